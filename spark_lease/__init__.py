@@ -1,0 +1,20 @@
+"""Only one of several redundant Spark applications may write: a lease for PySpark jobs. See README.md."""
+
+from .errors import ConfigError, LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, SparkLeaseError, StoreError
+from .guard import current_lease, hold_lease, leased
+from .lease import Lease
+
+__version__ = "0.1.0"
+__all__ = [
+    "ConfigError",
+    "Lease",
+    "LeaseHeldByOther",
+    "LeaseLost",
+    "Loss",
+    "RecordUnreadable",
+    "SparkLeaseError",
+    "StoreError",
+    "current_lease",
+    "hold_lease",
+    "leased",
+]

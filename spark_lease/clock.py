@@ -1,0 +1,42 @@
+"""The only place that reads a clock.
+
+Deadlines live on CLOCK_BOOTTIME, which nobody can set and which goes on while the machine is suspended.
+The wall clock decides nothing here; it is for people to read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+# macOS has no CLOCK_BOOTTIME; its CLOCK_MONOTONIC stands still during sleep.
+_BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_LONGEST_WAIT = 3600.0
+
+
+class Clock(Protocol):
+    """What the policy knows of time; `spark_lease.testing.VirtualClock` is the other one."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back."""
+        ...
+
+    def wait(self, event: threading.Event, timeout: float) -> bool:
+        """Wait until `event` is set or `timeout` seconds passed; True if it is set. May return early."""
+        ...
+
+
+class BootClock:
+    """The machine's own clock since boot."""
+
+    def now(self) -> float:
+        return time.clock_gettime(_BOOTTIME)
+
+    def wait(self, event: threading.Event, timeout: float) -> bool:
+        return event.wait(min(max(timeout, 0.0), _LONGEST_WAIT))
+
+
+def wall_time() -> float:
+    """Seconds since 1970, to be shown and logged, never to be compared with a deadline."""
+    return time.time()

@@ -1,0 +1,301 @@
+"""Every setting, its default, where its value came from, and the inequality between the timings.
+
+One declaration per setting gives the argument, the command line flag (`--lease-duration`), the environment variable
+(`SPARK_LEASE_LEASE_DURATION`), the Spark key (`spark.lease.leaseDuration`) and the key of the TOML file
+(`lease_duration`). A wrong value is refused with its reason, never adjusted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from .errors import ConfigError, LeaseLost
+from .record import MAX_NAME
+
+ENV, SPARK = "SPARK_LEASE_", "spark.lease."
+DEFAULT_FILE = Path("conf/spark_lease.toml")
+
+OnLost = str | Callable[[LeaseLost], None]
+
+
+@dataclass(frozen=True)
+class Share:
+    """A default that follows lease_duration, so that shortening a lease is one setting and not five."""
+
+    of_lease_duration: float
+
+
+def seconds(key: str, value: object) -> float:
+    """A duration: a number >= 0, `inf` where that makes sense to the setting."""
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+    except ValueError:
+        number = math.nan
+    if math.isnan(number) or number < 0:
+        raise ConfigError(key, f"{value!r} is not a number of seconds")
+    return number
+
+
+def text(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(key, f"{value!r} is not a text")
+    return value
+
+
+def switch(key: str, value: object) -> bool:
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if str(value).lower() not in known:
+        raise ConfigError(key, f"{value!r} is neither true nor false")
+    return known[str(value).lower()]
+
+
+def exit_code(key: str, value: object) -> int:
+    if not re.fullmatch(r"\d{1,3}", str(value)) or int(str(value)) > 255:
+        raise ConfigError(key, f"{value!r} is not an exit code from 0 to 255")
+    return int(str(value))
+
+
+def one_of(*words: str) -> Callable[[str, object], str]:
+    def parse(key: str, value: object) -> str:
+        if value not in words:
+            raise ConfigError(key, f"{value!r} is none of {', '.join(words)}")
+        return str(value)
+
+    return parse
+
+
+def true_false_auto(key: str, value: object) -> str:
+    return one_of("true", "false", "auto")(key, str(value).lower())
+
+
+def on_lost(key: str, value: object) -> OnLost:
+    if callable(value):
+        return value
+    return one_of("exit", "stop")(key, value)
+
+
+def identifier(key: str, value: object) -> str:
+    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}", str(value)):
+        raise ConfigError(key, f"{value!r} is not a table name (letters, digits and _, with a schema in front if need be)")
+    return str(value)
+
+
+def default_url() -> str:
+    """A SQLite file of this user on this machine: it excludes nobody else."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return f"sqlite:///{state}/spark_lease/leases.db"
+
+
+def setting(parse: Callable[[str, object], Any], default: object, meaning: str) -> Any:
+    return field(metadata={"parse": parse, "default": default, "help": meaning})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A set of settings that fit together; `resolve` makes one. Durations are seconds."""
+
+    name: str = setting(text, "", "name of the lease; the same name excludes, another one does not")
+    url: str = setting(text, default_url, "lock store: postgresql://user@host/db or sqlite:///path")
+    password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
+    table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
+    create_table: str = setting(true_false_auto, "auto", "make the table on first use; auto: on SQLite only")
+    holder: str = setting(text, "", "label of this contender, made unique by its ending; default: the host's name")
+    lease_duration: float = setting(seconds, 30.0, "others may start this long after the last renewal")
+    renew_deadline: float = setting(seconds, Share(1 / 2), "a holder that could not renew for so long stops")
+    stop_budget: float = setting(seconds, Share(1 / 3), "time to stop politely before everything is killed")
+    retry_period: float = setting(seconds, Share(1 / 6), "time between renewals")
+    attempt_timeout: float = setting(seconds, Share(1 / 6), "limit for one request to the lock store")
+    poll_period: float = setting(seconds, 1.0, "how often a standby looks for a release")
+    acquire_timeout: float = setting(seconds, math.inf, "how long a standby waits; 0: ask once, inf: for ever")
+    if_held: str = setting(one_of("wait", "skip", "fail"), "wait", "wait, or ask once and then skip (exit 99) or fail (1)")
+    standby_exit_code: int = setting(exit_code, 99, "exit code of a standby that never started")
+    on_lost: OnLost = setting(on_lost, "exit", "exit: end this process, if need be by force; stop: only stop Spark")
+    max_allowable_diff_from_db_time: float = setting(seconds, 0.0, "warn if the clocks differ by more; 0: do not look")
+    enabled: bool = setting(switch, True, "false: run without any lease, for development")
+
+    def __post_init__(self) -> None:
+        if len(self.name) > MAX_NAME or not self.name.isprintable():
+            raise ConfigError("name", f"is not a printable text of 1 to {MAX_NAME} characters")
+        if not math.isfinite(self.lease_duration) or self.lease_duration < 1:
+            raise ConfigError("lease_duration", f"{self.lease_duration:g} s: it must be finite and at least 1 s")
+        for key in ("retry_period", "attempt_timeout", "stop_budget", "poll_period"):
+            if not getattr(self, key) > 0:
+                raise ConfigError(key, "must be more than 0")
+        self._refuse_timings_that_do_not_fit()
+
+    def _refuse_timings_that_do_not_fit(self) -> None:
+        # After a renewal succeeded, the next attempt is sent retry_period later and may take attempt_timeout: with less
+        # room a single slow answer loses the lease. Demotion starts at renew_deadline and takes up to stop_budget: with
+        # less room another master starts while this one still works.
+        if self.retry_period + self.attempt_timeout > self.renew_deadline:
+            raise ConfigError(
+                "renew_deadline",
+                f"retry_period {self.retry_period:g} + attempt_timeout {self.attempt_timeout:g} must not be more than "
+                f"renew_deadline {self.renew_deadline:g}: raise it, or lower the other two",
+            )
+        if self.renew_deadline + self.stop_budget >= self.lease_duration:
+            raise ConfigError(
+                "lease_duration",
+                f"renew_deadline {self.renew_deadline:g} + stop_budget {self.stop_budget:g} must be less than "
+                f"lease_duration {self.lease_duration:g}: raise it, or lower the other two",
+            )
+
+
+SETTINGS = {each.name: each.metadata for each in fields(Config)}
+SECRETS = frozenset({"password"})
+"""Settings that have no command line flag and are never printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Settings from one source: what each key is called there, and its value."""
+
+    origin: str
+    values: Mapping[str, tuple[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    config: Config
+    origins: Mapping[str, str]
+
+
+def resolve(*layers: Layer) -> Resolved:
+    """The settings of all `layers`, the first being the strongest, defaults filled in.
+
+    Raises ConfigError that names the first key that is unknown, unusable or does not fit the others.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        for key, (called, value) in layer.values.items():
+            if key not in values:
+                values[key] = SETTINGS[key]["parse"](called, value)
+                origins[key] = layer.origin
+    for key, meta in SETTINGS.items():
+        if key in values:
+            continue
+        values[key] = _default(meta["default"], values)
+        origins[key] = "default"
+    return Resolved(Config(**values), origins)
+
+
+def _default(default: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(default, Share):
+        return default.of_lease_duration * float(values["lease_duration"])
+    return default() if callable(default) else default
+
+
+def configure(**arguments: Any) -> Config:
+    """A Config from arguments and defaults alone, for programs and tests that want no other source."""
+    return resolve(from_arguments(arguments)).config
+
+
+def from_arguments(arguments: Mapping[str, object], origin: str = "argument") -> Layer:
+    """Arguments of a call, or parsed flags; None means not given."""
+    return _layer(origin, {key: (key, value) for key, value in arguments.items() if value is not None})
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
+    """`SPARK_LEASE_*`. What a guard tells its child by `announcement` is no setting of that child."""
+    told = {ENV + "EPOCH"} | ({ENV + "NAME", ENV + "HOLDER"} if ENV + "EPOCH" in environ else set())
+    found = {
+        key.removeprefix(ENV).lower(): (key, value)
+        for key, value in environ.items()
+        if key.startswith(ENV) and key not in told | {ENV + "CONFIG"} and not key.startswith(ENV + "TEST_")
+    }
+    return _layer("environment", found)
+
+
+def announcement(*, name: str, holder: str, epoch: int) -> dict[str, str]:
+    """The environment that tells guarded work under which lease it runs."""
+    return {ENV + "NAME": name, ENV + "HOLDER": holder, ENV + "EPOCH": str(epoch)}
+
+
+def from_spark(conf: Mapping[str, str]) -> Layer:
+    """The `spark.lease.*` keys of a Spark configuration. Refuses a password where Spark would publish it."""
+    found = {snake(k.removeprefix(SPARK)): (k, v) for k, v in conf.items() if k.startswith(SPARK)}
+    if has_password(conf.get(SPARK + "url", "")):
+        raise ConfigError(SPARK + "url", "carries a password, and Spark writes it to its event log: use SPARK_LEASE_PASSWORD")
+    return _layer("spark conf", found)
+
+
+def from_file(path: Path | str | None = None) -> Layer:
+    """A TOML file: `path`, else $SPARK_LEASE_CONFIG, else conf/spark_lease.toml where that exists."""
+    chosen = path or os.environ.get(ENV + "CONFIG")
+    file = Path(chosen or DEFAULT_FILE)
+    if not chosen and not file.is_file():
+        return Layer(f"file {file}", {})
+    try:
+        content = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"file {file}", f"cannot be read: {error}") from error
+    return _layer(f"file {file}", {key: (f"{key} (in {file})", value) for key, value in content.items()})
+
+
+def _layer(origin: str, found: Mapping[str, tuple[str, object]]) -> Layer:
+    values: dict[str, tuple[str, object]] = {}
+    for key, (called, value) in found.items():
+        for own, converted in _from_activemq(key, called, value).items():
+            if own not in SETTINGS:
+                near = difflib.get_close_matches(own, SETTINGS, n=1)
+                raise ConfigError(called, "there is no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+            values[own] = (called, converted)
+    return Layer(origin, values)
+
+
+def _from_activemq(key: str, called: str, value: object) -> dict[str, object]:
+    """ActiveMQ's names for settings, its milliseconds turned into seconds, for people who come from there."""
+
+    def ms() -> float:
+        return seconds(called, value) / 1000
+
+    match key:
+        case "lockKeepAlivePeriod" | "lock_keep_alive_period":
+            return {"retry_period": ms()}
+        case "lockAcquireSleepInterval" | "lock_acquire_sleep_interval":
+            return {"lease_duration": ms(), "poll_period": ms()}
+        case "maxAllowableDiffFromDBTime" | "max_allowable_diff_from_d_b_time":
+            return {"max_allowable_diff_from_db_time": ms()}
+        case "queryTimeout" | "query_timeout":
+            return {"attempt_timeout": value}
+        case "failIfLocked" | "fail_if_locked":
+            return {"acquire_timeout": 0.0} if switch(called, value) else {}
+        case "useLock" | "use_lock":
+            return {"enabled": value}
+        case "leaseHolderId" | "brokerName" | "lease_holder_id" | "broker_name":
+            return {"holder": value}
+    return {key: value}
+
+
+def camel(key: str) -> str:
+    head, *rest = key.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def snake(key: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", key).lower()
+
+
+def has_password(url: str) -> bool:
+    return redacted(url) != url
+
+
+def redacted(url: str) -> str:
+    """`url` with nothing in it that could be a password: neither between : and @ nor as a parameter."""
+    url = re.sub(r"(://[^:/?#@]*:).+@", r"\1***@", url)
+    return re.sub(r"([?&][^=&]*(?:password|passfile|secret|token|key)[^=&]*=)[^&]+", r"\1***", url, flags=re.I)
+
+
+def shown(config: Config) -> Sequence[tuple[str, str]]:
+    """Each key and its value as it may be printed."""
+    hidden = {"password": "***" if config.password else "", "url": redacted(config.url)}
+    return [(key, hidden.get(key, str(getattr(config, key)))) for key in SETTINGS]

@@ -1,0 +1,96 @@
+"""Every error that spark_lease raises, with the reader's next action.
+
+SparkLeaseError
+├── ConfigError            a setting is wrong: correct the key that it names
+├── LeaseHeldByOther       another contender is master: wait, skip or fail, as you were told
+├── LeaseLost              I was the master and must stop now: write nothing more
+└── StoreError             the lock store gave no answer: nobody knows who is master, try again
+    └── RecordUnreadable   it answered something that is no lease: a person must look at the row
+
+"No" is never an exception below this line: a store that says "held by another" returns that.
+An exception from a store always means "don't know".
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class SparkLeaseError(Exception):
+    """The root. `exit_code` is what a program should end with because of it (sysexits.h where one fits)."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(SparkLeaseError):
+    """The setting `key` cannot be used; `problem` says why and what to do."""
+
+    exit_code = 78
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(key, problem)
+        self.key, self.problem = key, problem
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.problem}"
+
+
+class LeaseHeldByOther(SparkLeaseError):
+    """`holder` has the lease `name`, for at least `expires_in` more seconds unless it releases."""
+
+    exit_code = 99
+
+    def __init__(self, name: str, holder: str, expires_in: float) -> None:
+        super().__init__(name, holder, expires_in)
+        self.name, self.holder, self.expires_in = name, holder, expires_in
+
+    def __str__(self) -> str:
+        return f"{self.name}: held by {self.holder}, which has {max(self.expires_in, 0.0):.1f} s left to renew it"
+
+
+class Loss(StrEnum):
+    """Why a lease was lost."""
+
+    EXPIRED = "expired"
+    """It could not be renewed in time."""
+    TAKEN = "taken"
+    """The store says that somebody else has it, or that nobody has."""
+    UNREADABLE = "unreadable"
+    """The row, its table or its columns are gone or hold garbage."""
+    ORPHANED = "orphaned"
+    """What started this driver is gone, so nobody would ever end it."""
+    SPARK_GONE = "spark-gone"
+    """The driver's JVM ended."""
+    RELEASED = "released"
+    """I gave it back."""
+
+
+class LeaseLost(SparkLeaseError):
+    """The lease `name` is not mine any more, for `reason`; `epoch` is the one I held (0: none yet)."""
+
+    exit_code = 75
+
+    def __init__(self, name: str, epoch: int, reason: Loss, detail: str = "") -> None:
+        super().__init__(name, epoch, reason, detail)
+        self.name, self.epoch, self.reason, self.detail = name, epoch, reason, detail
+
+    def __str__(self) -> str:
+        return f"{self.name}: lease lost ({self.reason}), epoch {self.epoch}" + (f": {self.detail}" if self.detail else "")
+
+
+class StoreError(SparkLeaseError):
+    """The lock store at `where` (no credentials) gave no usable answer; what was asked may have taken effect."""
+
+    exit_code = 69
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        return f"lock store {self.where}: {self.problem}"
+
+
+class RecordUnreadable(StoreError):
+    """The store answered, but `where` holds no lease that can be trusted. It is left as it is."""

@@ -1,0 +1,285 @@
+"""Guarded work inside this process: `hold_lease` around a block, `@leased` on a main.
+
+A guard waits as a standby without a SparkSession, keeps the lease on two threads while the block runs, and ends the
+work when the lease is lost or a signal comes. The order of an ending is always the same: no more `check()`, stop
+Spark, interrupt the block, kill what is left when `stop_budget` is spent; and the release comes last, after it is
+known that nothing runs any more.
+
+What it does not do: threads cannot act while a C call of the block holds the GIL, or while this process is frozen.
+The lease then runs out all the same, but the work may go on beside the next master until the call returns or the
+process thaws.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import inspect
+import logging
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from .clock import BootClock, Clock
+from .config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
+from .errors import ConfigError, LeaseHeldByOther, LeaseLost, Loss, SparkLeaseError, StoreError
+from .keepalive import Keepalive
+from .lease import Lease, open_lease
+from .spark.conf import submitted_conf
+from .spark.demotion import Spark
+from .spark.orphan import vital_signs
+
+log = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_INTERRUPT_AGAIN = 1.0
+_DYING = 2.0
+"""Seconds that the kernel may take to tear down what was killed."""
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_held: list[Lease] = []
+
+
+class _Ended(SystemExit):
+    """Raised in the guarded block to end it; not an Exception, so that a retry around a query does not swallow it."""
+
+    def __init__(self, code: int = LeaseLost.exit_code) -> None:
+        super().__init__(code)
+
+
+def hold_lease(name: str | None = None, **settings: Any) -> Guard:
+    """`with hold_lease("nightly-flights") as lease:` runs the block as the only master, or not at all.
+
+    `settings` are those of `spark_lease.config.Config`; what is not given comes from spark.lease.*, the environment,
+    the TOML file and the defaults, in this order. Entering waits as `acquire_timeout` and `if_held` say and raises
+    LeaseHeldByOther, StoreError or ConfigError. Leaving stops Spark if it still works, then releases.
+
+    Raises LeaseLost, `from` whatever the block died of, if the lease was lost before the block ended. With
+    `on_lost = "exit"` (default) the process is then gone within `stop_budget`, by SIGKILL of its JVM and exit code 75
+    if need be. With "stop" Spark is stopped and the process lives on. A callable is called with the LeaseLost on a
+    thread of its own, and what happens beyond stopping Spark is its affair. SIGTERM and SIGHUP end the block, if it is
+    in the main thread, and raise SystemExit(128 + n) after the release.
+    """
+    return Guard(load_config(from_arguments({"name": name, **settings})))
+
+
+def leased(name: str | None = None, **settings: Any) -> Callable[[Callable[_P, _R]], Callable[..., _R]]:
+    """Decorate a program's main: it runs under the lease `name`, which is passed as `lease` if main has such an argument.
+
+    Settings and waiting are those of `hold_lease`. As a main's end is the program's end, whatever keeps it from
+    running becomes an exit code: 99 standby, 75 lost, 69 no store, 78 configuration, 128 + n a signal. With `on_lost`
+    other than "exit" the errors are raised instead.
+    """
+
+    def decorate(main: Callable[_P, _R]) -> Callable[..., _R]:
+        wants_lease = "lease" in inspect.signature(main).parameters
+
+        @functools.wraps(main)
+        def guarded(*args: Any, **kwargs: Any) -> _R:
+            config = None
+            try:
+                guard = hold_lease(name, **settings)
+                config = guard.config
+                with guard as lease:
+                    return main(*args, **kwargs, **({"lease": lease} if wants_lease else {}))
+            except (SparkLeaseError, KeyboardInterrupt) as error:
+                if (config.on_lost if config else settings.get("on_lost", "exit")) != "exit":
+                    raise
+                log.error("%s", str(error) or "interrupted")
+                raise SystemExit(exit_code_of(error, config)) from error
+
+        return guarded
+
+    return decorate
+
+
+def current_lease() -> Lease | None:
+    """The lease that this process holds, the innermost if there are several; for code that was not handed one."""
+    return _held[-1] if _held else None
+
+
+def load_config(strongest: Layer, *, file: str | None = None, spark: Mapping[str, str] | None = None) -> Config:
+    """The settings for a guard in this process, from all sources. Raises ConfigError."""
+    from_conf = from_spark(submitted_conf() if spark is None else spark)
+    config = resolve(strongest, from_conf, from_environment(), from_file(file)).config
+    if not config.name:
+        raise ConfigError("name", 'a lease needs a name: hold_lease("nightly-flights"), --lease or SPARK_LEASE_NAME')
+    if ENV + "EPOCH" in os.environ and os.environ.get(ENV + "NAME") == config.name:
+        # It would wait for its own parent until acquire_timeout.
+        raise ConfigError("name", f"{config.name!r} is held already by what started this process: guard it once")
+    return config
+
+
+def exit_code_of(error: BaseException, config: Config | None) -> int:
+    """What a program should end with because of `error`, as the README lists it."""
+    if isinstance(error, LeaseHeldByOther) and config:
+        return 1 if config.if_held == "fail" else config.standby_exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    return error.exit_code if isinstance(error, SparkLeaseError) else 1
+
+
+class Guard:
+    """One hold, from the wait to the release; a context manager that gives the Lease. Use `hold_lease`."""
+
+    def __init__(
+        self, config: Config, *, clock: Clock | None = None, last_words: Callable[[LeaseLost], str] = lambda lost: ""
+    ) -> None:
+        """`last_words` go to standard output if the process has to be killed: for a front door that owes an outcome."""
+        self.config = config
+        self._clock = clock or BootClock()
+        self._last_words = last_words
+        self._left = threading.Event()
+        self._interrupting = threading.Lock()
+        self._signal = 0
+        self._old_handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Lease:
+        self._thread = threading.get_ident()
+        parent = os.getppid()
+        signs = vital_signs(parent)
+        self.lease = open_lease(self.config, self._clock)
+        self._spark = Spark(clock=self._clock, parent=parent)
+        self._keepalive = Keepalive(
+            self.lease, self.config, clock=self._clock, on_lost=self._on_lost, vital_signs=signs
+        )
+
+        def still_wanted() -> None:
+            for finding in filter(None, (sign() for sign in signs)):
+                raise LeaseLost(self.config.name, 0, *finding)
+
+        self._handle_signals()
+        try:
+            wait = self.config.if_held == "wait"
+            patience = self.config.acquire_timeout
+            # Who would not wait for a master does not wait for ever for a store either.
+            down = patience if wait else min(patience, self.config.lease_duration)
+            self.lease.acquire(held=patience if wait else 0.0, down=down, still_wanted=still_wanted)
+            self._keepalive.start()
+        except BaseException:
+            self._left.set()
+            self._give_back()  # a request whose answer was lost, or came too late, may have taken it
+            self._restore_signals()
+            raise
+        _held.append(self.lease)
+        log.info("%s: acquired, epoch %d, as %s", self.lease.name, self.lease.epoch, self.lease.holder)
+        return self.lease
+
+    def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None) -> None:
+        while True:
+            try:
+                lost = self._leave(error)
+                break
+            except _Ended:  # sent to the block just before it was left
+                continue
+        self._restore_signals()
+        if lost is not None:
+            raise lost from (None if isinstance(error, _Ended) else error)
+        if self._signal:
+            raise SystemExit(128 + self._signal) from None
+
+    def _leave(self, error: BaseException | None) -> LeaseLost | None:
+        """End all work, then release; the loss if there was one."""
+        self._left.set()
+        with self._interrupting:  # an interrupt that is being sent now arrives before the handlers are taken away
+            pass
+        if self.lease in _held:
+            _held.remove(self.lease)
+        lost = self._loss()
+        until = self.lease.stop_by() if lost else self._clock.now() + self.config.stop_budget
+        if lost is None and (error is None or (isinstance(error, SystemExit) and not error.code)):
+            self._spark.quiesce()
+        else:
+            # A block that failed leaves nobody knowing what its tasks still do.
+            self._spark.stop(self._left)
+        over = self._spark.wait_until_over(until)
+        if not over and self.config.on_lost == "exit":
+            self._spark.kill()
+            over = self._spark.wait_until_over(self._clock.now() + _DYING)
+        answered = self._keepalive.stop()
+        lost = lost or self._loss()
+        if lost is None and over and answered:
+            self._give_back()
+        elif lost is None:
+            why = "the store hangs" if over else "it is not certain that Spark has ended"
+            log.error("%s: not released, it runs out: %s", self.lease.name, why)
+        return lost
+
+    def _loss(self) -> LeaseLost | None:
+        try:
+            self.lease.check()
+        except LeaseLost as lost:
+            return None if lost.reason is Loss.RELEASED else lost
+        return None
+
+    def _give_back(self) -> None:
+        try:
+            if self.lease.release():
+                log.info("%s: released, epoch %d", self.lease.name, self.lease.epoch)
+        except StoreError as error:
+            log.warning("%s: not released, it runs out: %s", self.lease.name, error)
+        self.lease.close()
+
+    def _on_lost(self, lost: LeaseLost) -> None:
+        """Called by the watching thread, which must not be held up."""
+        self._spark.stop(self._left)
+        if callable(self.config.on_lost):
+            threading.Thread(target=self.config.on_lost, args=(lost,), name="on_lost", daemon=True).start()
+        threading.Thread(target=self._demote, args=(lost,), name=f"demote {lost.name}", daemon=True).start()
+
+    def _demote(self, lost: LeaseLost) -> None:
+        stop_by = self.lease.stop_by()
+        while not self._left.is_set() and self._clock.now() < stop_by:
+            self._interrupt()
+            self._clock.wait(self._left, min(_INTERRUPT_AGAIN, stop_by - self._clock.now()))
+        if self.config.on_lost != "exit":
+            return
+        # The block may be left and the process still have threads that write: it has to be gone by then, whatever it does.
+        never = threading.Event()
+        while self._clock.now() < stop_by:
+            self._clock.wait(never, stop_by - self._clock.now())
+        self._die(lost)
+
+    def _die(self, lost: LeaseLost) -> None:
+        # Nothing here may block: no log, no lock, no pipe that is full. Kill first, then say why, if that can be said.
+        self._spark.kill()
+        for stream, words in ((2, f"{lost}; killed"), (1, self._last_words(lost))):
+            if words and select.select([], [stream], [], 0)[1]:
+                os.write(stream, words.encode() + b"\n")
+        os._exit(lost.exit_code)
+
+    def _interrupt(self) -> None:
+        """Raise _Ended in the guarded block; a signal also gets it out of a blocking call."""
+        with self._interrupting:
+            if self._left.is_set():
+                return
+            if self._old_handlers:
+                signal.pthread_kill(self._thread, signal.SIGTERM)
+            else:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(_Ended))
+
+    def _handle_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _SIGNALS:
+            old = signal.getsignal(number)
+            if number == signal.SIGTERM or old is signal.SIG_DFL:  # nohup ignores SIGHUP, and so do we
+                self._old_handlers[number] = old
+                signal.signal(number, self._on_signal)
+
+    def _restore_signals(self) -> None:
+        while self._old_handlers:
+            signal.signal(*self._old_handlers.popitem())
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        """In the main thread: a signal from outside, or `_interrupt`. Talks neither to Py4J nor to the store."""
+        if self.lease not in _held or self._loss() is None:
+            self._signal = number
+        if not self._left.is_set():
+            raise _Ended(128 + number if self._signal else LeaseLost.exit_code)

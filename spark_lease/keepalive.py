@@ -1,0 +1,105 @@
+"""The two loops that keep a lease: one renews, one watches.
+
+The thread that talks to the store never watches the time; the one that watches never talks, and takes no lock that
+the first may hold: it goes on demoting while the store hangs. Both are thin: what they do once is `renew_once` and
+`watch_once`, so that a process beside the driver, or a simulator, can run the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from .clock import Clock
+from .config import Config
+from .errors import LeaseLost, Loss, StoreError
+from .lease import Lease
+
+log = logging.getLogger(__name__)
+
+WATCH_PERIOD = 0.1
+"""Seconds between two looks at the deadline and at the vital signs: what demotion may start late by."""
+_RETRIES_IN_A_PERIOD = 5
+
+VitalSign = Callable[[], tuple[Loss, str] | None]
+"""Says why the lease is to be given up although it could be renewed, or None."""
+
+
+def renew_once(lease: Lease, config: Config, clock: Clock) -> float | None:
+    """Try to renew; the seconds until the next try, None if there is nothing left to renew.
+
+    After a failure the next try comes sooner, because the deadline does: most failures are a connection that broke.
+    """
+    sent = clock.now()
+    try:
+        lease.renew()
+        log.debug("%s: renewed, epoch %d", lease.name, lease.epoch)
+        pause = config.retry_period
+    except LeaseLost:
+        return None
+    except StoreError as error:
+        log.warning("%s: renewal failed, %.1f s left: %s", lease.name, lease.remaining(), error)
+        pause = config.retry_period / _RETRIES_IN_A_PERIOD
+    return max(sent + pause - clock.now(), 0.0)
+
+
+def watch_once(lease: Lease, vital_signs: Sequence[VitalSign] = ()) -> LeaseLost | None:
+    """The loss, if the lease is lost by now: by its deadline, by what a renewal learned, by a vital sign."""
+    for sign in vital_signs:
+        try:
+            finding = sign()
+        except Exception:  # a sign that fails must not end the watch, which everything else relies on
+            log.exception("%s: a vital sign cannot be read", lease.name)
+            continue
+        if finding:
+            lease.lose(*finding)
+    try:
+        lease.check()
+    except LeaseLost as lost:
+        return lost
+    return None
+
+
+class Keepalive:
+    """Both loops on threads of this process, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        config: Config,
+        *,
+        clock: Clock,
+        on_lost: Callable[[LeaseLost], None],
+        vital_signs: Sequence[VitalSign] = (),
+    ) -> None:
+        self._lease, self._config, self._clock = lease, config, clock
+        self._on_lost, self._vital_signs = on_lost, vital_signs
+        self._stop = threading.Event()
+        self._renewer = threading.Thread(target=self._renew, name=f"renew {lease.name}", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name=f"watch {lease.name}", daemon=True)
+
+    def start(self) -> None:
+        self._watcher.start()
+        self._renewer.start()
+
+    def stop(self) -> bool:
+        """End both loops; False if a request to the store is still under way after `attempt_timeout`."""
+        self._stop.set()
+        for thread in (self._renewer, self._watcher):
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(self._config.attempt_timeout + WATCH_PERIOD)
+        return not self._renewer.is_alive()
+
+    def _renew(self) -> None:
+        pause: float | None = self._config.retry_period
+        while pause is not None and not self._clock.wait(self._stop, pause):
+            pause = renew_once(self._lease, self._config, self._clock)
+
+    def _watch(self) -> None:
+        lost = None
+        while lost is None and not self._clock.wait(self._stop, WATCH_PERIOD):
+            lost = watch_once(self._lease, self._vital_signs)
+        if lost is not None:
+            self._on_lost(lost)
+            log.error("%s", lost)  # act first, talk later: a log handler may block

@@ -1,0 +1,243 @@
+"""All policy of a lease: who may take it, how long I may believe that it is mine, what an answer that came late or
+never came means. The rules of a record are in `record.py`, the loops that call this in `keepalive.py`.
+
+What it does not do: it stops no work (`guard.py`, `runner.py`) and it cannot hold back a write that was sent while
+the lease was good and lands after it ran out. Only a fence in the guarded store can do that.
+
+```
+ renewal SENT   retry fails   retry fails   retry fails    renew_deadline      lease_duration
+   |---------------x-------------x-------------x--------------|--- stop_budget ---|----> others may start
+   check() answers ------------------------------------------>| raises           | all work has ended
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+from .clock import Clock
+from .config import Config
+from .errors import LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, StoreError
+from .lockers.base import Grant, Held, LeaseStore, Locker
+from .lockers.registry import open_store
+from .lockers.unguarded import Unguarded
+from .record import LeaseRecord, Observed, expires_in, is_grant_of, new_holder, released, renewed, taken
+
+log = logging.getLogger(__name__)
+
+_TRIES = 3
+"""A record that is mine and moves under me is an earlier write of mine landing late. It cannot do so often."""
+
+
+class RecordLocker:
+    """The rules of a lease record, over any `LeaseStore`. Implements `Locker`.
+
+    A swap whose answer was lost is found again by what it wrote: `holder` is unique for every hold, so a record that
+    carries it is mine, whatever the store said or did not say.
+    """
+
+    def __init__(self, store: LeaseStore, *, name: str, holder: str, duration: float, clock: Clock) -> None:
+        self._store, self._name, self._holder, self._duration, self._clock = store, name, holder, duration, clock
+        self._mine: LeaseRecord | None = None
+        self._asked = False
+        self._standing: tuple[LeaseRecord | None, float] = (None, 0.0)
+        self._closed = threading.Event()
+
+    def try_acquire(self) -> Grant | Held:
+        seen = self._store.read(self._name)
+        if is_grant_of(seen.record, self._holder):
+            return self._swap_mine(seen.record)
+        held = self._held(seen)
+        if held.expires_in > 0:
+            return held
+        self._asked = True
+        wanted = taken(seen.record, holder=self._holder, duration=self._duration)
+        if self._keep(self._store.swap(self._name, seen.record, wanted)):
+            return Grant(wanted.epoch)
+        return self._held(self._store.read(self._name))
+
+    def renew(self) -> Grant | Held:
+        return self._swap_mine(self._mine)
+
+    def release(self) -> bool:
+        if not self._asked:
+            return False
+        for _ in range(_TRIES):
+            mine = self._store.read(self._name).record
+            if mine is None or not is_grant_of(mine, self._holder):
+                return False
+            if self._store.swap(self._name, mine, released(mine)):
+                return True
+        return False
+
+    def wait(self, timeout: float) -> None:
+        self._clock.wait(self._closed, timeout)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._store.close()
+
+    def _swap_mine(self, mine: LeaseRecord | None) -> Grant | Held:
+        """Renew the record I believe to be there; where another stands, look whether that one is mine as well."""
+        for _ in range(_TRIES):
+            if mine is None:
+                return Held(None)
+            if self._keep(self._store.swap(self._name, mine, renewed(mine, duration=self._duration))):
+                return Grant(mine.epoch)
+            epoch, mine = mine.epoch, self._store.read(self._name).record
+            if not is_grant_of(mine, self._holder, epoch):
+                return Held(mine.holder if mine else None)
+        raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder")
+
+    def _held(self, seen: Observed) -> Held:
+        holder = seen.record.holder if seen.record else None
+        return Held(holder, expires_in(seen, still_for=self._still_for(seen.record)))
+
+    def _keep(self, written: LeaseRecord | None) -> bool:
+        if written is not None:
+            self._mine = written
+        return written is not None
+
+    def _still_for(self, record: LeaseRecord | None) -> float:
+        # Counted from after the answer: the record may have been renewed while it was on its way.
+        now = self._clock.now()
+        if record != self._standing[0]:
+            self._standing = (record, now)
+        return now - self._standing[1]
+
+
+def open_lease(config: Config, clock: Clock) -> Lease:
+    """A contender for `config.name` under a holder of its own; asks nobody yet. Raises ConfigError."""
+    holder = new_holder(config.holder)
+    if not config.enabled:
+        log.warning("%s: enabled = false, NOTHING IS GUARDED and everybody is master", config.name)
+        return Lease(Unguarded(), config, holder=holder, clock=clock)
+    store = open_store(config)
+    locker = RecordLocker(store, name=config.name, holder=holder, duration=config.lease_duration, clock=clock)
+    return Lease(locker, config, holder=holder, clock=clock)
+
+
+class Lease:
+    """One contender's hold on one lease: acquired once, kept by renewals, then lost or released for good.
+
+    Three threads use it without a lock between them. The renewing one alone moves the deadline forward; whoever finds
+    the lease lost says so, and the first to say it wins; anyone may `check()`. Held is a comparison with a clock: a
+    lease whose deadline has passed is lost even if nobody has noticed.
+    """
+
+    def __init__(self, locker: Locker, config: Config, *, holder: str, clock: Clock) -> None:
+        self.name, self.holder = config.name, holder
+        self._locker, self._config, self._clock = locker, config, clock
+        self._epoch = 0
+        self._deadline = -math.inf
+        self._lost: list[tuple[Loss, str, float]] = []
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token of this hold; larger than that of every hold before it. 0: not acquired yet."""
+        return self._epoch
+
+    def check(self) -> int:
+        """The epoch, if the lease is mine at this instant; else raises LeaseLost. Costs no I/O, call it freely."""
+        if not self._lost and self._clock.now() < self._deadline:
+            return self._epoch
+        raise self.lost_error()
+
+    def remaining(self) -> float:
+        """Seconds that `check()` will go on to answer without another renewal; 0 once lost."""
+        return 0.0 if self._lost else max(self._deadline - self._clock.now(), 0.0)
+
+    def stop_by(self) -> float:
+        """The instant (own clock) by which all guarded work must have ended."""
+        reason, _, at = self._lost[0] if self._lost else (Loss.EXPIRED, "", math.inf)
+        if reason in (Loss.TAKEN, Loss.UNREADABLE):
+            return at  # another may be master already: there is no time to be polite
+        return min(self._deadline, at) + self._config.stop_budget
+
+    def acquire(self, *, held: float, down: float, still_wanted: Callable[[], None] = lambda: None) -> int:
+        """Wait until the lease is mine and return its epoch.
+
+        Asks at once, then whenever the holder's lease runs out and every `poll_period`: for `held` seconds while
+        another has it, for `down` seconds while the store gives no answer (0: ask once; inf: for ever). `still_wanted`
+        is called before each try and ends the wait by raising.
+
+        Raises LeaseHeldByOther if it is held at the end, StoreError if the store could not be asked at the end: the
+        two are never mixed up. RecordUnreadable and ConfigError are raised at once, waiting does not heal them.
+        """
+        start = self._clock.now()
+        while True:
+            still_wanted()
+            problem: LeaseHeldByOther | StoreError
+            try:
+                answer = self.try_acquire()
+                if isinstance(answer, Grant):
+                    return answer.epoch
+                problem = LeaseHeldByOther(self.name, answer.holder or "another contender", answer.expires_in)
+                left, pause = start + held - self._clock.now(), max(answer.expires_in, 0.0)
+                log.debug("%s", problem)
+            except RecordUnreadable:
+                raise
+            except StoreError as error:
+                problem = error
+                left, pause = start + down - self._clock.now(), self._config.poll_period
+                log.warning("%s: cannot ask for the lease, trying again for %.0f s: %s", self.name, max(left, 0), error)
+            if left <= 0:
+                raise problem
+            self._locker.wait(min(pause, self._config.poll_period, left))
+
+    def try_acquire(self) -> Grant | Held:
+        """Ask once. Raises StoreError if nobody can tell, also when the grant came too late to be of use."""
+        sent = self._clock.now()
+        answer = self._locker.try_acquire()
+        if isinstance(answer, Grant):
+            deadline = sent + self._config.renew_deadline
+            if self._clock.now() >= deadline:
+                raise StoreError(self.name, "the grant took longer than renew_deadline to arrive")
+            self._epoch, self._deadline = answer.epoch, deadline
+        return answer
+
+    def renew(self) -> None:
+        """Try once to renew. Raises StoreError if nobody can tell (the deadline stands), LeaseLost if it is lost."""
+        # The deadline counts from before the request: the store may have stamped it at any moment since. Frozen for
+        # a minute between here and the answer, I come back to a deadline that is long past, and so it must be.
+        sent = self._clock.now()
+        self.check()
+        try:
+            answer = self._locker.renew()
+        except RecordUnreadable as error:
+            self.lose(Loss.UNREADABLE, str(error))
+            raise self.lost_error() from error
+        if isinstance(answer, Held):
+            self.lose(Loss.TAKEN, f"held by {answer.holder}" if answer.holder else "nobody holds it, or it is gone")
+        # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.
+        self.check()
+        self._deadline = sent + self._config.renew_deadline
+
+    def lose(self, reason: Loss, detail: str = "") -> None:
+        """Close it from now on; the first reason stays. Talks to nobody and waits for nothing."""
+        self._lost.append((reason, detail, self._clock.now()))
+
+    def lost_error(self) -> LeaseLost:
+        """What `check()` raises. A deadline that has passed is made final by asking."""
+        if self._deadline == -math.inf:
+            return LeaseLost(self.name, self._epoch, Loss.EXPIRED, "not acquired yet")
+        if not self._lost:
+            self.lose(Loss.EXPIRED, f"not renewed within {self._config.renew_deadline:g} s")
+        reason, detail, _ = self._lost[0]
+        return LeaseLost(self.name, self._epoch, reason, detail)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._locker.close()
+
+    def release(self) -> bool:
+        """Close it, then give it back, so that a standby need not wait. False if there was nothing to give.
+
+        Call it after all guarded work has ended and after the last renewal has returned. Raises StoreError; then the
+        lease runs out by itself.
+        """
+        self.lose(Loss.RELEASED)
+        return self._locker.release()

@@ -1,0 +1,80 @@
+"""The two seams: `Locker`, how a contender takes, keeps and gives back a lock, and `LeaseStore`, for lockers that
+are leases. Both are dumb on purpose: deadlines, expiry, epochs and lost answers are judged in `lease.py`, once.
+
+"No" is a value (`Held`, None), "don't know" is an exception (`StoreError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..record import LeaseRecord, Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Mine, under this epoch."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Not mine. `holder` says whose (None: nobody's); it is worth asking again in `expires_in` seconds."""
+
+    holder: str | None
+    expires_in: float = 0.0
+
+
+class LeaseStore(Protocol):
+    """One shared place that keeps lease records. Used by one thread at a time; opens itself when first asked."""
+
+    where: str
+    """What to call it in a message, without credentials."""
+
+    def read(self, name: str) -> Observed:
+        """The record of lease `name` and how long it is still good for. Raises StoreError."""
+        ...
+
+    def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        """Write `new` where `old` stands, in one atomic step, stamped by the store.
+
+        Returns what was written, stamp included, or None if something else than `old` was there; then nothing changed.
+        `old` None means that there is no record yet. A `new` without a holder is a release.
+        Raises StoreError when the outcome is unknown: it may have been written, or may still be.
+        """
+        ...
+
+    def names(self) -> Sequence[str]:
+        """The leases that have a record. Raises StoreError."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections. Never raises, releases no lease."""
+        ...
+
+
+class Locker(Protocol):
+    """What `Lease` needs of any lock. Calls come from one thread at a time."""
+
+    def try_acquire(self) -> Grant | Held:
+        """Take the lock if it is free or expired; does not wait for it. Raises StoreError."""
+        ...
+
+    def renew(self) -> Grant | Held:
+        """Keep it: Grant says that it is still mine, Held that it is not. Raises StoreError, which says neither."""
+        ...
+
+    def release(self) -> bool:
+        """Give it back if it is mine; False if it was not. Raises StoreError."""
+        ...
+
+    def wait(self, timeout: float) -> None:
+        """Return when it is worth trying again, at the latest after `timeout` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections. Never raises, releases nothing."""
+        ...

@@ -1,0 +1,209 @@
+"""A lease store in one SQL table, through SQLAlchemy: PostgreSQL and SQLite.
+
+SQLAlchemy Core writes the statements and knows the dialects; they are compiled once and run on one dedicated
+autocommit connection of the driver, because the way through its execution layer alone costs a fifth of a renewal.
+Every request is one statement, and "now" is the database's, read inside that statement.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Engine, bindparam, literal_column, null, select, true, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.elements import ColumnElement
+
+from ..clock import BootClock, Clock, wall_time
+from ..config import Config, redacted
+from ..errors import RecordUnreadable, StoreError
+from ..record import MAX_NAME, LeaseRecord, Observed
+from . import sql_schema
+from .sql_engine import CutOff, backend_of, make_engine
+
+log = logging.getLogger(__name__)
+
+
+class SqlStore:
+    """Implements `LeaseStore`. Raises ConfigError at once for a URL that cannot be used, connects when first asked."""
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        self.where = redacted(config.url)
+        self._config, self._clock = config, clock or BootClock()
+        self._engine = make_engine(config)
+        self._table = sql_schema.lease_table(config.table)
+        self._sql = _statements(self._engine, self._table)
+        self._cut_off = CutOff(config.attempt_timeout, self._clock)
+        self._connection: Any = None
+        self._cursor: Any = None
+        self._table_seen = False
+
+    def read(self, name: str) -> Observed:
+        row = self._first_row("read", {"name": name})
+        return Observed(None, 0.0) if row is None else self._observed(name, *row)
+
+    def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        what = "insert" if old is None else "write" if new.holder else "clear"
+        values = {"name": name, "holder": new.holder, "epoch": new.epoch, "duration": round(new.duration * 1000)}
+        if old is not None:
+            values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
+        row = self._first_row(what, values)
+        return None if row is None else LeaseRecord(new.holder, new.epoch, new.duration, row[0])
+
+    def names(self) -> Sequence[str]:
+        return [name for (name,) in self._rows("names", {})]
+
+    def close(self) -> None:
+        self._cut_off.close()
+        self._drop_connection()
+
+    def init(self) -> Sequence[str]:
+        """Make or complete the table; the statements that it took. Raises ConfigError, StoreError."""
+        try:
+            return sql_schema.complete(self._engine, self._table)
+        except (SQLAlchemyError, self._driver_error) as error:
+            raise self._store_error(error) from error
+
+    def init_statements(self) -> Mapping[str, Sequence[str]]:
+        """What `init` would run on a new table, and on one that ActiveMQ made. Asks no database."""
+        return {
+            "a new table": sql_schema.creation(self._engine, self._table),
+            "or, on a table that ActiveMQ made": sql_schema.addition(self._engine, self._table, sql_schema.OUR_COLUMNS),
+        }
+
+    @property
+    def _driver_error(self) -> type[Exception]:
+        error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
+        return error
+
+    def _first_row(self, what: str, values: Mapping[str, object]) -> Any:
+        rows = self._rows(what, values)
+        return rows[0] if rows else None
+
+    def _rows(self, what: str, values: Mapping[str, object]) -> list[Any]:
+        """Run one statement. A table that is missing at first sight may be made; one that vanishes later is a loss."""
+        try:
+            rows = self._run(what, values)
+        except self._driver_error as error:
+            about_shape = backend_of(self._engine).is_about_shape(error)
+            self._drop_connection()
+            if not about_shape:
+                raise self._store_error(error) from error
+            if self._table_seen:
+                raise RecordUnreadable(self.where, f"table {self._table.fullname} or its columns are gone") from error
+            self._make_or_refuse_table()
+            return self._retry(what, values)
+        self._table_seen = True
+        return rows
+
+    def _retry(self, what: str, values: Mapping[str, object]) -> list[Any]:
+        try:
+            return self._run(what, values)
+        except self._driver_error as error:
+            self._drop_connection()
+            raise self._store_error(error) from error
+
+    def _run(self, what: str, values: Mapping[str, object]) -> list[Any]:
+        if self._cursor is None:
+            self._connect()
+        if self._fd is not None:
+            self._cut_off.arm(self._fd)
+        try:
+            self._cursor.execute(self._sql[what], values)
+            rows: list[Any] = self._cursor.fetchall()
+            return rows
+        finally:
+            self._cut_off.disarm()
+
+    def _connect(self) -> None:
+        self._connection = self._engine.raw_connection()
+        driver: Any = self._connection.driver_connection
+        self._cursor = driver.cursor()
+        self._fd: int | None = driver.fileno() if hasattr(driver, "fileno") else None
+        if self._config.max_allowable_diff_from_db_time:
+            self._warn_of_clock_difference()
+
+    def _drop_connection(self) -> None:
+        connection, self._connection, self._cursor = self._connection, None, None
+        if connection is not None:
+            connection.invalidate()
+
+    def _warn_of_clock_difference(self) -> None:
+        self._cursor.execute(self._sql["now"])
+        difference = wall_time() - self._cursor.fetchone()[0] / 1000
+        if abs(difference) > self._config.max_allowable_diff_from_db_time:
+            log.warning("%s: this machine's clock is %+.1f s off the database's", self._config.name, difference)
+
+    def _make_or_refuse_table(self) -> None:
+        create = self._config.create_table
+        wanted = create == "true" or (create == "auto" and self._engine.dialect.name == "sqlite")
+        try:
+            if wanted and sql_schema.missing_columns(self._engine, self._table) is None:
+                sql_schema.complete(self._engine, self._table)
+            else:
+                sql_schema.refuse_incomplete(self._engine, self._table)
+        except (SQLAlchemyError, self._driver_error) as error:
+            raise self._store_error(error) from error
+
+    def _observed(self, name: str, holder: object, time: object, epoch: object, duration: object, left: object) -> Observed:
+        """The row as a record. Raises RecordUnreadable for anything that we or ActiveMQ would not have written."""
+
+        def refuse(column: str, value: object) -> RecordUnreadable:
+            where = f"{self._table.fullname} row NAME={name!r}"
+            return RecordUnreadable(self.where, f"{where} has {column}={value!r}, which no lease has: correct it by hand")
+
+        if not (holder is None or (isinstance(holder, str) and 0 < len(holder) <= MAX_NAME)):
+            raise refuse("BROKER_NAME", holder)
+        if not (isinstance(time, int) and time >= 0) and not (time is None and holder is None):
+            raise refuse("TIME", time)
+        if not (isinstance(epoch, int) and epoch >= 0):
+            raise refuse("EPOCH", epoch)
+        if not (duration is None or (isinstance(duration, int) and duration >= 0)):
+            raise refuse("DURATION", duration)
+        expires_in = left / 1000 if isinstance(left, int) else 0.0
+        return Observed(LeaseRecord(holder, epoch, (duration or 0) / 1000, time), expires_in)
+
+    def _store_error(self, error: Exception) -> StoreError:
+        said = " ".join(str(getattr(error, "orig", None) or error).split())
+        secret = self._engine.url.password
+        return StoreError(self.where, said.replace(str(secret), "***") if secret else said)
+
+
+def _statements(engine: Engine, table: Any) -> dict[str, str]:
+    """Every statement of the store, compiled for the engine's dialect, with named parameters."""
+    now: ColumnElement[int] = literal_column(backend_of(engine).now_ms)
+    column = table.c
+    stands = (
+        (column.name == bindparam("name"))
+        & (column.epoch == bindparam("old_epoch"))
+        & column.broker_name.is_not_distinct_from(bindparam("old_holder"))
+        & column.time.is_not_distinct_from(bindparam("old_time"))
+    )
+    fields = {"epoch": bindparam("epoch"), "duration": bindparam("duration")}
+    held = fields | {"broker_name": bindparam("holder"), "time": now + bindparam("duration")}
+    # ID 1 is left to ActiveMQ. Two leases inserted at once may compute the same ID: the second is told "no", asks again.
+    first = select(
+        literal_column("coalesce(max(id), 1) + 1"),
+        bindparam("name"),
+        *(held[key] for key in ("broker_name", "time", "epoch", "duration")),
+    )
+    first = first.select_from(table).where(true())
+    insert = (postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert)(table)
+    statements = {
+        "read": select(column.broker_name, column.time, column.epoch, column.duration, column.time - now).where(
+            column.name == bindparam("name")
+        ),
+        "write": update(table).where(stands).values(held).returning(column.time),
+        "clear": update(table)
+        .where(stands)
+        .values(fields | {"broker_name": null(), "time": literal_column("0")})
+        .returning(column.time),
+        "insert": insert.from_select(["id", "name", "broker_name", "time", "epoch", "duration"], first)
+        .on_conflict_do_nothing()
+        .returning(column.time),
+        "names": select(column.name).where(column.name.is_not(None)).order_by(column.name),
+        "now": select(now),
+    }
+    return {key: str(each.compile(dialect=engine.dialect)) for key, each in statements.items()}

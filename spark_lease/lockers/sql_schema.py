@@ -1,0 +1,104 @@
+"""The table of the leases: ActiveMQ's three columns, then ours; made, completed, and told apart from other tables.
+
+ActiveMQ's statements name their columns, so columns that are nullable or have a default do not disturb a broker.
+Ours are added to a table that a broker made, never the other way round, and no row is ever deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, inspect, text
+from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from ..errors import ConfigError
+from ..record import MAX_NAME
+
+ACTIVEMQ_COLUMNS = ("id", "time", "broker_name")
+OUR_COLUMNS = ("name", "epoch", "duration")
+
+
+def lease_table(dotted: str) -> Table:
+    """`time` and `duration` are milliseconds: the expiry since 1970 by the database's clock, the holder's lease."""
+    schema, _, name = dotted.rpartition(".")
+    return Table(
+        name,
+        MetaData(),
+        Column("id", BigInteger, primary_key=True, autoincrement=False),
+        Column("time", BigInteger),
+        Column("broker_name", String(MAX_NAME)),
+        Column("name", String(MAX_NAME)),
+        Column("epoch", BigInteger, nullable=False, server_default=text("0")),
+        Column("duration", BigInteger),
+        Index(f"{name}_name", "name", unique=True),
+        schema=schema or None,
+    )
+
+
+def creation(engine: Engine, table: Table) -> Sequence[str]:
+    """The statements that make the table and its index where they are missing, for this database."""
+    index = next(iter(table.indexes))
+    statements = (CreateTable(table, if_not_exists=True), CreateIndex(index, if_not_exists=True))
+    return [" ".join(str(each.compile(dialect=engine.dialect)).split()) for each in statements]
+
+
+def addition(engine: Engine, table: Table, missing: Sequence[str]) -> Sequence[str]:
+    """The statements that add our columns to a table that ActiveMQ made."""
+    quote = engine.dialect.identifier_preparer.format_table(table)
+    columns = [CreateTable(table).columns[list(table.c.keys()).index(key)] for key in missing]
+    added = [f"ALTER TABLE {quote} ADD COLUMN {each.compile(dialect=engine.dialect)}" for each in columns]
+    return [" ".join(each.split()) for each in added] + list(creation(engine, table)[1:])
+
+
+def missing_columns(engine: Engine, table: Table) -> Sequence[str] | None:
+    """The columns that the table in the database lacks; None if there is no such table."""
+    try:
+        there = {column["name"].lower() for column in inspect(engine).get_columns(table.name, schema=table.schema)}
+    except NoSuchTableError:
+        return None
+    return [column for column in (*ACTIVEMQ_COLUMNS, *OUR_COLUMNS) if column not in there]
+
+
+def refuse_foreign(table: Table, missing: Sequence[str]) -> None:
+    """Raise ConfigError if the table is neither ours nor ActiveMQ's."""
+    foreign = [column for column in missing if column in ACTIVEMQ_COLUMNS]
+    if foreign:
+        raise ConfigError(
+            "table", f"{table.fullname} is a table of somebody else's: it has no column {', '.join(foreign)}. Name another"
+        )
+
+
+def complete(engine: Engine, table: Table) -> Sequence[str]:
+    """Create the table, or add our columns to ActiveMQ's; the statements that were run.
+
+    Safe to be run by several processes at once. Raises ConfigError for a table of somebody else's, SQLAlchemyError if
+    the database refuses.
+    """
+    missing = missing_columns(engine, table)
+    if missing is None:
+        statements = creation(engine, table)
+    elif missing:
+        refuse_foreign(table, missing)
+        statements = addition(engine, table, missing)
+    else:
+        statements = []
+    try:
+        with engine.connect() as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+    except SQLAlchemyError:
+        # IF NOT EXISTS does not exclude another process: the slower one fails on the catalogue's own keys.
+        if missing_columns(engine, table) != []:
+            raise
+    return statements
+
+
+def refuse_incomplete(engine: Engine, table: Table) -> None:
+    """Raise ConfigError that says what to do about a table that is missing, foreign or lacks our columns."""
+    missing = missing_columns(engine, table)
+    if missing is None:
+        raise ConfigError("table", f"{table.fullname} does not exist: run spark-lease init, or set create_table = true")
+    refuse_foreign(table, missing)
+    if missing:
+        raise ConfigError("table", f"{table.fullname} lacks the columns {', '.join(missing)}: run spark-lease init")

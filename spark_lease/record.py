@@ -1,0 +1,84 @@
+"""The lease record, and the pure rules of taking, renewing and releasing it.
+
+Nothing here asks a store or a clock. `lease.py` applies these rules; a store only reads and swaps records.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass, replace
+
+from .clock import wall_time
+from .errors import ConfigError
+
+MAX_NAME = 250
+"""Characters of a lease name and of a holder: the width of ActiveMQ's BROKER_NAME."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """What the store holds of one lease.
+
+    `holder` is None where nobody holds it. `epoch` is that of the last grant. `duration` is the holder's, in seconds.
+    `stamp` belongs to the store: it changes with every write and `swap` compares it (SQL: the expiry in ms).
+    """
+
+    holder: str | None
+    epoch: int
+    duration: float
+    stamp: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One look at the store: the record (None: there never was one), and the seconds until it expires
+    by the store's own clock (None: the store has no clock)."""
+
+    record: LeaseRecord | None
+    expires_in: float | None = None
+
+
+def taken(record: LeaseRecord | None, *, holder: str, duration: float) -> LeaseRecord:
+    """The record that a contender wants in place of a free or expired one: a new and larger epoch."""
+    return LeaseRecord(holder, 1 if record is None else record.epoch + 1, duration)
+
+
+def renewed(record: LeaseRecord, *, duration: float) -> LeaseRecord:
+    """The same grant for `duration` more; the store stamps it."""
+    return replace(record, duration=duration, stamp=None)
+
+
+def released(record: LeaseRecord) -> LeaseRecord:
+    """Nobody's, with its epoch kept: epochs never start again."""
+    return replace(record, holder=None, stamp=None)
+
+
+def is_grant_of(record: LeaseRecord | None, holder: str, epoch: int | None = None) -> bool:
+    """True if `record` is `holder`'s (and of `epoch`, if given)."""
+    return record is not None and record.holder == holder and epoch in (None, record.epoch)
+
+
+def expires_in(seen: Observed, *, still_for: float) -> float:
+    """Seconds until another may take what was `seen`; 0 or less means now.
+
+    The store's clock decides. A store without one is judged by standing still: the record may be taken after it was
+    seen unchanged for `still_for` >= its own stored duration. The contender's own duration never counts.
+    """
+    if seen.record is None or seen.record.holder is None:
+        return 0.0
+    if seen.expires_in is not None:
+        return seen.expires_in
+    return seen.record.duration - still_for
+
+
+def new_holder(label: str = "") -> str:
+    """`label:pid:start:random`, unique for every hold, so that equal labels never share a lease.
+
+    Raises ConfigError if the whole is longer than `MAX_NAME` characters.
+    """
+    holder = f"{label or socket.gethostname()}:{os.getpid()}:{wall_time():.0f}:{secrets.token_hex(4)}"
+    if len(holder) > MAX_NAME:
+        raise ConfigError("holder", f"is {len(holder)} characters with its unique ending, {MAX_NAME} fit: shorten it")
+    return holder

@@ -1,0 +1,165 @@
+"""Ending the Spark work of this driver: politely with `stop()`, then with SIGKILL, and knowing when it is over.
+
+`stop()` of the context is what ends the writing (no task writes 0.1 s later); cancelling jobs alone lets Python
+workers write for seconds. It is repeated, because user code may start a new session meanwhile, and it runs on a thread
+of its own, because a JVM that is frozen makes it hang for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from ..clock import Clock
+from .processes import MARK, Process, kill, marked, tree
+
+log = logging.getLogger(__name__)
+
+_STOP_AGAIN = 0.2
+_LOOK_AGAIN = 0.05
+_NEVER = threading.Event()
+
+
+def under_spark_submit() -> bool:
+    """True if spark-submit started this Python: then the JVM is its parent and not its child."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def new_mark() -> str:
+    """Mark what this process starts from now on; under `spark-lease submit` the JVM carries the mark already."""
+    if not (under_spark_submit() and MARK in os.environ):
+        os.environ[MARK] = uuid.uuid4().hex
+    return os.environ[MARK]
+
+
+def spark_context() -> Any:
+    """The active classic SparkContext of any thread, None if there is none. Never imports pyspark."""
+    return getattr(_context_class(), "_active_spark_context", None)
+
+
+def _context_class() -> Any:
+    return getattr(sys.modules.get("pyspark"), "SparkContext", None)
+
+
+def jvm_pid(parent: int) -> int | None:
+    """The driver's JVM: `parent` under spark-submit, else our child; None if there is none."""
+    if under_spark_submit():
+        return parent
+    process = gateway_process()
+    return None if process is None else int(process.pid)
+
+
+def gateway_process() -> Any:
+    """The Popen of a JVM that this Python started, None if it started none."""
+    return getattr(getattr(_context_class(), "_gateway", None), "proc", None)
+
+
+def jvm_is_gone(parent: int) -> str:
+    """Why there is no JVM any more, in words; empty if it lives, or if there never was one."""
+    if under_spark_submit():
+        return "" if os.getppid() == parent else f"spark-submit (pid {parent}) is gone"
+    process = gateway_process()
+    return "" if process is None or process.poll() is None else f"the JVM (pid {process.pid}) ended"
+
+
+def is_busy() -> bool:
+    """True if Spark still runs a job, a task or a stream. May hang, or raise whatever Py4J raises."""
+    context = spark_context()
+    if context is None or context._jsc is None:
+        return False
+    tracker = context._jsc.sc().statusTracker()
+    if list(tracker.getActiveJobIds()) or any(each.numRunningTasks() for each in tracker.getExecutorInfos()):
+        return True
+    session = sys.modules.get("pyspark.sql")
+    active = session.SparkSession._instantiatedSession if session else None
+    return bool(active and active.streams.active)
+
+
+class Spark:
+    """The Spark work of this driver, from the moment the guard is entered. Knows whether it is over."""
+
+    def __init__(self, *, clock: Clock, parent: int) -> None:
+        self._clock, self._parent = clock, parent
+        # A JVM that is there already started without our mark; then only stop() can prove that its workers are gone.
+        started_before = not under_spark_submit() and jvm_pid(parent) is not None
+        self._mark = new_mark()
+        self._mark_is_proof = not started_before and sys.platform == "linux"
+        self._over = threading.Event()
+        self._proven = True
+        self._begun = False
+
+    def quiesce(self) -> None:
+        """Begin to stop Spark if it is busy; an idle one stays. Returns at once."""
+        self._begin(self._quiesce)
+
+    def stop(self, left: threading.Event) -> None:
+        """Begin to stop Spark, and again whatever context shows up until the block was `left`. Returns at once."""
+        self._begin(lambda: self._stop(left))
+
+    def wait_until_over(self, until: float) -> bool:
+        """True once nothing of Spark runs any more; False if that cannot be said by the instant `until`."""
+        while not (over := self._clock.wait(self._over, _LOOK_AGAIN) or self._nobody_is_left()):
+            if self._clock.now() >= until:
+                break
+        return over
+
+    def kill(self) -> None:
+        """SIGKILL the JVM and all that it or we started, but not us. Waits for nothing."""
+        kill(self._others())
+
+    def _begin(self, target: Callable[[], None]) -> None:
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=target, name="stop Spark", daemon=True).start()
+
+    def _quiesce(self) -> None:
+        try:
+            busy = is_busy()
+        except Exception as error:  # Py4J raises anything; a Spark that cannot be asked has to be stopped
+            log.debug("cannot ask Spark what it does: %s", error)
+            busy = True
+        if busy:
+            self._stop_once()
+        elif not jvm_is_gone(self._parent):
+            self._over.set()
+
+    def _stop(self, left: threading.Event) -> None:
+        while not (self._over.is_set() and left.is_set()):
+            self._stop_once()
+            self._clock.wait(_NEVER, _STOP_AGAIN)
+
+    def _stop_once(self) -> None:
+        context = spark_context()
+        if context is None and self._proven and not jvm_is_gone(self._parent):
+            self._over.set()
+        elif context is not None:
+            self._proven = stopped(context)
+
+    def _nobody_is_left(self) -> bool:
+        """Twice nobody: a worker may be between fork and the first look."""
+        return self._mark_is_proof and not marked(self._mark) and not marked(self._mark)
+
+    def _others(self) -> list[Process]:
+        jvm = jvm_pid(self._parent)
+        found = {each.pid: each for each in [*(tree(jvm) if jvm else []), *tree(os.getpid()), *marked(self._mark)]}
+        found.pop(os.getpid(), None)
+        return list(found.values())
+
+
+def stopped(context: Any) -> bool:
+    """Stop the context. True if the JVM says afterwards that nothing of Spark runs. May hang."""
+    try:
+        context.stop()
+        # stop() only warns where the JVM is gone, and returns at once where the JVM is stopping by itself already:
+        # neither proves that the workers are gone.
+        proven = not context._jvm.org.apache.spark.util.ShutdownHookManager.inShutdown()
+    except Exception as error:  # Py4J raises anything once the JVM is on its way out
+        log.debug("SparkContext.stop: %s", error)
+        return False
+    log.warning("SparkContext stopped")
+    return proven

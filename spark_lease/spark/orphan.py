@@ -1,0 +1,22 @@
+"""Vital signs of a driver: what started it, and its JVM. A driver without them would hold its lease for ever."""
+
+from __future__ import annotations
+
+from ..errors import Loss
+from ..keepalive import VitalSign
+from .demotion import jvm_is_gone, under_spark_submit
+
+
+def vital_signs(parent: int) -> list[VitalSign]:
+    """The signs to watch in this process, whose parent was `parent` when it was guarded.
+
+    Under spark-submit the parent is the JVM: once it was killed, by Airflow's on_kill for instance, Python lives on
+    and nobody waits for it any more.
+    """
+    reason = Loss.ORPHANED if under_spark_submit() else Loss.SPARK_GONE
+
+    def jvm_lives() -> tuple[Loss, str] | None:
+        words = jvm_is_gone(parent)
+        return (reason, words) if words else None
+
+    return [jvm_lives]

@@ -1,0 +1,83 @@
+"""The processes of a Spark driver: finding them in /proc, ending them for certain.
+
+```
+python job.py                         spark-submit job.py (client mode)
+python                                java SparkSubmit
+ └ java                                ├ python job.py
+    └ pyspark.daemon (own group)       └ pyspark.daemon (own group)
+       └ worker, worker                   └ worker, worker
+```
+Workers outlive a JVM that was killed, and then hang on no tree any more: a mark in the environment finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "SPARK_LEASE_MARK"
+"""Environment variable that is set before the JVM starts, and inherited by all that it starts."""
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    parent: int
+    group: int
+    state: str
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in "ZX"
+
+
+def processes() -> dict[int, Process]:
+    """All processes of this machine that can be seen; none where there is no /proc."""
+    return {process.pid: process for process in _read_all()}
+
+
+def _read_all() -> Iterator[Process]:
+    for folder in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):  # it ended while we looked
+            state, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+            yield Process(int(folder.name), int(parent), int(group), state)
+
+
+def tree(root: int) -> list[Process]:
+    """The living descendants of process `root` and itself, parents first."""
+    everything = processes()
+    found = [everything[root]] if root in everything else []
+    for process in found:
+        found.extend(each for each in everything.values() if each.parent == process.pid and each not in found)
+    return [process for process in found if process.alive]
+
+
+def marked(mark: str) -> list[Process]:
+    """The living processes that carry the mark, but for this one (proc(5), /proc/pid/environ)."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for pid, process in processes().items():
+        with contextlib.suppress(OSError):
+            if pid != os.getpid() and process.alive and wanted in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+                found.append(process)
+    return found
+
+
+def kill(victims: Collection[Process]) -> None:
+    """SIGKILL each of them, and the whole group of those that lead one: it may have forked since we looked."""
+    for victim in victims:
+        if victim.pid == victim.group:
+            _send(-victim.pid)
+    for victim in victims:
+        _send(victim.pid)
+
+
+def _send(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)

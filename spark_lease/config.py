@@ -7,17 +7,16 @@ One declaration per setting gives the argument, the command line flag (`--lease-
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError, LeaseLost
+from .processes import MARK
 from .record import MAX_NAME
 
 ENV, SPARK = "SPARK_LEASE_", "spark.lease."
@@ -206,7 +205,7 @@ def from_arguments(arguments: Mapping[str, object], origin: str = "argument") ->
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
     """`SPARK_LEASE_*`. What a guard tells its child by `announcement` is no setting of that child."""
-    told = {ENV + "EPOCH"} | ({ENV + "NAME", ENV + "HOLDER"} if ENV + "EPOCH" in environ else set())
+    told = {ENV + "EPOCH", MARK} | ({ENV + "NAME", ENV + "HOLDER"} if ENV + "EPOCH" in environ else set())
     found = {
         key.removeprefix(ENV).lower(): (key, value)
         for key, value in environ.items()
@@ -234,6 +233,8 @@ def from_file(path: Path | str | None = None) -> Layer:
     file = Path(chosen or DEFAULT_FILE)
     if not chosen and not file.is_file():
         return Layer(f"file {file}", {})
+    import tomllib  # heavy, and many have no file
+
     try:
         content = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -246,6 +247,8 @@ def _layer(origin: str, found: Mapping[str, tuple[str, object]]) -> Layer:
     for key, (called, value) in found.items():
         for own, converted in _from_activemq(key, called, value).items():
             if own not in SETTINGS:
+                import difflib  # heavy, for this sentence alone
+
                 near = difflib.get_close_matches(own, SETTINGS, n=1)
                 raise ConfigError(called, "there is no such setting" + (f"; did you mean {near[0]}?" if near else ""))
             values[own] = (called, converted)

@@ -13,7 +13,6 @@ process thaws.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import inspect
 import logging
@@ -27,9 +26,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from .clock import BootClock, Clock
 from .config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
-from .errors import ConfigError, LeaseHeldByOther, LeaseLost, Loss, SparkLeaseError, StoreError
+from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
 from .keepalive import Keepalive
 from .lease import Lease, open_lease
+from .outcome import exit_code_of
 from .spark.conf import submitted_conf
 from .spark.demotion import Spark
 from .spark.orphan import vital_signs
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+INTERRUPTED = 128 + signal.SIGINT
 _INTERRUPT_AGAIN = 1.0
 _DYING = 2.0
 """Seconds that the kernel may take to tear down what was killed."""
@@ -92,7 +93,8 @@ def leased(name: str | None = None, **settings: Any) -> Callable[[Callable[_P, _
                 if (config.on_lost if config else settings.get("on_lost", "exit")) != "exit":
                     raise
                 log.error("%s", str(error) or "interrupted")
-                raise SystemExit(exit_code_of(error, config)) from error
+                interrupted = isinstance(error, KeyboardInterrupt)
+                raise SystemExit(INTERRUPTED if interrupted else exit_code_of(error, config)) from error
 
         return guarded
 
@@ -116,15 +118,6 @@ def load_config(strongest: Layer, *, file: str | None = None, spark: Mapping[str
     return config
 
 
-def exit_code_of(error: BaseException, config: Config | None) -> int:
-    """What a program should end with because of `error`, as the README lists it."""
-    if isinstance(error, LeaseHeldByOther) and config:
-        return 1 if config.if_held == "fail" else config.standby_exit_code
-    if isinstance(error, KeyboardInterrupt):
-        return 128 + signal.SIGINT
-    return error.exit_code if isinstance(error, SparkLeaseError) else 1
-
-
 class Guard:
     """One hold, from the wait to the release; a context manager that gives the Lease. Use `hold_lease`."""
 
@@ -139,6 +132,11 @@ class Guard:
         self._interrupting = threading.Lock()
         self._signal = 0
         self._old_handlers: dict[int, Any] = {}
+
+    @property
+    def signalled(self) -> bool:
+        """True if a signal from outside ended the block, or the wait for it."""
+        return bool(self._signal)
 
     def __enter__(self) -> Lease:
         self._thread = threading.get_ident()
@@ -156,15 +154,12 @@ class Guard:
 
         self._handle_signals()
         try:
-            wait = self.config.if_held == "wait"
-            patience = self.config.acquire_timeout
-            # Who would not wait for a master does not wait for ever for a store either.
-            down = patience if wait else min(patience, self.config.lease_duration)
-            self.lease.acquire(held=patience if wait else 0.0, down=down, still_wanted=still_wanted)
+            self.lease.acquire(still_wanted=still_wanted)
             self._keepalive.start()
         except BaseException:
             self._left.set()
-            self._give_back()  # a request whose answer was lost, or came too late, may have taken it
+            self.lease.give_back()  # a request whose answer was lost, or came too late, may have taken it
+            self.lease.close()
             self._restore_signals()
             raise
         _held.append(self.lease)
@@ -205,10 +200,11 @@ class Guard:
         answered = self._keepalive.stop()
         lost = lost or self._loss()
         if lost is None and over and answered:
-            self._give_back()
+            self.lease.give_back()
         elif lost is None:
             why = "the store hangs" if over else "it is not certain that Spark has ended"
             log.error("%s: not released, it runs out: %s", self.lease.name, why)
+        self.lease.close()
         return lost
 
     def _loss(self) -> LeaseLost | None:
@@ -217,14 +213,6 @@ class Guard:
         except LeaseLost as lost:
             return None if lost.reason is Loss.RELEASED else lost
         return None
-
-    def _give_back(self) -> None:
-        try:
-            if self.lease.release():
-                log.info("%s: released, epoch %d", self.lease.name, self.lease.epoch)
-        except StoreError as error:
-            log.warning("%s: not released, it runs out: %s", self.lease.name, error)
-        self.lease.close()
 
     def _on_lost(self, lost: LeaseLost) -> None:
         """Called by the watching thread, which must not be held up."""
@@ -262,6 +250,8 @@ class Guard:
             if self._old_handlers:
                 signal.pthread_kill(self._thread, signal.SIGTERM)
             else:
+                import ctypes  # heavy, and hardly ever needed
+
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(_Ended))
 
     def _handle_signals(self) -> None:

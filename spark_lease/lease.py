@@ -157,17 +157,20 @@ class Lease:
             return at  # another may be master already: there is no time to be polite
         return min(self._deadline, at) + self._config.stop_budget
 
-    def acquire(self, *, held: float, down: float, still_wanted: Callable[[], None] = lambda: None) -> int:
+    def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         """Wait until the lease is mine and return its epoch.
 
-        Asks at once, then whenever the holder's lease runs out and every `poll_period`: for `held` seconds while
-        another has it, for `down` seconds while the store gives no answer (0: ask once; inf: for ever). `still_wanted`
-        is called before each try and ends the wait by raising.
+        Asks at once, then whenever the holder's lease runs out and every `poll_period`, for `acquire_timeout`. Unless
+        `if_held` is "wait" it asks only once where another has it, and a store that gives no answer for no longer than
+        a `lease_duration`. `still_wanted` is called before each try and ends the wait by raising.
 
         Raises LeaseHeldByOther if it is held at the end, StoreError if the store could not be asked at the end: the
         two are never mixed up. RecordUnreadable and ConfigError are raised at once, waiting does not heal them.
         """
-        start = self._clock.now()
+        start, said, down = self._clock.now(), "", self._config.acquire_timeout
+        held = down if self._config.if_held == "wait" else 0.0
+        if held < down:
+            down = min(down, self._config.lease_duration)
         while True:
             still_wanted()
             problem: LeaseHeldByOther | StoreError
@@ -177,13 +180,17 @@ class Lease:
                     return answer.epoch
                 problem = LeaseHeldByOther(self.name, answer.holder or "another contender", answer.expires_in)
                 left, pause = start + held - self._clock.now(), max(answer.expires_in, 0.0)
-                log.debug("%s", problem)
+                if said != problem.holder:
+                    said = problem.holder
+                    log.info("%s: standby, %s is master", self.name, said)
             except RecordUnreadable:
                 raise
             except StoreError as error:
                 problem = error
                 left, pause = start + down - self._clock.now(), self._config.poll_period
-                log.warning("%s: cannot ask for the lease, trying again for %.0f s: %s", self.name, max(left, 0), error)
+                if said != str(error):
+                    said = str(error)
+                    log.warning("%s: cannot ask for the lease, %.0f s left to try: %s", self.name, max(left, 0), error)
             if left <= 0:
                 raise problem
             self._locker.wait(min(pause, self._config.poll_period, left))
@@ -241,3 +248,11 @@ class Lease:
         """
         self.lose(Loss.RELEASED)
         return self._locker.release()
+
+    def give_back(self) -> None:
+        """`release`, and say in the log what came of it. Never raises: there is nothing left to do about it."""
+        try:
+            if self.release():
+                log.info("%s: released, epoch %d", self.name, self._epoch)
+        except StoreError as error:
+            log.warning("%s: not released, it runs out: %s", self.name, error)

@@ -6,7 +6,6 @@ Nothing here asks a store or a clock. `lease.py` applies these rules; a store on
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from dataclasses import dataclass, replace
 
@@ -78,7 +77,7 @@ def new_holder(label: str = "") -> str:
 
     Raises ConfigError if the whole is longer than `MAX_NAME` characters.
     """
-    holder = f"{label or socket.gethostname()}:{os.getpid()}:{wall_time():.0f}:{secrets.token_hex(4)}"
+    holder = f"{label or socket.gethostname()}:{os.getpid()}:{wall_time():.0f}:{os.urandom(4).hex()}"
     if len(holder) > MAX_NAME:
         raise ConfigError("holder", f"is {len(holder)} characters with its unique ending, {MAX_NAME} fit: shorten it")
     return holder

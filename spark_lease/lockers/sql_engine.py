@@ -93,13 +93,15 @@ def _usable(config: Config) -> URL:
         raise ConfigError("url", f"{backend}:// is no lock store that is known here; known: {', '.join(BACKENDS)}")
     if config.password:
         url = url.set(password=config.password)
-    return _sqlite_file(url) if backend == "sqlite" else _installed_driver(url)
+    return _sqlite_file(url, config) if backend == "sqlite" else _installed_driver(url)
 
 
-def _sqlite_file(url: URL) -> URL:
+def _sqlite_file(url: URL, config: Config) -> URL:
     if not url.database or url.database == ":memory:" or "mode=memory" in str(url):
         raise ConfigError("url", "a SQLite database in memory excludes nobody: name a file, sqlite:///path")
     file = Path(url.database).expanduser().absolute()
+    if config.create_table == "false" and not file.exists():
+        raise ConfigError("url", f"{file} does not exist: run spark-lease init")
     if str(url) == default_url():
         file.parent.mkdir(parents=True, exist_ok=True)
     if not file.parent.is_dir():

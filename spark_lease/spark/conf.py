@@ -12,6 +12,7 @@ def submitted_conf() -> dict[str, str]:
         return dict(context.getConf().getAll())
     if not under_spark_submit():
         return {}
-    from pyspark import SparkConf  # heavy, and there for certain: spark-submit runs us
+    from pyspark import SparkConf, SparkContext  # heavy, and there for certain: spark-submit runs us
 
+    SparkContext._ensure_initialized()  # connects to the JVM that runs us; makes no context
     return dict(SparkConf().getAll())

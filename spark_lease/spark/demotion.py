@@ -11,12 +11,11 @@ import logging
 import os
 import sys
 import threading
-import uuid
 from collections.abc import Callable
 from typing import Any
 
 from ..clock import Clock
-from .processes import MARK, Process, kill, marked, tree
+from ..processes import MARK, Process, kill, marked, tree
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ def under_spark_submit() -> bool:
 def new_mark() -> str:
     """Mark what this process starts from now on; under `spark-lease submit` the JVM carries the mark already."""
     if not (under_spark_submit() and MARK in os.environ):
-        os.environ[MARK] = uuid.uuid4().hex
+        os.environ[MARK] = os.urandom(16).hex()
     return os.environ[MARK]
 
 

@@ -1,4 +1,4 @@
-"""The processes of a Spark driver: finding them in /proc, ending them for certain.
+"""Processes of this machine: finding those of a Spark driver or a command in /proc, and ending them for certain.
 
 ```
 python job.py                         spark-submit job.py (client mode)
@@ -38,8 +38,17 @@ class Process:
 
 
 def processes() -> dict[int, Process]:
-    """All processes of this machine that can be seen; none where there is no /proc."""
-    return {process.pid: process for process in _read_all()}
+    """All processes of this machine that can be seen."""
+    return {process.pid: process for process in (_read_all() if _PROC.joinpath("self").exists() else _ask_ps())}
+
+
+def _ask_ps() -> Iterator[Process]:
+    """macOS has no /proc."""
+    import subprocess  # not needed where there is one, and every start would pay for it
+
+    listing = subprocess.run(["ps", "-axo", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=True)
+    for pid, parent, group, state in (line.split() for line in listing.stdout.splitlines()):
+        yield Process(int(pid), int(parent), int(group), state[0])
 
 
 def _read_all() -> Iterator[Process]:
@@ -69,15 +78,9 @@ def marked(mark: str) -> list[Process]:
     return found
 
 
-def kill(victims: Collection[Process]) -> None:
-    """SIGKILL each of them, and the whole group of those that lead one: it may have forked since we looked."""
-    for victim in victims:
-        if victim.pid == victim.group:
-            _send(-victim.pid)
-    for victim in victims:
-        _send(victim.pid)
-
-
-def _send(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
+def kill(victims: Collection[Process], number: int = signal.SIGKILL) -> None:
+    """Signal each of them, and the whole group of those that lead one: it may have forked since we looked."""
+    groups = {victim.pid for victim in victims if victim.pid == victim.group}
+    for pid in [-group for group in groups] + [each.pid for each in victims if each.group not in groups]:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)

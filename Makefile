@@ -1,0 +1,52 @@
+# Everything is run from here, and CI runs the same targets. `make` alone lists them.
+SHELL := /bin/bash
+VENV  := .venv
+PY    := $(VENV)/bin/python
+JARS  := .jars
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+
+.PHONY: help run test lint bench test-faults setup jars clean
+help:           ## list the targets
+	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+run: jars       ## the failover drill: two redundant submissions, one is killed (ARGS=--pause freezes it instead)
+	@$(PY) -m jobs.drill $(ARGS)
+
+test: setup     ## all tests; those that need Java are left out where there is none (ARGS=… for pytest)
+	@if $(PY) -m jobs.jars --check-java; then $(MAKE) --no-print-directory jars; fi
+	@$(PY) -m pytest $(ARGS)
+
+lint: setup     ## ruff, mypy --strict, and the rules of the house (imports only go down, one clock)
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(PY) -m pytest -q -p no:randomly tests/test_house.py
+
+bench: setup    ## the speeds that the README names, as ratios measured in one run
+	@$(PY) -m tests.benchmarks.renewal
+	@$(PY) -m tests.benchmarks.start
+
+test-faults: jars ## the drills and faults again and again (TIMES=10)
+	@$(PY) -m tests.faults.repeat $(TIMES)
+
+setup: $(VENV)/.installed ## the environment of the project, in .venv
+$(VENV)/.installed: pyproject.toml
+	@python3 -c 'import sys; sys.exit("spark_lease needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@echo "setting up $(VENV), a few minutes the first time ..."
+	@if command -v uv >/dev/null; then \
+	  uv venv -q --allow-existing $(VENV) && uv pip install -q --python $(PY) -e '.[dev]' && \
+	  uv pip install -q --python $(PY) --target $(VENV)/sqlalchemy20 'sqlalchemy>=2.0,<2.1'; \
+	else \
+	  python3 -m venv $(VENV) && $(PY) -m pip install -q -e '.[dev]' && \
+	  $(PY) -m pip install -q --target $(VENV)/sqlalchemy20 --upgrade 'sqlalchemy>=2.0,<2.1'; \
+	fi
+	@touch $@
+
+jars: setup $(JARS)/.resolved ## Delta's jars, in .jars
+$(JARS)/.resolved: jobs/jars.py
+	@$(PY) -m jobs.jars $(JARS)
+	@touch $@
+
+clean:          ## remove what the targets above made
+	rm -rf $(VENV) $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,71 @@
+"""Delta's jars, resolved once into a folder, so that a start needs no network and two starts at once do not collide.
+
+`python -m jobs.jars FOLDER` asks Maven Central through Spark's own resolver; `spark_options` hands the jars on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+FOLDER = Path(__file__).parents[1] / ".jars"
+JAVA_MISSING = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
+
+# Everything else that Delta names as a dependency is in pyspark already.
+_NEEDED = "io.delta_*.jar"
+_SPARK_HAS = (
+    "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime,org.apache.parquet:parquet-hadoop,"
+    "io.unitycatalog:unitycatalog-client,io.unitycatalog:unitycatalog-hadoop,org.apache.logging.log4j:log4j-core"
+)
+
+
+def has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(str(Path(home, "bin", "java")) if home else "java") is not None
+
+
+def spark_options(folder: Path = FOLDER) -> list[str]:
+    """spark-submit's options for Delta on a small machine."""
+    conf = {
+        "spark.jars": ",".join(str(jar) for jar in sorted(folder.glob(_NEEDED))),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # One partition: with the default of 50 every first look at a table is a job of 50 tasks.
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    return [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+
+
+def resolve(folder: Path) -> None:
+    """Download what is missing. Raises SystemExit with a sentence if that cannot be done."""
+    if not has_java():
+        raise SystemExit(JAVA_MISSING)
+    print(f"resolving {DELTA} into {folder} ...", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        script = Path(scratch, "nothing.py")
+        script.touch()
+        command = [str(Path(sys.executable).with_name("spark-submit")), "--packages", DELTA, "--exclude-packages", _SPARK_HAS]
+        done = subprocess.run(
+            [*command, "--conf", f"spark.jars.ivy={scratch}/ivy", str(script)], capture_output=True, text=True, check=False
+        )
+        found = list(Path(scratch, "ivy", "jars").glob(_NEEDED))
+        if done.returncode or not found:
+            raise SystemExit(f"cannot resolve {DELTA}, is Maven Central within reach?\n{done.stderr[-2000:]}")
+        for jar in found:
+            shutil.copy(jar, folder / jar.name)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--check-java":
+        sys.exit(None if has_java() else f"{JAVA_MISSING}. Tests that need it are left out.")
+    resolve(Path(sys.argv[1]))

@@ -1,0 +1,122 @@
+"""`spark-lease`: parses the command line, and imports of the rest only what the command needs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from ..errors import SparkLeaseError
+from .settings import USAGE, Parser, add_settings
+
+_EXIT_CODES = """exit codes of run and submit:
+  the command's own · 99 standby, never started · 75 lease lost while running · 69 lock store unreachable
+  78 configuration · 64 usage · 127 no such command · 128+n ended by signal n"""
+
+_COMMANDS: dict[str, tuple[str, str, str]] = {
+    "run": (
+        "run a command while the lease is held",
+        "spark_lease.cli.run:run",
+        """examples:
+  spark-lease run --lease nightly -- spark-submit jobs/flights.py
+  spark-lease run --lease nightly --if-held skip --lease-duration 60 -- ./load.sh 2026-11-20
+
+""" + _EXIT_CODES,
+    ),
+    "submit": (
+        "spark-submit an unmodified PySpark script, with the guard inside its driver",
+        "spark_lease.cli.submit:submit",
+        """examples:
+  spark-lease submit --lease nightly -- --master 'local[2]' jobs/flights.py --days 3
+  spark-lease submit --lease nightly --url postgresql://lease@db/ops -- --master yarn jobs/flights.py
+
+""" + _EXIT_CODES,
+    ),
+    "status": (
+        "who holds which lease",
+        "spark_lease.cli.store:status",
+        "examples:\n  spark-lease status\n  spark-lease status nightly --json",
+    ),
+    "init": (
+        "make the table of the leases, or add our columns to ActiveMQ's",
+        "spark_lease.cli.store:init",
+        "examples:\n  spark-lease init --url postgresql://dba@db/ops\n  spark-lease init --url postgresql:// --print-sql",
+    ),
+    "config": (
+        "each setting, its value and where it came from",
+        "spark_lease.cli.store:config",
+        "examples:\n  spark-lease config --lease-duration 6\n  spark-lease config --json",
+    ),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    top = Parser(
+        prog="spark-lease",
+        description="Only one of several redundant Spark applications may write: leader election for PySpark jobs.",
+        epilog="`spark-lease COMMAND --help` has examples and every setting.\n\n" + _EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--verbose", "-v", action="store_true", help="log every renewal")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (meaning, _, examples) in _COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=meaning,
+            description=meaning[0].upper() + meaning[1:] + ".",
+            epilog=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _arguments_of(name, command)
+    return top
+
+
+def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
+    if name in ("run", "submit"):
+        command.usage = _usage(name)
+    if name == "status":
+        command.add_argument("leases", nargs="*", metavar="LEASE", help="default: all of them")
+    if name == "init":
+        command.add_argument("--print-sql", action="store_true", help="print the statements and ask no database")
+    if name in ("status", "config"):
+        command.add_argument("--json", action="store_true", help="for programs")
+    add_settings(command)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. A user's mistake is one sentence and no traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    guarded: list[str] = []
+    if "--" in words:
+        cut = words.index("--")
+        words, guarded = words[:cut], words[cut + 1 :]
+    arguments = parser().parse_args(words)
+    logging.basicConfig(
+        format="%(asctime)s spark-lease %(levelname)s %(message)s",
+        level=logging.DEBUG if arguments.verbose else logging.INFO,
+    )
+    if arguments.command in ("run", "submit") and not guarded:
+        print(f"usage: {_usage(arguments.command)}\nWhat to {arguments.command} comes after --", file=sys.stderr)
+        return USAGE
+    arguments.guarded = guarded
+    module, _, function = _COMMANDS[arguments.command][1].partition(":")
+    try:
+        code: int = getattr(importlib.import_module(module), function)(arguments)
+        sys.stdout.flush()
+        return code
+    except SparkLeaseError as error:
+        print(f"spark-lease: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `spark-lease status | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _usage(command: str) -> str:
+    what = "COMMAND…" if command == "run" else "[spark-submit options] app.py [arguments]"
+    return f"spark-lease {command} --lease NAME [settings] -- {what}"

@@ -1,0 +1,59 @@
+"""The settings as flags, and the configuration of a command from flags, environment and file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from ..config import ENV, SECRETS, SETTINGS, Layer, Resolved, Share, from_arguments, from_environment, from_file, resolve
+from ..errors import ConfigError
+
+USAGE = 64
+
+_NAMES = {"name": "--lease"}
+_METAVARS = {"seconds": "SECONDS", "text": "TEXT", "identifier": "TABLE", "exit_code": "CODE", "switch": "TRUE|FALSE"}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with the exit code that sysexits.h has for a wrong command line."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.print_usage()
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("settings", "each is also SPARK_LEASE_… and a key of the TOML file; see `spark-lease config`")
+    group.add_argument("--config", metavar="FILE", help="TOML file; default $SPARK_LEASE_CONFIG, conf/spark_lease.toml")
+    for key, meta in SETTINGS.items():
+        if key in SECRETS:
+            continue
+        default = meta["default"]
+        words = f"{default.of_lease_duration:.3g} × lease duration" if isinstance(default, Share) else default
+        words_for_it = meta["help"] + ("" if callable(default) or default == "" else f" [{words}]")
+        flag = _NAMES.get(key, "--" + key.replace("_", "-"))
+        group.add_argument(flag, dest=key, metavar=_METAVARS.get(meta["parse"].__name__, "WORD"), help=words_for_it.replace("%", "%%"))
+
+
+def flags(arguments: argparse.Namespace) -> Layer:
+    """The settings that stand on the command line."""
+    return from_arguments({key: getattr(arguments, key) for key in SETTINGS if key not in SECRETS}, "command line")
+
+
+def resolved(arguments: argparse.Namespace, *between: Layer) -> Resolved:
+    """All settings of a command; `between` come after the flags and before the environment. Raises ConfigError."""
+    use_file(arguments)
+    return resolve(flags(arguments), *between, from_environment(), from_file())
+
+
+def use_file(arguments: argparse.Namespace) -> None:
+    """Make the chosen file the one that this process and what it starts will read."""
+    if arguments.config:
+        os.environ[ENV + "CONFIG"] = str(Path(arguments.config).absolute())
+
+
+def need_name(name: str) -> None:
+    """Raise ConfigError unless the command has a lease to guard."""
+    if not name:
+        raise ConfigError("name", "which lease? Give --lease NAME, or set SPARK_LEASE_NAME")

@@ -1,0 +1,84 @@
+"""`spark-lease status`, `init` and `config`: what asks or prepares the store and runs nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from ..config import SETTINGS, redacted, shown
+from ..errors import ConfigError, RecordUnreadable
+from ..lockers.base import LeaseStore
+from ..lockers.registry import open_store
+from ..record import expires_in
+from .settings import resolved
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Exit code 1 if a lease that was asked for has no record, or one that cannot be read."""
+    config = replace(resolved(arguments).config, create_table="false")
+    wanted = arguments.leases or ([config.name] if config.name else [])
+    with closing(open_store(config)) as store:
+        rows = [_look(store, name) for name in wanted or store.names()]
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+    elif rows:
+        keys = ("lease", "state", "holder", "epoch", "expires_in")
+        _table([[key.upper().replace("_", " ") for key in keys], *([str(row[key]) for key in keys] for row in rows)])
+    else:
+        print(f"no lease was ever taken in {redacted(config.url)}")
+    for row in rows:
+        if "problem" in row:
+            print(f"spark-lease: {row['problem']}", file=sys.stderr)
+    return int(any("problem" in row for row in rows))
+
+
+def _look(store: LeaseStore, name: str) -> dict[str, object]:
+    row: dict[str, object] = {"lease": name, "state": "unknown", "holder": "", "epoch": "", "expires_in": ""}
+    try:
+        seen = store.read(name)
+    except RecordUnreadable as error:
+        return row | {"state": "unreadable", "problem": str(error)}
+    if seen.record is None:
+        return row | {"problem": f"{name}: there is no such lease"}
+    left = expires_in(seen, still_for=0.0)
+    state = "free" if seen.record.holder is None else "held" if left > 0 else "expired"
+    held = {"holder": seen.record.holder or "", "expires_in": round(left, 1) if state == "held" else ""}
+    return row | {"state": state, "epoch": seen.record.epoch} | held
+
+
+def init(arguments: argparse.Namespace) -> int:
+    config = replace(resolved(arguments).config, create_table="true")
+    with closing(open_store(config)) as store:
+        if arguments.print_sql:
+            for what, statements in _made_by(store, "init_statements")().items():
+                print(f"-- {what}", *(f"{each};" for each in statements), sep="\n")
+            return 0
+        done = _made_by(store, "init")()
+    print(*done or [f"{config.table} is there already, nothing to do"], sep="\n")
+    return 0
+
+
+def _made_by(store: LeaseStore, method: str):  # type: ignore[no-untyped-def]
+    if not hasattr(store, method):
+        raise ConfigError("url", f"{store.where} needs no preparation")
+    return getattr(store, method)
+
+
+def config(arguments: argparse.Namespace) -> int:
+    settings = resolved(arguments)
+    values = dict(shown(settings.config))
+    if arguments.json:
+        print(json.dumps({key: {"value": values[key], "from": settings.origins[key]} for key in SETTINGS}, indent=2))
+    else:
+        _table([["SETTING", "VALUE", "FROM"], *([key, values[key], settings.origins[key]] for key in SETTINGS)])
+    return 0
+
+
+def _table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,99 @@
+"""`spark-lease submit`: becomes spark-submit, with the launcher as its application and the script as an argument."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..config import ENV, SPARK, Layer, camel, from_spark, has_password
+from ..errors import ConfigError, SparkLeaseError
+from ..outcome import refused
+from ..processes import MARK
+from .settings import flags, need_name, resolved
+
+LAUNCHER = Path(__file__).parents[1] / "spark" / "launcher.py"
+
+_SWITCHES = {"--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error", "--load-spark-defaults"}
+"""The options of spark-submit that take no value (spark-submit --help)."""
+
+
+def submit(arguments: argparse.Namespace) -> int:
+    """Replaces this process. Returns only if the submission cannot be made."""
+    config = None
+    try:
+        options, script, rest = split(arguments.guarded)
+        config = resolved(arguments, from_spark(conf_of(options))).config
+        if "--properties-file" not in options:
+            need_name(config.name)
+        refuse_cluster_mode(options)
+        command, environ = find_spark_submit()
+    except SparkLeaseError as error:
+        print(f"spark-lease: {error}", file=sys.stderr)
+        print(refused(config, error), flush=True)
+        return error.exit_code
+    settings = as_conf(flags(arguments), environ)
+    # The launcher is what Spark runs, the script is what people look for in the UI.
+    named = "--name" in options or "spark.app.name" in conf_of(options)
+    name = [] if named else ["--name", Path(script).name]
+    os.execvpe(command, [command, *name, *options, *settings, str(LAUNCHER), script, *rest], environ)
+
+
+def split(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """spark-submit's command line as options, script and the script's arguments. Raises ConfigError."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        at += 1 if words[at] in _SWITCHES or "=" in words[at] else 2
+    if at >= len(words) or not words[at].endswith(".py"):
+        raise ConfigError("submit", "no app.py among the arguments of spark-submit; for anything else use spark-lease run")
+    if not Path(words[at]).is_file():
+        raise ConfigError("submit", f"{words[at]} does not exist on this machine")
+    return list(words[:at]), str(Path(words[at]).absolute()), list(words[at + 1 :])
+
+
+def conf_of(options: Sequence[str]) -> dict[str, str]:
+    """The `--conf key=value` among the options, in both of spark-submit's spellings."""
+    pairs = [after for option, after in zip(options, options[1:], strict=False) if option in ("--conf", "-c")]
+    pairs += [option.partition("=")[2] for option in options if option.startswith("--conf=")]
+    return {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def as_conf(layer: Layer, environ: dict[str, str]) -> list[str]:
+    """The flags as spark.lease.* keys, the last being the strongest; a password goes the way nobody can look."""
+    options: list[str] = []
+    for key, (_, value) in layer.values.items():
+        if key == "url" and has_password(str(value)):
+            environ[ENV + "URL"] = str(value)
+        else:
+            options += ["--conf", f"{SPARK}{camel(key)}={value}"]
+    return options
+
+
+def refuse_cluster_mode(options: Sequence[str]) -> None:
+    mode = conf_of(options).get("spark.submit.deployMode", "")
+    if "cluster" in (mode, *(b for a, b in zip(options, options[1:], strict=False) if a == "--deploy-mode")) or (
+        "--deploy-mode=cluster" in options
+    ):
+        raise ConfigError("submit", "deploy mode cluster is not supported yet: use client mode, or @leased in the script")
+
+
+def find_spark_submit() -> tuple[str, dict[str, str]]:
+    """spark-submit and the environment for it: this Python for driver and workers, and the mark. Raises ConfigError."""
+    environ = dict(os.environ)
+    package = importlib.util.find_spec("pyspark")
+    if "SPARK_HOME" not in environ and package and package.submodule_search_locations:
+        environ["SPARK_HOME"] = package.submodule_search_locations[0]
+    home = environ.get("SPARK_HOME")
+    command = str(Path(home, "bin", "spark-submit")) if home else shutil.which("spark-submit")
+    if not command or not Path(command).is_file():
+        raise ConfigError("submit", "there is no spark-submit: pip install 'spark_lease[spark]', or set SPARK_HOME")
+    java = environ.get("JAVA_HOME", "")
+    if not shutil.which(str(Path(java, "bin", "java")) if java else "java"):
+        raise ConfigError("submit", "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME")
+    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    environ[MARK] = os.urandom(16).hex()
+    return command, environ

@@ -1,0 +1,53 @@
+"""How a guarded program ended: its exit code, and the one JSON line that says so to whoever started it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from .config import Config
+from .errors import ConfigError, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
+from .lease import Lease
+
+_WORDS = ((LeaseHeldByOther, "standby"), (LeaseLost, "lost"), (StoreError, "unreachable"), (ConfigError, "misconfigured"))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`outcome` is finished, failed, interrupted, standby, lost, unreachable or misconfigured. `epoch` 0: never held."""
+
+    lease: str
+    outcome: str
+    exit_code: int
+    epoch: int = 0
+    holder: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def ended(lease: Lease, exit_code: int, *, interrupted: bool = False) -> Outcome:
+    """The work ran and ended by itself, or because a signal told it to."""
+    word = "interrupted" if interrupted else "finished" if exit_code == 0 else "failed"
+    return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder)
+
+
+def refused(config: Config | None, error: SparkLeaseError, lease: Lease | None = None) -> Outcome:
+    """The work was not started, or was ended, because of `error`."""
+    word = next((word for kind, word in _WORDS if isinstance(error, kind)), "failed")
+    return Outcome(
+        config.name if config else "",
+        word,
+        exit_code_of(error, config),
+        lease.epoch if lease else 0,
+        lease.holder if lease else "",
+        str(error),
+    )
+
+
+def exit_code_of(error: SparkLeaseError, config: Config | None) -> int:
+    """What a program should end with because of `error`: 75, 69, 78, and for a standby what was configured."""
+    if isinstance(error, LeaseHeldByOther) and config:
+        return 1 if config.if_held == "fail" else config.standby_exit_code
+    return error.exit_code

@@ -1,0 +1,156 @@
+"""`spark-lease run`: a command that lives only while the lease does.
+
+The command gets a process group of its own and is killed with all that it started: on loss by `stop_by`, on a signal
+within `stop_budget`. The lease is released after the last of them is gone. On Linux orphans come back to this process
+(PR_SET_CHILD_SUBREAPER), so nobody escapes by calling setsid, and the command dies with it (PR_SET_PDEATHSIG).
+
+What it does not do: if this process is frozen past the lease, the command goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+
+from .clock import BootClock, Clock
+from .config import Config, announcement
+from .errors import LeaseLost, SparkLeaseError
+from .keepalive import Keepalive
+from .lease import Lease, open_lease
+from .outcome import Outcome, ended, refused
+from .processes import Process, kill, tree
+
+log = logging.getLogger(__name__)
+
+NOT_FOUND = 127
+"""The shell's exit code for a command that does not exist."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PR_SET_CHILD_SUBREAPER = 36
+_LOOK_AGAIN = 0.05
+# Runs in the child before the command: dies with its parent from here on, unless that is gone already (prctl(2)).
+_LAUNCH = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+class _Interrupted(BaseException):
+    """A signal came while we waited for the lease."""
+
+
+def run(config: Config, command: Sequence[str]) -> Outcome:
+    """Wait for the lease, run `command` under it, and say how it ended. Call it in the main thread.
+
+    The command finds SPARK_LEASE_NAME, SPARK_LEASE_HOLDER and SPARK_LEASE_EPOCH in its environment.
+    """
+    if shutil.which(command[0]) is None:
+        return Outcome(config.name, "failed", NOT_FOUND, reason=f"{command[0]}: command not found")
+    return _Run(config, command).run()
+
+
+class _Run:
+    def __init__(self, config: Config, command: Sequence[str]) -> None:
+        self._config, self._command = config, command
+        self._clock: Clock = BootClock()
+        self._lease: Lease = open_lease(config, self._clock)
+        # What there is to react to: a signal's number, a loss, or None for the end of the command.
+        self._news: queue.SimpleQueue[int | LeaseLost | None] = queue.SimpleQueue()
+        self._keepalive = Keepalive(self._lease, config, clock=self._clock, on_lost=self._news.put)
+        self._waiting = True
+
+    def run(self) -> Outcome:
+        old = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number in _SIGNALS:
+            if old[number] is not signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
+        try:
+            return self._run()
+        except _Interrupted as interrupted:
+            return ended(self._lease, 128 + interrupted.args[0], interrupted=True)
+        except SparkLeaseError as error:
+            return refused(self._config, error, self._lease)
+        finally:
+            self._lease.close()
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._waiting:
+            raise _Interrupted(number)
+        self._news.put(number)
+
+    def _run(self) -> Outcome:
+        try:
+            self._lease.acquire()
+            self._keepalive.start()
+            self._waiting = False
+        except BaseException:
+            self._waiting = False
+            self._lease.give_back()  # a request whose answer was lost may have taken it
+            raise
+        log.info("%s: acquired, epoch %d, as %s", self._lease.name, self._lease.epoch, self._lease.holder)
+        child = self._start()
+        news = self._news.get()
+        if isinstance(news, LeaseLost):
+            self._end(signal.SIGTERM, self._lease.stop_by())
+        else:
+            self._end(news or signal.SIGTERM, self._clock.now() + self._config.stop_budget)
+        return self._conclude(child, news)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        told = announcement(name=self._lease.name, holder=self._lease.holder, epoch=self._lease.epoch)
+        launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())] if sys.platform == "linux" else []
+        child = subprocess.Popen(
+            [*launch, *self._command],
+            env=os.environ | told,
+            process_group=0,
+            # A group in the background that reads a terminal is stopped by it, and would hold the lease for ever.
+            stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
+        )
+        threading.Thread(target=self._await, args=(child.pid,), name="await command", daemon=True).start()
+        return child
+
+    def _await(self, pid: int) -> None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        self._news.put(None)
+
+    def _end(self, number: int, stop_by: float) -> None:
+        """End the command and all that it started: a signal first, SIGKILL at the instant `stop_by` at the latest."""
+        kill(self._descendants(), number)
+        while self._descendants():
+            with contextlib.suppress(queue.Empty):
+                news = self._news.get(timeout=_LOOK_AGAIN)
+                if isinstance(news, LeaseLost):  # lost while we were ending it for another reason
+                    stop_by = min(stop_by, self._lease.stop_by())
+            if self._clock.now() >= stop_by:
+                kill(self._descendants())
+
+    def _descendants(self) -> list[Process]:
+        return [each for each in tree(os.getpid()) if each.pid != os.getpid()]
+
+    def _conclude(self, child: subprocess.Popen[bytes], news: int | LeaseLost | None) -> Outcome:
+        code = child.wait()
+        answered = self._keepalive.stop()
+        try:
+            self._lease.check()
+        except LeaseLost as lost:
+            return refused(self._config, lost, self._lease)
+        if answered:
+            self._lease.give_back()
+        if isinstance(news, int):
+            return ended(self._lease, 128 + news, interrupted=True)
+        return ended(self._lease, code if code >= 0 else 128 - code)

@@ -1,6 +1,7 @@
 """Delta's jars, resolved once into a folder, so that a start needs no network and two starts at once do not collide.
 
-`python -m jobs.jars FOLDER` asks Maven Central through Spark's own resolver; `spark_options` hands the jars on.
+`python -m jobs.jars FOLDER` asks Maven Central through Spark's own resolver; `python -m jobs.jars --options` prints the
+options that hand the jars on to spark-submit.
 """
 
 from __future__ import annotations
@@ -68,4 +69,7 @@ def resolve(folder: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "--check-java":
         sys.exit(None if has_java() else f"{JAVA_MISSING}. Tests that need it are left out.")
-    resolve(Path(sys.argv[1]))
+    if sys.argv[1] == "--options":
+        print(*spark_options())
+    else:
+        resolve(Path(sys.argv[1]))

@@ -1,0 +1,239 @@
+"""The failover drill: the same job is submitted twice, as two schedulers would; one writes, the other takes over.
+
+    python -m jobs.drill            the master's whole process tree gets SIGKILL
+    python -m jobs.drill --pause    it is frozen past its lease and thawed, and must end by itself
+
+Everything is real: two spark-submits, one lease in SQLite, one Delta table. Who wrote what is read back from the
+table's own history. Exit code 0 only if every day was written, under one epoch each, and no old epoch wrote after a
+newer one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from jobs.history import Commit, commits, problems, table_of_epochs
+from jobs.jars import FOLDER, JAVA_MISSING, has_java, spark_options
+from spark_lease.processes import Process, kill, processes, tree
+
+ROOT = Path(__file__).parents[1]
+PATIENCE = 120.0
+"""Seconds without any event after which the drill gives up."""
+
+_NEWS = (
+    ("master", re.compile(r"acquired, epoch (\d+)")),
+    ("standby", re.compile(r"standby, (\S+) is master")),
+    ("written", re.compile(r"flights: (\S+) written")),
+    ("resuming", re.compile(r"flights: resuming at (\S+)")),
+    ("lost", re.compile(r"lease lost \((.*?)\)")),
+    ("released", re.compile(r"released, epoch (\d+)")),
+)
+
+
+class Site:
+    """One scheduler's submission: its process, and its role as far as it has said."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name, self.role, self.days, self.log = name, "starting", 0, log
+        self.process = subprocess.Popen(
+            [*command[:3], "--holder", name, *command[3:]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            cwd=ROOT,
+        )
+
+    def tree(self) -> list[Process]:
+        return tree(self.process.pid)
+
+
+class Drill:
+    """Two sites, what they say, and what is done to the one that is master."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments, self.folder = arguments, Path(arguments.folder).absolute()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.table = self.folder / "flights_daily"
+        self.start = time.monotonic()
+        self.news: queue.SimpleQueue[tuple[Site, str, str]] = queue.SimpleQueue()
+        self.sites: list[Site] = []
+        self.struck_at = self.thawed_at = self.taken_at = 0.0
+        self.victim: Site | None = None
+        self.frozen: list[Process] = []
+
+    def run(self) -> bool:
+        try:
+            self.sites = [Site(name, self._command(), self.folder / f"{name}.log") for name in ("site-a", "site-b")]
+            for site in self.sites:
+                threading.Thread(target=self._listen, args=(site,), daemon=True).start()
+            self._until_all_ended()
+        finally:
+            for site in self.sites:
+                kill(site.tree())
+        self._show_line("", end="\r")
+        return self._report()
+
+    def _command(self) -> list[str]:
+        submit = [str(Path(sys.executable).with_name("spark-lease")), "submit", "--lease=flights"]
+        lease = ["--url", f"sqlite:///{self.folder}/lease.db", "--lease-duration", str(self.arguments.lease_duration)]
+        job = ["jobs/flights_daily.py", "--table", str(self.table), "--input", str(self.folder / "input")]
+        spark = ["--master", "local[2]", *spark_options()]
+        return [*submit, *lease, "--", *spark, *job, "--days", str(self.arguments.days)]
+
+    def _listen(self, site: Site) -> None:
+        assert site.process.stdout is not None
+        with site.log.open("w") as log:
+            for line in site.process.stdout:
+                log.write(line)
+                for word, pattern in _NEWS:
+                    if found := pattern.search(line):
+                        self.news.put((site, word, found[1]))
+        self.news.put((site, "ended", str(site.process.wait())))
+
+    def _until_all_ended(self) -> None:
+        running = len(self.sites)
+        while running:
+            try:
+                site, word, detail = self.news.get(timeout=PATIENCE)
+            except queue.Empty:
+                raise SystemExit(f"nothing happened for {PATIENCE:.0f} s; see {self.folder}/site-*.log") from None
+            running -= word == "ended"
+            self._take_note(site, word, detail)
+            self._act(site, word)
+
+    def _take_note(self, site: Site, word: str, detail: str) -> None:
+        says = {
+            "master": f"MASTER, epoch {detail}",
+            "standby": f"standby, waiting for {detail}, without a SparkSession",
+            "resuming": f"resumes at {detail}",
+            "lost": f"lost the lease ({detail})",
+            "released": f"released epoch {detail}",
+            "ended": "ended, " + _words_for(int(detail) if word == "ended" else 0),
+        }
+        if word == "written":
+            site.days += 1
+            site.role = f"master, {detail} written"
+            if not sys.stdout.isatty():
+                self._say(site, f"wrote {detail}")
+        else:
+            site.role = says[word]
+            self._say(site, says[word])
+        self._show_line(" | ".join(f"{each.name}: {each.role}" for each in self.sites))
+
+    def _act(self, site: Site, word: str) -> None:
+        everybody_is_up = all(each.role != "starting" for each in self.sites)
+        if self.victim is None and word == "written" and site.days >= self.arguments.after and everybody_is_up:
+            self._strike(site)
+        elif self.victim and site is not self.victim:
+            if word == "master":
+                self.taken_at = time.monotonic()
+            if word == "written" and site.days == 2 and self.frozen:
+                self._thaw()
+
+    def _strike(self, site: Site) -> None:
+        self.victim, self.struck_at = site, time.monotonic()
+        if not self.arguments.pause:
+            kill(site.tree())
+            self._say(site, "*** SIGKILL to its whole process tree ***")
+            return
+        while fresh := [each for each in site.tree() if each.pid not in {known.pid for known in self.frozen}]:
+            self.frozen += fresh
+            _send(fresh, signal.SIGSTOP)
+        self._say(site, f"*** SIGSTOP to its whole process tree ({len(self.frozen)} processes) ***")
+
+    def _thaw(self) -> None:
+        assert self.victim is not None
+        self.thawed_at = time.monotonic()
+        _send(self.frozen, signal.SIGCONT)
+        self.frozen = []
+        self._say(self.victim, "*** SIGCONT: it wakes up and believes that it is still the master ***")
+
+    def _say(self, site: Site, words: str) -> None:
+        print(f"\r\033[K{self._now()}" if sys.stdout.isatty() else self._now(), f" {site.name}  {words}", flush=True)
+
+    def _now(self) -> str:
+        return f"{time.monotonic() - self.start:6.1f} s"
+
+    def _show_line(self, words: str, end: str = "") -> None:
+        if sys.stdout.isatty():
+            print("\r\033[K" + words[: shutil.get_terminal_size().columns - 1], end=end, flush=True)
+
+    def _report(self) -> bool:
+        wrong = []
+        history: list[Commit] = commits(self.table) if self.table.exists() else []
+        if self.victim is None:
+            wrong.append("no site was struck: nobody wrote enough days while the other stood by")
+        else:
+            wrong += self._judge_ends(self.victim)
+        wrong += problems(self.table, history, self.arguments.days)
+        print(f"\n{table_of_epochs(history)}\n")
+        if self.taken_at:
+            took = self.taken_at - self.struck_at
+            print(f"take-over   {took:.1f} s after the {'freeze' if self.arguments.pause else 'kill'}, ", end="")
+            print(f"of a lease of {self.arguments.lease_duration:g} s")
+        for problem in wrong:
+            print(f"WRONG       {problem}")
+        if not wrong:
+            print("check       every day is there, each under one epoch, and no epoch wrote after a newer one")
+        return not wrong
+
+    def _judge_ends(self, victim: Site) -> list[str]:
+        wrong = []
+        other = next(site for site in self.sites if site is not victim)
+        if other.process.returncode != 0:
+            wrong.append(f"{other.name} did not finish, {_words_for(other.process.returncode)}: see {other.log}")
+        if self.arguments.pause and not self.thawed_at:
+            wrong.append(f"{victim.name} ended before it was thawed")
+        if self.arguments.pause and victim.process.returncode not in (75, -signal.SIGKILL, -signal.SIGTERM):
+            wrong.append(f"{victim.name} should have ended by 75 or a signal: {_words_for(victim.process.returncode)}")
+        return wrong
+
+
+def _send(victims: Sequence[Process], number: int) -> None:
+    for victim in victims:
+        with suppress(ProcessLookupError):
+            os.kill(victim.pid, number)
+
+
+def _words_for(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m jobs.drill", description="The failover drill; see the README.")
+    parser.add_argument("--days", type=int, default=75, metavar="N", help="days of 2013 to write, 365 at most [75]")
+    parser.add_argument("--after", type=int, default=12, metavar="N", help="strike when the master wrote so many [12]")
+    parser.add_argument("--pause", action="store_true", help="freeze the master past its lease instead of killing it")
+    parser.add_argument("--lease-duration", type=float, default=10.0, metavar="S", help="seconds [10]")
+    parser.add_argument("--folder", default="out/drill", help="where table, lease and logs go; emptied first")
+    arguments = parser.parse_args()
+    if not 0 < arguments.after < arguments.days <= 365:
+        parser.error("0 < --after < --days <= 365")
+    if not has_java():
+        sys.exit(JAVA_MISSING)
+    if not list(FOLDER.glob("*.jar")):
+        sys.exit("Delta's jars are missing: make jars")
+    if not processes():
+        sys.exit("this machine does not show its processes")
+    try:
+        return 0 if Drill(arguments).run() else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+"""For tests of this library and of anybody's locker: a clock to move by hand, a store to break, the stores' contract."""
+
+from .clock import VirtualClock
+from .contract import LeaseStoreContract
+from .store import MemoryStore, lost_answer, lost_request, meanwhile, slow_answer, slow_request
+
+__all__ = [
+    "LeaseStoreContract",
+    "MemoryStore",
+    "VirtualClock",
+    "lost_answer",
+    "lost_request",
+    "meanwhile",
+    "slow_answer",
+    "slow_request",
+]

@@ -1,0 +1,36 @@
+"""A clock that stands still until it is told otherwise, so that an hour of policy takes no time and no luck."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class VirtualClock:
+    """Implements `Clock`. Waiting moves it; what was planned for a moment happens when it gets there."""
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self._now = start
+        self._plans: list[tuple[float, Callable[[], None]]] = []
+
+    def now(self) -> float:
+        return self._now
+
+    def wait(self, event: threading.Event, timeout: float) -> bool:
+        if not event.is_set():
+            self.advance(max(timeout, 0.0))
+        return event.is_set()
+
+    def at(self, instant: float, action: Callable[[], None]) -> None:
+        """Run `action` when the clock reaches `instant`."""
+        self._plans.append((instant, action))
+
+    def advance(self, duration: float) -> None:
+        """Let `duration` seconds pass, doing on the way what was planned, in order."""
+        end = self._now + duration
+        while due := [plan for plan in self._plans if plan[0] <= end]:
+            plan = min(due, key=lambda each: each[0])
+            self._plans.remove(plan)
+            self._now = max(self._now, plan[0])
+            plan[1]()
+        self._now = max(self._now, end)

@@ -1,0 +1,118 @@
+"""A lease store in memory that fails on demand, in every way that a real one does."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..errors import StoreError
+from ..record import LeaseRecord, Observed
+from .clock import VirtualClock
+
+Fault = Callable[[Callable[[], Any], VirtualClock], Any]
+"""Gets a call to the store and the clock, and decides what becomes of it."""
+
+
+class MemoryStore:
+    """Implements `LeaseStore`. `peer` gives another contender's way to the same records, with faults of its own.
+
+    The store's clock is `clock` plus `offset` seconds; with `has_clock` False it has none, like a Delta table.
+    """
+
+    where = "memory"
+
+    def __init__(self, clock: VirtualClock, *, offset: float = 1e9, has_clock: bool = True) -> None:
+        self.clock, self.offset, self.has_clock = clock, offset, has_clock
+        self.records: dict[str, LeaseRecord] = {}
+        self.calls: list[str] = []
+        self._faults: deque[Fault] = deque()
+        self._writes = [0]
+
+    def peer(self) -> MemoryStore:
+        other = MemoryStore(self.clock, offset=self.offset, has_clock=self.has_clock)
+        other.records, other._writes = self.records, self._writes
+        return other
+
+    def plan(self, *faults: Fault | None) -> None:
+        """What becomes of the next calls, one each; None: nothing goes wrong."""
+        self._faults.extend(fault or (lambda call, clock: call()) for fault in faults)
+
+    def read(self, name: str) -> Observed:
+        return self._call("read", lambda: self._read(name))  # type: ignore[no-any-return]
+
+    def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        return self._call("swap", lambda: self._swap(name, old, new))  # type: ignore[no-any-return]
+
+    def names(self) -> Sequence[str]:
+        return sorted(self.records)
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def _read(self, name: str) -> Observed:
+        record = self.records.get(name)
+        if record is None or not self.has_clock:
+            return Observed(record, None)
+        return Observed(record, ((record.stamp or 0) - self._store_ms()) / 1000)
+
+    def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        if self.records.get(name) != old:
+            return None
+        self._writes[0] += 1
+        stamp = self._writes[0]
+        if self.has_clock:
+            stamp = 0 if new.holder is None else self._store_ms() + round(new.duration * 1000)
+        self.records[name] = replace(new, stamp=stamp)
+        return self.records[name]
+
+    def _store_ms(self) -> int:
+        return round((self.clock.now() + self.offset) * 1000)
+
+    def _call(self, what: str, call: Callable[[], Any]) -> Any:
+        self.calls.append(what)
+        return self._faults.popleft()(call, self.clock) if self._faults else call()
+
+
+def lost_request(call: Callable[[], Any], clock: VirtualClock) -> Any:
+    """The store never hears of it."""
+    raise StoreError("memory", "the request was lost")
+
+
+def lost_answer(call: Callable[[], Any], clock: VirtualClock) -> Any:
+    """The store does it, and nobody hears that it did."""
+    call()
+    raise StoreError("memory", "the answer was lost")
+
+
+def slow_request(duration: float) -> Fault:
+    """The store does it `duration` seconds after it was sent."""
+
+    def fault(call: Callable[[], Any], clock: VirtualClock) -> Any:
+        clock.advance(duration)
+        return call()
+
+    return fault
+
+
+def slow_answer(duration: float) -> Fault:
+    """The store does it at once and the answer takes `duration` seconds, or the caller was frozen as long."""
+
+    def fault(call: Callable[[], Any], clock: VirtualClock) -> Any:
+        answer = call()
+        clock.advance(duration)
+        return answer
+
+    return fault
+
+
+def meanwhile(action: Callable[[], object]) -> Fault:
+    """While the answer is on its way, `action` happens."""
+
+    def fault(call: Callable[[], Any], clock: VirtualClock) -> Any:
+        answer = call()
+        action()
+        return answer
+
+    return fault

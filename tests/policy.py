@@ -1,0 +1,27 @@
+"""Contenders on a virtual clock, for the tests of the policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_lease.config import Config, configure
+from spark_lease.lease import Lease, RecordLocker
+from spark_lease.record import new_holder
+from spark_lease.testing import MemoryStore, VirtualClock
+
+NAME = "nightly"
+
+
+class Contender:
+    """One contender with its own way to the store. Timings: 5 / 5 / 15 / 10 / 30 s unless said otherwise."""
+
+    def __init__(self, clock: VirtualClock, store: MemoryStore, label: str = "a", **settings: Any) -> None:
+        self.config: Config = configure(name=NAME, **settings)
+        self.store, self.clock = store, clock
+        holder = new_holder(label)
+        locker = RecordLocker(store, name=NAME, holder=holder, duration=self.config.lease_duration, clock=clock)
+        self.lease = Lease(locker, self.config, holder=holder, clock=clock)
+
+    @property
+    def record(self) -> Any:
+        return self.store.records[NAME]

@@ -97,7 +97,7 @@ def setting(parse: Callable[[str, object], Any], default: object, meaning: str) 
     return field(metadata={"parse": parse, "default": default, "help": meaning})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Config:
     """A set of settings that fit together; `resolve` makes one. Durations are seconds."""
 
@@ -129,6 +129,9 @@ class Config:
             if not getattr(self, key) > 0:
                 raise ConfigError(key, "must be more than 0")
         self._refuse_timings_that_do_not_fit()
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{key}={value}' for key, value in shown(self))})"
 
     def _refuse_timings_that_do_not_fit(self) -> None:
         # After a renewal succeeded, the next attempt is sent retry_period later and may take attempt_timeout: with less

@@ -1,8 +1,31 @@
 from __future__ import annotations
 
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+
 import pytest
 
 from spark_lease.testing import MemoryStore, VirtualClock
+from tests.services.postgres import running_postgres
+from tests.services.proxy import Proxy
+
+NO_JAVA = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if shutil.which(os.path.join(os.environ.get("JAVA_HOME", ""), "bin", "java")) or shutil.which("java"):
+        return
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.skip(reason=NO_JAVA))
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in [key for key in os.environ if key.startswith("SPARK_LEASE_") and "_TEST_" not in key]:
+        monkeypatch.delenv(key)
 
 
 @pytest.fixture
@@ -13,3 +36,22 @@ def clock() -> VirtualClock:
 @pytest.fixture
 def store(clock: VirtualClock) -> MemoryStore:
     return MemoryStore(clock)
+
+
+@pytest.fixture(scope="session")
+def pg_url() -> Iterator[str]:
+    with running_postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def proxy(pg_url: str) -> Iterator[Proxy]:
+    door = Proxy(pg_url)
+    yield door
+    door.close()
+
+
+@pytest.fixture
+def table() -> str:
+    """A table of this test's own."""
+    return f"lease_{secrets.token_hex(4)}"

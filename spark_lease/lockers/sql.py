@@ -85,25 +85,16 @@ class SqlStore:
     def _rows(self, what: str, values: Mapping[str, object]) -> list[Any]:
         """Run one statement. A table that is missing at first sight may be made; one that vanishes later is a loss."""
         try:
-            rows = self._run(what, values)
-        except self._driver_error as error:
-            about_shape = backend_of(self._engine).is_about_shape(error)
-            self._drop_connection()
-            if not about_shape:
-                raise self._store_error(error) from error
-            if self._table_seen:
-                raise RecordUnreadable(self.where, f"table {self._table.fullname} or its columns are gone") from error
-            self._make_or_refuse_table()
-            return self._retry(what, values)
-        self._table_seen = True
-        return rows
-
-    def _retry(self, what: str, values: Mapping[str, object]) -> list[Any]:
-        try:
             return self._run(what, values)
         except self._driver_error as error:
             self._drop_connection()
-            raise self._store_error(error) from error
+            if not backend_of(self._engine).is_about_shape(error):
+                raise self._store_error(error) from error
+            if self._table_seen:
+                raise RecordUnreadable(self.where, f"table {self._table.fullname} or its columns are gone") from error
+        self._make_or_refuse_table()
+        self._table_seen = True
+        return self._rows(what, values)
 
     def _run(self, what: str, values: Mapping[str, object]) -> list[Any]:
         if self._cursor is None:
@@ -113,9 +104,10 @@ class SqlStore:
         try:
             self._cursor.execute(self._sql[what], values)
             rows: list[Any] = self._cursor.fetchall()
-            return rows
         finally:
             self._cut_off.disarm()
+        self._table_seen = True
+        return rows
 
     def _connect(self) -> None:
         self._connection = self._engine.raw_connection()

@@ -57,6 +57,8 @@ def missing_columns(engine: Engine, table: Table) -> Sequence[str] | None:
         there = {column["name"].lower() for column in inspect(engine).get_columns(table.name, schema=table.schema)}
     except NoSuchTableError:
         return None
+    if not there:  # SQLite: it was made between two questions of the inspection
+        return None
     return [column for column in (*ACTIVEMQ_COLUMNS, *OUR_COLUMNS) if column not in there]
 
 

@@ -1,0 +1,274 @@
+"""The SQL store against real databases: the contract, the table, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from spark_lease.config import Config, configure
+from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
+from spark_lease.lockers.sql import SqlStore
+from spark_lease.record import taken
+from spark_lease.testing import LeaseStoreContract
+
+BACKENDS = [
+    pytest.param("sqlite", id="sqlite"),
+    pytest.param("postgresql", id="postgresql", marks=pytest.mark.postgres),
+]
+
+
+@pytest.fixture(params=BACKENDS)
+def config(request: pytest.FixtureRequest, tmp_path: Path, table: str) -> Config:
+    url = f"sqlite:///{tmp_path}/lease.db" if request.param == "sqlite" else request.getfixturevalue("pg_url")
+    return configure(name="n", url=url, table=table, create_table="true")
+
+
+@pytest.fixture
+def open_store(config: Config) -> Iterator[Callable[[], SqlStore]]:
+    opened: list[SqlStore] = []
+
+    def open_one(**changes: Any) -> SqlStore:
+        from dataclasses import replace
+
+        opened.append(SqlStore(replace(config, **changes)))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def execute(config: Config) -> Callable[[str], list[Any]]:
+    """Run SQL past the store, as a DBA or a broker would."""
+    url = config.url.replace("postgresql:", "postgresql+psycopg2:")
+
+    def run(statement: str) -> list[Any]:
+        engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        with engine.connect() as connection:
+            done = connection.execute(text(statement))
+            return [tuple(row) for row in done] if done.returns_rows else []
+
+    return run
+
+
+class TestContract(LeaseStoreContract):
+    """The fixture `open_store` is this module's."""
+
+
+def test_the_row_is_activemqs_with_ours_added(open_store: Any, config: Config, execute: Any) -> None:
+    store = open_store()
+    record = store.swap("n", None, taken(None, holder="me", duration=30.0))
+    statement = f"SELECT ID, TIME, BROKER_NAME, NAME, EPOCH, DURATION FROM {config.table}"
+    assert execute(statement) == [(2, record.stamp, "me", "n", 1, 30000)]
+
+
+def test_ids_start_beside_activemqs_row(open_store: Any, config: Config, execute: Any) -> None:
+    store = open_store()
+    for number, name in enumerate(("x", "y", "z"), start=2):
+        store.swap(name, None, taken(None, holder="me", duration=30.0))
+        assert execute(f"SELECT ID FROM {config.table} WHERE NAME = '{name}'") == [(number,)]
+
+
+def test_expiry_is_stamped_by_the_databases_clock(open_store: Any) -> None:
+    store = open_store()
+    record = store.swap("n", None, taken(None, holder="me", duration=30.0))
+    (now,) = store._rows("now", {})[0]
+    assert record.stamp - 30000 == pytest.approx(now, abs=2000)
+    assert store.read("n").expires_in == pytest.approx(30, abs=2)
+
+
+def test_two_processes_that_make_the_table_at_once_both_succeed(config: Config) -> None:
+    script = textwrap.dedent(f"""
+        import sys
+        from spark_lease.config import configure
+        from spark_lease.lockers.sql import SqlStore
+        store = SqlStore(configure(name="n", url={config.url!r}, table={config.table!r}, create_table="true"))
+        print("ready", flush=True)
+        sys.stdin.readline()
+        store.read("n")
+        store.close()
+    """)
+    makers = [
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for maker in makers:
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == "ready\n"
+    for maker in makers:
+        assert maker.stdin is not None
+        maker.stdin.write("go\n")
+        maker.stdin.flush()
+    for maker in makers:
+        maker.communicate(timeout=30)
+    assert [maker.returncode for maker in makers] == [0, 0, 0, 0]
+
+
+def test_threads_that_make_the_table_at_once_both_succeed(open_store: Any) -> None:
+    stores, start, errors = [open_store() for _ in range(6)], threading.Barrier(6), []
+
+    def make(store: SqlStore) -> None:
+        start.wait(10)
+        try:
+            store.init()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=make, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+
+
+def test_init_adds_our_columns_to_a_table_that_activemq_made(open_store: Any, config: Config, execute: Any) -> None:
+    execute(f"CREATE TABLE {config.table}(ID BIGINT NOT NULL, TIME BIGINT, BROKER_NAME VARCHAR(250), PRIMARY KEY (ID))")
+    execute(f"INSERT INTO {config.table}(ID) VALUES (1)")
+    with pytest.raises(ConfigError, match="lacks the columns name, epoch, duration: run spark-lease init"):
+        open_store().read("n")
+    store = open_store()
+    assert store.init()
+    assert store.init() == []
+    assert store.swap("n", None, taken(None, holder="me", duration=30.0)) is not None
+    assert execute(f"SELECT ID, BROKER_NAME, EPOCH FROM {config.table} ORDER BY ID") == [(1, None, 0), (2, "me", 1)]
+    execute(f"UPDATE {config.table} SET BROKER_NAME='b', TIME=1 WHERE (TIME IS NULL OR TIME < 5) AND ID = 1")
+
+
+def test_a_table_of_somebody_elses_is_refused_and_left_alone(open_store: Any, config: Config, execute: Any) -> None:
+    execute(f"CREATE TABLE {config.table}(ID BIGINT NOT NULL, amount BIGINT)")
+    for refused in (lambda: open_store().read("n"), lambda: open_store().init()):
+        with pytest.raises(ConfigError, match="somebody else's: it has no column time, broker_name"):
+            refused()
+    execute(f"INSERT INTO {config.table}(ID, amount) VALUES (1, 2)")
+
+
+def test_a_missing_table_says_what_to_do(open_store: Any) -> None:
+    with pytest.raises(ConfigError, match=r"(run spark-lease init)"):
+        open_store(create_table="false").read("n")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("EPOCH = -1", "EPOCH=-1"),
+        ("TIME = NULL", "TIME=None"),
+        ("TIME = -5", "TIME=-5"),
+        ("BROKER_NAME = ''", "BROKER_NAME=''"),
+        ("DURATION = -1", "DURATION=-1"),
+    ],
+)
+def test_a_row_with_garbage_is_refused_and_not_overwritten(
+    open_store: Any, config: Config, execute: Any, change: str, named: str
+) -> None:
+    store = open_store()
+    store.swap("n", None, taken(None, holder="me", duration=30.0))
+    execute(f"UPDATE {config.table} SET {change} WHERE NAME = 'n'")
+    before = execute(f"SELECT * FROM {config.table}")
+    with pytest.raises(RecordUnreadable, match="row NAME='n' has") as raised:
+        store.read("n")
+    assert named in str(raised.value)
+    assert execute(f"SELECT * FROM {config.table}") == before
+
+
+def test_text_where_sqlite_allows_it_is_garbage(tmp_path: Path, table: str) -> None:
+    store = SqlStore(configure(name="n", url=f"sqlite:///{tmp_path}/l.db", table=table))
+    store.swap("n", None, taken(None, holder="me", duration=30.0))
+    store._rows("names", {})
+    store._cursor.execute(f"UPDATE {table} SET epoch = 'seven'")
+    with pytest.raises(RecordUnreadable, match="EPOCH='seven'"):
+        store.read("n")
+    store.close()
+
+
+@pytest.mark.parametrize("vanish", ["DROP TABLE {}", "ALTER TABLE {} DROP COLUMN epoch"])
+def test_a_table_that_vanishes_under_us_is_not_made_again(
+    open_store: Any, config: Config, execute: Any, vanish: str
+) -> None:
+    store = open_store()
+    record = store.swap("n", None, taken(None, holder="me", duration=30.0))
+    execute(vanish.format(config.table))
+    with pytest.raises(RecordUnreadable, match="or its columns are gone"):
+        store.swap("n", record, record)
+
+
+def test_ddl_for_a_dba_asks_no_database() -> None:
+    store = SqlStore(configure(name="n", url="postgresql://nobody@nowhere.invalid/x", table="ops.leases"))
+    new, added = store.init_statements().values()
+    assert new[0].startswith("CREATE TABLE IF NOT EXISTS ops.leases ( id BIGINT NOT NULL, time BIGINT, broker_name")
+    assert "ALTER TABLE ops.leases ADD COLUMN epoch BIGINT DEFAULT 0 NOT NULL" in added
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql://db:port/x", "is not a URL like"),
+        ("nonsense", "is not a URL like"),
+        ("oracle://db/x", "no lock store that is known here"),
+        ("sqlite://", "excludes nobody"),
+        ("sqlite:///:memory:", "excludes nobody"),
+        ("sqlite:////no/such/folder/at/all/x.db", "does not exist: create it"),
+        ("postgresql://u:hunter2@db:port/x", r"u:\*\*\*@db"),
+    ],
+)
+def test_urls_that_cannot_be_used_are_refused_before_anything_is_asked(url: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as raised:
+        SqlStore(configure(name="n", url=url))
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_password_is_in_no_message(pg_url: str) -> None:
+    store = SqlStore(configure(name="n", url="postgresql://u:hunter2@127.0.0.1:1/x", attempt_timeout=1))
+    with pytest.raises(StoreError) as raised:
+        store.read("n")
+    assert "hunter2" not in f"{raised.value} {store.where} {store._config}"
+
+
+def test_a_password_of_its_own_reaches_the_driver() -> None:
+    store = SqlStore(configure(name="n", url="postgresql://u@db/x", password="hunter2"))
+    assert store._engine.url.password == "hunter2"
+
+
+@pytest.mark.postgres
+def test_sqlalchemy_2_0_and_psycopg2_alone_will_do(pg_url: str, table: str) -> None:
+    """SQLAlchemy 2.1 takes `postgresql://` for psycopg 3; the tests otherwise run with the newest."""
+    older = Path(sys.prefix, "sqlalchemy20")
+    assert older.is_dir(), "run the tests by `make test`, which installs it"
+    script = textwrap.dedent(f"""
+        import sys
+        sys.path.insert(0, {str(older)!r})
+        import sqlalchemy
+        assert sqlalchemy.__version__.startswith("2.0."), sqlalchemy.__version__
+        from spark_lease.config import configure
+        from spark_lease.clock import BootClock
+        from spark_lease.lease import open_lease
+        for url in ({pg_url!r}, "sqlite:///" + sys.argv[1]):
+            config = configure(name="n", url=url, table={table!r}, create_table="true")
+            lease = open_lease(config, BootClock())
+            assert lease.acquire() == 1
+            lease.renew()
+            assert lease.release()
+            lease.close()
+        print("held on", sqlalchemy.__version__)
+    """)
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-W", "error", "-c", script, f"{folder}/l.db"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("held on 2.0."), done.stderr
+
+
+def test_importing_spark_lease_loads_nothing_heavy() -> None:
+    script = "import sys, spark_lease; print(sorted({'sqlalchemy', 'pyspark', 'deltalake', 'psycopg2'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

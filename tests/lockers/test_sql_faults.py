@@ -1,0 +1,148 @@
+"""A real PostgreSQL behind a door that hangs, swallows answers and slams; a real backend that is frozen."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg2
+import pytest
+
+from spark_lease.clock import BootClock
+from spark_lease.config import Config, configure
+from spark_lease.errors import LeaseLost, Loss, StoreError
+from spark_lease.keepalive import Keepalive
+from spark_lease.lease import Lease, open_lease
+from spark_lease.lockers.sql import SqlStore
+from tests.services.proxy import Proxy
+
+pytestmark = pytest.mark.postgres
+LIMIT = 1.0
+
+
+def limits(url: str, table: str, **settings: Any) -> Config:
+    timings = {"lease_duration": 6, "attempt_timeout": LIMIT, "retry_period": LIMIT}
+    return configure(**{"name": "n", "url": url, "table": table, "create_table": "true", **timings, **settings})
+
+
+@pytest.fixture
+def lease(proxy: Proxy, table: str) -> Iterator[Lease]:
+    lease = open_lease(limits(proxy.url, table), BootClock())
+    lease.acquire()
+    yield lease
+    lease.close()
+
+
+def took(action: Any) -> float:
+    start = time.monotonic()
+    with pytest.raises(StoreError):
+        action()
+    return time.monotonic() - start
+
+
+def test_a_server_that_hangs_raises_in_time(lease: Lease, proxy: Proxy) -> None:
+    proxy.stall()
+    assert took(lease.renew) < 2 * LIMIT + 0.5
+    proxy.reopen()
+    lease.renew()
+    assert lease.check() == 1
+
+
+def test_a_connection_that_cannot_be_made_raises_in_time(proxy: Proxy, table: str) -> None:
+    proxy.stall()
+    store = SqlStore(limits(proxy.url, table))
+    assert took(lambda: store.read("n")) < 2 + LIMIT + 1  # libpq's own limit has whole seconds, two at least
+    store.close()
+
+
+def test_a_lost_answer_is_adopted_for_real(lease: Lease, proxy: Proxy) -> None:
+    left = lease.remaining()
+    proxy.swallow_answers()
+    with pytest.raises(StoreError):
+        lease.renew()
+    assert lease.remaining() < left
+    proxy.reopen()
+    lease.renew()
+    assert lease.check() == 1
+
+
+def test_a_connection_that_was_cut_is_opened_again(lease: Lease, proxy: Proxy) -> None:
+    proxy.slam()
+    with pytest.raises(StoreError):
+        lease.renew()
+    lease.renew()
+    assert lease.check() == 1
+
+
+def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: Lease, pg_url: str) -> None:
+    backend = backend_of("spark_lease n", pg_url)
+    os.kill(backend, signal.SIGSTOP)
+    try:
+        assert took(lease.renew) < 2 * LIMIT + 0.5
+        lease.renew()
+        assert lease.check() == 1
+    finally:
+        os.kill(backend, signal.SIGCONT)
+
+
+def test_a_row_that_somebody_locks_raises_in_time(lease: Lease, pg_url: str, table: str) -> None:
+    with psycopg2.connect(pg_url) as other, other.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table} FOR UPDATE")
+        assert took(lease.renew) < 2 * LIMIT + 0.5
+        other.rollback()
+    lease.renew()
+
+
+def test_while_the_store_hangs_the_holder_stops_before_another_is_master(
+    proxy: Proxy, pg_url: str, table: str
+) -> None:
+    clock = BootClock()
+    config = limits(proxy.url, table)
+    lease = open_lease(config, clock)
+    standby = open_lease(limits(pg_url, table), clock)
+    lost = threading.Event()
+    lease.acquire()
+    keepalive = Keepalive(lease, config, clock=clock, on_lost=lambda error: lost.set())
+    keepalive.start()
+    proxy.stall()
+    taken_at: list[float] = []
+
+    def take_over() -> None:
+        standby.acquire()
+        taken_at.append(clock.now())
+
+    taking = threading.Thread(target=take_over)
+    taking.start()
+    last_check = 0.0
+    while True:
+        asked = clock.now()
+        try:
+            lease.check()
+        except LeaseLost as error:
+            assert error.reason is Loss.EXPIRED
+            break
+        last_check = asked
+        clock.wait(lost, 0.005)
+    stop_by = lease.stop_by()
+    assert lost.wait(5)
+    taking.join(20)
+    assert taken_at, "the standby never got it"
+    assert last_check < stop_by < taken_at[0]
+    assert standby.check() == 2
+    proxy.reopen()
+    keepalive.stop()
+    standby.release()
+    for each in (lease, standby):
+        each.close()
+
+
+def backend_of(application: str, url: str) -> int:
+    with psycopg2.connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT pid FROM pg_stat_activity WHERE application_name = %s", (application,))
+        found = cursor.fetchall()
+    connection.close()
+    return int(found[-1][0])

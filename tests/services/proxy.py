@@ -1,0 +1,72 @@
+"""A TCP door to PostgreSQL that can hang, swallow the answers, or slam."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from urllib.parse import parse_qs, urlsplit
+
+
+class Proxy:
+    """Forwards a loopback port to the server of `url`; `url` of this object leads through it.
+
+    `mode`: "open" · "stalled" (nothing passes, nothing is closed) · "deaf" (requests pass, answers are swallowed).
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        host = parse_qs(parts.query).get("host", [parts.hostname or "127.0.0.1"])[0]
+        port = parts.port or 5432
+        self._upstream = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self._open = threading.Event()
+        self._open.set()
+        self._sockets: list[socket.socket] = []
+        self.mode = "open"
+        self.url = f"postgresql://{parts.username}@127.0.0.1:{self._door.getsockname()[1]}{parts.path}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def stall(self) -> None:
+        self.mode = "stalled"
+        self._open.clear()
+
+    def swallow_answers(self) -> None:
+        self.mode = "deaf"
+
+    def reopen(self) -> None:
+        self.mode = "open"
+        self._open.set()
+
+    def slam(self) -> None:
+        """Break every connection; new ones are let in."""
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._sockets.clear()
+
+    def close(self) -> None:
+        self._open.set()
+        self._door.close()
+        self.slam()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._door.accept()
+                family = socket.AF_UNIX if isinstance(self._upstream, str) else socket.AF_INET
+                server = socket.socket(family)
+                server.connect(self._upstream)
+                self._sockets += [client, server]
+                for source, sink, answers in ((client, server, False), (server, client, True)):
+                    threading.Thread(target=self._forward, args=(source, sink, answers), daemon=True).start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._open.wait()
+                if not (answers and self.mode == "deaf"):
+                    sink.sendall(data)
+        for each in (source, sink):
+            with contextlib.suppress(OSError):
+                each.close()

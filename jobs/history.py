@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -36,9 +37,9 @@ def commits(table: Path) -> list[Commit]:
 
 
 def problems(table: Path, history: Sequence[Commit], days: int) -> list[str]:
-    """Everything that is wrong with the table, in words; empty if every day was written once and by the right master."""
+    """Everything that is wrong with the table, in words; empty if every day was written by one master, in turn."""
     wrong = []
-    for earlier, later in zip(history, history[1:], strict=False):
+    for earlier, later in pairwise(history):
         if later.epoch < earlier.epoch:
             wrong.append(f"version {later.version}: epoch {later.epoch} wrote after epoch {earlier.epoch}")
     epochs = defaultdict(set)

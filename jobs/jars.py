@@ -55,9 +55,18 @@ def resolve(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         script = Path(scratch, "nothing.py")
         script.touch()
-        command = [str(Path(sys.executable).with_name("spark-submit")), "--packages", DELTA, "--exclude-packages", _SPARK_HAS]
+        command = [
+            str(Path(sys.executable).with_name("spark-submit")),
+            "--packages",
+            DELTA,
+            "--exclude-packages",
+            _SPARK_HAS,
+        ]
         done = subprocess.run(
-            [*command, "--conf", f"spark.jars.ivy={scratch}/ivy", str(script)], capture_output=True, text=True, check=False
+            [*command, "--conf", f"spark.jars.ivy={scratch}/ivy", str(script)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         found = list(Path(scratch, "ivy", "jars").glob(_NEEDED))
         if done.returncode or not found:

@@ -83,7 +83,9 @@ def on_lost(key: str, value: object) -> OnLost:
 
 def identifier(key: str, value: object) -> str:
     if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}", str(value)):
-        raise ConfigError(key, f"{value!r} is not a table name (letters, digits and _, with a schema in front if need be)")
+        raise ConfigError(
+            key, f"{value!r} is not a table name (letters, digits and _, with a schema in front if need be)"
+        )
     return str(value)
 
 
@@ -114,7 +116,9 @@ class Config:
     attempt_timeout: float = setting(seconds, Share(1 / 6), "limit for one request to the lock store")
     poll_period: float = setting(seconds, 1.0, "how often a standby looks for a release")
     acquire_timeout: float = setting(seconds, math.inf, "how long a standby waits; 0: ask once, inf: for ever")
-    if_held: str = setting(one_of("wait", "skip", "fail"), "wait", "wait, or ask once and then skip (exit 99) or fail (1)")
+    if_held: str = setting(
+        one_of("wait", "skip", "fail"), "wait", "wait, or ask once and then skip (exit 99) or fail (1)"
+    )
     standby_exit_code: int = setting(exit_code, 99, "exit code of a standby that never started")
     on_lost: OnLost = setting(on_lost, "exit", "exit: end this process, if need be by force; stop: only stop Spark")
     max_allowable_diff_from_db_time: float = setting(seconds, 0.0, "warn if the clocks differ by more; 0: do not look")
@@ -226,7 +230,9 @@ def from_spark(conf: Mapping[str, str]) -> Layer:
     """The `spark.lease.*` keys of a Spark configuration. Refuses a password where Spark would publish it."""
     found = {snake(k.removeprefix(SPARK)): (k, v) for k, v in conf.items() if k.startswith(SPARK)}
     if has_password(conf.get(SPARK + "url", "")):
-        raise ConfigError(SPARK + "url", "carries a password, and Spark writes it to its event log: use SPARK_LEASE_PASSWORD")
+        raise ConfigError(
+            SPARK + "url", "carries a password, and Spark writes it to its event log: use SPARK_LEASE_PASSWORD"
+        )
     return _layer("spark conf", found)
 
 

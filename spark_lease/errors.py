@@ -76,7 +76,9 @@ class LeaseLost(SparkLeaseError):
         self.name, self.epoch, self.reason, self.detail = name, epoch, reason, detail
 
     def __str__(self) -> str:
-        return f"{self.name}: lease lost ({self.reason}), epoch {self.epoch}" + (f": {self.detail}" if self.detail else "")
+        return f"{self.name}: lease lost ({self.reason}), epoch {self.epoch}" + (
+            f": {self.detail}" if self.detail else ""
+        )
 
 
 class StoreError(SparkLeaseError):

@@ -12,7 +12,6 @@ process thaws.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import logging
@@ -22,7 +21,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from .clock import BootClock, Clock
 from .config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
@@ -36,7 +35,6 @@ from .spark.orphan import vital_signs
 
 log = logging.getLogger(__name__)
 
-_P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -70,15 +68,15 @@ def hold_lease(name: str | None = None, **settings: Any) -> Guard:
     return Guard(load_config(from_arguments({"name": name, **settings})))
 
 
-def leased(name: str | None = None, **settings: Any) -> Callable[[Callable[_P, _R]], Callable[..., _R]]:
-    """Decorate a program's main: it runs under the lease `name`, which is passed as `lease` if main has such an argument.
+def leased(name: str | None = None, **settings: Any) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Decorate a program's main: it runs under the lease `name`, passed as `lease` if it has such an argument.
 
     Settings and waiting are those of `hold_lease`. As a main's end is the program's end, whatever keeps it from
     running becomes an exit code: 99 standby, 75 lost, 69 no store, 78 configuration, 128 + n a signal. With `on_lost`
     other than "exit" the errors are raised instead.
     """
 
-    def decorate(main: Callable[_P, _R]) -> Callable[..., _R]:
+    def decorate(main: Callable[..., _R]) -> Callable[..., _R]:
         wants_lease = "lease" in inspect.signature(main).parameters
 
         @functools.wraps(main)
@@ -88,13 +86,13 @@ def leased(name: str | None = None, **settings: Any) -> Callable[[Callable[_P, _
                 guard = hold_lease(name, **settings)
                 config = guard.config
                 with guard as lease:
-                    return main(*args, **kwargs, **({"lease": lease} if wants_lease else {}))
+                    return main(*args, **kwargs | ({"lease": lease} if wants_lease else {}))
             except (SparkLeaseError, KeyboardInterrupt) as error:
                 if (config.on_lost if config else settings.get("on_lost", "exit")) != "exit":
                     raise
                 log.error("%s", str(error) or "interrupted")
-                interrupted = isinstance(error, KeyboardInterrupt)
-                raise SystemExit(INTERRUPTED if interrupted else exit_code_of(error, config)) from error
+                code = exit_code_of(error, config) if isinstance(error, SparkLeaseError) else INTERRUPTED
+                raise SystemExit(code) from error
 
         return guarded
 
@@ -166,7 +164,9 @@ class Guard:
         log.info("%s: acquired, epoch %d, as %s", self.lease.name, self.lease.epoch, self.lease.holder)
         return self.lease
 
-    def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None) -> None:
+    def __exit__(
+        self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None
+    ) -> None:
         while True:
             try:
                 lost = self._leave(error)
@@ -228,7 +228,7 @@ class Guard:
             self._clock.wait(self._left, min(_INTERRUPT_AGAIN, stop_by - self._clock.now()))
         if self.config.on_lost != "exit":
             return
-        # The block may be left and the process still have threads that write: it has to be gone by then, whatever it does.
+        # The block may be left and the process still have threads that write: it has to be gone by then.
         never = threading.Event()
         while self._clock.now() < stop_by:
             self._clock.wait(never, stop_by - self._clock.now())

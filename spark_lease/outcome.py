@@ -9,12 +9,12 @@ from .config import Config
 from .errors import ConfigError, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
 from .lease import Lease
 
-_WORDS = ((LeaseHeldByOther, "standby"), (LeaseLost, "lost"), (StoreError, "unreachable"), (ConfigError, "misconfigured"))
+_WORDS = {LeaseHeldByOther: "standby", LeaseLost: "lost", StoreError: "unreachable", ConfigError: "misconfigured"}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`outcome` is finished, failed, interrupted, standby, lost, unreachable or misconfigured. `epoch` 0: never held."""
+    """`outcome`: finished, failed, interrupted, standby, lost, unreachable, misconfigured. `epoch` 0: never held."""
 
     lease: str
     outcome: str
@@ -35,7 +35,7 @@ def ended(lease: Lease, exit_code: int, *, interrupted: bool = False) -> Outcome
 
 def refused(config: Config | None, error: SparkLeaseError, lease: Lease | None = None) -> Outcome:
     """The work was not started, or was ended, because of `error`."""
-    word = next((word for kind, word in _WORDS if isinstance(error, kind)), "failed")
+    word = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), "failed")
     return Outcome(
         config.name if config else "",
         word,

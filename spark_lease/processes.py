@@ -73,7 +73,11 @@ def marked(mark: str) -> list[Process]:
     found = []
     for pid, process in processes().items():
         with contextlib.suppress(OSError):
-            if pid != os.getpid() and process.alive and wanted in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+            if (
+                pid != os.getpid()
+                and process.alive
+                and wanted in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+            ):
                 found.append(process)
     return found
 

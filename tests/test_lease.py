@@ -161,9 +161,7 @@ def test_a_standby_sees_a_release_within_one_poll(master: Contender, standby: Co
 
 
 @pytest.mark.parametrize(("timeout", "waited"), [(0.0, 0.0), (4.5, 4.5)])
-def test_waiting_ends_with_held_by_other(
-    master: Contender, clock: VirtualClock, timeout: float, waited: float
-) -> None:
+def test_waiting_ends_with_held_by_other(master: Contender, clock: VirtualClock, timeout: float, waited: float) -> None:
     standby = Contender(clock, master.store.peer(), "b", acquire_timeout=timeout)
     start = clock.now()
     with pytest.raises(LeaseHeldByOther) as raised:

@@ -24,7 +24,8 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
   spark-lease run --lease nightly -- spark-submit jobs/flights.py
   spark-lease run --lease nightly --if-held skip --lease-duration 60 -- ./load.sh 2026-11-20
 
-""" + _EXIT_CODES,
+"""
+        + _EXIT_CODES,
     ),
     "submit": (
         "spark-submit an unmodified PySpark script, with the guard inside its driver",
@@ -33,7 +34,8 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
   spark-lease submit --lease nightly -- --master 'local[2]' jobs/flights.py --days 3
   spark-lease submit --lease nightly --url postgresql://lease@db/ops -- --master yarn jobs/flights.py
 
-""" + _EXIT_CODES,
+"""
+        + _EXIT_CODES,
     ),
     "status": (
         "who holds which lease",
@@ -43,7 +45,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "init": (
         "make the table of the leases, or add our columns to ActiveMQ's",
         "spark_lease.cli.store:init",
-        "examples:\n  spark-lease init --url postgresql://dba@db/ops\n  spark-lease init --url postgresql:// --print-sql",
+        "examples:\n  spark-lease init --url postgresql://db/ops\n  spark-lease init --url postgresql:// --print-sql",
     ),
     "config": (
         "each setting, its value and where it came from",

@@ -6,7 +6,18 @@ import argparse
 import os
 from pathlib import Path
 
-from ..config import ENV, SECRETS, SETTINGS, Layer, Resolved, Share, from_arguments, from_environment, from_file, resolve
+from ..config import (
+    ENV,
+    SECRETS,
+    SETTINGS,
+    Layer,
+    Resolved,
+    Share,
+    from_arguments,
+    from_environment,
+    from_file,
+    resolve,
+)
 from ..errors import ConfigError
 
 USAGE = 64
@@ -24,7 +35,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("settings", "each is also SPARK_LEASE_… and a key of the TOML file; see `spark-lease config`")
+    group = parser.add_argument_group(
+        "settings", "each is also SPARK_LEASE_… and a key of the TOML file; see `spark-lease config`"
+    )
     group.add_argument("--config", metavar="FILE", help="TOML file; default $SPARK_LEASE_CONFIG, conf/spark_lease.toml")
     for key, meta in SETTINGS.items():
         if key in SECRETS:
@@ -33,7 +46,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         words = f"{default.of_lease_duration:.3g} × lease duration" if isinstance(default, Share) else default
         words_for_it = meta["help"] + ("" if callable(default) or default == "" else f" [{words}]")
         flag = _NAMES.get(key, "--" + key.replace("_", "-"))
-        group.add_argument(flag, dest=key, metavar=_METAVARS.get(meta["parse"].__name__, "WORD"), help=words_for_it.replace("%", "%%"))
+        group.add_argument(
+            flag, dest=key, metavar=_METAVARS.get(meta["parse"].__name__, "WORD"), help=words_for_it.replace("%", "%%")
+        )
 
 
 def flags(arguments: argparse.Namespace) -> Layer:

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from ..config import ENV, SPARK, Layer, camel, from_spark, has_password
@@ -22,7 +23,7 @@ _SWITCHES = {"--supervise", "--verbose", "-v", "--version", "--help", "-h", "--u
 """The options of spark-submit that take no value (spark-submit --help)."""
 
 
-def submit(arguments: argparse.Namespace) -> int:
+def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does not return)
     """Replaces this process. Returns only if the submission cannot be made."""
     config = None
     try:
@@ -49,7 +50,9 @@ def split(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
     while at < len(words) and words[at].startswith("-"):
         at += 1 if words[at] in _SWITCHES or "=" in words[at] else 2
     if at >= len(words) or not words[at].endswith(".py"):
-        raise ConfigError("submit", "no app.py among the arguments of spark-submit; for anything else use spark-lease run")
+        raise ConfigError(
+            "submit", "no app.py among the arguments of spark-submit; for anything else use spark-lease run"
+        )
     if not Path(words[at]).is_file():
         raise ConfigError("submit", f"{words[at]} does not exist on this machine")
     return list(words[:at]), str(Path(words[at]).absolute()), list(words[at + 1 :])
@@ -57,7 +60,7 @@ def split(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
 
 def conf_of(options: Sequence[str]) -> dict[str, str]:
     """The `--conf key=value` among the options, in both of spark-submit's spellings."""
-    pairs = [after for option, after in zip(options, options[1:], strict=False) if option in ("--conf", "-c")]
+    pairs = [after for option, after in pairwise(options) if option in ("--conf", "-c")]
     pairs += [option.partition("=")[2] for option in options if option.startswith("--conf=")]
     return {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
 
@@ -75,10 +78,12 @@ def as_conf(layer: Layer, environ: dict[str, str]) -> list[str]:
 
 def refuse_cluster_mode(options: Sequence[str]) -> None:
     mode = conf_of(options).get("spark.submit.deployMode", "")
-    if "cluster" in (mode, *(b for a, b in zip(options, options[1:], strict=False) if a == "--deploy-mode")) or (
+    if "cluster" in (mode, *(b for a, b in pairwise(options) if a == "--deploy-mode")) or (
         "--deploy-mode=cluster" in options
     ):
-        raise ConfigError("submit", "deploy mode cluster is not supported yet: use client mode, or @leased in the script")
+        raise ConfigError(
+            "submit", "deploy mode cluster is not supported yet: use client mode, or @leased in the script"
+        )
 
 
 def find_spark_submit() -> tuple[str, dict[str, str]]:

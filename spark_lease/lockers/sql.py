@@ -139,12 +139,16 @@ class SqlStore:
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
 
-    def _observed(self, name: str, holder: object, time: object, epoch: object, duration: object, left: object) -> Observed:
+    def _observed(
+        self, name: str, holder: object, time: object, epoch: object, duration: object, left: object
+    ) -> Observed:
         """The row as a record. Raises RecordUnreadable for anything that we or ActiveMQ would not have written."""
 
         def refuse(column: str, value: object) -> RecordUnreadable:
             where = f"{self._table.fullname} row NAME={name!r}"
-            return RecordUnreadable(self.where, f"{where} has {column}={value!r}, which no lease has: correct it by hand")
+            return RecordUnreadable(
+                self.where, f"{where} has {column}={value!r}, which no lease has: correct it by hand"
+            )
 
         if not (holder is None or (isinstance(holder, str) and 0 < len(holder) <= MAX_NAME)):
             raise refuse("BROKER_NAME", holder)
@@ -173,9 +177,9 @@ def _statements(engine: Engine, table: Any) -> dict[str, str]:
         & column.broker_name.is_not_distinct_from(bindparam("old_holder"))
         & column.time.is_not_distinct_from(bindparam("old_time"))
     )
-    fields = {"epoch": bindparam("epoch"), "duration": bindparam("duration")}
+    fields: dict[str, Any] = {"epoch": bindparam("epoch"), "duration": bindparam("duration")}
     held = fields | {"broker_name": bindparam("holder"), "time": now + bindparam("duration")}
-    # ID 1 is left to ActiveMQ. Two leases inserted at once may compute the same ID: the second is told "no", asks again.
+    # ID 1 is left to ActiveMQ. Two leases inserted at once may compute one ID: the second is told "no" and asks again.
     first = select(
         literal_column("coalesce(max(id), 1) + 1"),
         bindparam("name"),

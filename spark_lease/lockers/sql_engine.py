@@ -88,7 +88,9 @@ def _usable(config: Config) -> URL:
         url = make_url(config.url)
         backend = url.get_backend_name()
     except (ArgumentError, ValueError):  # ValueError: a port that is no number
-        raise ConfigError("url", f"{redacted(config.url)!r} is not a URL like postgresql://user@host/database") from None
+        raise ConfigError(
+            "url", f"{redacted(config.url)!r} is not a URL like postgresql://user@host/database"
+        ) from None
     if backend not in BACKENDS:
         raise ConfigError("url", f"{backend}:// is no lock store that is known here; known: {', '.join(BACKENDS)}")
     if config.password:

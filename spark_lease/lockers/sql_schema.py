@@ -67,7 +67,8 @@ def refuse_foreign(table: Table, missing: Sequence[str]) -> None:
     foreign = [column for column in missing if column in ACTIVEMQ_COLUMNS]
     if foreign:
         raise ConfigError(
-            "table", f"{table.fullname} is a table of somebody else's: it has no column {', '.join(foreign)}. Name another"
+            "table",
+            f"{table.fullname} is a table of somebody else's: it has no column {', '.join(foreign)}. Name another",
         )
 
 

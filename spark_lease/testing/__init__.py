@@ -1,4 +1,4 @@
-"""For tests of this library and of anybody's locker: a clock to move by hand, a store to break, the stores' contract."""
+"""For tests of anybody's locker: a clock to move by hand, a store to break, and the contract of the stores."""
 
 from .clock import VirtualClock
 from .contract import LeaseStoreContract

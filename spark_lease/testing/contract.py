@@ -1,8 +1,8 @@
 """What every lease store promises, as a pytest class: subclass it and give it a fixture `open_store`.
 
-    class TestMine(LeaseStoreContract):
-        @pytest.fixture
-        def open_store(self): ...   # a function that returns a new LeaseStore on the same, empty place
+class TestMine(LeaseStoreContract):
+    @pytest.fixture
+    def open_store(self): ...   # a function that returns a new LeaseStore on the same, empty place
 """
 
 from __future__ import annotations
@@ -83,9 +83,12 @@ class LeaseStoreContract:
     def test_one_of_many_wins(self, open_store: OpenStore) -> None:
         for old in (None, self.take(open_store(), "first", name="expired")):
             name = "expired" if old else "fresh"
-            won = self.race(open_store, lambda store, who, name=name, old=old: store.swap(  # type: ignore[misc]
-                name, old, taken(old, holder=who, duration=5.0)
-            ))
+            won = self.race(
+                open_store,
+                lambda store, who, name=name, old=old: store.swap(  # type: ignore[misc]
+                    name, old, taken(old, holder=who, duration=5.0)
+                ),
+            )
             assert len([each for each in won if each is not None]) == 1
 
     def test_names_that_are_first_taken_at_once_do_not_lose_one_another(self, open_store: OpenStore) -> None:
@@ -130,6 +133,3 @@ class LeaseStoreContract:
             thread.join(30)
         assert len(won) == 8
         return won
-
-
-

@@ -270,5 +270,7 @@ def test_sqlalchemy_2_0_and_psycopg2_alone_will_do(pg_url: str, table: str) -> N
 
 
 def test_importing_spark_lease_loads_nothing_heavy() -> None:
-    script = "import sys, spark_lease; print(sorted({'sqlalchemy', 'pyspark', 'deltalake', 'psycopg2'} & set(sys.modules)))"
+    script = (
+        "import sys, spark_lease; print(sorted({'sqlalchemy', 'pyspark', 'deltalake', 'psycopg2'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

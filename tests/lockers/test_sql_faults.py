@@ -97,9 +97,7 @@ def test_a_row_that_somebody_locks_raises_in_time(lease: Lease, pg_url: str, tab
     lease.renew()
 
 
-def test_while_the_store_hangs_the_holder_stops_before_another_is_master(
-    proxy: Proxy, pg_url: str, table: str
-) -> None:
+def test_while_the_store_hangs_the_holder_stops_before_another_is_master(proxy: Proxy, pg_url: str, table: str) -> None:
     clock = BootClock()
     config = limits(proxy.url, table)
     lease = open_lease(config, clock)

@@ -1,0 +1,136 @@
+"""The command line as a user meets it: real processes, real exit codes, one sentence for a mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+COMMAND = str(Path(sys.executable).with_name("spark-lease"))
+
+
+def spark_lease(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/lease.db"
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["submit"], ["status"], ["init"], ["config"]])
+def test_help_has_examples(command: list[str]) -> None:
+    done = spark_lease(*command, "--help")
+    assert done.returncode == 0
+    if command:
+        assert "examples:" in done.stdout
+        assert "--stop-budget SECONDS" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["run"], 64, "comes after --"),
+        (["submit", "--lease", "n", "--"], 64, "comes after --"),
+        (["runn"], 64, "invalid choice"),
+        (["run", "--lease-durration", "3", "--", "true"], 64, "unrecognized arguments"),
+        (["run", "--", "true"], 78, "which lease? Give --lease NAME"),
+        (["run", "--lease", "n", "--lease-duration", "x", "--", "true"], 78, "'x' is not a number of seconds"),
+        (["run", "--lease", "n", "--stop-budget", "20", "--", "true"], 78, "must be less than lease_duration"),
+        (["run", "--lease", "n", "--config", "none.toml", "--", "true"], 78, "none.toml: cannot be read"),
+        (["run", "--lease", "n", "--url", "oracle://db", "--", "true"], 78, "no lock store that is known"),
+        (["run", "--lease", "n", "--holder", "x" * 250, "--", "true"], 78, "250 fit: shorten it"),
+        (["run", "--lease", "n", "--", "no-such-command"], 127, "no-such-command: command not found"),
+        (["submit", "--lease", "n", "--", "--master", "local", "none.py"], 78, "none.py does not exist"),
+        (["submit", "--lease", "n", "--", "--class", "x.Y", "app.jar"], 78, "no app.py among the arguments"),
+        (["status", "--url", "sqlite:////none/x.db"], 78, "does not exist: run spark-lease init"),
+        (["init", "--url", "sqlite:////none/x.db"], 78, "does not exist: create it"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence(words: list[str], code: int, says: str, tmp_path: Path) -> None:
+    done = spark_lease(*words, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_deploy_mode_cluster_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "app.py").touch()
+    for mode in (
+        ["--deploy-mode", "cluster"],
+        ["--deploy-mode=cluster"],
+        ["--conf", "spark.submit.deployMode=cluster"],
+    ):
+        done = spark_lease("submit", "--lease", "n", "--", *mode, "app.py", cwd=tmp_path)
+        assert done.returncode == 78
+        assert "cluster is not supported yet" in done.stderr
+
+
+def test_status_shows_held_free_and_unknown(url: str) -> None:
+    inner = [COMMAND, "status", "--url", url, "--json", "held"]
+    done = spark_lease("run", "--lease", "held", "--url", url, "--", *inner)
+    seen, outcome = json.loads("\n".join(done.stdout.splitlines()[:-1])), last_line(done)
+    assert [row["state"] for row in seen] == ["held"]
+    assert seen[0]["holder"] == outcome["holder"]
+    assert 25 < seen[0]["expires_in"] <= 30
+    table = spark_lease("status", "--url", url)
+    assert table.stdout.splitlines()[1].split() == ["held", "free", "1"]
+    unknown = spark_lease("status", "none", "--url", url)
+    assert unknown.returncode == 1
+    assert "none: there is no such lease" in unknown.stderr
+
+
+def test_status_makes_nothing(tmp_path: Path, url: str) -> None:
+    assert spark_lease("status", "--url", url).returncode == 78
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_init_makes_the_table_once(url: str) -> None:
+    assert "CREATE TABLE" in spark_lease("init", "--url", url).stdout
+    assert "is there already" in spark_lease("init", "--url", url).stdout
+    assert "no lease was ever taken" in spark_lease("status", "--url", url).stdout
+
+
+@pytest.mark.postgres
+def test_on_postgresql_the_table_is_made_by_init(pg_url: str, table: str) -> None:
+    settings = ["--lease", "n", "--url", pg_url, "--table", table]
+    refused = spark_lease("run", *settings, "--", "true")
+    assert (refused.returncode, "run spark-lease init" in refused.stderr) == (78, True)
+    sql = spark_lease("init", *settings, "--print-sql").stdout
+    with psycopg2.connect(pg_url) as connection, connection.cursor() as cursor:
+        cursor.execute(sql[: sql.index("-- or")])  # as a DBA would
+    connection.close()
+    assert spark_lease("run", *settings, "--", "true").returncode == 0
+    assert "is there already" in spark_lease("init", *settings).stdout
+
+
+def test_config_says_where_each_value_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c.toml").write_text("poll_period = 2")
+    monkeypatch.setenv("SPARK_LEASE_STOP_BUDGET", "3")
+    monkeypatch.setenv("SPARK_LEASE_URL", "postgresql://u:hunter2@db/x")
+    done = spark_lease("config", "--lease-duration", "12", "--config", str(tmp_path / "c.toml"), "--json")
+    shown = json.loads(done.stdout)
+    assert shown["lease_duration"] == {"value": "12.0", "from": "command line"}
+    assert shown["stop_budget"] == {"value": "3.0", "from": "environment"}
+    assert shown["poll_period"]["from"] == f"file {tmp_path / 'c.toml'}"
+    assert shown["renew_deadline"] == {"value": "6.0", "from": "default"}
+    assert "hunter2" not in done.stdout
+    assert "lease_duration" in spark_lease("config").stdout
+
+
+def test_a_store_that_is_down_is_69_and_never_99() -> None:
+    for words in (["--acquire-timeout", "1.5"], ["--acquire-timeout", "1.5", "--if-held", "skip"]):
+        timings = ["--lease-duration", "3", "--url", "postgresql://u@127.0.0.1:1/x", *words]
+        done = spark_lease("run", "--lease", "n", *timings, "--", "true")
+        assert done.returncode == 69
+        assert last_line(done)["outcome"] == "unreachable"
+        assert "Connection refused" in done.stderr

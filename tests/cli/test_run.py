@@ -1,0 +1,222 @@
+"""`spark-lease run` with real commands, real signals and a store that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_lease.processes import kill, processes, tree
+from tests.cli.test_cli import COMMAND, last_line, spark_lease
+from tests.services.proxy import Proxy
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/lease.db"
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start `spark-lease run` in the background; what is left of it ends with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*words: str) -> subprocess.Popen[str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([COMMAND, "run", "--lease", "n", *words], **pipes))  # type: ignore[call-overload]
+        return started[-1]
+
+    yield run
+    for process in started:
+        kill(tree(process.pid))
+        process.communicate(timeout=10)
+
+
+def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
+    end = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+    return found
+
+
+def row(url: str) -> tuple[str | None, int, int]:
+    with sqlite3.connect(url.removeprefix("sqlite:///"), timeout=10) as connection:
+        found: tuple[str | None, int, int] = connection.execute(
+            "SELECT broker_name, time, epoch FROM spark_lease WHERE name = 'n'"
+        ).fetchone()
+    connection.close()
+    return found
+
+
+def alive(pid: int) -> bool:
+    found = processes().get(pid)
+    return bool(found and found.alive)
+
+
+def test_the_command_runs_under_the_lease_and_knows_it(url: str) -> None:
+    done = spark_lease("run", "--lease", "n", "--url", url, "--", "sh", "-c", "env | grep ^SPARK_LEASE_; exit 3")
+    told = dict(line.split("=", 1) for line in done.stdout.splitlines() if line.startswith("SPARK_LEASE_"))
+    outcome = last_line(done)
+    assert done.returncode == outcome["exit_code"] == 3
+    assert outcome["outcome"] == "failed"
+    assert told == {
+        "SPARK_LEASE_NAME": "n",
+        "SPARK_LEASE_HOLDER": outcome["holder"],
+        "SPARK_LEASE_EPOCH": "1",
+    }
+    assert row(url)[0] is None
+
+
+def test_epochs_grow_from_run_to_run(url: str) -> None:
+    assert [last_line(spark_lease("run", "--lease", "n", "--url", url, "--", "true"))["epoch"] for _ in "abc"] == [
+        1,
+        2,
+        3,
+    ]
+
+
+def test_a_standby_waits_skips_or_fails(url: str, start: Start) -> None:
+    master = start("--url", url, "--", "sleep", "60")
+    until(lambda: Path(url.removeprefix("sqlite:///")).exists() and row_or_none(url))
+    for words, code in (
+        (["--if-held", "skip"], 99),
+        (["--if-held", "fail"], 1),
+        (["--acquire-timeout", "0.3"], 99),
+        (["--if-held", "skip", "--standby-exit-code", "7"], 7),
+    ):
+        done = spark_lease("run", "--lease", "n", "--url", url, *words, "--", "echo", "ran")
+        assert (done.returncode, last_line(done)["outcome"]) == (code, "standby"), done.stderr
+        assert "ran" not in done.stdout
+    assert master.poll() is None
+
+
+def row_or_none(url: str) -> Any:
+    try:
+        return row(url)
+    except sqlite3.Error:
+        return None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_command_and_lease(url: str, start: Start, tmp_path: Path, number: int) -> None:
+    trap = (
+        f"trap 'echo told > {tmp_path}/told; exit 0' TERM INT HUP; echo up > {tmp_path}/up; while :; do sleep 0.1; done"
+    )
+    run = start("--url", url, "--", "sh", "-c", trap)
+    until((tmp_path / "up").exists)
+    run.send_signal(number)
+    out, _ = run.communicate(timeout=20)
+    assert run.returncode == 128 + number
+    assert json.loads(out.splitlines()[-1])["outcome"] == "interrupted"
+    assert (tmp_path / "told").exists()
+    assert row(url)[0] is None
+
+
+def test_a_signal_while_waiting_ends_the_wait(url: str, start: Start) -> None:
+    start("--url", url, "--", "sleep", "60")
+    until(lambda: Path(url.removeprefix("sqlite:///")).exists() and row_or_none(url))
+    standby = start("--url", url, "--", "true")
+    assert standby.stderr is not None
+    assert "is master" in standby.stderr.readline()
+    standby.send_signal(signal.SIGTERM)
+    standby.communicate(timeout=10)
+    assert standby.returncode == 143
+
+
+def test_nothing_is_released_while_anything_of_the_command_lives(url: str, start: Start, tmp_path: Path) -> None:
+    """The command ends at once and leaves a stubborn process behind, in a session of its own."""
+    script = textwrap.dedent(f"""
+        import os, signal, sys, time
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        signal.signal(signal.SIGTERM, lambda *_: open({str(tmp_path / "told")!r}, "w").close())
+        with open({str(tmp_path / "pid")!r}, "w") as file:
+            file.write(str(os.getpid()))
+        os.rename({str(tmp_path / "pid")!r}, {str(tmp_path / "left")!r})
+        while True:
+            time.sleep(0.01)
+    """)
+    timings = ["--lease-duration", "6", "--stop-budget", "1"]
+    run = start("--url", url, *timings, "--", sys.executable, "-c", script)
+    pid = int(until(lambda: (tmp_path / "left").exists() and (tmp_path / "left").read_text()))
+    until((tmp_path / "told").exists)
+    assert row(url)[0] is not None
+    assert alive(pid)
+    run.communicate(timeout=20)
+    assert run.returncode == 0
+    assert row(url)[0] is None
+    assert not alive(pid)
+
+
+def test_the_command_dies_with_the_runner(url: str, start: Start, tmp_path: Path) -> None:
+    run = start("--url", url, "--", "sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    pid = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+    run.kill()
+    run.communicate(timeout=10)
+    until(lambda: not alive(pid), timeout=5)
+    assert row(url)[0] is not None  # nobody could release it: it runs out
+
+
+def test_the_next_takes_over_when_the_lease_runs_out(url: str, start: Start, tmp_path: Path) -> None:
+    first = start("--url", url, "--lease-duration", "2", "--", "sh", "-c", f"touch {tmp_path}/up; exec sleep 60")
+    until((tmp_path / "up").exists)
+    first.kill()
+    killed = time.monotonic()
+    done = spark_lease("run", "--lease", "n", "--url", url, "--", "true")
+    assert last_line(done)["epoch"] == 2
+    assert time.monotonic() - killed < 2 + 2
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_loss_ends_the_whole_group_before_another_may_start(
+    proxy: Proxy, pg_url: str, table: str, start: Start, tmp_path: Path, stubborn: bool
+) -> None:
+    """The store hangs; the command writes every 10 ms; a standby with another way to the store waits for its turn."""
+    writes = tmp_path / "writes"
+    trap = "trap '' TERM; " if stubborn else ""
+    command = f"{trap}(while :; do date +%s.%N >> {writes}; sleep 0.01; done) & while :; do sleep 0.1; done"
+    settings = ["--table", table, "--create-table", "true", "--lease-duration", "3"]
+    run = start("--url", proxy.url, *settings, "--", "sh", "-c", command)
+    until(writes.exists)
+    proxy.stall()
+    done = spark_lease("run", "--lease", "n", "--url", pg_url, *settings, "--", "date", "+%s.%N")
+    taken_at = float(done.stdout.splitlines()[0])
+    out, err = run.communicate(timeout=20)
+    assert run.returncode == 75, err
+    assert json.loads(out.splitlines()[-1])["outcome"] == "lost"
+    assert "lease lost (expired)" in err
+    assert float(writes.read_text().split()[-1]) < taken_at
+    assert last_line(done)["epoch"] == 2
+
+
+def test_a_terminal_is_not_read_from_the_background(url: str) -> None:
+    import pty
+
+    main, terminal = pty.openpty()
+    words = [COMMAND, "run", "--lease", "n", "--url", url, "--", "cat"]
+    done = subprocess.run(words, stdin=terminal, capture_output=True, text=True, timeout=30, check=False)
+    os.close(main)
+    os.close(terminal)
+    assert done.returncode == 0
+
+
+def test_a_lease_that_the_parent_holds_is_not_waited_for(url: str) -> None:
+    script = f"from spark_lease import hold_lease\nwith hold_lease('n', url={url!r}): pass"
+    done = spark_lease("run", "--lease", "n", "--url", url, "--", sys.executable, "-c", script)
+    assert done.returncode == 1
+    assert "is held already by what started this process: guard it once" in done.stderr

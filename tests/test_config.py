@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import math
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_lease.config import (
+    SETTINGS,
+    Config,
+    camel,
+    configure,
+    from_arguments,
+    from_environment,
+    from_file,
+    from_spark,
+    has_password,
+    redacted,
+    resolve,
+    shown,
+    snake,
+)
+from spark_lease.errors import (
+    ConfigError,
+    LeaseHeldByOther,
+    LeaseLost,
+    Loss,
+    RecordUnreadable,
+    SparkLeaseError,
+    StoreError,
+)
+from spark_lease.record import MAX_NAME, new_holder
+
+
+def test_the_defaults_are_5_5_15_10_30() -> None:
+    config = configure()
+    timings = (config.retry_period, config.attempt_timeout, config.renew_deadline, config.stop_budget)
+    assert (*timings, config.lease_duration) == (5, 5, 15, 10, 30)
+    assert config.acquire_timeout == math.inf
+
+
+def test_a_shorter_lease_needs_one_setting() -> None:
+    config = configure(lease_duration=1)
+    assert config.renew_deadline == 0.5
+    assert config.renew_deadline + config.stop_budget < 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "says"),
+    [
+        ({"retry_period": 11}, "renew_deadline", "retry_period 11 + attempt_timeout 5 must not be more than"),
+        (
+            {"stop_budget": 15},
+            "lease_duration",
+            "renew_deadline 15 + stop_budget 15 must be less than lease_duration 30",
+        ),
+        ({"lease_duration": 0.5}, "lease_duration", "at least 1 s"),
+        ({"lease_duration": "inf"}, "lease_duration", "finite"),
+        ({"lease_duration": "soon"}, "lease_duration", "'soon' is not a number of seconds"),
+        ({"lease_duration": -1}, "lease_duration", "not a number of seconds"),
+        ({"lease_duration": math.nan}, "lease_duration", "not a number of seconds"),
+        ({"lease_duration": True}, "lease_duration", "not a number of seconds"),
+        ({"retry_period": 0}, "retry_period", "more than 0"),
+        ({"name": "x" * 251}, "name", "1 to 250 characters"),
+        ({"name": "a\nb"}, "name", "printable"),
+        ({"table": "leases; DROP TABLE x"}, "table", "is not a table name"),
+        ({"table": "a.b.c"}, "table", "is not a table name"),
+        ({"if_held": "maybe"}, "if_held", "none of wait, skip, fail"),
+        ({"on_lost": "cry"}, "on_lost", "none of exit, stop"),
+        ({"standby_exit_code": 300}, "standby_exit_code", "exit code"),
+        ({"enabled": "perhaps"}, "enabled", "neither true nor false"),
+        ({"lease_durration": 30}, "lease_durration", "did you mean lease_duration"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_key_and_the_reason(settings: Any, key: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)) as raised:
+        configure(**settings)
+    assert raised.value.key == key
+
+
+def test_precedence_and_where_each_value_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "lease.toml"
+    file.write_text('name = "file"\nlease_duration = 12\nstop_budget = 3\ntable = "from_file"\nholder = "f"\n')
+    found = resolve(
+        from_arguments({"name": "argument", "url": None}),
+        from_spark({"spark.lease.name": "spark", "spark.lease.leaseDuration": "24", "spark.app.name": "x"}),
+        from_environment({"SPARK_LEASE_NAME": "env", "SPARK_LEASE_STOP_BUDGET": "2.5", "PATH": "/bin"}),
+        from_file(file),
+    )
+    config = found.config
+    assert (config.name, config.lease_duration, config.stop_budget) == ("argument", 24.0, 2.5)
+    assert (config.table, config.retry_period) == ("from_file", 4.0)
+    origins = {key: found.origins[key] for key in ("name", "lease_duration", "stop_budget", "holder", "retry_period")}
+    assert list(origins.values()) == ["argument", "spark conf", "environment", f"file {file}", "default"]
+
+
+def test_every_setting_has_the_same_name_everywhere() -> None:
+    for key in SETTINGS:
+        assert snake(camel(key)) == key
+        assert key in from_environment({f"SPARK_LEASE_{key.upper()}": "1"}).values
+        if key != "url":
+            assert key in from_spark({f"spark.lease.{camel(key)}": "1"}).values
+
+
+@pytest.mark.parametrize("layer", ["environment", "spark", "file"])
+def test_an_unknown_key_is_refused_by_the_name_it_has_there(layer: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        if layer == "environment":
+            from_environment({"SPARK_LEASE_LEASE_DURATOIN": "3"})
+        elif layer == "spark":
+            from_spark({"spark.lease.leaseDuratoin": "3"})
+        else:
+            (tmp_path / "x.toml").write_text("lease_duratoin = 3")
+            from_file(tmp_path / "x.toml")
+    assert "did you mean lease_duration?" in str(raised.value)
+    assert "uratoin" in str(raised.value).lower()
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("a = = b")
+    for file in (tmp_path / "x.toml", tmp_path / "none.toml"):
+        with pytest.raises(ConfigError, match=file.name):
+            from_file(file)
+
+
+def test_what_a_guard_tells_its_child_is_no_setting_of_the_child() -> None:
+    told = {"SPARK_LEASE_NAME": "n", "SPARK_LEASE_HOLDER": "h", "SPARK_LEASE_EPOCH": "3", "SPARK_LEASE_MARK": "m"}
+    assert from_environment(told).values == {}
+
+
+def test_activemqs_names_are_understood(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(
+        'lockKeepAlivePeriod = 2000\nlockAcquireSleepInterval = 12000\nfailIfLocked = true\nbrokerName = "paris"\n'
+        "queryTimeout = 2\nmaxAllowableDiffFromDBTime = 500\nuseLock = false\n"
+    )
+    config = resolve(from_file(file)).config
+    assert (config.retry_period, config.lease_duration, config.poll_period) == (2, 12, 12)
+    assert (config.acquire_timeout, config.holder, config.attempt_timeout) == (0, "paris", 2)
+    assert (config.max_allowable_diff_from_db_time, config.enabled) == (0.5, False)
+    assert "retry_period" in from_spark({"spark.lease.lockKeepAlivePeriod": "2000"}).values
+
+
+def test_a_password_where_spark_would_publish_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match="event log") as raised:
+        from_spark({"spark.lease.url": "postgresql://u:hunter2@db/x"})
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:hunter2@db/x",
+        "postgresql://u:hun/ter2@hunter2@db:5432/x?a=b",
+        "postgresql://db/x?user=u&password=hunter2&sslmode=require",
+        "postgresql+psycopg2://u:hunter2@/x?host=/run",
+        "delta+s3://b/t?secret_access_key=hunter2",
+    ],
+)
+def test_no_url_is_shown_with_a_secret(url: str) -> None:
+    assert "hunter2" not in redacted(url)
+    assert has_password(url)
+    config = configure(url=url, password="hunter2")
+    assert "hunter2" not in f"{config!r} {config} {shown(config)}"
+
+
+@pytest.mark.parametrize("url", ["postgresql://u@db/x", "sqlite:////a/b.db", "postgresql://postgres:@/x?host=/run"])
+def test_a_url_without_a_secret_is_shown_as_it_is(url: str) -> None:
+    assert redacted(url) == url
+
+
+def test_create_table_takes_a_boolean() -> None:
+    assert [configure(create_table=value).create_table for value in (True, "False", "auto")] == [
+        "true",
+        "false",
+        "auto",
+    ]
+
+
+def test_on_lost_takes_a_callable() -> None:
+    assert configure(on_lost=print).on_lost is print
+
+
+def test_a_holder_is_unique_and_fits_the_column() -> None:
+    assert new_holder("paris") != new_holder("paris")
+    assert new_holder().count(":") >= 3
+    with pytest.raises(ConfigError, match=f"{MAX_NAME} fit"):
+        new_holder("x" * 250)
+
+
+@pytest.mark.parametrize(
+    ("error", "says", "code"),
+    [
+        (ConfigError("table", "is odd"), "table: is odd", 78),
+        (LeaseHeldByOther("n", "h", 3.21), "n: held by h, which has 3.2 s left to renew it", 99),
+        (LeaseLost("n", 4, Loss.TAKEN, "held by h"), "n: lease lost (taken), epoch 4: held by h", 75),
+        (StoreError("db", "is down"), "lock store db: is down", 69),
+        (RecordUnreadable("db", "garbage"), "lock store db: garbage", 69),
+    ],
+)
+def test_errors_say_what_happened_and_survive_pickling(error: SparkLeaseError, says: str, code: int) -> None:
+    assert (str(error), error.exit_code) == (says, code)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), says, vars(error))
+
+
+def test_a_config_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        configure().name = "x"  # type: ignore[misc]
+    assert isinstance(configure(), Config)

@@ -45,11 +45,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _held: list[Lease] = []
 
 
-class _Ended(SystemExit):
-    """Raised in the guarded block to end it; not an Exception, so that a retry around a query does not swallow it."""
+class _Ended(KeyboardInterrupt):
+    """Raised in the guarded block to end it.
 
-    def __init__(self, code: int = LeaseLost.exit_code) -> None:
-        super().__init__(code)
+    Not an Exception, so that a retry around a query does not swallow it; and of the one kind after which Py4J closes
+    the connection that was waiting, instead of taking the late answer for that of the next call.
+    """
 
 
 def hold_lease(name: str | None = None, **settings: Any) -> Guard:
@@ -154,11 +155,13 @@ class Guard:
         try:
             self.lease.acquire(still_wanted=still_wanted)
             self._keepalive.start()
-        except BaseException:
+        except BaseException as error:
             self._left.set()
             self.lease.give_back()  # a request whose answer was lost, or came too late, may have taken it
             self.lease.close()
             self._restore_signals()
+            if isinstance(error, _Ended):
+                raise SystemExit(128 + self._signal) from None
             raise
         _held.append(self.lease)
         log.info("%s: acquired, epoch %d, as %s", self.lease.name, self.lease.epoch, self.lease.holder)
@@ -272,4 +275,4 @@ class Guard:
         if self.lease not in _held or self._loss() is None:
             self._signal = number
         if not self._left.is_set():
-            raise _Ended(128 + number if self._signal else LeaseLost.exit_code)
+            raise _Ended

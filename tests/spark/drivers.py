@@ -1,0 +1,144 @@
+"""Guarded drivers for the tests: real Python processes with a real SparkSession, told what to do by a script."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from spark_lease.processes import Process, kill, processes, tree
+
+PRELUDE = """
+import logging, os, sys, threading, time
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+from pathlib import Path
+from spark_lease import LeaseLost, hold_lease, leased
+FOLDER = Path(os.environ["TEST_FOLDER"])
+SETTINGS = dict(url=os.environ["TEST_URL"], table=os.environ["TEST_TABLE"], create_table=True, lease_duration=4)
+
+def say(words):
+    print(words, flush=True)
+
+def session():
+    from pyspark.sql import SparkSession
+    conf = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    return SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
+
+def write_for(seconds, who):
+    # Both tasks append the time to a file of their own, every few milliseconds: what a zombie would go on doing.
+    def task(part):
+        import time
+        with open(f"{FOLDER}/{who}-{part}", "a") as file:
+            end = time.time() + seconds
+            while time.time() < end:
+                file.write(f"{time.time()}\\n")
+                file.flush()
+                time.sleep(0.005)
+        return part
+    return task
+
+def write(spark, seconds=60, who="task"):
+    say("writing")
+    return spark.sparkContext.parallelize([0, 1], 2).map(write_for(seconds, who)).collect()
+"""
+
+
+class Driver:
+    """One process that runs PRELUDE and `script`; `spark_submit` are the words in front of it, if it is submitted."""
+
+    def __init__(self, script: str, folder: Path, url: str, table: str, *, command: list[str] | None = None) -> None:
+        self.folder = folder
+        file = folder / f"driver-{time.monotonic_ns()}.py"
+        file.write_text(PRELUDE + textwrap.dedent(script))
+        told = {"TEST_FOLDER": str(folder), "TEST_URL": url, "TEST_TABLE": table, "PYSPARK_PYTHON": sys.executable}
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.log = folder / f"{file.stem}.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*(command or [sys.executable]), str(file)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | told | {"PATH": path},
+                start_new_session=True,
+            )
+        self.seen: set[int] = set()
+
+    def until(self, words: str, timeout: float = 60) -> str:
+        """Wait until the driver has said `words`; all that it said so far."""
+        end = time.monotonic() + timeout
+        while words not in (text := self.log.read_text()):
+            if self.process.poll() is not None and words not in self.log.read_text():
+                raise AssertionError(f"ended with {self.process.returncode} before {words!r}:\n{self.log.read_text()}")
+            assert time.monotonic() < end, f"never said {words!r}:\n{text}"
+            time.sleep(0.01)
+        return text
+
+    def end(self, timeout: float = 40) -> int:
+        """Wait for its end; the exit code."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running:\n{self.log.read_text()}") from None
+
+    def tree(self) -> list[Process]:
+        found = tree(self.process.pid)
+        self.seen |= {each.pid for each in found}
+        return found
+
+    def find(self, words: str) -> Process:
+        """The process of the tree whose command line has `words`."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            for each in self.tree():
+                line = Path(f"/proc/{each.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if words in line:
+                    return each
+            time.sleep(0.05)
+        raise AssertionError(f"no process with {words!r}")
+
+    def send(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def freeze(self) -> list[Process]:
+        frozen: list[Process] = []
+        while fresh := [each for each in self.tree() if each.pid not in {known.pid for known in frozen}]:
+            for each in fresh:
+                os.kill(each.pid, signal.SIGSTOP)
+            frozen += fresh
+        return frozen
+
+    def last_write(self) -> float:
+        """The last time that a task wrote, in seconds since 1970."""
+        files = [file for file in self.folder.iterdir() if file.name.startswith("task-")]
+        return max(float(file.read_text().split()[-1]) for file in files if file.read_text())
+
+    def leftovers(self) -> list[Process]:
+        """What is still alive of all processes that `tree` ever showed."""
+        return [each for pid, each in processes().items() if pid in self.seen and each.alive]
+
+    def close(self) -> None:
+        kill([*self.tree(), *self.leftovers()])
+        self.process.wait(10)
+
+
+def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
+    end = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+    return found
+
+
+def row(url: str, table: str) -> tuple[str | None, int]:
+    """Holder and epoch of the one lease in a SQLite store."""
+    with sqlite3.connect(url.removeprefix("sqlite:///"), timeout=10) as connection:
+        found: tuple[str | None, int] = connection.execute(f"SELECT broker_name, epoch FROM {table}").fetchone()
+    connection.close()
+    return found

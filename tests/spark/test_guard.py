@@ -1,0 +1,295 @@
+"""The guard around real Spark drivers: demotion, signals, orphans, and where the session came from."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services.proxy import Proxy
+from tests.spark.drivers import Driver, row, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+Start = Callable[..., Driver]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/lease.db"
+
+
+@pytest.fixture
+def start(tmp_path: Path, table: str, url: str) -> Iterator[Start]:
+    started: list[Driver] = []
+
+    def run(script: str, *, store: str = url, command: list[str] | None = None) -> Driver:
+        started.append(Driver(script, tmp_path, store, table, command=command))
+        return started[-1]
+
+    yield run
+    for driver in started:
+        driver.close()
+
+
+BEFORE = """
+    spark = session()
+    with hold_lease("n", **SETTINGS) as lease:
+        write(spark)
+"""
+INSIDE = """
+    with hold_lease("n", **SETTINGS) as lease:
+        write(session())
+"""
+THREAD = """
+    spark = session()
+    def work():
+        try:
+            with hold_lease("n", on_lost="stop", **SETTINGS):
+                write(spark)
+        except LeaseLost as lost:
+            say(f"surfaced {lost.reason} from {lost.__cause__!r:.60}")
+            os._exit(75)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+"""
+DECORATED = """
+    @leased("n", **SETTINGS)
+    def main(lease):
+        assert lease.check() == lease.epoch
+        write(session())
+    main()
+"""
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        pytest.param(BEFORE, 1, id="session before the lease"),
+        pytest.param(INSIDE, 1, id="session inside"),
+        pytest.param(THREAD, 75, id="in another thread"),
+        pytest.param(DECORATED, 75, id="decorated main"),
+    ],
+)
+def test_a_driver_whose_store_hangs_stops_writing_before_another_may_start(
+    start: Start, proxy: Proxy, pg_url: str, script: str, code: int
+) -> None:
+    driver = start(script, store=proxy.url)
+    driver.until("writing")
+    until(lambda: any(driver.folder.glob("task-0")))
+    driver.tree()
+    proxy.stall()
+    standby = start(
+        """
+        with hold_lease("n", **SETTINGS) as lease:
+            say(f"standby is master at {time.time()}, epoch {lease.epoch}")
+        """,
+        store=pg_url,
+    )
+    said = standby.until("standby is master")
+    assert standby.end() == 0
+    taken_at = float(said.split("master at ")[1].split(",")[0])
+    assert driver.end() == code, driver.log.read_text()
+    assert driver.last_write() < taken_at
+    assert "epoch 2" in said
+    assert "LeaseLost" in driver.log.read_text() or "lease lost (expired)" in driver.log.read_text()
+    until(lambda: not driver.leftovers())
+
+
+@pytest.mark.postgres
+def test_a_main_thread_that_cannot_be_stopped_is_killed_with_everything(start: Start, proxy: Proxy) -> None:
+    """The block swallows whatever is raised in it, and starts Spark again when it was stopped."""
+    driver = start(
+        """
+        def stubborn():
+            while True:
+                try:
+                    write(session(), 30)
+                except BaseException as error:
+                    say(f"swallowed {type(error).__name__}")
+        with hold_lease("n", **SETTINGS):
+            stubborn()
+        """,
+        store=proxy.url,
+    )
+    driver.until("writing")
+    until(lambda: any(driver.folder.glob("task-0")))
+    driver.tree()
+    proxy.stall()
+    driver.until("swallowed")
+    driver.tree()
+    assert driver.end() == 75
+    assert "killed" in driver.log.read_text()
+    until(lambda: not driver.leftovers(), timeout=3)
+
+
+@pytest.mark.postgres
+def test_a_frozen_jvm_does_not_hold_up_the_end(start: Start, proxy: Proxy) -> None:
+    """stop() hangs for as long as the JVM is frozen."""
+    driver = start(INSIDE, store=proxy.url)
+    driver.until("writing")
+    until(lambda: any(driver.folder.glob("task-0")))
+    jvm = driver.find("org.apache.spark.deploy.SparkSubmit")
+    import os
+
+    os.kill(jvm.pid, signal.SIGSTOP)
+    proxy.stall()
+    assert driver.end() in (75, 1)
+    until(lambda: not driver.leftovers(), timeout=3)
+
+
+@pytest.mark.postgres
+def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: Proxy) -> None:
+    driver = start(
+        """
+        told = []
+        def on_lost(lost):
+            told.append(lost)
+        try:
+            with hold_lease("n", on_lost=on_lost, **SETTINGS):
+                write(session())
+        except LeaseLost as lost:
+            say(f"surfaced {lost.reason}, told {[each.reason for each in told]}, from {type(lost.__cause__).__name__}")
+        from pyspark import SparkContext
+        say(f"context {SparkContext._active_spark_context}")
+        time.sleep(4)
+        say(f"counted {session().range(5).count()}")
+        """,
+        store=proxy.url,
+    )
+    driver.until("writing")
+    until(lambda: any(driver.folder.glob("task-0")))
+    proxy.stall()
+    assert driver.end() == 0
+    said = driver.log.read_text()
+    assert "surfaced expired, told [<Loss.EXPIRED: 'expired'>]" in said
+    assert "context None" in said
+    assert "counted 5" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("where", ["in Spark", "in Python"])
+def test_a_signal_ends_the_work_releases_and_exits(start: Start, url: str, table: str, number: int, where: str) -> None:
+    work = "write(session())" if where == "in Spark" else "say('writing'); time.sleep(60)"
+    driver = start(
+        f"""
+        @leased("n", **SETTINGS)
+        def main():
+            {work}
+        main()
+        """
+    )
+    driver.until("writing")
+    if where == "in Spark":
+        until(lambda: any(driver.folder.glob("task-0")))
+    driver.tree()
+    driver.send(number)
+    assert driver.end() == 128 + number, driver.log.read_text()
+    assert row(url, table) == (None, 1), driver.log.read_text()
+    until(lambda: not driver.leftovers(), timeout=5)
+    assert "Traceback" not in driver.log.read_text().split("writing")[-1] or where == "in Spark"
+
+
+def test_nothing_is_released_while_spark_still_works(start: Start, url: str, table: str) -> None:
+    """The block ends while a job of another thread writes on."""
+    driver = start(
+        """
+        with hold_lease("n", **SETTINGS):
+            spark = session()
+            threading.Thread(target=write, args=(spark,), daemon=True).start()
+            while not (FOLDER / "task-0").exists():
+                time.sleep(0.01)
+            say("block ends")
+        say(f"released at {time.time()}")
+        """
+    )
+    said = driver.until("released at")
+    assert driver.end() == 0
+    assert driver.last_write() < float(said.split("released at ")[1].split()[0])
+    assert row(url, table) == (None, 1)
+    assert "SparkContext stopped" in said
+
+
+def test_an_idle_session_outlives_the_block(start: Start, url: str, table: str) -> None:
+    driver = start(
+        """
+        spark = session()
+        with hold_lease("n", **SETTINGS):
+            spark.range(3).count()
+        say(f"counted {spark.range(7).count()}")
+        """
+    )
+    assert driver.end() == 0
+    assert "counted 7" in driver.log.read_text()
+    assert row(url, table) == (None, 1)
+
+
+def test_a_failing_block_stops_spark_and_releases(start: Start, url: str, table: str) -> None:
+    driver = start(
+        """
+        with hold_lease("n", **SETTINGS):
+            spark = session()
+            threading.Thread(target=write, args=(spark,), daemon=True).start()
+            while not (FOLDER / "task-0").exists():
+                time.sleep(0.01)
+            raise ValueError("a bug of the pipeline")
+        """
+    )
+    assert driver.end() == 1
+    ended = time.time()
+    assert "ValueError: a bug of the pipeline" in driver.log.read_text()
+    assert driver.last_write() <= ended
+    assert row(url, table) == (None, 1)
+
+
+def test_a_dead_jvm_is_a_loss(start: Start, url: str, table: str) -> None:
+    """Its workers may write on, and nobody can be sure: the lease is not released, it runs out."""
+    driver = start(
+        """
+        @leased("n", **SETTINGS)
+        def main():
+            session()
+            say("up")
+            while True:
+                time.sleep(0.01)
+        main()
+        """
+    )
+    driver.until("up")
+    import os
+
+    os.kill(driver.find("org.apache.spark.deploy.SparkSubmit").pid, signal.SIGKILL)
+    assert driver.end() == 75
+    assert "lease lost (spark-gone)" in driver.log.read_text()
+    assert row(url, table)[0] is not None
+
+
+def test_a_standby_has_no_spark(start: Start, table: str) -> None:
+    master = start("with hold_lease('n', **SETTINGS):\n        say('master')\n        time.sleep(60)")
+    master.until("master")
+    standby = start(INSIDE)
+    standby.until("standby, ")
+    time.sleep(1)  # nothing to wait for: it is to stay without a child
+    assert [each.pid for each in standby.tree()] == [standby.process.pid]
+
+
+def test_a_thawed_driver_ends_by_itself(start: Start, url: str) -> None:
+    driver = start(INSIDE)
+    driver.until("writing")
+    until(lambda: any(driver.folder.glob("task-0")))
+    import os
+
+    frozen = driver.freeze()
+    standby = start("with hold_lease('n', **SETTINGS):\n        say('standby is master')\n        time.sleep(8)")
+    standby.until("standby is master")
+    thawed = time.time()
+    for each in frozen:
+        os.kill(each.pid, signal.SIGCONT)
+    assert driver.end(10) == 75
+    until(lambda: not driver.leftovers(), timeout=3)
+    assert driver.last_write() < thawed + 0.5
+    assert standby.end() == 0

@@ -238,12 +238,14 @@ class Guard:
         self._die(lost)
 
     def _die(self, lost: LeaseLost) -> None:
-        # Nothing here may block: no log, no lock, no pipe that is full. Kill first, then say why, if that can be said.
-        self._spark.kill()
-        for stream, words in ((2, f"{lost}; killed"), (1, self._last_words(lost))):
-            if words and select.select([], [stream], [], 0)[1]:
-                os.write(stream, words.encode() + b"\n")
-        os._exit(lost.exit_code)
+        # Nothing here may block or raise: no log, no lock, no pipe that is full or broken. Kill first, then say why.
+        try:
+            self._spark.kill()
+            for stream, words in ((2, f"{lost}; killed"), (1, self._last_words(lost))):
+                if words and select.select([], [stream], [], 0)[1]:
+                    os.write(stream, words.encode() + b"\n")
+        finally:
+            os._exit(lost.exit_code)
 
     def _interrupt(self) -> None:
         """Raise _Ended in the guarded block; a signal also gets it out of a blocking call."""

@@ -1,0 +1,209 @@
+"""`spark-lease submit` beside plain spark-submit, and what becomes of a submission that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import COMMAND
+from tests.services.proxy import Proxy
+from tests.spark.drivers import Driver, row, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+SPARK = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=OFF"]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/lease.db"
+
+
+@pytest.fixture
+def submit(tmp_path: Path, url: str, table: str) -> Iterator[Callable[..., Driver]]:
+    started: list[Driver] = []
+
+    def run(script: str, *, store: str = url, settings: list[str] | None = None) -> Driver:
+        flags = ["--url", store, "--table", table, "--create-table", "true", "--lease-duration", "4", *(settings or [])]
+        command = [COMMAND, "submit", "--lease", "n", *flags, "--", *SPARK]
+        started.append(Driver(script, tmp_path, store, table, command=command))
+        return started[-1]
+
+    yield run
+    for driver in started:
+        driver.close()
+
+
+def outcome(driver: Driver) -> dict[str, object]:
+    lines = [line for line in driver.log.read_text().splitlines() if line.startswith('{"lease"')]
+    found: dict[str, object] = json.loads(lines[-1])
+    return found
+
+
+PROBE = """
+    import os, pickle, sys
+    import beside
+    from pyspark.sql import SparkSession
+    class Mine:
+        def __init__(self, value):
+            self.value = value
+    print("SEEN", [sys.argv, __name__, __file__, sys.path[0], os.getcwd(), beside.__file__, __spec__])
+    print("SEEN", sys.modules["__main__"].Mine is Mine, Mine.__module__, sorted(set(globals()) - {"__cached__", "__annotations__"}))
+    spark = SparkSession.builder.getOrCreate()
+    print("SEEN", spark.sparkContext.appName, spark.conf.get("spark.custom.key"))
+    print("SEEN", spark.sparkContext.parallelize([3, 4], 2).map(lambda n: Mine(n * beside.FACTOR).value).collect())
+    sys.exit(int(sys.argv[-1]))
+"""
+
+
+def test_a_script_finds_what_it_finds_under_plain_spark_submit(tmp_path: Path, url: str) -> None:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "probe.py").write_text(textwrap.dedent(PROBE))
+    (folder / "beside.py").write_text("FACTOR = 10\n")
+    environ = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    options = [*SPARK, "--conf", "spark.custom.key=a b", "--py-files", str(folder / "beside.py")]
+    submission = [*options, "app/probe.py", "--flag", "a b", "--", "7"]
+    plain = ["spark-submit", *submission]
+    guarded = [COMMAND, "submit", "--lease", "n", "--url", url, "--", *submission]
+    seen = []
+    for command in (plain, guarded):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90, check=False
+        )
+        assert done.returncode == 7, done.stderr
+        seen.append([line for line in done.stdout.splitlines() if line.startswith("SEEN")])
+    assert len(seen[0]) == 4
+    for expected, found in zip(*seen, strict=True):
+        assert found == expected
+    assert json.loads(done.stdout.splitlines()[-1])["exit_code"] == 7
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "word"),
+    [
+        ("pass", 0, "finished"),
+        ("sys.exit('gave up')", 1, "failed"),
+        ("raise ValueError('a bug')", 1, "failed"),
+        ("raise SystemExit(99)", 99, "failed"),
+    ],
+)
+def test_a_scripts_end_is_the_exit_code(
+    submit: Callable[..., Driver], url: str, table: str, ending: str, code: int, word: str
+) -> None:
+    driver = submit(f"say(f'epoch {{os.environ[\"SPARK_LEASE_EPOCH\"]}}')\n{ending}")
+    assert driver.end(60) == code, driver.log.read_text()
+    assert (outcome(driver)["outcome"], outcome(driver)["exit_code"]) == (word, code)
+    assert "epoch 1" in driver.log.read_text()
+    assert row(url, table) == (None, 1)
+
+
+@pytest.mark.postgres
+def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Driver], proxy: Proxy) -> None:
+    driver = submit("write(session())", store=proxy.url)
+    driver.until("writing")
+    until(lambda: any(driver.folder.glob("task-0")))
+    driver.tree()
+    proxy.stall()
+    assert driver.end() == 75, driver.log.read_text()
+    assert outcome(driver)["outcome"] == "lost"
+    until(lambda: not driver.leftovers(), timeout=5)
+
+
+def test_a_standby_submission_waits_without_a_session_and_then_takes_over(
+    submit: Callable[..., Driver], url: str, table: str
+) -> None:
+    master = submit("say('master'); time.sleep(60)")
+    master.until("master")
+    skipped = submit("say('never')", settings=["--if-held", "skip"])
+    assert skipped.end(60) == 99
+    assert outcome(skipped)["outcome"] == "standby"
+    assert "never" not in skipped.log.read_text()
+    standby = submit("say(f'counted {session().range(4).count()}')")
+    standby.until("is master")
+    assert "counted" not in standby.log.read_text()
+    master.tree()
+    master.close()
+    assert standby.end(60) == 0
+    assert "counted 4" in standby.log.read_text()
+    assert row(url, table) == (None, 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_ends_and_releases(
+    submit: Callable[..., Driver], url: str, table: str, number: int
+) -> None:
+    """Ctrl-C at a terminal, or Airflow's BashOperator: JVM and Python get it at the same moment."""
+    driver = submit("write(session())")
+    driver.until("writing")
+    until(lambda: any(driver.folder.glob("task-0")))
+    driver.tree()
+    os.killpg(driver.process.pid, number)
+    assert driver.end() == 128 + number, driver.log.read_text()
+    until(lambda: not driver.leftovers(), timeout=10)
+    assert row(url, table) == (None, 1), driver.log.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_driver_whose_spark_submit_was_killed_ends_by_itself(
+    submit: Callable[..., Driver], url: str, table: str, number: int, stubborn: bool
+) -> None:
+    """Airflow's SparkSubmitOperator.on_kill ends spark-submit alone; Python lives on, re-parented.
+
+    Its output goes through the JVM, so it cannot say anything any more: it writes to a file what became of it.
+    """
+    driver = submit(
+        f"""
+        session()
+        say('up')
+        while True:
+            try:
+                while True:
+                    time.sleep(0.01)
+            except BaseException as error:
+                (FOLDER / "ended").write_text(repr(error))
+                if not {stubborn}:
+                    raise
+        """
+    )
+    driver.until("up")
+    driver.tree()
+    driver.send(number)
+    driver.end()
+    until((driver.folder / "ended").exists, timeout=5)
+    until(lambda: not driver.leftovers(), timeout=6)
+    assert row(url, table)[0] is not None  # it could not be certain of the workers: the lease runs out
+
+
+def test_a_standby_whose_spark_submit_was_killed_does_not_become_master(
+    submit: Callable[..., Driver], url: str, table: str
+) -> None:
+    master = submit("say('master'); time.sleep(60)")
+    master.until("master")
+    standby = submit("say('never')")
+    standby.until("is master")
+    standby.tree()
+    standby.send(signal.SIGKILL)
+    until(lambda: not standby.leftovers(), timeout=10)
+    assert row(url, table)[1] == 1
+
+
+def test_bad_settings_in_spark_conf_are_refused_in_the_driver(submit: Callable[..., Driver], tmp_path: Path) -> None:
+    (tmp_path / "app.py").touch()
+    conf = ["--conf", "spark.lease.leaseDuratoin=3"]
+    command = [COMMAND, "submit", "--lease", "n", "--", *conf, str(tmp_path / "app.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 78
+    assert "did you mean lease_duration?" in done.stderr

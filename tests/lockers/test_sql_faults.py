@@ -18,6 +18,7 @@ from spark_lease.errors import LeaseLost, Loss, StoreError
 from spark_lease.keepalive import Keepalive
 from spark_lease.lease import Lease, open_lease
 from spark_lease.lockers.sql import SqlStore
+from spark_lease.record import taken
 from tests.services.proxy import Proxy
 
 pytestmark = pytest.mark.postgres
@@ -95,6 +96,19 @@ def test_a_row_that_somebody_locks_raises_in_time(lease: Lease, pg_url: str, tab
         assert took(lease.renew) < 2 * LIMIT + 0.5
         other.rollback()
     lease.renew()
+
+
+def test_a_session_that_forgets_what_was_prepared_is_served_plainly(pg_url: str, table: str) -> None:
+    """A pooler that hands every transaction to another session does that."""
+    store = SqlStore(limits(pg_url, table))
+    record = store.swap("n", None, taken(None, holder="me", duration=30.0))
+    store._cursor.execute("DEALLOCATE ALL")
+    with pytest.raises(StoreError, match="does not exist"):
+        store.read("n")
+    assert store.read("n").record == record
+    store._cursor.execute("DEALLOCATE ALL")
+    assert store.read("n").record == record
+    store.close()
 
 
 def test_while_the_store_hangs_the_holder_stops_before_another_is_master(proxy: Proxy, pg_url: str, table: str) -> None:

@@ -56,7 +56,8 @@ PROBE = """
         def __init__(self, value):
             self.value = value
     print("SEEN", [sys.argv, __name__, __file__, sys.path[0], os.getcwd(), beside.__file__, __spec__])
-    print("SEEN", sys.modules["__main__"].Mine is Mine, Mine.__module__, sorted(set(globals()) - {"__cached__", "__annotations__"}))
+    print("SEEN", sys.modules["__main__"].Mine is Mine, Mine.__module__)
+    print("SEEN", sorted(set(globals()) - {"__cached__", "__annotations__"}))
     spark = SparkSession.builder.getOrCreate()
     print("SEEN", spark.sparkContext.appName, spark.conf.get("spark.custom.key"))
     print("SEEN", spark.sparkContext.parallelize([3, 4], 2).map(lambda n: Mine(n * beside.FACTOR).value).collect())
@@ -84,7 +85,7 @@ def test_a_script_finds_what_it_finds_under_plain_spark_submit(tmp_path: Path, u
         )
         assert done.returncode == 7, done.stderr
         seen.append([line for line in done.stdout.splitlines() if line.startswith("SEEN")])
-    assert len(seen[0]) == 4
+    assert len(seen[0]) == 5
     for expected, found in zip(*seen, strict=True):
         assert found == expected
     assert json.loads(done.stdout.splitlines()[-1])["exit_code"] == 7

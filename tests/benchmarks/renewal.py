@@ -1,0 +1,87 @@
+"""What a renewal and an uncontended acquire cost on PostgreSQL, as ratios to one raw psycopg2 UPDATE.
+
+    python -m tests.benchmarks.renewal [ROUNDS]
+
+All are interleaved in random order in one run, on warm connections, and the medians are compared.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import psycopg2
+
+from spark_lease.clock import BootClock
+from spark_lease.config import configure
+from spark_lease.lease import Lease, RecordLocker
+from spark_lease.lockers.sql import SqlStore
+from spark_lease.record import new_holder
+from tests.services.postgres import running_postgres
+
+LIMITS = {"renewal": 1.2, "uncontended acquire": 2.0}
+
+
+def main(rounds: int) -> int:
+    with running_postgres() as url:
+        timed = measure(url, rounds)
+    base = statistics.median(timed["raw UPDATE"])
+    print(f"{'PostgreSQL, ' + str(rounds) + ' rounds':<28}{'median':>10}{'p95':>10}{'ratio':>8}{'limit':>8}")
+    within = True
+    for what, values in timed.items():
+        ratio, limit = statistics.median(values) / base, LIMITS.get(what)
+        p95 = sorted(values)[int(len(values) * 0.95)]
+        shown = f"{limit:.1f}" if limit else "–"
+        print(f"{what:<28}{statistics.median(values) * 1e3:>7.3f} ms{p95 * 1e3:>7.3f} ms{ratio:>8.2f}{shown:>8}")
+        within &= limit is None or ratio <= limit
+    return 0 if within else 1
+
+
+def measure(url: str, rounds: int) -> dict[str, list[float]]:
+    clock, config = BootClock(), configure(name="n", url=url, create_table="true")
+    stores = {name: SqlStore(config) for name in ("renewed", "taken")}
+    raw = psycopg2.connect(url)
+    raw.autocommit = True
+    cursor = raw.cursor()
+
+    def contender(name: str) -> Lease:
+        holder = new_holder("bench")
+        locker = RecordLocker(stores[name], name=name, holder=holder, duration=30.0, clock=clock)
+        return Lease(locker, config, holder=holder, clock=clock)
+
+    renewed = contender("renewed")
+    renewed.acquire()
+    first = contender("taken")
+    first.acquire()
+    first.release()
+    timed: dict[str, list[float]] = {"raw UPDATE": [], "renewal": [], "uncontended acquire": []}
+
+    def update() -> None:
+        cursor.execute("UPDATE raw SET time = %s WHERE id = %s", (time.time_ns() // 1_000_000, 2))
+
+    cursor.execute("CREATE TABLE raw AS SELECT * FROM spark_lease")
+    cursor.execute("ALTER TABLE raw ADD PRIMARY KEY (id)")
+    for _ in range(rounds):
+        fresh = contender("taken")
+        steps: list[tuple[str, Callable[[], object]]] = [
+            ("raw UPDATE", update),
+            ("renewal", renewed.renew),
+            ("uncontended acquire", fresh.acquire),
+        ]
+        random.shuffle(steps)
+        for what, step in steps:
+            start = time.perf_counter()
+            step()
+            timed[what].append(time.perf_counter() - start)
+        fresh.release()
+    raw.close()
+    for store in stores.values():
+        store.close()
+    return timed
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,10 @@ def _flights_of(file: Path, days: int) -> dict[str, int]:
 
 def _rows_of(table: Path) -> dict[str, int]:
     """Flights of each day, summed up over the rows of the table."""
-    counted: dict[str, int] = defaultdict(int)
-    rows = DeltaTable(str(table)).to_pyarrow_table(columns=["day", "flights"])
-    for row in rows.to_pylist():
-        counted[str(row["day"])] += row["flights"]
-    return counted
+    query = "SELECT CAST(day AS VARCHAR) AS day, SUM(flights) AS flights FROM t GROUP BY day"
+    rows = QueryBuilder().register("t", DeltaTable(str(table))).execute(query).read_all()
+    days, flights = ([value.as_py() for value in rows.column(name)] for name in ("day", "flights"))
+    return dict(zip(days, flights, strict=True))
 
 
 def table_of_epochs(history: Sequence[Commit]) -> str:

@@ -1,0 +1,35 @@
+"""The drill as a newcomer runs it, only shorter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.history import Commit, commits, problems, table_of_epochs
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+@pytest.mark.parametrize("kind", ["kill", "pause"])
+def test_the_standby_takes_over_and_the_table_is_right(kind: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "jobs.drill", "--days", "9", "--after", "3", "--lease-duration", "6"]
+    command += ["--folder", str(tmp_path / "drill"), *(["--pause"] if kind == "pause" else [])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "check       every day is there" in done.stdout
+    history = commits(tmp_path / "drill" / "flights_daily")
+    assert {commit.epoch for commit in history} == {1, 2}
+    assert len({commit.holder for commit in history}) == 2
+    assert problems(tmp_path / "drill" / "flights_daily", history, 9) == []
+    # The check can fail: a zombie's commit, a missing day.
+    zombie = Commit(len(history), history[-1].at + 1, 1, "zombie", "2013-01-09")
+    wrong = problems(tmp_path / "drill" / "flights_daily", [*history, zombie], 10)
+    assert f"version {len(history)}: epoch 1 wrote after epoch 2" in wrong
+    assert "2013-01-09 was written under the epochs [1, 2]" in wrong
+    assert "2013-01-10 has no commit" in wrong
+    assert "zombie" not in table_of_epochs(history)

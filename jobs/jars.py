@@ -6,16 +6,16 @@ options that hand the jars on to spark-submit.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from spark_lease.cli.submit import JAVA_MISSING, has_java
+
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 FOLDER = Path(__file__).parents[1] / ".jars"
-JAVA_MISSING = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
 
 # Everything else that Delta names as a dependency is in pyspark already.
 _NEEDED = "io.delta_*.jar"
@@ -23,11 +23,6 @@ _SPARK_HAS = (
     "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime,org.apache.parquet:parquet-hadoop,"
     "io.unitycatalog:unitycatalog-client,io.unitycatalog:unitycatalog-hadoop,org.apache.logging.log4j:log4j-core"
 )
-
-
-def has_java() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which(str(Path(home, "bin", "java")) if home else "java") is not None
 
 
 def spark_options(folder: Path = FOLDER) -> list[str]:

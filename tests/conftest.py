@@ -2,24 +2,22 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 from collections.abc import Iterator
 
 import pytest
 
+from spark_lease.cli.submit import JAVA_MISSING, has_java
 from spark_lease.testing import MemoryStore, VirtualClock
 from tests.services.postgres import running_postgres
 from tests.services.proxy import Proxy
 
-NO_JAVA = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if shutil.which(os.path.join(os.environ.get("JAVA_HOME", ""), "bin", "java")) or shutil.which("java"):
+    if has_java():
         return
     for item in items:
         if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.skip(reason=NO_JAVA))
+            item.add_marker(pytest.mark.skip(reason=JAVA_MISSING))
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from ..outcome import refused
 from ..processes import MARK
 from .settings import flags, need_name, resolved
 
+JAVA_MISSING = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
 LAUNCHER = Path(__file__).parents[1] / "spark" / "launcher.py"
 
 _SWITCHES = {"--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error", "--load-spark-defaults"}
@@ -86,6 +87,12 @@ def refuse_cluster_mode(options: Sequence[str]) -> None:
         )
 
 
+def has_java() -> bool:
+    """True if spark-submit will find a Java: that of JAVA_HOME, or the one on PATH."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(str(Path(home, "bin", "java")) if home else "java") is not None
+
+
 def find_spark_submit() -> tuple[str, dict[str, str]]:
     """spark-submit and the environment for it: this Python for driver and workers, and the mark. Raises ConfigError."""
     environ = dict(os.environ)
@@ -96,9 +103,8 @@ def find_spark_submit() -> tuple[str, dict[str, str]]:
     command = str(Path(home, "bin", "spark-submit")) if home else shutil.which("spark-submit")
     if not command or not Path(command).is_file():
         raise ConfigError("submit", "there is no spark-submit: pip install 'spark_lease[spark]', or set SPARK_HOME")
-    java = environ.get("JAVA_HOME", "")
-    if not shutil.which(str(Path(java, "bin", "java")) if java else "java"):
-        raise ConfigError("submit", "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME")
+    if not has_java():
+        raise ConfigError("submit", JAVA_MISSING)
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     environ[MARK] = os.urandom(16).hex()
     return command, environ

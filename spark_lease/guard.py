@@ -121,10 +121,16 @@ class Guard:
     """One hold, from the wait to the release; a context manager that gives the Lease. Use `hold_lease`."""
 
     def __init__(
-        self, config: Config, *, clock: Clock | None = None, last_words: Callable[[LeaseLost], str] = lambda lost: ""
+        self,
+        config: Config,
+        *,
+        clock: Clock | None = None,
+        mark: str = "",
+        last_words: Callable[[LeaseLost], str] = lambda lost: "",
     ) -> None:
-        """`last_words` go to standard output if the process has to be killed: for a front door that owes an outcome."""
-        self.config = config
+        """`mark` is the one that the JVM was started with, if it was. `last_words` go to standard output if the process
+        has to be killed: for a front door that owes an outcome."""
+        self.config, self._mark = config, mark
         self._clock = clock or BootClock()
         self._last_words = last_words
         self._left = threading.Event()
@@ -138,11 +144,11 @@ class Guard:
         return bool(self._signal)
 
     def __enter__(self) -> Lease:
-        self._thread = threading.get_ident()
+        self._pid, self._thread = os.getpid(), threading.get_ident()
         parent = os.getppid()
         signs = vital_signs(parent)
         self.lease = open_lease(self.config, self._clock)
-        self._spark = Spark(clock=self._clock, parent=parent)
+        self._spark = Spark(clock=self._clock, parent=parent, mark=self._mark)
         self._keepalive = Keepalive(
             self.lease, self.config, clock=self._clock, on_lost=self._on_lost, vital_signs=signs
         )
@@ -170,6 +176,8 @@ class Guard:
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None
     ) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child leaves its copy of the block: the lease is not its to give back
         while True:
             try:
                 lost = self._leave(error)
@@ -192,7 +200,7 @@ class Guard:
         lost = self._loss()
         until = self.lease.stop_by() if lost else self._clock.now() + self.config.stop_budget
         if lost is None and (error is None or (isinstance(error, SystemExit) and not error.code)):
-            self._spark.quiesce()
+            self._spark.quiesce(self._left)
         else:
             # A block that failed leaves nobody knowing what its tasks still do.
             self._spark.stop(self._left)
@@ -207,6 +215,7 @@ class Guard:
         elif lost is None:
             why = "the store hangs" if over else "it is not certain that Spark has ended"
             log.error("%s: not released, it runs out: %s", self.lease.name, why)
+        self._spark.close()
         self.lease.close()
         return lost
 
@@ -274,6 +283,10 @@ class Guard:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         """In the main thread: a signal from outside, or `_interrupt`. Talks neither to Py4J nor to the store."""
+        if os.getpid() != self._pid:  # a forked child is ended as if there was no guard
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
         if self.lease not in _held or self._loss() is None:
             self._signal = number
         if not self._left.is_set():

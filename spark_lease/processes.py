@@ -15,12 +15,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "SPARK_LEASE_MARK"
-"""Environment variable that is set before the JVM starts, and inherited by all that it starts."""
+"""Environment variable that is set before the JVM starts, and inherited by all that it starts.
+
+A list: a guarded process that is started by guarded work adds its own mark behind those it inherited.
+"""
 
 _PROC = Path("/proc")
 
@@ -69,17 +72,23 @@ def tree(root: int) -> list[Process]:
 
 def marked(mark: str) -> list[Process]:
     """The living processes that carry the mark, but for this one (proc(5), /proc/pid/environ)."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for pid, process in processes().items():
-        with contextlib.suppress(OSError):
-            if (
-                pid != os.getpid()
-                and process.alive
-                and wanted in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-            ):
-                found.append(process)
-    return found
+    others = [each for each in processes().values() if each.alive and each.pid != os.getpid()]
+    return [each for each in others if mark in _marks_of(each.pid)]
+
+
+def _marks_of(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):  # it ended, or is somebody else's
+        for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+            if entry.startswith(MARK.encode() + b"="):
+                return entry.decode().partition("=")[2].split(":")
+    return []
+
+
+def add_mark(environ: MutableMapping[str, str]) -> str:
+    """Put a new mark into `environ`, behind what is there; the mark."""
+    mark = os.urandom(16).hex()
+    environ[MARK] = ":".join([*filter(None, [environ.get(MARK)]), mark])
+    return mark
 
 
 def kill(victims: Collection[Process], number: int = signal.SIGKILL) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..config import ENV, SPARK, Layer, camel, from_spark, has_password
 from ..errors import ConfigError, SparkLeaseError
 from ..outcome import refused
-from ..processes import MARK
+from ..processes import add_mark
 from .settings import flags, need_name, resolved
 
 JAVA_MISSING = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
@@ -106,5 +106,5 @@ def find_spark_submit() -> tuple[str, dict[str, str]]:
     if not has_java():
         raise ConfigError("submit", JAVA_MISSING)
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    environ[MARK] = os.urandom(16).hex()
+    add_mark(environ)
     return command, environ

@@ -7,6 +7,7 @@ of its own, because a JVM that is frozen makes it hang for ever.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -15,13 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ..clock import Clock
-from ..processes import MARK, Process, kill, marked, tree
+from ..processes import Process, add_mark, kill, marked, tree
 
 log = logging.getLogger(__name__)
 
 _STOP_AGAIN = 0.2
 _LOOK_AGAIN = 0.05
-_NEVER = threading.Event()
 
 
 def under_spark_submit() -> bool:
@@ -29,11 +29,10 @@ def under_spark_submit() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def new_mark() -> str:
-    """Mark what this process starts from now on; under `spark-lease submit` the JVM carries the mark already."""
-    if not (under_spark_submit() and MARK in os.environ):
-        os.environ[MARK] = os.urandom(16).hex()
-    return os.environ[MARK]
+@functools.cache
+def mark_of_this_process() -> str:
+    """The mark of what this process starts from now on."""
+    return add_mark(os.environ)
 
 
 def spark_context() -> Any:
@@ -82,19 +81,19 @@ def is_busy() -> bool:
 class Spark:
     """The Spark work of this driver, from the moment the guard is entered. Knows whether it is over."""
 
-    def __init__(self, *, clock: Clock, parent: int) -> None:
+    def __init__(self, *, clock: Clock, parent: int, mark: str = "") -> None:
+        """`parent` is that of this process at the start; `mark` is given if the JVM was started with it."""
         self._clock, self._parent = clock, parent
-        # A JVM that is there already started without our mark; then only stop() can prove that its workers are gone.
-        started_before = not under_spark_submit() and jvm_pid(parent) is not None
-        self._mark = new_mark()
-        self._mark_is_proof = not started_before and sys.platform == "linux"
-        self._over = threading.Event()
+        # A JVM that is there already and has no mark of ours: only stop() can prove that its workers are gone.
+        self._mark_is_proof = sys.platform == "linux" and (bool(mark) or jvm_pid(parent) is None)
+        self._mark = mark or mark_of_this_process()
+        self._over, self._closed = threading.Event(), threading.Event()
         self._proven = True
         self._begun = False
 
-    def quiesce(self) -> None:
+    def quiesce(self, left: threading.Event) -> None:
         """Begin to stop Spark if it is busy; an idle one stays. Returns at once."""
-        self._begin(self._quiesce)
+        self._begin(lambda: self._quiesce(left))
 
     def stop(self, left: threading.Event) -> None:
         """Begin to stop Spark, and again whatever context shows up until the block was `left`. Returns at once."""
@@ -107,6 +106,10 @@ class Spark:
                 break
         return over
 
+    def close(self) -> None:
+        """Stop no more contexts: what is started from now on is not guarded by us."""
+        self._closed.set()
+
     def kill(self) -> None:
         """SIGKILL the JVM and all that it or we started, but not us. Waits for nothing."""
         kill(self._others())
@@ -116,21 +119,22 @@ class Spark:
             self._begun = True
             threading.Thread(target=target, name="stop Spark", daemon=True).start()
 
-    def _quiesce(self) -> None:
+    def _quiesce(self, left: threading.Event) -> None:
         try:
             busy = is_busy()
         except Exception as error:  # Py4J raises anything; a Spark that cannot be asked has to be stopped
             log.debug("cannot ask Spark what it does: %s", error)
             busy = True
-        if busy:
-            self._stop_once()
-        elif not jvm_is_gone(self._parent):
+        if busy or jvm_is_gone(self._parent):
+            self._stop(left)
+        else:
             self._over.set()
 
     def _stop(self, left: threading.Event) -> None:
         while not (self._over.is_set() and left.is_set()):
             self._stop_once()
-            self._clock.wait(_NEVER, _STOP_AGAIN)
+            if self._clock.wait(self._closed, _STOP_AGAIN):
+                return
 
     def _stop_once(self) -> None:
         context = spark_context()

@@ -20,6 +20,7 @@ def main() -> int:
     from spark_lease.errors import LeaseLost, SparkLeaseError
     from spark_lease.guard import INTERRUPTED, Guard, load_config
     from spark_lease.outcome import Outcome, ended, refused
+    from spark_lease.processes import MARK
 
     logging.basicConfig(format="%(asctime)s spark-lease %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("spark_lease").setLevel(logging.INFO)
@@ -35,7 +36,7 @@ def main() -> int:
         def last_words(lost: LeaseLost) -> str:
             return str(refused(config, lost, lease))
 
-        guard = Guard(config, last_words=last_words)
+        guard = Guard(config, mark=os.environ.get(MARK, "").rpartition(":")[2], last_words=last_words)
         with guard as lease:
             os.environ.update(announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch))
             runpy.run_path(script, run_name="__main__")

@@ -58,7 +58,7 @@ class Driver:
         file = folder / f"driver-{time.monotonic_ns()}.py"
         file.write_text(PRELUDE + textwrap.dedent(script))
         told = {"TEST_FOLDER": str(folder), "TEST_URL": url, "TEST_TABLE": table, "PYSPARK_PYTHON": sys.executable}
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # pip's spark-submit finds its Python there
         self.log = folder / f"{file.stem}.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

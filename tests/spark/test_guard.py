@@ -194,24 +194,74 @@ def test_a_signal_ends_the_work_releases_and_exits(start: Start, url: str, table
     assert "Traceback" not in driver.log.read_text().split("writing")[-1] or where == "in Spark"
 
 
-def test_nothing_is_released_while_spark_still_works(start: Start, url: str, table: str) -> None:
-    """The block ends while a job of another thread writes on."""
+@pytest.mark.parametrize("submitted", [False, True], ids=["python", "plain spark-submit"])
+def test_nothing_is_released_while_spark_still_works(start: Start, url: str, table: str, submitted: bool) -> None:
+    """The block ends while a job of another thread writes on. Spark is stopped, its JVM lives on."""
     driver = start(
         """
-        with hold_lease("n", **SETTINGS):
+        with hold_lease("n", **SETTINGS | {"lease_duration": 15}):
             spark = session()
             threading.Thread(target=write, args=(spark,), daemon=True).start()
             while not (FOLDER / "task-0").exists():
                 time.sleep(0.01)
             say("block ends")
         say(f"released at {time.time()}")
+        say(f"counted {session().range(2).count()}")
+        """,
+        command=["spark-submit", "--master", "local[2]"] if submitted else None,
+    )
+    said = driver.until("released at")
+    assert driver.end() == 0, driver.log.read_text()
+    assert driver.last_write() < float(said.split("released at ")[1].split()[0])
+    assert row(url, table) == (None, 1)
+    assert "counted 2" in driver.log.read_text()
+
+
+def test_a_guard_inside_a_guard_releases_each_in_its_turn(start: Start, url: str, table: str) -> None:
+    driver = start(
+        """
+        with hold_lease("outer", **SETTINGS | {"lease_duration": 15}) as outer:
+            with hold_lease("inner", **SETTINGS) as inner:
+                spark = session()
+            threading.Thread(target=write, args=(spark,), daemon=True).start()
+            while not (FOLDER / "task-0").exists():
+                time.sleep(0.01)
+            outer.check()
+        say(f"released at {time.time()}")
         """
     )
     said = driver.until("released at")
     assert driver.end() == 0
     assert driver.last_write() < float(said.split("released at ")[1].split()[0])
-    assert row(url, table) == (None, 1)
-    assert "SparkContext stopped" in said
+    assert "inner: released" in said
+    assert "outer: released" in said
+
+
+def test_a_forked_child_neither_holds_nor_releases(start: Start, url: str, table: str) -> None:
+    driver = start(
+        """
+        import multiprocessing, signal
+        def work(number):
+            return number * number
+        with hold_lease("n", **SETTINGS) as lease:
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                say(pool.map(work, [1, 2, 3]))
+            child = os.fork()
+            if child:
+                say(f"child ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
+                lease.renew()
+                say(f"still {lease.check()}")
+        if not child:
+            os._exit(5)
+        """
+    )
+    assert driver.end() == 0, driver.log.read_text()
+    said = driver.log.read_text()
+    assert "[1, 4, 9]" in said
+    assert "child ended with 5" in said
+    assert "still 1" in said
+    assert said.count("released, epoch 1") == 1
+    assert "Traceback" not in said
 
 
 def test_an_idle_session_outlives_the_block(start: Start, url: str, table: str) -> None:

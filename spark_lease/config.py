@@ -20,6 +20,7 @@ from .processes import MARK
 from .record import MAX_NAME
 
 ENV, SPARK = "SPARK_LEASE_", "spark.lease."
+LONGEST = 86400.0
 DEFAULT_FILE = Path("conf/spark_lease.toml")
 
 OnLost = str | Callable[[LeaseLost], None]
@@ -45,7 +46,7 @@ def seconds(key: str, value: object) -> float:
 
 def text(key: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ConfigError(key, f"{value!r} is not a text")
+        raise ConfigError(key, "is not a text: put it in quotes")
     return value
 
 
@@ -82,9 +83,9 @@ def on_lost(key: str, value: object) -> OnLost:
 
 
 def identifier(key: str, value: object) -> str:
-    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}", str(value)):
+    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]{0,49}\.)?[A-Za-z_][A-Za-z0-9_]{0,49}", str(value)):
         raise ConfigError(
-            key, f"{value!r} is not a table name (letters, digits and _, with a schema in front if need be)"
+            key, f"{value!r} is not a table name (50 letters, digits and _ at most, with a schema in front)"
         )
     return str(value)
 
@@ -127,8 +128,10 @@ class Config:
     def __post_init__(self) -> None:
         if len(self.name) > MAX_NAME or not self.name.isprintable():
             raise ConfigError("name", f"is not a printable text of 1 to {MAX_NAME} characters")
-        if not math.isfinite(self.lease_duration) or self.lease_duration < 1:
-            raise ConfigError("lease_duration", f"{self.lease_duration:g} s: it must be finite and at least 1 s")
+        if not self.holder.isprintable():
+            raise ConfigError("holder", "is not a printable text")
+        if not 1 <= self.lease_duration <= LONGEST:
+            raise ConfigError("lease_duration", f"{self.lease_duration:g} s: it must be at least 1 s, at most a day")
         for key in ("retry_period", "attempt_timeout", "stop_budget", "poll_period"):
             if not getattr(self, key) > 0:
                 raise ConfigError(key, "must be more than 0")
@@ -303,8 +306,8 @@ def has_password(url: str) -> bool:
 
 def redacted(url: str) -> str:
     """`url` with nothing in it that could be a password: neither between : and @ nor as a parameter."""
-    url = re.sub(r"(://[^:/?#@]*:).+@", r"\1***@", url)
-    return re.sub(r"([?&][^=&]*(?:password|passfile|secret|token|key)[^=&]*=)[^&]+", r"\1***", url, flags=re.I)
+    url = re.sub(r"^((?>(?:[\w+.-]+://)?)[^:@]*:)(?!@).+@", r"\1***@", url)
+    return re.sub(r"([?&][^=&]*(?:password|passfile|secret|token)[^=&]*=)[^&]+", r"\1***", url, flags=re.I)
 
 
 def shown(config: Config) -> Sequence[tuple[str, str]]:

@@ -12,6 +12,7 @@ process thaws.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -30,7 +31,7 @@ from .keepalive import Keepalive
 from .lease import Lease, open_lease
 from .outcome import exit_code_of
 from .spark.conf import submitted_conf
-from .spark.demotion import Spark
+from .spark.demotion import Spark, submitting_jvm, under_spark_submit
 from .spark.orphan import vital_signs
 
 log = logging.getLogger(__name__)
@@ -78,18 +79,25 @@ def leased(name: str | None = None, **settings: Any) -> Callable[[Callable[..., 
     """
 
     def decorate(main: Callable[..., _R]) -> Callable[..., _R]:
+        if inspect.iscoroutinefunction(main) or inspect.isgeneratorfunction(main) or inspect.isasyncgenfunction(main):
+            raise TypeError(f"{main.__qualname__} runs after it returned: use hold_lease inside it")
         wants_lease = "lease" in inspect.signature(main).parameters
 
         @functools.wraps(main)
         def guarded(*args: Any, **kwargs: Any) -> _R:
-            config = None
+            config, own_error = None, None
             try:
                 guard = hold_lease(name, **settings)
                 config = guard.config
                 with guard as lease:
-                    return main(*args, **kwargs | ({"lease": lease} if wants_lease else {}))
+                    try:
+                        return main(*args, **kwargs | ({"lease": lease} if wants_lease else {}))
+                    except SparkLeaseError as error:
+                        own_error = error
+                        raise
             except (SparkLeaseError, KeyboardInterrupt) as error:
-                if (config.on_lost if config else settings.get("on_lost", "exit")) != "exit":
+                on_lost = config.on_lost if config else settings.get("on_lost", "exit")
+                if on_lost != "exit" or error is own_error:
                     raise
                 log.error("%s", str(error) or "interrupted")
                 code = exit_code_of(error, config) if isinstance(error, SparkLeaseError) else INTERRUPTED
@@ -111,9 +119,10 @@ def load_config(strongest: Layer, *, file: str | None = None, spark: Mapping[str
     config = resolve(strongest, from_conf, from_environment(), from_file(file)).config
     if not config.name:
         raise ConfigError("name", 'a lease needs a name: hold_lease("nightly-flights"), --lease or SPARK_LEASE_NAME')
-    if ENV + "EPOCH" in os.environ and os.environ.get(ENV + "NAME") == config.name:
-        # It would wait for its own parent until acquire_timeout.
-        raise ConfigError("name", f"{config.name!r} is held already by what started this process: guard it once")
+    told = os.environ.get(ENV + "NAME") if ENV + "EPOCH" in os.environ else None
+    if config.name in (told, *(lease.name for lease in _held)):
+        # It would wait for its own parent, or for itself, until acquire_timeout.
+        raise ConfigError("name", f"{config.name!r} is held already by this process or what started it: guard it once")
     return config
 
 
@@ -144,11 +153,13 @@ class Guard:
         return bool(self._signal)
 
     def __enter__(self) -> Lease:
+        if self._left.is_set():
+            raise ConfigError("hold_lease", "has been left already: take a new one for each block")
         self._pid, self._thread = os.getpid(), threading.get_ident()
-        parent = os.getppid()
-        signs = vital_signs(parent)
+        submitter = submitting_jvm() if under_spark_submit() else 0
+        signs = vital_signs(submitter)
         self.lease = open_lease(self.config, self._clock)
-        self._spark = Spark(clock=self._clock, parent=parent, mark=self._mark)
+        self._spark = Spark(clock=self._clock, submitter=submitter, mark=self._mark)
         self._keepalive = Keepalive(
             self.lease, self.config, clock=self._clock, on_lost=self._on_lost, vital_signs=signs
         )
@@ -161,17 +172,20 @@ class Guard:
         try:
             self.lease.acquire(still_wanted=still_wanted)
             self._keepalive.start()
+            _held.append(self.lease)
+            log.info("%s: acquired, epoch %d, as %s", self.lease.name, self.lease.epoch, self.lease.holder)
+            return self.lease
         except BaseException as error:
             self._left.set()
+            self._keepalive.stop()
+            if self.lease in _held:
+                _held.remove(self.lease)
             self.lease.give_back()  # a request whose answer was lost, or came too late, may have taken it
             self.lease.close()
             self._restore_signals()
             if isinstance(error, _Ended):
                 raise SystemExit(128 + self._signal) from None
             raise
-        _held.append(self.lease)
-        log.info("%s: acquired, epoch %d, as %s", self.lease.name, self.lease.epoch, self.lease.holder)
-        return self.lease
 
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None
@@ -182,13 +196,15 @@ class Guard:
             try:
                 lost = self._leave(error)
                 break
-            except _Ended:  # sent to the block just before it was left
-                continue
+            except KeyboardInterrupt as interrupt:  # sent to the block just before it was left, or Ctrl-C once more
+                error = error or interrupt
         self._restore_signals()
         if lost is not None:
             raise lost from (None if isinstance(error, _Ended) else error)
         if self._signal:
             raise SystemExit(128 + self._signal) from None
+        if isinstance(error, KeyboardInterrupt):
+            raise error
 
     def _leave(self, error: BaseException | None) -> LeaseLost | None:
         """End all work, then release; the loss if there was one."""
@@ -208,8 +224,8 @@ class Guard:
         if not over and self.config.on_lost == "exit":
             self._spark.kill()
             over = self._spark.wait_until_over(self._clock.now() + _DYING)
-        answered = self._keepalive.stop()
         lost = lost or self._loss()
+        answered = self._keepalive.stop()
         if lost is None and over and answered:
             self.lease.give_back()
         elif lost is None:
@@ -230,8 +246,12 @@ class Guard:
         """Called by the watching thread, which must not be held up."""
         self._spark.stop(self._left)
         if callable(self.config.on_lost):
-            threading.Thread(target=self.config.on_lost, args=(lost,), name="on_lost", daemon=True).start()
-        threading.Thread(target=self._demote, args=(lost,), name=f"demote {lost.name}", daemon=True).start()
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self.config.on_lost, args=(lost,), name="on_lost", daemon=True).start()
+        try:
+            threading.Thread(target=self._demote, args=(lost,), name=f"demote {lost.name}", daemon=True).start()
+        except RuntimeError:  # this machine gives us no thread any more: then it has to be this one
+            self._demote(lost)
 
     def _demote(self, lost: LeaseLost) -> None:
         stop_by = self.lease.stop_by()
@@ -247,12 +267,14 @@ class Guard:
         self._die(lost)
 
     def _die(self, lost: LeaseLost) -> None:
-        # Nothing here may block or raise: no log, no lock, no pipe that is full or broken. Kill first, then say why.
+        # Nothing here may block or raise: no log, no lock, no pipe that is full or broken. Under spark-submit the words
+        # go through the JVM, so they come before its end; a pipe that takes anything takes PIPE_BUF bytes at once.
         try:
+            for stream, words in ((2, f"{lost}; killing all that is left"), (1, self._last_words(lost))):
+                with contextlib.suppress(OSError):
+                    if words and select.select([], [stream], [], 0)[1]:
+                        os.write(stream, words.encode()[: select.PIPE_BUF - 1] + b"\n")
             self._spark.kill()
-            for stream, words in ((2, f"{lost}; killed"), (1, self._last_words(lost))):
-                if words and select.select([], [stream], [], 0)[1]:
-                    os.write(stream, words.encode() + b"\n")
         finally:
             os._exit(lost.exit_code)
 

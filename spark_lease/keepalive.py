@@ -7,6 +7,7 @@ the first may hold: it goes on demoting while the store hangs. Both are thin: wh
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 WATCH_PERIOD = 0.1
 """Seconds between two looks at the deadline and at the vital signs: what demotion may start late by."""
 _RETRIES_IN_A_PERIOD = 5
+_LATE = 1.2
+"""A request that has to be cut off ends a little after its time."""
 
 VitalSign = Callable[[], tuple[Loss, str] | None]
 """Says why the lease is to be given up although it could be renewed, or None."""
@@ -47,13 +50,9 @@ def renew_once(lease: Lease, config: Config, clock: Clock) -> float | None:
 def watch_once(lease: Lease, vital_signs: Sequence[VitalSign] = ()) -> LeaseLost | None:
     """The loss, if the lease is lost by now: by its deadline, by what a renewal learned, by a vital sign."""
     for sign in vital_signs:
-        try:
-            finding = sign()
-        except Exception:  # a sign that fails must not end the watch, which everything else relies on
-            log.exception("%s: a vital sign cannot be read", lease.name)
-            continue
-        if finding:
-            lease.lose(*finding)
+        with contextlib.suppress(Exception):  # a sign that fails must not end the watch, which all else relies on
+            if finding := sign():
+                lease.lose(*finding)
     try:
         lease.check()
     except LeaseLost as lost:
@@ -88,7 +87,7 @@ class Keepalive:
         self._stop.set()
         for thread in (self._renewer, self._watcher):
             if thread.is_alive() and thread is not threading.current_thread():
-                thread.join(self._config.attempt_timeout + WATCH_PERIOD)
+                thread.join(self._config.attempt_timeout * _LATE + WATCH_PERIOD)
         return not self._renewer.is_alive()
 
     def _renew(self) -> None:
@@ -100,6 +99,6 @@ class Keepalive:
         lost = None
         while lost is None and not self._clock.wait(self._stop, WATCH_PERIOD):
             lost = watch_once(self._lease, self._vital_signs)
-        if lost is not None:
+        if lost is not None and lost.reason is not Loss.RELEASED:
             self._on_lost(lost)
             log.error("%s", lost)  # act first, talk later: a log handler may block

@@ -29,7 +29,8 @@ from .record import LeaseRecord, Observed, expires_in, is_grant_of, new_holder, 
 log = logging.getLogger(__name__)
 
 _TRIES = 3
-"""A record that is mine and moves under me is an earlier write of mine landing late. It cannot do so often."""
+"""How often to look again where a swap was told "no" and yet nobody else is there: a write of mine landed late, or a
+first row of another lease was made at the same moment. It cannot happen often."""
 
 
 class RecordLocker:
@@ -47,17 +48,18 @@ class RecordLocker:
         self._closed = threading.Event()
 
     def try_acquire(self) -> Grant | Held:
-        seen = self._store.read(self._name)
-        if is_grant_of(seen.record, self._holder):
-            return self._swap_mine(seen.record)
-        held = self._held(seen)
-        if held.expires_in > 0:
-            return held
-        self._asked = True
-        wanted = taken(seen.record, holder=self._holder, duration=self._duration)
-        if self._keep(self._store.swap(self._name, seen.record, wanted)):
-            return Grant(wanted.epoch)
-        return self._held(self._store.read(self._name))
+        for _ in range(_TRIES):
+            seen = self._store.read(self._name)
+            if is_grant_of(seen.record, self._holder):
+                return self._swap_mine(seen.record)
+            held = self._held(seen)
+            if held.expires_in > 0:
+                break
+            self._asked = True
+            wanted = taken(seen.record, holder=self._holder, duration=self._duration)
+            if self._keep(self._store.swap(self._name, seen.record, wanted)):
+                return Grant(wanted.epoch)
+        return held
 
     def renew(self) -> Grant | Held:
         return self._swap_mine(self._mine)
@@ -132,6 +134,8 @@ class Lease:
         self.name, self.holder = config.name, holder
         self._locker, self._config, self._clock = locker, config, clock
         self._epoch = 0
+        # How long a confirmation is good for; for ever where there is nothing to be lost.
+        self._good_for = config.renew_deadline if config.enabled else math.inf
         self._deadline = -math.inf
         self._lost: list[tuple[Loss, str, float]] = []
 
@@ -200,7 +204,7 @@ class Lease:
         sent = self._clock.now()
         answer = self._locker.try_acquire()
         if isinstance(answer, Grant):
-            deadline = sent + self._config.renew_deadline
+            deadline = sent + self._good_for
             if self._clock.now() >= deadline:
                 raise StoreError(self.name, "the grant took longer than renew_deadline to arrive")
             self._epoch, self._deadline = answer.epoch, deadline
@@ -221,7 +225,7 @@ class Lease:
             self.lose(Loss.TAKEN, f"held by {answer.holder}" if answer.holder else "nobody holds it, or it is gone")
         # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.
         self.check()
-        self._deadline = sent + self._config.renew_deadline
+        self._deadline = sent + self._good_for
 
     def lose(self, reason: Loss, detail: str = "") -> None:
         """Close it from now on; the first reason stays. Talks to nobody and waits for nothing."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sys
 from dataclasses import asdict, dataclass
 
 from .config import Config
@@ -25,6 +28,16 @@ class Outcome:
 
     def __str__(self) -> str:
         return json.dumps(asdict(self))
+
+
+def announce(outcome: Outcome) -> None:
+    """Print the line. A standard output that is closed or full does not change what happened."""
+    try:
+        sys.stdout.write(f"{outcome}\n")
+        sys.stdout.flush()
+    except (OSError, ValueError, AttributeError):  # AttributeError: started without one
+        with contextlib.suppress(OSError, AttributeError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def ended(lease: Lease, exit_code: int, *, interrupted: bool = False) -> Outcome:

@@ -30,6 +30,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Process:
+    name: str
     pid: int
     parent: int
     group: int
@@ -49,16 +50,31 @@ def _ask_ps() -> Iterator[Process]:
     """macOS has no /proc."""
     import subprocess  # not needed where there is one, and every start would pay for it
 
-    listing = subprocess.run(["ps", "-axo", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=True)
-    for pid, parent, group, state in (line.split() for line in listing.stdout.splitlines()):
-        yield Process(int(pid), int(parent), int(group), state[0])
+    command = ["ps", "-axo", "pid=,ppid=,pgid=,stat=,comm="]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True)
+    for pid, parent, group, state, name in (line.split(maxsplit=4) for line in listing.stdout.splitlines()):
+        yield Process(name.rpartition("/")[2], int(pid), int(parent), int(group), state[0])
 
 
 def _read_all() -> Iterator[Process]:
     for folder in _PROC.glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError):  # it ended while we looked
-            state, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-            yield Process(int(folder.name), int(parent), int(group), state)
+        if found := _read(int(folder.name)):
+            yield found
+
+
+def _read(pid: int) -> Process | None:
+    """proc(5), /proc/pid/stat."""
+    with contextlib.suppress(OSError, ValueError):  # it ended while we looked
+        before, _, after = (_PROC / str(pid) / "stat").read_text().rpartition(")")
+        state, parent, group = after.split()[:3]
+        return Process(before.partition("(")[2], pid, int(parent), int(group), state)
+    return None
+
+
+def look(pid: int) -> Process | None:
+    """The process `pid` if it is alive."""
+    found = _read(pid) if _PROC.joinpath("self").exists() else processes().get(pid)
+    return found if found and found.alive else None
 
 
 def tree(root: int) -> list[Process]:
@@ -93,7 +109,8 @@ def add_mark(environ: MutableMapping[str, str]) -> str:
 
 def kill(victims: Collection[Process], number: int = signal.SIGKILL) -> None:
     """Signal each of them, and the whole group of those that lead one: it may have forked since we looked."""
-    groups = {victim.pid for victim in victims if victim.pid == victim.group}
+    # Never our own group, which would end us before the others: its members are signalled one by one.
+    groups = {victim.pid for victim in victims if victim.pid == victim.group} - {os.getpgrp()}
     for pid in [-group for group in groups] + [each.pid for each in victims if each.group not in groups]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

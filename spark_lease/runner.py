@@ -28,12 +28,12 @@ from .errors import LeaseLost, SparkLeaseError
 from .keepalive import Keepalive
 from .lease import Lease, open_lease
 from .outcome import Outcome, ended, refused
-from .processes import Process, kill, tree
+from .processes import Process, kill, processes, tree
 
 log = logging.getLogger(__name__)
 
-NOT_FOUND = 127
-"""The shell's exit code for a command that does not exist."""
+NOT_FOUND, NOT_RUN = 127, 126
+"""The shell's exit codes for a command that does not exist, and for one that cannot be run."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_AGAIN = 0.05
@@ -42,7 +42,11 @@ _LAUNCH = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
 if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
+    try:
+        os.execvp(sys.argv[2], sys.argv[2:])
+    except OSError as error:
+        sys.stderr.write(f"spark-lease: {sys.argv[2]}: cannot be run: {error.strerror}\\n")
+        os._exit(126)
 """
 
 
@@ -75,6 +79,10 @@ class _Run:
         for number in _SIGNALS:
             if old[number] is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
+        # Ctrl-Z would stop this process, and not the command, which has a group of its own: it would outlive the lease.
+        old[signal.SIGTSTP] = signal.signal(
+            signal.SIGTSTP, lambda *_: log.warning("a guarded command is not suspended")
+        )
         try:
             return self._run()
         except _Interrupted as interrupted:
@@ -101,12 +109,16 @@ class _Run:
             self._lease.give_back()  # a request whose answer was lost may have taken it
             raise
         log.info("%s: acquired, epoch %d, as %s", self._lease.name, self._lease.epoch, self._lease.holder)
-        child = self._start()
+        try:
+            child = self._start()
+        except OSError as error:
+            self._lease.give_back()
+            return Outcome(self._lease.name, "failed", NOT_RUN, self._lease.epoch, self._lease.holder, str(error))
         news = self._news.get()
         if isinstance(news, LeaseLost):
-            self._end(signal.SIGTERM, self._lease.stop_by())
+            self._end(child, signal.SIGTERM, self._lease.stop_by())
         else:
-            self._end(news or signal.SIGTERM, self._clock.now() + self._config.stop_budget)
+            self._end(child, news or signal.SIGTERM, self._clock.now() + self._config.stop_budget)
         return self._conclude(child, news)
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -125,31 +137,46 @@ class _Run:
         return child
 
     def _await(self, pid: int) -> None:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        """Say when the command has ended; bury on the way the orphans that came back to us."""
+        with contextlib.suppress(ChildProcessError):  # the main thread was quicker
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) and ended.si_pid != pid:
+                os.waitpid(ended.si_pid, 0)
         self._news.put(None)
 
-    def _end(self, number: int, stop_by: float) -> None:
+    def _end(self, child: subprocess.Popen[bytes], number: int, stop_by: float) -> None:
         """End the command and all that it started: a signal first, SIGKILL at the instant `stop_by` at the latest."""
-        kill(self._descendants(), number)
-        while self._descendants():
+        kill(self._descendants(child), number)
+        while not self._all_are_gone(child):
             with contextlib.suppress(queue.Empty):
                 news = self._news.get(timeout=_LOOK_AGAIN)
                 if isinstance(news, LeaseLost):  # lost while we were ending it for another reason
                     stop_by = min(stop_by, self._lease.stop_by())
             if self._clock.now() >= stop_by:
-                kill(self._descendants())
+                kill(self._descendants(child))
 
-    def _descendants(self) -> list[Process]:
-        return [each for each in tree(os.getpid()) if each.pid != os.getpid()]
+    def _descendants(self, child: subprocess.Popen[bytes]) -> list[Process]:
+        group = [each for each in processes().values() if each.group == child.pid and each.alive]
+        return [each for each in [*tree(os.getpid()), *group] if each.pid != os.getpid()]
+
+    def _all_are_gone(self, child: subprocess.Popen[bytes]) -> bool:
+        """Certain on Linux: whoever loses its parent becomes our child, and we have none (waitpid(2), ECHILD)."""
+        if child.poll() is None:
+            return False
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return not self._descendants(child)
+        return False
 
     def _conclude(self, child: subprocess.Popen[bytes], news: int | LeaseLost | None) -> Outcome:
         code = child.wait()
-        answered = self._keepalive.stop()
         try:
             self._lease.check()
         except LeaseLost as lost:
+            self._keepalive.stop()
             return refused(self._config, lost, self._lease)
-        if answered:
+        if self._keepalive.stop():
             self._lease.give_back()
         if isinstance(news, int):
             return ended(self._lease, 128 + news, interrupted=True)

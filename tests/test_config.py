@@ -58,7 +58,11 @@ def test_a_shorter_lease_needs_one_setting() -> None:
             "renew_deadline 15 + stop_budget 15 must be less than lease_duration 30",
         ),
         ({"lease_duration": 0.5}, "lease_duration", "at least 1 s"),
-        ({"lease_duration": "inf"}, "lease_duration", "finite"),
+        ({"lease_duration": "inf"}, "lease_duration", "at most a day"),
+        ({"lease_duration": 1e300}, "lease_duration", "at most a day"),
+        ({"holder": "a\x00b"}, "holder", "printable"),
+        ({"password": 5551234}, "password", "is not a text: put it in quotes"),
+        ({"table": "x" * 51}, "table", "50 letters"),
         ({"lease_duration": "soon"}, "lease_duration", "'soon' is not a number of seconds"),
         ({"lease_duration": -1}, "lease_duration", "not a number of seconds"),
         ({"lease_duration": math.nan}, "lease_duration", "not a number of seconds"),
@@ -157,6 +161,10 @@ def test_a_password_where_spark_would_publish_it_is_refused() -> None:
         "postgresql://u:hun/ter2@hunter2@db:5432/x?a=b",
         "postgresql://db/x?user=u&password=hunter2&sslmode=require",
         "postgresql+psycopg2://u:hunter2@/x?host=/run",
+        "postgresql://u:/hunter2@db/x",
+        "postgresql//u:hunter2@db/x",
+        "u:hunter2@db/x",
+        "postgresql:/u:hunter2@db/x",
         "delta+s3://b/t?secret_access_key=hunter2",
     ],
 )
@@ -167,7 +175,7 @@ def test_no_url_is_shown_with_a_secret(url: str) -> None:
     assert "hunter2" not in f"{config!r} {config} {shown(config)}"
 
 
-@pytest.mark.parametrize("url", ["postgresql://u@db/x", "sqlite:////a/b.db", "postgresql://postgres:@/x?host=/run"])
+@pytest.mark.parametrize("url", ["postgresql://u@db/x", "sqlite:////a@b:c.db", "postgresql://postgres:@/x?host=/run"])
 def test_a_url_without_a_secret_is_shown_as_it_is(url: str) -> None:
     assert redacted(url) == url
 

@@ -133,6 +133,20 @@ def test_the_watching_thread_demotes_on_time_while_the_store_hangs(hanging: Hang
         lease.check()
 
 
+def test_without_a_thread_to_be_had_the_watching_one_demotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full pids cgroup: what would have stopped Spark cannot be started, and the lease is lost all the same."""
+    from spark_lease.config import configure
+    from spark_lease.guard import Guard
+
+    guard = Guard(configure(name="n", enabled=False, on_lost="stop"))
+    with pytest.raises(LeaseLost), guard as lease:
+        ended = threading.Event()
+        monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no thread")))
+        lease.lose(Loss.ORPHANED)
+        ended.wait(10)
+        raise AssertionError("the block was not ended")
+
+
 def test_a_clean_stop_ends_both_threads_and_tells_nobody() -> None:
     from spark_lease.config import configure
     from spark_lease.lease import open_lease

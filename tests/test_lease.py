@@ -108,7 +108,7 @@ def test_a_contender_frozen_between_look_and_write_does_not_win(
 ) -> None:
     third = Contender(clock, master.store.peer(), "c")
     clock.advance(31)
-    standby.store.plan(meanwhile(third.lease.acquire), slow_request(60))
+    standby.store.plan(meanwhile(third.lease.acquire), slow_request(20))
     assert isinstance(standby.lease.try_acquire(), Held)
     assert master.record.holder == third.lease.holder
 
@@ -416,5 +416,6 @@ def test_unguarded_work_has_epoch_zero_and_is_never_lost(clock: VirtualClock) ->
     clock.advance(5)
     lease.renew()
     assert lease.check() == 0
-    assert lease.remaining() == 15.0
-    assert math.isfinite(lease.stop_by())
+    clock.advance(3600)  # a laptop slept, a debugger stood still: there is nothing to be lost
+    assert lease.check() == 0
+    assert lease.remaining() == math.inf

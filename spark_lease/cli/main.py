@@ -107,7 +107,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     module, _, function = _COMMANDS[arguments.command][1].partition(":")
     try:
         code: int = getattr(importlib.import_module(module), function)(arguments)
-        sys.stdout.flush()
         return code
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)

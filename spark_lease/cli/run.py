@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ..errors import ConfigError
-from ..outcome import Outcome, refused
+from ..outcome import Outcome, announce, refused
 from ..runner import run as run_command
 from .settings import need_name, resolved
 
@@ -21,5 +21,5 @@ def run(arguments: argparse.Namespace) -> int:
         outcome = refused(config, error)
     if outcome.reason:
         print(f"spark-lease: {outcome.reason}", file=sys.stderr)
-    print(outcome, flush=True)
+    announce(outcome)
     return outcome.exit_code

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from ..config import ENV, SPARK, Layer, camel, from_spark, has_password
 from ..errors import ConfigError, SparkLeaseError
-from ..outcome import refused
+from ..outcome import announce, refused
 from ..processes import add_mark
 from .settings import flags, need_name, resolved
 
@@ -34,11 +35,11 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
             need_name(config.name)
         refuse_cluster_mode(options)
         command, environ = find_spark_submit()
+        settings = as_conf(flags(arguments), environ)
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
-        print(refused(config, error), flush=True)
+        announce(refused(config, error))
         return error.exit_code
-    settings = as_conf(flags(arguments), environ)
     # The launcher is what Spark runs, the script is what people look for in the UI.
     named = "--name" in options or "spark.app.name" in conf_of(options)
     name = [] if named else ["--name", Path(script).name]
@@ -70,10 +71,12 @@ def as_conf(layer: Layer, environ: dict[str, str]) -> list[str]:
     """The flags as spark.lease.* keys, the last being the strongest; a password goes the way nobody can look."""
     options: list[str] = []
     for key, (_, value) in layer.values.items():
+        if key == "url" and (password := urlsplit(str(value)).password):
+            environ[ENV + "PASSWORD"] = unquote(password)
+            value = str(value).replace(f":{password}@", "@")
         if key == "url" and has_password(str(value)):
-            environ[ENV + "URL"] = str(value)
-        else:
-            options += ["--conf", f"{SPARK}{camel(key)}={value}"]
+            raise ConfigError("url", "carries a password as a parameter: use SPARK_LEASE_PASSWORD or PGPASSWORD")
+        options += ["--conf", f"{SPARK}{camel(key)}={value}"]
     return options
 
 

@@ -21,10 +21,10 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from ..clock import BootClock, Clock, wall_time
 from ..config import Config, redacted
-from ..errors import RecordUnreadable, StoreError
+from ..errors import ConfigError, RecordUnreadable, SparkLeaseError, StoreError
 from ..record import MAX_NAME, LeaseRecord, Observed
 from . import sql_schema
-from .sql_engine import CutOff, backend_of, make_engine
+from .sql_engine import CutOff, backend_of, code_of, make_engine
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +38,11 @@ class SqlStore:
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
         self._config, self._clock = config, clock or BootClock()
-        self._engine = make_engine(config)
+        self._cut_off = CutOff(config.attempt_timeout, self._clock)
+        self._engine = make_engine(config, opened=self._opened)
         self._table = sql_schema.lease_table(config.table)
         self._sql = _statements(self._engine, self._table)
         self._prepared = _prepared(self._sql) if self._engine.driver == "psycopg2" else {}
-        self._cut_off = CutOff(config.attempt_timeout, self._clock)
         self._connection: Any = None
         self._cursor: Any = None
         self._table_seen = False
@@ -52,6 +52,8 @@ class SqlStore:
         return Observed(None, 0.0) if row is None else self._observed(name, *row)
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        if old is None:
+            self._make_or_refuse_table()  # once in the life of a lease: a table without its unique key has two masters
         what = "insert" if old is None else "write" if new.holder else "clear"
         values = {"name": name, "holder": new.holder, "epoch": new.epoch, "duration": round(new.duration * 1000)}
         if old is not None:
@@ -72,6 +74,8 @@ class SqlStore:
             return sql_schema.complete(self._engine, self._table)
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
+        finally:
+            self._cut_off.disarm()
 
     def init_statements(self) -> Mapping[str, Sequence[str]]:
         """What `init` would run on a new table, and on one that ActiveMQ made. Asks no database."""
@@ -93,9 +97,9 @@ class SqlStore:
         """Run one statement. A table that is missing at first sight may be made; one that vanishes later is a loss."""
         try:
             return self._run(what, values)
-        except self._driver_error as error:
+        except (SQLAlchemyError, self._driver_error) as error:
             self._drop_connection()
-            if getattr(error, "pgcode", None) in _NOT_KEPT:
+            if code_of(error) in _NOT_KEPT:
                 self._prepared = {}  # a pooler hands every statement to another session
             if not backend_of(self._engine).is_about_shape(error):
                 raise self._store_error(error) from error
@@ -106,12 +110,12 @@ class SqlStore:
         return self._rows(what, values)
 
     def _run(self, what: str, values: Mapping[str, object]) -> list[Any]:
-        if self._cursor is None:
-            self._connect()
-        prepared = self._prepared.get(what)
-        if self._fd is not None:
-            self._cut_off.arm(self._fd)
         try:
+            if self._cursor is None:
+                self._connect()
+            prepared = self._prepared.get(what)
+            if self._fd is not None:
+                self._cut_off.arm(self._fd)
             self._cursor.execute(prepared.execute if prepared else self._sql[what], values)
             rows: list[Any] = self._cursor.fetchall()
         finally:
@@ -128,6 +132,11 @@ class SqlStore:
             self._cursor.execute(each.prepare)
         if self._config.max_allowable_diff_from_db_time:
             self._warn_of_clock_difference()
+
+    def _opened(self, connection: Any) -> None:
+        """Everything that is asked from now on until the connection is of use has to end in time as well."""
+        if hasattr(connection, "fileno"):
+            self._cut_off.arm(connection.fileno())
 
     def _drop_connection(self) -> None:
         connection, self._connection, self._cursor = self._connection, None, None
@@ -150,6 +159,8 @@ class SqlStore:
                 sql_schema.refuse_incomplete(self._engine, self._table)
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
+        finally:
+            self._cut_off.disarm()
 
     def _observed(
         self, name: str, holder: object, time: object, epoch: object, duration: object, left: object
@@ -173,9 +184,11 @@ class SqlStore:
         expires_in = left / 1000 if isinstance(left, int) else 0.0
         return Observed(LeaseRecord(holder, epoch, (duration or 0) / 1000, time), expires_in)
 
-    def _store_error(self, error: Exception) -> StoreError:
+    def _store_error(self, error: Exception) -> SparkLeaseError:
         said = " ".join(str(getattr(error, "orig", None) or error).split())
         secret = self._engine.url.password
+        if "file is not a database" in said:
+            return ConfigError("url", f"{self.where} is a file of another kind: name another")
         return StoreError(self.where, said.replace(str(secret), "***") if secret else said)
 
 

@@ -11,7 +11,7 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,12 @@ class Backend:
     shape_texts: tuple[str, ...]
 
     def is_about_shape(self, error: BaseException) -> bool:
-        code = getattr(error, "pgcode", None)
-        return code in self.shape_codes or any(text in str(error) for text in self.shape_texts)
+        return code_of(error) in self.shape_codes or any(text in str(error) for text in self.shape_texts)
+
+
+def code_of(error: BaseException) -> str | None:
+    """SQLSTATE, as psycopg2 and psycopg call it."""
+    return getattr(error, "pgcode", None) or getattr(error, "sqlstate", None)
 
 
 BACKENDS: Mapping[str, Backend] = {
@@ -55,10 +59,11 @@ BACKENDS: Mapping[str, Backend] = {
 }
 
 
-def make_engine(config: Config) -> Engine:
+def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
     """An Engine for `config.url` with no connection yet: autocommit, no pool, all timeouts from `attempt_timeout`.
 
-    Raises ConfigError for a URL that cannot be used.
+    `opened` gets each connection of the driver before anything is asked of it. Raises ConfigError for a URL that
+    cannot be used.
     """
     url = _usable(config)
     timeouts = _sqlite_timeouts if url.get_backend_name() == "sqlite" else _postgres_timeouts
@@ -69,6 +74,13 @@ def make_engine(config: Config) -> Engine:
         connect_args=timeouts(config),
         paramstyle="named" if url.get_backend_name() == "sqlite" else "pyformat",
     )
+
+    @event.listens_for(engine, "do_connect")
+    def connect(dialect: Any, _record: object, words: Any, keywords: Any) -> Any:
+        connection = dialect.connect(*words, **keywords)
+        opened(connection)
+        return connection
+
     if url.get_backend_name() == "postgresql":
 
         @event.listens_for(engine, "connect")
@@ -104,9 +116,15 @@ def _sqlite_file(url: URL, config: Config) -> URL:
     file = Path(url.database).expanduser().absolute()
     if config.create_table == "false" and not file.exists():
         raise ConfigError("url", f"{file} does not exist: run spark-lease init")
-    if str(url) == default_url():
-        file.parent.mkdir(parents=True, exist_ok=True)
-    if not file.parent.is_dir():
+    if "." in config.table:
+        raise ConfigError("table", f"{config.table}: SQLite has no schemas")
+    try:
+        if str(url) == default_url():
+            file.parent.mkdir(parents=True, exist_ok=True)
+        there = file.parent.is_dir()
+    except OSError as error:
+        raise ConfigError("url", f"{file}: {error.strerror}") from error
+    if not there:
         raise ConfigError("url", f"the folder {file.parent} does not exist: create it")
     return url.set(database=str(file))
 
@@ -159,25 +177,32 @@ class CutOff:
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="spark_lease cut-off", daemon=True)
             self._thread.start()
+        self.disarm()
         with self._lock:
-            self._armed = (fd, self._clock.now() + self._timeout)
+            # A descriptor of our own: the driver may close its own under us, and its number be given to somebody else.
+            self._armed = (os.dup(fd), self._clock.now() + self._timeout)
 
     def disarm(self) -> None:
-        """The request has ended; its descriptor is not touched any more."""
+        """The request has ended."""
         with self._lock:
-            self._armed = None
+            if self._armed:
+                os.close(self._armed[0])
+                self._armed = None
 
     def close(self) -> None:
+        """Cut off what is still under way: whoever closes the connection would wait for it."""
         self._closed.set()
+        with self._lock:
+            self._cut()
 
     def _loop(self) -> None:
         while not self._clock.wait(self._closed, self._timeout / 10):
             with self._lock:
                 if self._armed and self._clock.now() >= self._armed[1]:
-                    _shut_down(self._armed[0])
-                    self._armed = None
+                    self._cut()
 
-
-def _shut_down(fd: int) -> None:
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as duplicate:
-        duplicate.shutdown(socket.SHUT_RDWR)
+    def _cut(self) -> None:
+        if self._armed:
+            with contextlib.suppress(OSError), socket.socket(fileno=self._armed[0]) as duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
+            self._armed = None

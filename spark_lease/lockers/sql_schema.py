@@ -7,8 +7,9 @@ Ours are added to a table that a broker made, never the other way round, and no 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, inspect, text
+from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, UniqueConstraint, inspect, text
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -17,6 +18,7 @@ from ..record import MAX_NAME
 
 ACTIVEMQ_COLUMNS = ("id", "time", "broker_name")
 OUR_COLUMNS = ("name", "epoch", "duration")
+UNIQUE = "name (unique)"
 
 
 def lease_table(dotted: str) -> Table:
@@ -31,35 +33,40 @@ def lease_table(dotted: str) -> Table:
         Column("name", String(MAX_NAME)),
         Column("epoch", BigInteger, nullable=False, server_default=text("0")),
         Column("duration", BigInteger),
-        Index(f"{name}_name", "name", unique=True),
+        UniqueConstraint("name", name=f"{name}_name"),
         schema=schema or None,
     )
 
 
 def creation(engine: Engine, table: Table) -> Sequence[str]:
-    """The statements that make the table and its index where they are missing, for this database."""
-    index = next(iter(table.indexes))
-    statements = (CreateTable(table, if_not_exists=True), CreateIndex(index, if_not_exists=True))
-    return [" ".join(str(each.compile(dialect=engine.dialect)).split()) for each in statements]
+    """The one statement that makes the table where it is missing, for this database."""
+    return [" ".join(str(CreateTable(table, if_not_exists=True).compile(dialect=engine.dialect)).split())]
 
 
 def addition(engine: Engine, table: Table, missing: Sequence[str]) -> Sequence[str]:
-    """The statements that add our columns to a table that ActiveMQ made."""
+    """The statements that add what is missing of ours to a table that ActiveMQ made."""
     quote = engine.dialect.identifier_preparer.format_table(table)
-    columns = [CreateTable(table).columns[list(table.c.keys()).index(key)] for key in missing]
+    columns = [CreateTable(table).columns[list(table.c.keys()).index(key)] for key in missing if key != UNIQUE]
     added = [f"ALTER TABLE {quote} ADD COLUMN {each.compile(dialect=engine.dialect)}" for each in columns]
-    return [" ".join(each.split()) for each in added] + list(creation(engine, table)[1:])
+    index = CreateIndex(Index(f"{table.name}_name", table.c.name, unique=True), if_not_exists=True)
+    return [" ".join(each.split()) for each in [*added, str(index.compile(dialect=engine.dialect))]]
 
 
 def missing_columns(engine: Engine, table: Table) -> Sequence[str] | None:
-    """The columns that the table in the database lacks; None if there is no such table."""
+    """The columns that the table in the database lacks, and `UNIQUE`; None if there is no such table."""
+    where: dict[str, Any] = {"table_name": table.name, "schema": table.schema}
     try:
-        there = {column["name"].lower() for column in inspect(engine).get_columns(table.name, schema=table.schema)}
+        seen = inspect(engine)
+        there = {column["name"].lower() for column in seen.get_columns(**where)}
+        unique: list[Any] = [each["column_names"] for each in seen.get_unique_constraints(**where)]
+        unique += [each["column_names"] for each in seen.get_indexes(**where) if each["unique"]]
     except NoSuchTableError:
         return None
     if not there:  # SQLite: it was made between two questions of the inspection
         return None
-    return [column for column in (*ACTIVEMQ_COLUMNS, *OUR_COLUMNS) if column not in there]
+    # Without it two contenders insert a row each, and both are master.
+    there |= {UNIQUE} if ["name"] in [[str(column).lower() for column in key] for key in unique] else set()
+    return [each for each in (*ACTIVEMQ_COLUMNS, *OUR_COLUMNS, UNIQUE) if each not in there]
 
 
 def refuse_foreign(table: Table, missing: Sequence[str]) -> None:
@@ -104,4 +111,4 @@ def refuse_incomplete(engine: Engine, table: Table) -> None:
         raise ConfigError("table", f"{table.fullname} does not exist: run spark-lease init, or set create_table = true")
     refuse_foreign(table, missing)
     if missing:
-        raise ConfigError("table", f"{table.fullname} lacks the columns {', '.join(missing)}: run spark-lease init")
+        raise ConfigError("table", f"{table.fullname} lacks {', '.join(missing)}: run spark-lease init")

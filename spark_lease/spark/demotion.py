@@ -7,6 +7,7 @@ of its own, because a JVM that is frozen makes it hang for ever.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..clock import Clock
-from ..processes import Process, add_mark, kill, marked, tree
+from ..processes import Process, add_mark, kill, look, marked, tree
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +45,18 @@ def _context_class() -> Any:
     return getattr(sys.modules.get("pyspark"), "SparkContext", None)
 
 
-def jvm_pid(parent: int) -> int | None:
-    """The driver's JVM: `parent` under spark-submit, else our child; None if there is none."""
+def submitting_jvm() -> int:
+    """The JVM of spark-submit, which started this Python or its wrapper; 0 if there is none among our ancestors."""
+    ancestor = look(os.getppid())
+    while ancestor and ancestor.name != "java":
+        ancestor = look(ancestor.parent)
+    return ancestor.pid if ancestor else 0
+
+
+def jvm_pid(submitter: int) -> int | None:
+    """The driver's JVM: `submitter` under spark-submit, else our child; None if there is none."""
     if under_spark_submit():
-        return parent
+        return submitter or None
     process = gateway_process()
     return None if process is None else int(process.pid)
 
@@ -57,10 +66,11 @@ def gateway_process() -> Any:
     return getattr(getattr(_context_class(), "_gateway", None), "proc", None)
 
 
-def jvm_is_gone(parent: int) -> str:
+def jvm_is_gone(submitter: int) -> str:
     """Why there is no JVM any more, in words; empty if it lives, or if there never was one."""
     if under_spark_submit():
-        return "" if os.getppid() == parent else f"spark-submit (pid {parent}) is gone"
+        jvm = look(submitter)
+        return "" if jvm and jvm.name == "java" else f"spark-submit (pid {submitter}) is gone"
     process = gateway_process()
     return "" if process is None or process.poll() is None else f"the JVM (pid {process.pid}) ended"
 
@@ -81,11 +91,13 @@ def is_busy() -> bool:
 class Spark:
     """The Spark work of this driver, from the moment the guard is entered. Knows whether it is over."""
 
-    def __init__(self, *, clock: Clock, parent: int, mark: str = "") -> None:
-        """`parent` is that of this process at the start; `mark` is given if the JVM was started with it."""
-        self._clock, self._parent = clock, parent
+    def __init__(self, *, clock: Clock, submitter: int, mark: str = "") -> None:
+        """`submitter` is the JVM that started this process, or 0; `mark` is given if the JVM was started with it."""
+        self._clock, self._submitter = clock, submitter
         # A JVM that is there already and has no mark of ours: only stop() can prove that its workers are gone.
-        self._mark_is_proof = sys.platform == "linux" and (bool(mark) or jvm_pid(parent) is None)
+        self._mark_is_proof = sys.platform == "linux" and (
+            bool(mark) or (not under_spark_submit() and jvm_pid(0) is None)
+        )
         self._mark = mark or mark_of_this_process()
         self._over, self._closed = threading.Event(), threading.Event()
         self._proven = True
@@ -117,7 +129,8 @@ class Spark:
     def _begin(self, target: Callable[[], None]) -> None:
         if not self._begun:
             self._begun = True
-            threading.Thread(target=target, name="stop Spark", daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # no thread to be had: then it is not stopped but killed
+                threading.Thread(target=target, name="stop Spark", daemon=True).start()
 
     def _quiesce(self, left: threading.Event) -> None:
         try:
@@ -125,7 +138,7 @@ class Spark:
         except Exception as error:  # Py4J raises anything; a Spark that cannot be asked has to be stopped
             log.debug("cannot ask Spark what it does: %s", error)
             busy = True
-        if busy or jvm_is_gone(self._parent):
+        if busy or jvm_is_gone(self._submitter):
             self._stop(left)
         else:
             self._over.set()
@@ -138,9 +151,11 @@ class Spark:
 
     def _stop_once(self) -> None:
         context = spark_context()
-        if context is None and self._proven and not jvm_is_gone(self._parent):
+        if context is None and self._proven and not jvm_is_gone(self._submitter):
             self._over.set()
         elif context is not None:
+            # Executors of their own live elsewhere: no mark on this machine proves that they have ended.
+            self._mark_is_proof &= str(context.master).startswith("local")
             self._proven = stopped(context)
 
     def _nobody_is_left(self) -> bool:
@@ -148,7 +163,7 @@ class Spark:
         return self._mark_is_proof and not marked(self._mark) and not marked(self._mark)
 
     def _others(self) -> list[Process]:
-        jvm = jvm_pid(self._parent)
+        jvm = jvm_pid(self._submitter)
         found = {each.pid: each for each in [*(tree(jvm) if jvm else []), *tree(os.getpid()), *marked(self._mark)]}
         found.pop(os.getpid(), None)
         return list(found.values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -16,49 +17,67 @@ from pathlib import Path
 def main() -> int:
     import logging
 
-    from spark_lease.config import announcement, from_arguments
+    from spark_lease.config import Config, announcement, from_arguments
     from spark_lease.errors import LeaseLost, SparkLeaseError
     from spark_lease.guard import INTERRUPTED, Guard, load_config
-    from spark_lease.outcome import Outcome, ended, refused
+    from spark_lease.lease import Lease
+    from spark_lease.outcome import Outcome, announce, ended, refused
     from spark_lease.processes import MARK
 
     logging.basicConfig(format="%(asctime)s spark-lease %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("spark_lease").setLevel(logging.INFO)
     sys.argv = sys.argv[1:]
-    script = sys.argv[0]
-    sys.path[0] = str(Path(script).absolute().parent)
+    sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
 
-    config, guard = None, None
-    lease = None
+    config: Config | None = None
+    lease: Lease | None = None
+
+    def last_words(lost: LeaseLost) -> str:
+        return str(refused(config, lost, lease))
+
+    def stopped(code: int) -> Outcome:
+        name = config.name if config else ""
+        return ended(lease, code, interrupted=True) if lease else Outcome(name, "interrupted", code)
+
     try:
         config = load_config(from_arguments({}))
-
-        def last_words(lost: LeaseLost) -> str:
-            return str(refused(config, lost, lease))
-
         guard = Guard(config, mark=os.environ.get(MARK, "").rpartition(":")[2], last_words=last_words)
-        with guard as lease:
-            os.environ.update(announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch))
-            runpy.run_path(script, run_name="__main__")
-        outcome = ended(lease, 0)
+        try:
+            with guard as lease:
+                os.environ.update(announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch))
+                if code := run_script(sys.argv[0]):
+                    raise SystemExit(code)  # the guard has to know that it failed
+            outcome = ended(lease, 0)
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else 1
+            outcome = ended(lease, code) if lease and not guard.signalled else stopped(code)
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
         outcome = refused(config, error, lease)
+    except KeyboardInterrupt:
+        outcome = stopped(INTERRUPTED)
+    announce(outcome)
+    return outcome.exit_code
+
+
+def run_script(script: str) -> int:
+    """Be the script until it and its threads have ended; the exit code that Python itself would end with."""
+    code = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
     except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
         if exit.code is not None and not isinstance(exit.code, int):
             print(exit.code, file=sys.stderr)
-        code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
-        signalled = guard is not None and guard.signalled
-        name = config.name if config else ""
-        outcome = ended(lease, code, interrupted=signalled) if lease else Outcome(name, "interrupted", code)
-    except BaseException as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         traceback.print_exc()
-        interrupted = isinstance(error, KeyboardInterrupt)
-        code = INTERRUPTED if interrupted else 1
-        name = config.name if config else ""
-        outcome = ended(lease, code, interrupted=interrupted) if lease else Outcome(name, "interrupted", code)
-    print(outcome, flush=True)
-    return outcome.exit_code
+        code = 1
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    return code
 
 
 if __name__ == "__main__":

@@ -7,16 +7,15 @@ from ..keepalive import VitalSign
 from .demotion import jvm_is_gone, under_spark_submit
 
 
-def vital_signs(parent: int) -> list[VitalSign]:
-    """The signs to watch in this process, whose parent was `parent` when it was guarded.
+def vital_signs(submitter: int) -> list[VitalSign]:
+    """The signs to watch in this process; `submitter` is the JVM of spark-submit that started it, or 0.
 
-    Under spark-submit the parent is the JVM: once it was killed, by Airflow's on_kill for instance, Python lives on
-    and nobody waits for it any more.
+    Once that was killed, by Airflow's on_kill for instance, Python lives on and nobody waits for it any more.
     """
     reason = Loss.ORPHANED if under_spark_submit() else Loss.SPARK_GONE
 
     def jvm_lives() -> tuple[Loss, str] | None:
-        words = jvm_is_gone(parent)
+        words = jvm_is_gone(submitter)
         return (reason, words) if words else None
 
     return [jvm_lives]

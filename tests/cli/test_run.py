@@ -204,6 +204,40 @@ def test_loss_ends_the_whole_group_before_another_may_start(
     assert last_line(done)["epoch"] == 2
 
 
+def test_ctrl_z_does_not_suspend_the_guard_of_a_command_that_goes_on(url: str, start: Start, tmp_path: Path) -> None:
+    run = start("--url", url, "--lease-duration", "2", "--", "sh", "-c", f"touch {tmp_path}/up; exec sleep 60")
+    until((tmp_path / "up").exists)
+    run.send_signal(signal.SIGTSTP)
+    assert run.stderr is not None
+    assert any("is not suspended" in line for line in run.stderr)
+    found = processes()[run.pid]
+    assert found.state not in "Tt"
+
+
+@pytest.mark.parametrize("stdout", [">&-", "> /dev/full", "| true"])
+def test_a_broken_output_does_not_change_the_exit_code(url: str, stdout: str) -> None:
+    line = f"set -o pipefail; {COMMAND} run --lease n --url {url} -- sh -c 'sleep 0.3; exit 3' {stdout}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_script_that_cannot_be_run_is_a_sentence(url: str, tmp_path: Path) -> None:
+    (tmp_path / "script").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "script").chmod(0o755)
+    done = spark_lease("run", "--lease", "n", "--url", url, "--", str(tmp_path / "script"))
+    assert done.returncode == 126
+    assert "cannot be run: No such file or directory" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert row(url)[0] is None
+
+
+def test_many_orphans_leave_no_zombie(url: str) -> None:
+    orphans = "for i in 1 2 3 4 5; do (sleep 0.01 &) ; done; sleep 0.5; ps -o stat= --ppid $PPID | grep -c Z"
+    done = spark_lease("run", "--lease", "n", "--url", url, "--", "sh", "-c", orphans)
+    assert done.stdout.splitlines()[0] == "0"
+
+
 def test_a_terminal_is_not_read_from_the_background(url: str) -> None:
     import pty
 
@@ -219,4 +253,4 @@ def test_a_lease_that_the_parent_holds_is_not_waited_for(url: str) -> None:
     script = f"from spark_lease import hold_lease\nwith hold_lease('n', url={url!r}): pass"
     done = spark_lease("run", "--lease", "n", "--url", url, "--", sys.executable, "-c", script)
     assert done.returncode == 1
-    assert "is held already by what started this process: guard it once" in done.stderr
+    assert "is held already by this process or what started it: guard it once" in done.stderr

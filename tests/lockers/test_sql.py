@@ -135,7 +135,7 @@ def test_threads_that_make_the_table_at_once_both_succeed(open_store: Any) -> No
 def test_init_adds_our_columns_to_a_table_that_activemq_made(open_store: Any, config: Config, execute: Any) -> None:
     execute(f"CREATE TABLE {config.table}(ID BIGINT NOT NULL, TIME BIGINT, BROKER_NAME VARCHAR(250), PRIMARY KEY (ID))")
     execute(f"INSERT INTO {config.table}(ID) VALUES (1)")
-    with pytest.raises(ConfigError, match="lacks the columns name, epoch, duration: run spark-lease init"):
+    with pytest.raises(ConfigError, match=r"lacks name, epoch, duration, name \(unique\): run spark-lease init"):
         open_store().read("n")
     store = open_store()
     assert store.init()
@@ -143,6 +143,44 @@ def test_init_adds_our_columns_to_a_table_that_activemq_made(open_store: Any, co
     assert store.swap("n", None, taken(None, holder="me", duration=30.0)) is not None
     assert execute(f"SELECT ID, BROKER_NAME, EPOCH FROM {config.table} ORDER BY ID") == [(1, None, 0), (2, "me", 1)]
     execute(f"UPDATE {config.table} SET BROKER_NAME='b', TIME=1 WHERE (TIME IS NULL OR TIME < 5) AND ID = 1")
+
+
+def test_a_table_where_a_name_may_stand_twice_is_refused(open_store: Any, config: Config, execute: Any) -> None:
+    """Two contenders would insert a row each, and both be master."""
+    columns = "ID BIGINT PRIMARY KEY, TIME BIGINT, BROKER_NAME VARCHAR(250), NAME VARCHAR(250)"
+    execute(f"CREATE TABLE {config.table}({columns}, EPOCH BIGINT DEFAULT 0 NOT NULL, DURATION BIGINT)")
+    store = open_store()
+    with pytest.raises(ConfigError, match=r"lacks name \(unique\): run spark-lease init"):
+        store.swap("n", None, taken(None, holder="me", duration=30.0))
+    assert len(store.init()) == 1
+    assert store.swap("n", None, taken(None, holder="me", duration=30.0)) is not None
+
+
+def test_two_leases_that_are_first_taken_at_once_are_both_taken(open_store: Any, config: Config) -> None:
+    """They compute the same ID. The slower one is told "no" and asks again, and does not take that for a master."""
+    from spark_lease.lease import RecordLocker
+    from spark_lease.lockers.base import Grant
+    from spark_lease.testing import VirtualClock
+
+    class Beaten(SqlStore):
+        def swap(self, name: str, old: Any, new: Any) -> Any:
+            if not self.beaten:
+                self.beaten = True
+                return None
+            return super().swap(name, old, new)
+
+        beaten = False
+
+    store = Beaten(config)
+    locker = RecordLocker(store, name="n", holder="me", duration=30.0, clock=VirtualClock())
+    assert locker.try_acquire() == Grant(1)
+    store.close()
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.db").write_text("this is a letter, and not a database, and it is long enough to be seen as one" * 9)
+    with pytest.raises(ConfigError, match="is a file of another kind"):
+        SqlStore(configure(name="n", url=f"sqlite:///{tmp_path}/x.db")).read("n")
 
 
 def test_a_table_of_somebody_elses_is_refused_and_left_alone(open_store: Any, config: Config, execute: Any) -> None:
@@ -212,6 +250,7 @@ def test_ddl_for_a_dba_asks_no_database() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
+        ("postgresql//u:hunter2@db/x", "is not a URL like"),
         ("postgresql://db:port/x", "is not a URL like"),
         ("nonsense", "is not a URL like"),
         ("oracle://db/x", "no lock store that is known here"),

@@ -60,6 +60,29 @@ def test_a_connection_that_cannot_be_made_raises_in_time(proxy: Proxy, table: st
     store.close()
 
 
+@pytest.mark.parametrize("moment", ["SET statement_timeout", "pg_catalog.version", "PREPARE"])
+def test_a_server_that_freezes_while_a_connection_is_opened_raises_in_time(
+    proxy: Proxy, table: str, moment: str
+) -> None:
+    proxy.stall_at(moment.encode())
+    store = SqlStore(limits(proxy.url, table))
+    assert took(lambda: store.read("n")) < 2 * LIMIT + 0.5
+    assert proxy.mode == "stalled"
+    store.close()
+
+
+def test_closing_does_not_wait_for_a_request_that_hangs(lease: Lease, proxy: Proxy) -> None:
+    proxy.stall()
+    hanging = threading.Thread(target=took, args=(lease.renew,))
+    hanging.start()
+    time.sleep(LIMIT / 2)  # nothing to wait for: it is to be in the middle of its request
+    start = time.monotonic()
+    lease.close()
+    assert time.monotonic() - start < LIMIT / 2
+    hanging.join(5)
+    assert not hanging.is_alive()
+
+
 def test_a_lost_answer_is_adopted_for_real(lease: Lease, proxy: Proxy) -> None:
     left = lease.remaining()
     proxy.swallow_answers()

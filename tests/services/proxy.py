@@ -23,13 +23,17 @@ class Proxy:
         self._open = threading.Event()
         self._open.set()
         self._sockets: list[socket.socket] = []
-        self.mode = "open"
+        self.mode, self._stall_at = "open", b""
         self.url = f"postgresql://{parts.username}@127.0.0.1:{self._door.getsockname()[1]}{parts.path}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stall(self) -> None:
         self.mode = "stalled"
         self._open.clear()
+
+    def stall_at(self, words: bytes) -> None:
+        """Stall as soon as a request has `words` in it."""
+        self._stall_at = words
 
     def swallow_answers(self) -> None:
         self.mode = "deaf"
@@ -64,6 +68,9 @@ class Proxy:
     def _forward(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                if self._stall_at and self._stall_at in data:
+                    self._stall_at = b""
+                    self.stall()
                 self._open.wait()
                 if not (answers and self.mode == "deaf"):
                     sink.sendall(data)

@@ -98,6 +98,7 @@ def test_a_script_finds_what_it_finds_under_plain_spark_submit(tmp_path: Path, u
         ("sys.exit('gave up')", 1, "failed"),
         ("raise ValueError('a bug')", 1, "failed"),
         ("raise SystemExit(99)", 99, "failed"),
+        ("from spark_lease import StoreError\nraise StoreError('mine', 'is down')", 1, "failed"),
     ],
 )
 def test_a_scripts_end_is_the_exit_code(
@@ -186,6 +187,50 @@ def test_a_driver_whose_spark_submit_was_killed_ends_by_itself(
     until((driver.folder / "ended").exists, timeout=5)
     until(lambda: not driver.leftovers(), timeout=6)
     assert row(url, table)[0] is not None  # it could not be certain of the workers: the lease runs out
+
+
+def test_a_scripts_threads_are_part_of_it(submit: Callable[..., Driver], url: str, table: str) -> None:
+    """Plain Python waits for them as well, and they may write."""
+    driver = submit(
+        """
+        def late():
+            time.sleep(1.5)
+            say(f"thread ends, {os.environ['SPARK_LEASE_EPOCH']} held by {row()}")
+        def row():
+            import sqlite3
+            with sqlite3.connect(os.environ["TEST_URL"].removeprefix("sqlite:///")) as connection:
+                return connection.execute(f"SELECT broker_name FROM {os.environ['TEST_TABLE']}").fetchone()[0]
+        threading.Thread(target=late).start()
+        say("script ends")
+        """
+    )
+    assert driver.end(60) == 0
+    said = driver.log.read_text()
+    assert said.index("script ends") < said.index("thread ends, 1 held by ") < said.index("released, epoch 1")
+    assert "held by None" not in said
+    assert row(url, table) == (None, 1)
+
+
+@pytest.mark.postgres
+def test_a_submission_that_has_to_be_killed_still_says_so(submit: Callable[..., Driver], proxy: Proxy) -> None:
+    driver = submit(
+        """
+        say("up")
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                pass
+        """,
+        store=proxy.url,
+    )
+    driver.until("up")
+    driver.tree()
+    proxy.stall()
+    driver.end()
+    assert outcome(driver)["outcome"] == "lost"
+    assert "killing all that is left" in driver.log.read_text()
+    until(lambda: not driver.leftovers(), timeout=5)
 
 
 def test_a_standby_whose_spark_submit_was_killed_does_not_become_master(

@@ -1,0 +1,134 @@
+"""The guard in this process, where no Spark is needed; with Spark see tests/spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_lease import ConfigError, Lease, LeaseLost, Loss, current_lease, hold_lease, leased
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/lease.db"
+
+
+def test_a_block_holds_and_releases(url: str) -> None:
+    with hold_lease("n", url=url) as lease:
+        assert current_lease() is lease
+        assert lease.check() == 1
+    assert current_lease() is None
+    with pytest.raises(LeaseLost, match="released"):
+        lease.check()
+    with hold_lease("n", url=url) as again:
+        assert again.check() == 2
+
+
+def test_the_same_lease_is_not_waited_for_by_its_own_holder(url: str) -> None:
+    with hold_lease("n", url=url), pytest.raises(ConfigError, match="held already by this process"):
+        hold_lease("n", url=url)
+
+
+def test_a_block_is_entered_once(url: str) -> None:
+    guard = hold_lease("n", url=url)
+    with guard:
+        pass
+    with pytest.raises(ConfigError, match="take a new one for each block"):
+        guard.__enter__()
+
+
+def test_who_releases_inside_the_block_may_go_on_without_the_lease(url: str) -> None:
+    with hold_lease("n", url=url, lease_duration=3) as lease:
+        assert lease.release()
+        time.sleep(0.3)  # nothing to wait for: nobody is to interrupt this
+        with pytest.raises(LeaseLost):
+            lease.check()
+
+
+def test_a_signal_in_the_block_releases_and_exits(url: str) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as raised, hold_lease("n", url=url):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+    assert raised.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is handler
+    with hold_lease("n", url=url) as lease:
+        assert lease.check() == 2
+
+
+def test_ctrl_c_twice_still_releases(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = Lease.release
+
+    def impatient(self: Lease) -> bool:
+        monkeypatch.setattr(Lease, "release", release)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Lease, "release", impatient)
+    with pytest.raises(KeyboardInterrupt), hold_lease("n", url=url):
+        raise KeyboardInterrupt
+    with hold_lease("n", url=url) as lease:
+        assert lease.check() == 2
+
+
+def test_a_main_gets_its_lease_arguments_and_result(url: str) -> None:
+    @leased("n", url=url)
+    def main(day: str, *, lease: Lease) -> tuple[str, int]:
+        return day, lease.check()
+
+    @leased("n", url=url)
+    def plain(day: str) -> str:
+        return day
+
+    assert main("monday") == ("monday", 1)
+    assert plain("tuesday") == "tuesday"
+
+
+def test_a_mains_end_is_an_exit_code_and_its_own_errors_are_its_own(url: str) -> None:
+    def raising(error: BaseException, **settings: object) -> BaseException:
+        @leased("n", url=url, **settings)
+        def main() -> None:
+            raise error
+
+        with pytest.raises(BaseException) as raised:
+            main()
+        return raised.value
+
+    own = ConfigError("mine", "is odd")
+    assert raising(own) is own
+    assert raising(ValueError("x")).args == ("x",)
+    ended = raising(KeyboardInterrupt())
+    assert isinstance(ended, SystemExit)
+    assert ended.code == 130
+    refused = raising(ValueError("never"), stop_budget=99)
+    assert isinstance(refused, SystemExit)
+    assert refused.code == 78
+
+
+def test_a_lost_lease_surfaces_from_what_the_block_died_of(url: str) -> None:
+    with pytest.raises(LeaseLost) as raised, hold_lease("n", url=url, on_lost="stop") as lease:
+        lease.lose(Loss.TAKEN, "held by h")
+        raise ValueError("something broke because of it")
+    assert raised.value.reason is Loss.TAKEN
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_a_block_in_pure_python_is_interrupted(url: str) -> None:
+    with pytest.raises(LeaseLost), hold_lease("n", url=url, on_lost="stop") as lease:
+        lease.lose(Loss.ORPHANED)
+        time.sleep(30)
+        raise AssertionError("slept through it")  # pragma: no cover
+
+
+def test_a_main_that_runs_after_it_returned_is_refused() -> None:
+    async def coroutine() -> None: ...
+
+    def generator():  # type: ignore[no-untyped-def]
+        yield 1
+
+    for main in (coroutine, generator):
+        with pytest.raises(TypeError, match="use hold_lease inside it"):
+            leased("n")(main)

@@ -133,14 +133,17 @@ class _Run:
             # A group in the background that reads a terminal is stopped by it, and would hold the lease for ever.
             stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
         )
-        threading.Thread(target=self._await, args=(child.pid,), name="await command", daemon=True).start()
+        threading.Thread(target=self._await, args=(child,), name="await command", daemon=True).start()
         return child
 
-    def _await(self, pid: int) -> None:
+    def _await(self, child: subprocess.Popen[bytes]) -> None:
         """Say when the command has ended; bury on the way the orphans that came back to us."""
-        with contextlib.suppress(ChildProcessError):  # the main thread was quicker
-            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) and ended.si_pid != pid:
-                os.waitpid(ended.si_pid, 0)
+        if sys.platform == "linux":
+            with contextlib.suppress(ChildProcessError):  # the main thread was quicker
+                while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) and ended.si_pid != child.pid:
+                    os.waitpid(ended.si_pid, 0)
+        else:
+            child.wait()
         self._news.put(None)
 
     def _end(self, child: subprocess.Popen[bytes], number: int, stop_by: float) -> None:

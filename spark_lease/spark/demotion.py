@@ -144,7 +144,9 @@ class Spark:
             self._over.set()
 
     def _stop(self, left: threading.Event) -> None:
-        while not (self._over.is_set() and left.is_set()):
+        last = False
+        while not (last and self._over.is_set()):
+            last = left.is_set()  # looked at first: there is always a pass after the block was left
             self._stop_once()
             if self._clock.wait(self._closed, _STOP_AGAIN):
                 return
@@ -154,6 +156,7 @@ class Spark:
         if context is None and self._proven and not jvm_is_gone(self._submitter):
             self._over.set()
         elif context is not None:
+            self._over.clear()
             # Executors of their own live elsewhere: no mark on this machine proves that they have ended.
             self._mark_is_proof &= str(context.master).startswith("local")
             self._proven = stopped(context)

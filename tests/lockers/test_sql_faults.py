@@ -32,7 +32,7 @@ def limits(url: str, table: str, **settings: Any) -> Config:
 
 @pytest.fixture
 def lease(proxy: Proxy, table: str) -> Iterator[Lease]:
-    lease = open_lease(limits(proxy.url, table), BootClock())
+    lease = open_lease(limits(proxy.url, table, name=table), BootClock())
     lease.acquire()
     yield lease
     lease.close()
@@ -103,7 +103,7 @@ def test_a_connection_that_was_cut_is_opened_again(lease: Lease, proxy: Proxy) -
 
 
 def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: Lease, pg_url: str) -> None:
-    backend = backend_of("spark_lease n", pg_url)
+    backend = backend_of(f"spark_lease {lease.name}", pg_url)
     os.kill(backend, signal.SIGSTOP)
     try:
         assert took(lease.renew) < 2 * LIMIT + 0.5

@@ -19,10 +19,11 @@ import logging
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from .clock import BootClock, Clock
 from .config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
@@ -100,12 +101,27 @@ def leased(name: str | None = None, **settings: Any) -> Callable[[Callable[..., 
                 if on_lost != "exit" or error is own_error:
                     raise
                 log.error("%s", str(error) or "interrupted")
+                if isinstance(error, LeaseLost):
+                    end_process(error.exit_code)
                 code = exit_code_of(error, config) if isinstance(error, SparkLeaseError) else INTERRUPTED
                 raise SystemExit(code) from error
 
         return guarded
 
     return decorate
+
+
+def end_process(code: int) -> NoReturn:
+    """End a program whose lease is lost, here and now.
+
+    Python's own way out may hang for ever on a lock that a thread held when it was taken away, and nothing of ours
+    runs any more by then.
+    """
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def current_lease() -> Lease | None:
@@ -244,6 +260,12 @@ class Guard:
 
     def _on_lost(self, lost: LeaseLost) -> None:
         """Called by the watching thread, which must not be held up."""
+        if self.config.on_lost == "exit":
+            # The kernel's turn (SIGALRM) if _die never gets its own, because Python has begun to finish: halfway from
+            # stop_by to the moment when another may start.
+            margin = self.config.lease_duration - self.config.renew_deadline - self.config.stop_budget
+            left = self.lease.stop_by() - self._clock.now()
+            signal.setitimer(signal.ITIMER_REAL, max(left, 0.0) + margin / 2)
         self._spark.stop(self._left)
         if callable(self.config.on_lost):
             with contextlib.suppress(RuntimeError):

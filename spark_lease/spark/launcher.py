@@ -19,7 +19,7 @@ def main() -> int:
 
     from spark_lease.config import Config, announcement, from_arguments
     from spark_lease.errors import LeaseLost, SparkLeaseError
-    from spark_lease.guard import INTERRUPTED, Guard, load_config
+    from spark_lease.guard import INTERRUPTED, Guard, end_process, load_config
     from spark_lease.lease import Lease
     from spark_lease.outcome import Outcome, announce, ended, refused
     from spark_lease.processes import MARK
@@ -57,6 +57,8 @@ def main() -> int:
     except KeyboardInterrupt:
         outcome = stopped(INTERRUPTED)
     announce(outcome)
+    if outcome.outcome == "lost":
+        end_process(outcome.exit_code)
     return outcome.exit_code
 
 

@@ -199,7 +199,12 @@ class Drill:
             wrong.append(f"{other.name} did not finish, {_words_for(other.process.returncode)}: see {other.log}")
         if self.arguments.pause and not self.thawed_at:
             wrong.append(f"{victim.name} ended before it was thawed")
-        if self.arguments.pause and victim.process.returncode not in (75, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGALRM):
+        if self.arguments.pause and victim.process.returncode not in (
+            75,
+            -signal.SIGKILL,
+            -signal.SIGTERM,
+            128 + signal.SIGALRM,
+        ):
             wrong.append(f"{victim.name} should have ended by 75 or a signal: {_words_for(victim.process.returncode)}")
         return wrong
 

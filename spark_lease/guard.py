@@ -21,7 +21,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
@@ -129,10 +129,9 @@ def current_lease() -> Lease | None:
     return _held[-1] if _held else None
 
 
-def load_config(strongest: Layer, *, file: str | None = None, spark: Mapping[str, str] | None = None) -> Config:
+def load_config(strongest: Layer) -> Config:
     """The settings for a guard in this process, from all sources. Raises ConfigError."""
-    from_conf = from_spark(submitted_conf() if spark is None else spark)
-    config = resolve(strongest, from_conf, from_environment(), from_file(file)).config
+    config = resolve(strongest, from_spark(submitted_conf()), from_environment(), from_file()).config
     if not config.name:
         raise ConfigError("name", 'a lease needs a name: hold_lease("nightly-flights"), --lease or SPARK_LEASE_NAME')
     told = os.environ.get(ENV + "NAME") if ENV + "EPOCH" in os.environ else None

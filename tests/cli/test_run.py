@@ -19,6 +19,7 @@ import pytest
 from spark_lease.processes import kill, processes, tree
 from tests.cli.test_cli import COMMAND, last_line, spark_lease
 from tests.services.proxy import Proxy
+from tests.spark.drivers import until
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -42,14 +43,6 @@ def start() -> Iterator[Start]:
     for process in started:
         kill(tree(process.pid))
         process.communicate(timeout=10)
-
-
-def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
-    end = time.monotonic() + timeout
-    while not (found := condition()):
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.01)
-    return found
 
 
 def row(url: str) -> tuple[str | None, int, int]:

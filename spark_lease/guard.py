@@ -28,7 +28,7 @@ from typing import Any, NoReturn, TypeVar
 from .clock import BootClock, Clock
 from .config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
 from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
-from .keepalive import Keepalive
+from .keepalive import Keepalive, VitalSign
 from .lease import Lease, open_lease
 from .outcome import exit_code_of
 from .spark.conf import submitted_conf
@@ -172,7 +172,7 @@ class Guard:
             raise ConfigError("hold_lease", "has been left already: take a new one for each block")
         self._pid, self._thread = os.getpid(), threading.get_ident()
         submitter = submitting_jvm() if under_spark_submit() else 0
-        signs = vital_signs(submitter)
+        signs = [functools.partial(self._while_inside, sign) for sign in vital_signs(submitter)]
         self.lease = open_lease(self.config, self._clock)
         self._spark = Spark(clock=self._clock, submitter=submitter, mark=self._mark)
         self._keepalive = Keepalive(
@@ -249,6 +249,10 @@ class Guard:
         self._spark.close()
         self.lease.close()
         return lost
+
+    def _while_inside(self, sign: VitalSign) -> tuple[Loss, str] | None:
+        # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.
+        return None if self._left.is_set() else sign()
 
     def _loss(self) -> LeaseLost | None:
         try:

@@ -146,8 +146,11 @@ def test_a_standby_submission_waits_without_a_session_and_then_takes_over(
 def test_a_signal_to_the_whole_group_ends_and_releases(
     submit: Callable[..., Driver], url: str, table: str, number: int
 ) -> None:
-    """Ctrl-C at a terminal, or Airflow's BashOperator: JVM and Python get it at the same moment."""
-    driver = submit("write(session())")
+    """Ctrl-C at a terminal, or Airflow's BashOperator: JVM and Python get it at the same moment.
+
+    Python watches closely here, so that it certainly sees the JVM's end before that of the last worker.
+    """
+    driver = submit("import spark_lease.keepalive as it; it.WATCH_PERIOD = 0.002; write(session())")
     driver.until("writing")
     until(lambda: any(driver.folder.glob("task-0")))
     driver.tree()

@@ -27,6 +27,7 @@ from typing import Any, NoReturn, TypeVar
 
 from .clock import BootClock, Clock
 from .config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
+from .ending import end_hold
 from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
 from .keepalive import Keepalive, VitalSign
 from .lease import Lease, open_lease
@@ -187,6 +188,7 @@ class Guard:
         try:
             self.lease.acquire(still_wanted=still_wanted)
             self._keepalive.start()
+            self.lease.check()  # this thread may have stood still since the grant: then nothing begins
             _held.append(self.lease)
             log.info("%s: acquired, epoch %d, as %s", self.lease.name, self.lease.epoch, self.lease.holder)
             return self.lease
@@ -228,24 +230,19 @@ class Guard:
             pass
         if self.lease in _held:
             _held.remove(self.lease)
-        lost = self._loss()
-        until = self.lease.stop_by() if lost else self._clock.now() + self.config.stop_budget
-        if lost is None and (error is None or (isinstance(error, SystemExit) and not error.code)):
+        if self.lease.loss() is None and (error is None or (isinstance(error, SystemExit) and not error.code)):
             self._spark.quiesce(self._left)
         else:
             # A block that failed leaves nobody knowing what its tasks still do.
             self._spark.stop(self._left)
-        over = self._spark.wait_until_over(until)
-        if not over and self.config.on_lost == "exit":
-            self._spark.kill()
-            over = self._spark.wait_until_over(self._clock.now() + _DYING)
-        lost = lost or self._loss()
-        answered = self._keepalive.stop()
-        if lost is None and over and answered:
-            self.lease.give_back()
-        elif lost is None:
-            why = "the store hangs" if over else "it is not certain that Spark has ended"
-            log.error("%s: not released, it runs out: %s", self.lease.name, why)
+        lost = end_hold(
+            self.lease,
+            self._keepalive,
+            self._spark,
+            clock=self._clock,
+            stop_budget=self.config.stop_budget,
+            dying=_DYING if self.config.on_lost == "exit" else 0.0,
+        )
         self._spark.close()
         self.lease.close()
         return lost
@@ -253,13 +250,6 @@ class Guard:
     def _while_inside(self, sign: VitalSign) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.
         return None if self._left.is_set() else sign()
-
-    def _loss(self) -> LeaseLost | None:
-        try:
-            self.lease.check()
-        except LeaseLost as lost:
-            return None if lost.reason is Loss.RELEASED else lost
-        return None
 
     def _on_lost(self, lost: LeaseLost) -> None:
         """Called by the watching thread, which must not be held up."""
@@ -334,7 +324,7 @@ class Guard:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        if self.lease not in _held or self._loss() is None:
+        if self.lease not in _held or self.lease.loss() is None:
             self._signal = number
         if not self._left.is_set():
             raise _Ended

@@ -53,11 +53,7 @@ def watch_once(lease: Lease, vital_signs: Sequence[VitalSign] = ()) -> LeaseLost
         with contextlib.suppress(Exception):  # a sign that fails must not end the watch, which all else relies on
             if finding := sign():
                 lease.lose(*finding)
-    try:
-        lease.check()
-    except LeaseLost as lost:
-        return lost
-    return None
+    return lease.loss()
 
 
 class Keepalive:
@@ -71,12 +67,14 @@ class Keepalive:
         clock: Clock,
         on_lost: Callable[[LeaseLost], None],
         vital_signs: Sequence[VitalSign] = (),
+        thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
+        """`thread` is what makes one: a simulator has its own."""
         self._lease, self._config, self._clock = lease, config, clock
         self._on_lost, self._vital_signs = on_lost, vital_signs
         self._stop = threading.Event()
-        self._renewer = threading.Thread(target=self._renew, name=f"renew {lease.name}", daemon=True)
-        self._watcher = threading.Thread(target=self._watch, name=f"watch {lease.name}", daemon=True)
+        self._renewer = thread(target=self._renew, name=f"renew {lease.name}", daemon=True)
+        self._watcher = thread(target=self._watch, name=f"watch {lease.name}", daemon=True)
 
     def start(self) -> None:
         self._watcher.start()
@@ -99,6 +97,6 @@ class Keepalive:
         lost = None
         while lost is None and not self._clock.wait(self._stop, WATCH_PERIOD):
             lost = watch_once(self._lease, self._vital_signs)
-        if lost is not None and lost.reason is not Loss.RELEASED:
+        if lost is not None:
             self._on_lost(lost)
             log.error("%s", lost)  # act first, talk later: a log handler may block

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import math
 import os
 import queue
 import shutil
@@ -24,6 +25,7 @@ from types import FrameType
 
 from .clock import BootClock, Clock
 from .config import Config, announcement
+from .ending import end_hold
 from .errors import LeaseLost, SparkLeaseError
 from .keepalive import Keepalive
 from .lease import Lease, open_lease
@@ -103,9 +105,11 @@ class _Run:
         try:
             self._lease.acquire()
             self._keepalive.start()
+            self._lease.check()  # this thread may have stood still since the grant: then nothing begins
             self._waiting = False
         except BaseException:
             self._waiting = False
+            self._keepalive.stop()
             self._lease.give_back()  # a request whose answer was lost may have taken it
             raise
         log.info("%s: acquired, epoch %d, as %s", self._lease.name, self._lease.epoch, self._lease.holder)
@@ -115,11 +119,22 @@ class _Run:
             self._lease.give_back()
             return Outcome(self._lease.name, "failed", NOT_RUN, self._lease.epoch, self._lease.holder, str(error))
         news = self._news.get()
-        if isinstance(news, LeaseLost):
-            self._end(child, signal.SIGTERM, self._lease.stop_by())
-        else:
-            self._end(child, news or signal.SIGTERM, self._clock.now() + self._config.stop_budget)
-        return self._conclude(child, news)
+        work = _Command(child, self._clock)
+        work.signal(news if isinstance(news, int) else signal.SIGTERM)
+        lost = end_hold(
+            self._lease,
+            self._keepalive,
+            work,
+            clock=self._clock,
+            stop_budget=self._config.stop_budget,
+            dying=math.inf,  # whoever waits for us believes that the command has ended with us
+        )
+        if lost is not None:
+            return refused(self._config, lost, self._lease)
+        if isinstance(news, int):
+            return ended(self._lease, 128 + news, interrupted=True)
+        code = child.wait()
+        return ended(self._lease, code if code >= 0 else 128 - code)
 
     def _start(self) -> subprocess.Popen[bytes]:
         if sys.platform == "linux":
@@ -146,41 +161,36 @@ class _Run:
             child.wait()
         self._news.put(None)
 
-    def _end(self, child: subprocess.Popen[bytes], number: int, stop_by: float) -> None:
-        """End the command and all that it started: a signal first, SIGKILL at the instant `stop_by` at the latest."""
-        kill(self._descendants(child), number)
-        while not self._all_are_gone(child):
-            with contextlib.suppress(queue.Empty):
-                news = self._news.get(timeout=_LOOK_AGAIN)
-                if isinstance(news, LeaseLost):  # lost while we were ending it for another reason
-                    stop_by = min(stop_by, self._lease.stop_by())
-            if self._clock.now() >= stop_by:
-                kill(self._descendants(child))
 
-    def _descendants(self, child: subprocess.Popen[bytes]) -> list[Process]:
-        group = [each for each in processes().values() if each.group == child.pid and each.alive]
+class _Command:
+    """The command and all that it started. Implements `Work`."""
+
+    def __init__(self, child: subprocess.Popen[bytes], clock: Clock) -> None:
+        self._child, self._clock = child, clock
+
+    def wait_until_over(self, until: float) -> bool:
+        while not (gone := self._all_are_gone()) and (left := until - self._clock.now()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(min(left, _LOOK_AGAIN))
+        return gone
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        kill(self._descendants(), number)
+
+    def _descendants(self) -> list[Process]:
+        group = [each for each in processes().values() if each.group == self._child.pid and each.alive]
         return [each for each in [*tree(os.getpid()), *group] if each.pid != os.getpid()]
 
-    def _all_are_gone(self, child: subprocess.Popen[bytes]) -> bool:
+    def _all_are_gone(self) -> bool:
         """Certain on Linux: whoever loses its parent becomes our child, and we have none (waitpid(2), ECHILD)."""
-        if child.poll() is None:
+        if self._child.poll() is None:
             return False
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            return not self._descendants(child)
+            return not self._descendants()
         return False
-
-    def _conclude(self, child: subprocess.Popen[bytes], news: int | LeaseLost | None) -> Outcome:
-        code = child.wait()
-        try:
-            self._lease.check()
-        except LeaseLost as lost:
-            self._keepalive.stop()
-            return refused(self._config, lost, self._lease)
-        if self._keepalive.stop():
-            self._lease.give_back()
-        if isinstance(news, int):
-            return ended(self._lease, 128 + news, interrupted=True)
-        return ended(self._lease, code if code >= 0 else 128 - code)

@@ -77,13 +77,13 @@ def _rows_of(table: Path) -> dict[str, int]:
 
 def table_of_epochs(history: Sequence[Commit]) -> str:
     """Who wrote which days under which epoch, and how long nobody wrote before."""
-    lines = [f"{'EPOCH':<7}{'HOLDER':<36}{'DAYS':<28}{'COMMITS':<9}GAP BEFORE"]
+    lines = [f"{'EPOCH':<15}{'HOLDER':<36}{'DAYS':<28}{'COMMITS':<9}GAP BEFORE"]
     last: Commit | None = None
     for epoch in sorted({commit.epoch for commit in history}):
         mine = [commit for commit in history if commit.epoch == epoch]
         days = [commit.day for commit in mine if commit.day]
         span = f"{days[0]} – {days[-1]}" if days else "none"
         gap = f"{mine[0].at - last.at:.1f} s" if last else "–"
-        lines.append(f"{epoch:<7}{mine[0].holder:<36}{span:<28}{len(mine):<9}{gap}")
+        lines.append(f"{epoch:<15}{mine[0].holder:<36}{span:<28}{len(mine):<9}{gap}")
         last = mine[-1]
     return "\n".join(lines)

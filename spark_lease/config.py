@@ -21,6 +21,8 @@ from .record import MAX_NAME
 
 ENV, SPARK = "SPARK_LEASE_", "spark.lease."
 LONGEST = 86400.0
+CLOCK_RATE_ERROR = 0.01
+"""The most by which one clock may gain on another (1 %): far more than NTP's 500 ppm, enough for a bad VM."""
 DEFAULT_FILE = Path("conf/spark_lease.toml")
 
 OnLost = str | Callable[[LeaseLost], None]
@@ -150,10 +152,11 @@ class Config:
                 f"retry_period {self.retry_period:g} + attempt_timeout {self.attempt_timeout:g} must not be more than "
                 f"renew_deadline {self.renew_deadline:g}: raise it, or lower the other two",
             )
-        if self.renew_deadline + self.stop_budget >= self.lease_duration:
+        if (self.renew_deadline + self.stop_budget) * (1 + CLOCK_RATE_ERROR) >= self.lease_duration:
             raise ConfigError(
                 "lease_duration",
-                f"renew_deadline {self.renew_deadline:g} + stop_budget {self.stop_budget:g} must be less than "
+                f"renew_deadline {self.renew_deadline:g} + stop_budget {self.stop_budget:g}, and "
+                f"{CLOCK_RATE_ERROR:.0%} for clocks that do not run alike, must be less than "
                 f"lease_duration {self.lease_duration:g}: raise it, or lower the other two",
             )
 

@@ -57,8 +57,8 @@ class RecordLocker:
                 break
             self._asked = True
             wanted = taken(seen.record, holder=self._holder, duration=self._duration)
-            if self._keep(self._store.swap(self._name, seen.record, wanted)):
-                return Grant(wanted.epoch)
+            if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
+                return Grant(granted.epoch)
         return held
 
     def renew(self) -> Grant | Held:
@@ -98,10 +98,9 @@ class RecordLocker:
         holder = seen.record.holder if seen.record else None
         return Held(holder, expires_in(seen, still_for=self._still_for(seen.record)))
 
-    def _keep(self, written: LeaseRecord | None) -> bool:
-        if written is not None:
-            self._mine = written
-        return written is not None
+    def _keep(self, written: LeaseRecord | None) -> LeaseRecord | None:
+        self._mine = written or self._mine
+        return written
 
     def _still_for(self, record: LeaseRecord | None) -> float:
         # Counted from after the answer: the record may have been renewed while it was on its way.
@@ -230,6 +229,14 @@ class Lease:
     def lose(self, reason: Loss, detail: str = "") -> None:
         """Close it from now on; the first reason stays. Talks to nobody and waits for nothing."""
         self._lost.append((reason, detail, self._clock.now()))
+
+    def loss(self) -> LeaseLost | None:
+        """What `check()` would raise; None while the lease is mine, and after I gave it back."""
+        try:
+            self.check()
+        except LeaseLost as lost:
+            return None if lost.reason is Loss.RELEASED else lost
+        return None
 
     def lost_error(self) -> LeaseLost:
         """What `check()` raises. A deadline that has passed is made final by asking."""

@@ -20,7 +20,8 @@ MAX_NAME = 250
 class LeaseRecord:
     """What the store holds of one lease.
 
-    `holder` is None where nobody holds it. `epoch` is that of the last grant. `duration` is the holder's, in seconds.
+    `holder` is None where nobody holds it. `epoch` is that of the last grant: the milliseconds since 1970 by the
+    store's clock, or one more than the epoch before if that is larger. `duration` is the holder's, in seconds.
     `stamp` belongs to the store: it changes with every write and `swap` compares it (SQL: the expiry in ms).
     """
 
@@ -40,7 +41,7 @@ class Observed:
 
 
 def taken(record: LeaseRecord | None, *, holder: str, duration: float) -> LeaseRecord:
-    """The record that a contender wants in place of a free or expired one: a new and larger epoch."""
+    """The record that a contender wants in place of a free or expired one: a new and larger epoch, at least."""
     return LeaseRecord(holder, 1 if record is None else record.epoch + 1, duration)
 
 

@@ -42,7 +42,9 @@ class LeaseStore(Protocol):
         """Write `new` where `old` stands, in one atomic step, stamped by the store.
 
         Returns what was written, stamp included, or None if something else than `old` was there; then nothing changed.
-        `old` None means that there is no record yet. A `new` without a holder is a release.
+        `old` None means that there is no record yet. A `new` without a holder is a release. A `new` with another epoch
+        than `old` is a grant, and its epoch the least that will do: a store with a clock raises it to its milliseconds
+        since 1970 if they are more, so that epochs grow even over rows that were lost.
         Raises StoreError when the outcome is unknown: it may have been written, or may still be.
         """
         ...

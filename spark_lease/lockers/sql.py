@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, bindparam, literal_column, null, select, true, update
+from sqlalchemy import Engine, bindparam, func, literal_column, null, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.elements import ColumnElement
@@ -54,12 +54,17 @@ class SqlStore:
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         if old is None:
             self._make_or_refuse_table()  # once in the life of a lease: a table without its unique key has two masters
-        what = "insert" if old is None else "write" if new.holder else "clear"
+        if new.holder is None:
+            what = "clear"
+        elif old is None:
+            what = "insert"
+        else:
+            what = "write" if new.epoch == old.epoch else "take"
         values = {"name": name, "holder": new.holder, "epoch": new.epoch, "duration": round(new.duration * 1000)}
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
         row = self._first_row(what, values)
-        return None if row is None else LeaseRecord(new.holder, new.epoch, new.duration, row[0])
+        return None if row is None else LeaseRecord(new.holder, row[1], new.duration, row[0])
 
     def names(self) -> Sequence[str]:
         return [name for (name,) in self._rows("names", {})]
@@ -226,11 +231,17 @@ def _statements(engine: Engine, table: Any) -> dict[str, str]:
     )
     fields: dict[str, Any] = {"epoch": bindparam("epoch"), "duration": bindparam("duration")}
     held = fields | {"broker_name": bindparam("holder"), "time": now + bindparam("duration")}
+    # Not just one more than the last: a row that was deleted, or restored from a backup, has to go on with larger
+    # epochs than it ever had. One more where the clock went back.
+    bigger = getattr(func, backend_of(engine).greatest)(bindparam("epoch"), now)
     # ID 1 is left to ActiveMQ. Two leases inserted at once may compute one ID: the second is told "no" and asks again.
     first = select(
         literal_column("coalesce(max(id), 1) + 1"),
         bindparam("name"),
-        *(held[key] for key in ("broker_name", "time", "epoch", "duration")),
+        held["broker_name"],
+        held["time"],
+        bigger,
+        held["duration"],
     )
     first = first.select_from(table).where(true())
     insert = (postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert)(table)
@@ -238,14 +249,15 @@ def _statements(engine: Engine, table: Any) -> dict[str, str]:
         "read": select(column.broker_name, column.time, column.epoch, column.duration, column.time - now).where(
             column.name == bindparam("name")
         ),
-        "write": update(table).where(stands).values(held).returning(column.time),
+        "write": update(table).where(stands).values(held).returning(column.time, column.epoch),
+        "take": update(table).where(stands).values(held | {"epoch": bigger}).returning(column.time, column.epoch),
         "clear": update(table)
         .where(stands)
         .values(fields | {"broker_name": null(), "time": literal_column("0")})
-        .returning(column.time),
+        .returning(column.time, column.epoch),
         "insert": insert.from_select(["id", "name", "broker_name", "time", "epoch", "duration"], first)
         .on_conflict_do_nothing()
-        .returning(column.time),
+        .returning(column.time, column.epoch),
         "names": select(column.name).where(column.name.is_not(None)).order_by(column.name),
         "now": select(now),
     }

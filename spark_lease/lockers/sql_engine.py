@@ -31,6 +31,8 @@ class Backend:
     """One database product: its clock in milliseconds since 1970 as SQL, and how it says "no such table or column"."""
 
     now_ms: str
+    greatest: str
+    """The function that gives the larger of two numbers."""
     shape_codes: frozenset[str]
     shape_texts: tuple[str, ...]
 
@@ -47,12 +49,14 @@ BACKENDS: Mapping[str, Backend] = {
     # clock_timestamp() and not now(): a statement that had to wait for a lock is stamped with the end of the wait.
     "postgresql": Backend(
         now_ms="CAST(date_part('epoch', clock_timestamp()) * 1000 AS BIGINT)",
+        greatest="greatest",
         shape_codes=frozenset({"42P01", "42703", "3F000"}),
         shape_texts=(),
     ),
     # SQLite runs in the process that asks: its clock is the wall clock of the one machine that may use the file.
     "sqlite": Backend(
         now_ms="CAST((julianday('now') - 2440587.5) * 86400000 AS BIGINT)",
+        greatest="max",
         shape_codes=frozenset(),
         shape_texts=("no such table", "no such column", "has no column named"),
     ),

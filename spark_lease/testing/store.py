@@ -62,9 +62,12 @@ class MemoryStore:
             return None
         self._writes[0] += 1
         stamp = self._writes[0]
+        epoch = new.epoch
         if self.has_clock:
             stamp = 0 if new.holder is None else self._store_ms() + round(new.duration * 1000)
-        self.records[name] = replace(new, stamp=stamp)
+            if old is None or new.epoch != old.epoch:
+                epoch = max(new.epoch, self._store_ms())
+        self.records[name] = replace(new, epoch=epoch, stamp=stamp)
         return self.records[name]
 
     def _store_ms(self) -> int:

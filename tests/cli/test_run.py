@@ -68,17 +68,14 @@ def test_the_command_runs_under_the_lease_and_knows_it(url: str) -> None:
     assert told == {
         "SPARK_LEASE_NAME": "n",
         "SPARK_LEASE_HOLDER": outcome["holder"],
-        "SPARK_LEASE_EPOCH": "1",
+        "SPARK_LEASE_EPOCH": str(outcome["epoch"]),
     }
     assert row(url)[0] is None
 
 
 def test_epochs_grow_from_run_to_run(url: str) -> None:
-    assert [last_line(spark_lease("run", "--lease", "n", "--url", url, "--", "true"))["epoch"] for _ in "abc"] == [
-        1,
-        2,
-        3,
-    ]
+    epochs = [last_line(spark_lease("run", "--lease", "n", "--url", url, "--", "true"))["epoch"] for _ in "abc"]
+    assert epochs == sorted(set(epochs))
 
 
 def test_a_standby_waits_skips_or_fails(url: str, start: Start) -> None:
@@ -167,10 +164,11 @@ def test_the_command_dies_with_the_runner(url: str, start: Start, tmp_path: Path
 def test_the_next_takes_over_when_the_lease_runs_out(url: str, start: Start, tmp_path: Path) -> None:
     first = start("--url", url, "--lease-duration", "2", "--", "sh", "-c", f"touch {tmp_path}/up; exec sleep 60")
     until((tmp_path / "up").exists)
+    epoch = row(url)[2]
     first.kill()
     killed = time.monotonic()
     done = spark_lease("run", "--lease", "n", "--url", url, "--", "true")
-    assert last_line(done)["epoch"] == 2
+    assert last_line(done)["epoch"] > epoch
     assert time.monotonic() - killed < 2 + 2
 
 
@@ -194,7 +192,7 @@ def test_loss_ends_the_whole_group_before_another_may_start(
     assert json.loads(out.splitlines()[-1])["outcome"] == "lost"
     assert "lease lost (expired)" in err
     assert float(writes.read_text().split()[-1]) < taken_at
-    assert last_line(done)["epoch"] == 2
+    assert last_line(done)["epoch"] > json.loads(out.splitlines()[-1])["epoch"]
 
 
 def test_ctrl_z_does_not_suspend_the_guard_of_a_command_that_goes_on(url: str, start: Start, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -80,6 +81,11 @@ class Driver:
             time.sleep(0.01)
         return text
 
+    def epoch(self) -> int:
+        """The epoch of its one grant, as it said."""
+        (epoch,) = re.findall(r"acquired, epoch (\d+)", self.log.read_text())
+        return int(epoch)
+
     def end(self, timeout: float = 40) -> int:
         """Wait for its end; the exit code."""
         try:
@@ -137,7 +143,7 @@ def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
 
 
 def row(url: str, table: str) -> tuple[str | None, int]:
-    """Holder and epoch of the one lease in a SQLite store."""
+    """Holder and epoch of the one lease in a SQLite store; nobody and its epoch once it was released."""
     with sqlite3.connect(url.removeprefix("sqlite:///"), timeout=10) as connection:
         found: tuple[str | None, int] = connection.execute(f"SELECT broker_name, epoch FROM {table}").fetchone()
     connection.close()

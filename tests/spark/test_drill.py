@@ -23,13 +23,13 @@ def test_the_standby_takes_over_and_the_table_is_right(kind: str, tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
     assert "check       every day is there" in done.stdout
     history = commits(tmp_path / "drill" / "flights_daily")
-    assert {commit.epoch for commit in history} == {1, 2}
+    first, second = sorted({commit.epoch for commit in history})
     assert len({commit.holder for commit in history}) == 2
     assert problems(tmp_path / "drill" / "flights_daily", history, 9) == []
     # The check can fail: a zombie's commit, a missing day.
-    zombie = Commit(len(history), history[-1].at + 1, 1, "zombie", "2013-01-09")
+    zombie = Commit(len(history), history[-1].at + 1, first, "zombie", "2013-01-09")
     wrong = problems(tmp_path / "drill" / "flights_daily", [*history, zombie], 10)
-    assert f"version {len(history)}: epoch 1 wrote after epoch 2" in wrong
-    assert "2013-01-09 was written under the epochs [1, 2]" in wrong
+    assert f"version {len(history)}: epoch {first} wrote after epoch {second}" in wrong
+    assert f"2013-01-09 was written under the epochs [{first}, {second}]" in wrong
     assert "2013-01-10 has no commit" in wrong
     assert "zombie" not in table_of_epochs(history)

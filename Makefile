@@ -6,7 +6,8 @@ JARS  := .jars
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run test lint bench test-faults setup jars clean
+.PHONY: help run test lint simulate mutate model bench test-faults setup jars clean
+SEEDS ?= 2000
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -22,6 +23,15 @@ lint: setup     ## ruff, mypy --strict, and the rules of the house (imports only
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(PY) -m pytest -q -p no:randomly tests/test_house.py
+
+simulate: setup ## the policy under thousands of schedules of faults, on a virtual clock (SEEDS=10000)
+	@$(PY) -m tests.simulation --seeds $(SEEDS)
+
+mutate: setup   ## faults put into the policy, each of which the simulator has to find
+	@$(PY) -m tests.simulation.mutations --seeds $(SEEDS)
+
+model: setup    ## every order of events in a small model of the lease (a minute)
+	@$(PY) -m tests.simulation.model
 
 bench: setup    ## the speeds that the README names, as ratios measured in one run
 	@$(PY) -m tests.benchmarks.renewal

@@ -1,0 +1,225 @@
+"""Faults put into the policy on purpose: the simulator has to find each of them, and say which promise it breaks.
+
+    python -m tests.simulation.mutations [--seeds 2000] [NAME …]     (make mutate)
+
+A mutation is a piece of the policy's source and what stands there instead. It fails the run if it survives its seeds,
+if what it breaks is another promise than expected, and if its piece of source is not there any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from .policy import DoesNotApply, Edit
+from .scenario import random_scenario
+from .simulate import Simulator
+
+_CHECK = Edit("lease", "if not self._lost and self._clock.now() < self._deadline:", "if not self._lost:")
+_NEVER_FOUND = Edit("lease", "            if is_grant_of(seen.record, self._holder):\n", "            if False:\n")
+_NAME_ALONE = Edit(
+    "record", "{label or socket.gethostname()}:{os.getpid()}:{wall_time():.0f}:{os.urandom(4).hex()}", "{label}"
+)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`breaks`: the promises of which at least one must be found broken. `like`: whose rule it is."""
+
+    breaks: str
+    edits: tuple[Edit, ...]
+    like: str = ""
+
+
+def _mutation(breaks: str, *edits: Edit, like: str = "") -> Mutation:
+    return Mutation(breaks, edits, like)
+
+
+MUTATIONS = {
+    "deadline counted from the answer": _mutation(
+        "P1 P3",
+        Edit(
+            "lease",
+            "        self.check()\n        self._deadline = sent + self._good_for",
+            "        self.check()\n        self._deadline = self._clock.now() + self._good_for",
+        ),
+        Edit(
+            "lease",
+            "            deadline = sent + self._good_for\n",
+            "            deadline = self._clock.now() + self._good_for\n",
+        ),
+        like="client-go, Patroni",
+    ),
+    "deadline never checked": _mutation("P1 P3", _CHECK, like="ActiveMQ, tooz, sqlalchemy-dlock, kazoo, pglease"),
+    "one failed renewal ends the renewing, and nobody looks at the deadline": _mutation(
+        "P1 P3",
+        _CHECK,
+        Edit("keepalive", "pause = config.retry_period / _RETRIES_IN_A_PERIOD", "return None"),
+        like="ShedLock's keep-alive",
+    ),
+    "nobody watches the deadline": _mutation(
+        "P3", Edit("keepalive", "    return lease.loss()\n", "    return None\n"), like="DynamoDB lock client"
+    ),
+    "epoch not raised at take-over": _mutation("P2", Edit("record", "record.epoch + 1", "record.epoch")),
+    "epochs are a plain counter": _mutation(
+        "P2", Edit("testing.store", "epoch = max(new.epoch, self._store_ms())", "epoch = new.epoch")
+    ),
+    "holder not unique": _mutation("P1 P2 P3", _NAME_ALONE, like="ActiveMQ with equal broker names"),
+    "epoch predicate dropped from renew, names alike": _mutation(
+        "P1 P2 P3",
+        _NAME_ALONE,
+        _NEVER_FOUND,
+        Edit("lease", "is_grant_of(mine, self._holder, epoch)", "is_grant_of(mine, self._holder)"),
+        like="ActiveMQ's keep-alive statement",
+    ),
+    "renew accepts an expired row of mine after another's": _mutation(
+        "P1 P2",
+        Edit(
+            "lease",
+            "                return Held(mine.holder if mine else None)\n",
+            "                if mine is None or mine.holder is not None:\n"
+            "                    return Held(mine.holder if mine else None)\n"
+            "                again = LeaseRecord(self._holder, epoch, self._duration)\n"
+            "                if self._keep(self._store.swap(self._name, mine, again)):\n"
+            "                    return Grant(epoch)\n",
+        ),
+        like="ActiveMQ's keep-alive statement",
+    ),
+    "release without comparing": _mutation(
+        "P1 P3 P10",
+        Edit("lease", "if mine is None or not is_grant_of(mine, self._holder):", "if mine is None:"),
+        like="ShedLock's unlock",
+    ),
+    "lost answer taken for a loss": _mutation(
+        "P10",
+        Edit(
+            "lease",
+            "epoch, mine = mine.epoch, self._store.read(self._name).record",
+            "epoch, mine = mine.epoch, None",
+        ),
+        like="DynamoDB lock client",
+    ),
+    "lost answer to a take never found again": _mutation("P6", _NEVER_FOUND),
+    "lost answer taken for a success": _mutation(
+        "P1 P3",
+        Edit(
+            "lease",
+            "            answer = self._locker.renew()\n",
+            "            try:\n                answer = self._locker.renew()\n"
+            "            except StoreError:\n                answer = Grant(self._epoch)\n",
+        ),
+        like="ActiveMQ with stopOnError = false",
+    ),
+    "own wall clock used for expiry": _mutation(
+        "P1 P3 P6",
+        Edit(
+            "record",
+            "        return seen.expires_in\n",
+            "        return (seen.record.stamp or 0) / 1000 - wall_time()\n",
+        ),
+        like="pglease, ActiveMQ",
+    ),
+    "contender uses its own duration instead of the stored one": _mutation(
+        "P1 P3 P6",
+        Edit(
+            "lease",
+            "still_for=self._still_for(seen.record)))",
+            "still_for=self._still_for(seen.record) + (seen.record.duration - self._duration if seen.record else 0)))",
+        ),
+        like="fabric8's Kubernetes client",
+    ),
+    "standing still counted from before the answer": _mutation(
+        "P1 P3",
+        Edit(
+            "lease",
+            "            seen = self._store.read(self._name)\n",
+            "            self._before = self._clock.now()\n            seen = self._store.read(self._name)\n",
+        ),
+        Edit(
+            "lease",
+            "            self._standing = (record, now)\n",
+            "            self._standing = (record, self._before)\n",
+        ),
+    ),
+    "stop budget ignored by the inequality": _mutation(
+        "P3",
+        Edit("config", "if (self.renew_deadline + self.stop_budget) *", "if self.renew_deadline *"),
+        like="pglease, which compares no timings at all",
+    ),
+    "stop budget ignored by the end": _mutation(
+        "P3", Edit("lease", "+ self._config.stop_budget\n", "+ self._config.lease_duration\n")
+    ),
+    "clocks are thought to run alike": _mutation("P3", Edit("config", " * (1 + CLOCK_RATE_ERROR) >=", " >=")),
+    "released before the work has ended": _mutation(
+        "P5",
+        Edit(
+            "ending",
+            "    end = clock.now() + stop_budget\n",
+            "    end = clock.now() + stop_budget\n    lease.give_back()\n",
+        ),
+        like="client-go with ReleaseOnCancel",
+    ),
+    "compare and swap does not compare": _mutation(
+        "P1 P2 P3", Edit("testing.store", "if self.records.get(name) != old:", "if False:")
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    name: str
+    ok: bool
+    words: str
+
+
+def try_mutation(name: str, *, seeds: int) -> Verdict:
+    """Run scenarios on the mutant until one breaks a promise that it is expected to break."""
+    mutation = MUTATIONS[name]
+    try:
+        simulator = Simulator(mutation.edits)
+    except DoesNotApply as error:
+        return Verdict(name, False, f"DOES NOT APPLY: {error}")
+    others: set[str] = set()
+    for seed in range(seeds):
+        violations = simulator.run(random_scenario(seed, simulator.policy.config.configure)).violations
+        found = {each.promise for each in violations}
+        if found & set(mutation.breaks.split()):
+            return Verdict(name, True, f"{' '.join(sorted(found)):<12} by seed {seed}")
+        others |= found
+    broke = f", broke only {' '.join(sorted(others))}" if others else ""
+    return Verdict(name, False, f"SURVIVED {seeds} seeds as to {mutation.breaks}{broke}")
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation.mutations",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a mutation; default: all")
+    parser.add_argument(
+        "--seeds", type=int, default=2000, help="how many scenarios each has to survive to fail the run"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    options = parser.parse_args(arguments)
+    names = options.names or list(MUTATIONS)
+    if unknown := [name for name in names if name not in MUTATIONS]:
+        parser.error(f"no such mutation: {', '.join(unknown)}; there are: {'; '.join(MUTATIONS)}")
+    bad = 0
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for verdict in pool.map(partial(try_mutation, seeds=options.seeds), names):
+            like = MUTATIONS[verdict.name].like
+            print(f"{verdict.name:<72} {verdict.words}" + (f"   (like {like})" if like else ""), flush=True)
+            bad += not verdict.ok
+    print(f"\n{len(names) - bad} of {len(names)} mutations caught")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,1 @@
+"""A process beside the driver that keeps its lease, and the kernel's part in that."""

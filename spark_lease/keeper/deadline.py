@@ -1,0 +1,59 @@
+"""The deadline of a lease, published by the process that keeps it to those who ask whether they may write.
+
+One aligned 64-bit number in shared memory: nanoseconds of CLOCK_BOOTTIME, 0 once the lease is lost. A single number
+cannot be torn, so there is no lock and no version; the epoch is fixed for the life of a mapping.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+
+_NS = 1_000_000_000
+_SIZE = 8
+_LOST = 0
+_NEVER = 2**63 - 1
+
+
+class Deadline:
+    """One published deadline; the keeper writes it, everybody else only reads."""
+
+    def __init__(self, fd: int, *, writable: bool = False) -> None:
+        """`fd` is what `new_mapping` gave, here or in another process; it can be closed afterwards.
+
+        Raises OSError or ValueError if it is no such mapping.
+        """
+        if os.fstat(fd).st_size != _SIZE:
+            raise ValueError("not a mapping of a lease's deadline")
+        self._memory = mmap.mmap(fd, _SIZE, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        self._cell = memoryview(self._memory).cast("q")
+
+    def publish(self, instant: float) -> None:
+        """The lease is good until `instant`, in seconds of CLOCK_BOOTTIME; `inf`: for ever."""
+        self._cell[0] = _NEVER if instant == math.inf else max(int(instant * _NS), 1)
+
+    def lose(self) -> None:
+        self._cell[0] = _LOST
+
+    @property
+    def ns(self) -> int:
+        """What stands there: 0 is lost. To be compared with time.clock_gettime_ns(CLOCK_BOOTTIME)."""
+        return self._cell[0]
+
+    def close(self) -> None:
+        self._cell.release()
+        self._memory.close()
+
+
+def new_mapping() -> int:
+    """A descriptor of new shared memory that says "lost"; an unlinked temporary file where there is no memfd."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("spark_lease", os.MFD_CLOEXEC)
+    else:
+        import tempfile
+
+        fd, name = tempfile.mkstemp(prefix="spark_lease")
+        os.unlink(name)
+    os.ftruncate(fd, _SIZE)
+    return fd

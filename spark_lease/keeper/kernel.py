@@ -1,0 +1,151 @@
+"""What the kernel does for a lease: end a process at an instant, and end some processes when another one ends.
+
+Every ctypes and fcntl call of the keeper is here, Linux only. Neither needs root, a parent or a process that runs: a
+target that is stopped, swapped out or inside a C call is killed like any other.
+
+What it does not do: a frozen cgroup v1 and a paused virtual machine hold back SIGKILL itself, until the thaw.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+
+from ..clock import BootClock
+
+_CLOCK_BOOTTIME, _TIMER_ABSTIME, _SIGEV_SIGNAL = 7, 1, 0
+_NS = 1_000_000_000
+_FAR = 3600.0
+
+
+class _SigEvent(ctypes.Structure):
+    """sigevent(7); 64 bytes whatever it notifies by."""
+
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signo", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("_pad", ctypes.c_char * 48),
+    )
+
+
+class _ITimerSpec(ctypes.Structure):
+    """timer_settime(2): struct itimerspec."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in ("interval_s", "interval_ns", "value_s", "value_ns"))
+
+
+def _libc(name: str) -> ctypes.CDLL:
+    """The library that has `name`: timers were librt's before glibc 2.34."""
+    for library in (None, "librt.so.1"):
+        try:
+            found = ctypes.CDLL(library, use_errno=True)
+            getattr(found, name)
+        except (OSError, AttributeError):
+            continue
+        return found
+    raise OSError(errno.ENOSYS, f"no {name} in this C library")
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+class KillTimer:
+    """SIGKILL to this process at an instant of CLOCK_BOOTTIME, whatever it does by then (timer_create(2)).
+
+    Not armed until `move`. A forked child does not inherit it. Raises OSError where there is no such timer.
+    """
+
+    def __init__(self) -> None:
+        self._lib = _libc("timer_settime")
+        self._id = ctypes.c_void_p()
+        event = _SigEvent(signo=signal.SIGKILL, notify=_SIGEV_SIGNAL)
+        created = self._lib.timer_create(_CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._id))
+        _check(created, "timer_create")
+
+    def move(self, instant: float) -> None:
+        """Kill at `instant` (seconds) and not before; at once if that has passed."""
+        # All zero would disarm it: an instant that has passed must not be taken for "never".
+        self._set(max(int(instant * _NS), 1))
+
+    def disarm(self) -> None:
+        self._set(0)
+
+    def close(self) -> None:
+        self._lib.timer_delete(self._id)
+
+    def _set(self, ns: int) -> None:
+        spec = _ITimerSpec(value_s=ns // _NS, value_ns=ns % _NS)
+        _check(self._lib.timer_settime(self._id, _TIMER_ABSTIME, ctypes.byref(spec), None), "timer_settime")
+
+
+class Wire:
+    """Kills its targets in the moment in which this process ends, for whatever reason (pipe(7), fcntl(2): F_SETSIG).
+
+    This process alone holds the write end of a pipe. Each target has a `Strand`, a read end of its own, which somebody
+    else has to hold open: the kernel signals only for what is open somewhere when the last write end closes.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe2(os.O_CLOEXEC)
+
+    def strand(self, target: int) -> Strand:
+        """A strand to the process `target`, or to the process group `-target`. Raises OSError if there is none."""
+        # Opened anew and not duplicated: signal and owner belong to the open description, not to the descriptor.
+        fd = os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        strand = Strand(fd)
+        try:
+            strand.arm(target)
+        except OSError:
+            strand.close()
+            raise
+        return strand
+
+    def close(self) -> None:
+        """Kill all targets whose strands are armed and held."""
+        os.close(self._write)
+        os.close(self._read)
+
+
+class Strand:
+    """One target of a wire. `fd` may be sent to another process, which then holds the same strand."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def arm(self, target: int) -> None:
+        """`target` is a pid, or minus a process group. The kernel remembers the process, not the number."""
+        fcntl.fcntl(self.fd, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(self.fd, fcntl.F_SETOWN, target)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+
+    def disarm(self) -> None:
+        """Whoever holds it: nobody is killed any more."""
+        fcntl.fcntl(self.fd, fcntl.F_SETOWN, 0)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_NONBLOCK)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def why_not() -> str:
+    """Why the kernel cannot do its part here, found out by arming and disarming; empty if it can."""
+    try:
+        timer = KillTimer()
+        timer.move(BootClock().now() + _FAR)
+        timer.disarm()
+        timer.close()
+        wire = Wire()
+        strand = wire.strand(os.getpid())
+        strand.disarm()
+        strand.close()
+        wire.close()
+    except (OSError, AttributeError, ValueError) as error:
+        return str(error)
+    return ""

@@ -1,0 +1,247 @@
+"""Real processes, killed by the kernel alone: at an instant, and when another one ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_lease.clock import BootClock
+from spark_lease.keeper.deadline import Deadline, new_mapping
+from spark_lease.keeper.kernel import Wire, why_not
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux's timers and signals")
+
+SOON = 3.0
+"""Seconds that a loaded machine may take to do what takes milliseconds."""
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def run(script: str, *arguments: object, **options: object) -> subprocess.Popen[str]:
+        """A Python process that runs `script` and has said its first line."""
+        command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process  # type: ignore[no-any-return]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+TIMER = """
+    import sys, time
+    from spark_lease.clock import BootClock
+    from spark_lease.keeper.kernel import KillTimer
+    timer = KillTimer()
+    {}
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+HOLD_THE_GIL = (
+    "a = list(range(8_000_000)); a.reverse(); import random; random.shuffle(a); print('ready', flush=True); a.sort()"
+)
+IDLE = "import time; print('ready', flush=True); time.sleep(60)"
+
+
+def test_this_machine_has_the_kernels_part() -> None:
+    assert why_not() == ""
+
+
+def test_a_process_ends_at_its_instant_and_not_before(start: Start) -> None:
+    at = BootClock().now() + 1.0
+    process = start(TIMER.format("timer.move(float(sys.argv[1]))"), at)
+    assert process.wait(1 + SOON) == -signal.SIGKILL
+    assert BootClock().now() >= at
+
+
+def test_a_process_that_is_stopped_ends_at_its_instant(start: Start) -> None:
+    process = start(TIMER.format("timer.move(BootClock().now() + 1)"))
+    process.send_signal(signal.SIGSTOP)
+    assert process.wait(1 + SOON) == -signal.SIGKILL
+
+
+def test_an_instant_that_has_passed_is_now_and_never_is_not_zero(start: Start) -> None:
+    for instant in ("1.0", "0.0", "-5.0"):
+        with pytest.raises(AssertionError):  # it never gets to say that it is ready
+            start(TIMER.format(f"timer.move({instant}); time.sleep(60)"))
+
+
+def test_a_timer_that_is_moved_or_disarmed_does_not_kill(start: Start) -> None:
+    moved = start(TIMER.format("timer.move(BootClock().now() + 0.3); timer.move(BootClock().now() + 60)"))
+    disarmed = start(TIMER.format("timer.move(BootClock().now() + 0.3); timer.disarm()"))
+    closed = start(TIMER.format("timer.move(BootClock().now() + 0.3); timer.close()"))
+    time.sleep(0.6)  # nothing to wait for: nothing is to happen
+    assert [each.poll() for each in (moved, disarmed, closed)] == [None, None, None]
+
+
+HOLDER = """
+    import os, socket, sys
+    from spark_lease.keeper.kernel import Wire
+    wire, talk = Wire(), socket.socket(fileno=int(sys.argv[1]))
+    strands = [wire.strand(int(target)) for target in sys.argv[2:]]
+    socket.send_fds(talk, [b"x"], [strand.fd for strand in strands])
+    for strand in strands:
+        strand.close()
+    print("ready", flush=True)
+    if sys.stdin.readline() == "let go\\n":
+        sys.exit(0)
+"""
+
+
+def wired(start: Start, *targets: int) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process whose end kills the targets, and the strands, which this process holds."""
+    import socket
+
+    here, there = socket.socketpair()
+    holder = start(HOLDER, there.fileno(), *targets, pass_fds=[there.fileno()])
+    _, strands, _, _ = socket.recv_fds(here, 1, len(targets))
+    here.close()
+    there.close()
+    return holder, strands
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "exits"])
+def test_a_wire_kills_when_its_holder_ends_for_whatever_reason(start: Start, end: str) -> None:
+    idle, stopped, busy = start(IDLE), start(IDLE), start(HOLD_THE_GIL)
+    stopped.send_signal(signal.SIGSTOP)
+    holder, strands = wired(start, idle.pid, stopped.pid, busy.pid)
+    assert [each.poll() for each in (idle, stopped, busy)] == [None, None, None]
+    if end == "exits":
+        holder.communicate("let go\n", timeout=10)
+    else:
+        holder.kill()
+    assert [each.wait(SOON) for each in (idle, stopped, busy)] == [-signal.SIGKILL] * 3
+    for fd in strands:
+        os.close(fd)
+
+
+def test_a_wire_kills_a_whole_group(start: Start) -> None:
+    leader = start(
+        """
+        import subprocess, sys, time
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdout=subprocess.DEVNULL)
+        print("ready", flush=True)
+        print(child.pid, flush=True)
+        time.sleep(60)
+        """,
+        start_new_session=True,
+    )
+    assert leader.stdout
+    child = int(leader.stdout.readline())
+    holder, strands = wired(start, -leader.pid)
+    holder.kill()
+    assert leader.wait(SOON) == -signal.SIGKILL
+    end = time.monotonic() + SOON
+    while (state := state_of(child)) and state not in "ZX":
+        assert time.monotonic() < end, f"the child is {state}"
+        time.sleep(0.01)
+    os.close(strands[0])
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def test_a_disarmed_strand_kills_nobody(start: Start) -> None:
+    from spark_lease.keeper.kernel import Strand
+
+    spared, other = start(IDLE), start(IDLE)
+    holder, strands = wired(start, spared.pid, other.pid)
+    Strand(strands[0]).disarm()
+    holder.kill()
+    assert other.wait(SOON) == -signal.SIGKILL
+    assert spared.poll() is None
+    for fd in strands:
+        os.close(fd)
+
+
+def test_a_strand_that_nobody_holds_kills_nobody(start: Start) -> None:
+    """Which is why the one that is to be killed holds it, and not the holder of the wire."""
+    target, control = start(IDLE), start(IDLE)
+    holder, strands = wired(start, target.pid, control.pid)
+    os.close(strands[0])
+    holder.kill()
+    assert control.wait(SOON) == -signal.SIGKILL
+    assert target.poll() is None
+    os.close(strands[1])
+
+
+def test_there_is_no_strand_to_a_process_that_is_gone(start: Start) -> None:
+    gone = start(IDLE)
+    gone.kill()
+    gone.wait()
+    wire = Wire()
+    with pytest.raises(OSError, match="No such process"):
+        wire.strand(gone.pid)
+    wire.close()
+
+
+# The published deadline
+
+
+def test_a_deadline_is_read_where_it_was_handed_to(start: Start) -> None:
+    fd = new_mapping()
+    mine = Deadline(fd, writable=True)
+    assert mine.ns == 0
+    mine.publish(12.5)
+    reader = start(
+        """
+        import sys
+        from spark_lease.keeper.deadline import Deadline
+        theirs = Deadline(int(sys.argv[1]))
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            print(theirs.ns, flush=True)
+        """,
+        fd,
+        pass_fds=[fd],
+    )
+    os.close(fd)
+
+    def seen() -> int:
+        assert reader.stdin
+        assert reader.stdout
+        reader.stdin.write("?\n")
+        reader.stdin.flush()
+        return int(reader.stdout.readline())
+
+    assert seen() == 12_500_000_000
+    mine.publish(0.0)
+    assert seen() == 1  # long past, and not the same as lost
+    mine.publish(float("inf"))
+    assert seen() == 2**63 - 1
+    mine.lose()
+    assert seen() == 0
+    mine.close()
+
+
+def test_a_deadline_can_only_be_moved_by_its_keeper() -> None:
+    fd = new_mapping()
+    reader = Deadline(fd)
+    with pytest.raises(TypeError, match="read-only"):
+        reader.publish(1.0)
+    reader.close()
+    os.close(fd)
+
+
+def test_what_is_no_deadline_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("hello")
+    with (tmp_path / "other").open("rb") as file, pytest.raises(ValueError, match="not a mapping"):
+        Deadline(file.fileno())

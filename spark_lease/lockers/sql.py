@@ -209,7 +209,7 @@ def _prepared(sql: Mapping[str, str]) -> dict[str, _Prepared]:
     Named after what they are, so that a session which a pooler had given to somebody else cannot run another's.
     """
     found = {}
-    for what in ("read", "write"):
+    for what in ("read", "write", "take"):
         names, text = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql[what]))), sql[what]
         for number, each in enumerate(names, start=1):
             text = text.replace(f"%({each})s", f"${number}")

@@ -1,0 +1,81 @@
+"""What driver and keeper say to each other: one JSON object a message, with open files beside it (unix(7)).
+
+A socket pair, so nobody else can listen or speak; a password goes this way and never by argv or environment.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import select
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_LARGEST = 1 << 17
+_MOST_FILES = 16
+
+
+class Closed(Exception):
+    """The other end is gone, or says nothing that can be understood."""
+
+
+class Channel:
+    """One end. Messages stay whole and in order."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    @staticmethod
+    def pair() -> tuple[Channel, Channel]:
+        one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return Channel(one), Channel(two)
+
+    @staticmethod
+    def inherited(fd: int) -> Channel:
+        """The end that was handed to this process. Raises Closed if `fd` is none."""
+        try:
+            connection = socket.socket(fileno=fd)
+        except OSError as error:
+            raise Closed(f"descriptor {fd} is no socket") from error
+        if (connection.family, connection.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+            connection.detach()
+            raise Closed(f"descriptor {fd} is a socket of another kind")
+        connection.set_inheritable(False)
+        return Channel(connection)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
+        """Raises Closed; does not wait for somebody who does not listen, which counts as closed as well."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
+        try:
+            self._socket.sendmsg([json.dumps(message).encode()], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError as error:
+            raise Closed(str(error)) from error
+
+    def receive(self, timeout: float) -> tuple[dict[str, Any], list[int]] | None:
+        """The next message and its files; None if there is none within `timeout` seconds. Raises Closed."""
+        if not select.select([self._socket], [], [], max(timeout, 0.0))[0]:
+            return None
+        try:
+            data, files, flags, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_FILES)
+        except OSError as error:
+            raise Closed(str(error)) from error
+        if not data:
+            raise Closed("the other end is gone")
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise Closed("a message that is too long")
+        try:
+            message = json.loads(data)
+        except ValueError as error:
+            raise Closed("a message that is no JSON") from error
+        if not isinstance(message, dict):
+            raise Closed("a message that is no object")
+        return message, files
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.close()

@@ -1,0 +1,90 @@
+"""Messages between two processes: whole, in order, with files, and an end that is noticed."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from spark_lease.keeper.channel import Channel, Closed
+
+
+def test_messages_stay_whole_and_in_order() -> None:
+    one, two = Channel.pair()
+    for number in range(50):
+        one.send({"number": number, "long": "x" * 1000 * (number % 3)})
+    received = [two.receive(1.0) for _ in range(50)]
+    assert [each and each[0]["number"] for each in received] == list(range(50))
+    assert two.receive(0.01) is None
+    one.close()
+    two.close()
+
+
+def test_a_file_comes_with_its_message() -> None:
+    one, two = Channel.pair()
+    read, write = os.pipe()
+    one.send({"a": 1}, [write])
+    os.close(write)
+    message = two.receive(1.0)
+    assert message
+    os.write(message[1][0], b"hello")
+    os.close(message[1][0])
+    assert os.read(read, 10) == b"hello"
+    assert os.read(read, 10) == b""
+    os.close(read)
+    one.close()
+    two.close()
+
+
+def test_an_end_is_noticed_by_both_sides() -> None:
+    one, two = Channel.pair()
+    one.send({"last": "words"})
+    one.close()
+    assert two.receive(1.0) == ({"last": "words"}, [])
+    with pytest.raises(Closed, match="gone"):
+        two.receive(1.0)
+    with pytest.raises(Closed):
+        two.send({"too": "late"})
+    two.close()
+
+
+def test_one_who_never_listens_holds_up_nobody() -> None:
+    one, two = Channel.pair()
+    with pytest.raises(Closed):
+        for _ in range(100_000):
+            one.send({"x": "y" * 1000})
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("garbage", [b"{", b"[1]", b"\xff\xfe"])
+def test_what_cannot_be_understood_counts_as_an_end(garbage: bytes) -> None:
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    left.send(garbage)
+    channel = Channel(right)
+    with pytest.raises(Closed, match="a message that is no"):
+        channel.receive(1.0)
+    left.close()
+    channel.close()
+
+
+def test_a_message_that_is_too_long_is_not_taken_for_a_shorter_one() -> None:
+    one, two = Channel.pair()
+    one.send({"x": "y" * 150_000})
+    with pytest.raises(Closed, match="too long"):
+        two.receive(1.0)
+    one.close()
+    two.close()
+
+
+def test_a_descriptor_of_another_kind_is_refused() -> None:
+    stream, other = socket.socketpair()
+    read, write = os.pipe()
+    for fd in (stream.fileno(), read, 987):
+        with pytest.raises(Closed, match="descriptor"):
+            Channel.inherited(fd)
+    for fd in (read, write):
+        os.close(fd)
+    stream.close()
+    other.close()

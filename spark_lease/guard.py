@@ -27,8 +27,8 @@ from typing import Any, NoReturn, TypeVar
 
 from .clock import BootClock, Clock
 from .config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
-from .ending import end_hold
 from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
+from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
 from .lease import Lease, open_lease
 from .outcome import exit_code_of
@@ -186,18 +186,15 @@ class Guard:
 
         self._handle_signals()
         try:
-            self.lease.acquire(still_wanted=still_wanted)
-            self._keepalive.start()
-            self.lease.check()  # this thread may have stood still since the grant: then nothing begins
+            begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
             _held.append(self.lease)
             log.info("%s: acquired, epoch %d, as %s", self.lease.name, self.lease.epoch, self.lease.holder)
             return self.lease
         except BaseException as error:
             self._left.set()
-            self._keepalive.stop()
             if self.lease in _held:
                 _held.remove(self.lease)
-            self.lease.give_back()  # a request whose answer was lost, or came too late, may have taken it
+            abandon(self.lease, self._keepalive)
             self.lease.close()
             self._restore_signals()
             if isinstance(error, _Ended):

@@ -25,8 +25,8 @@ from types import FrameType
 
 from .clock import BootClock, Clock
 from .config import Config, announcement
-from .ending import end_hold
 from .errors import LeaseLost, SparkLeaseError
+from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive
 from .lease import Lease, open_lease
 from .outcome import Outcome, ended, refused
@@ -103,20 +103,17 @@ class _Run:
 
     def _run(self) -> Outcome:
         try:
-            self._lease.acquire()
-            self._keepalive.start()
-            self._lease.check()  # this thread may have stood still since the grant: then nothing begins
+            begin_hold(self._lease, self._keepalive)
             self._waiting = False
         except BaseException:
             self._waiting = False
-            self._keepalive.stop()
-            self._lease.give_back()  # a request whose answer was lost may have taken it
+            abandon(self._lease, self._keepalive)
             raise
         log.info("%s: acquired, epoch %d, as %s", self._lease.name, self._lease.epoch, self._lease.holder)
         try:
             child = self._start()
         except OSError as error:
-            self._lease.give_back()
+            abandon(self._lease, self._keepalive)
             return Outcome(self._lease.name, "failed", NOT_RUN, self._lease.epoch, self._lease.holder, str(error))
         news = self._news.get()
         work = _Command(child, self._clock)

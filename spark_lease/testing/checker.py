@@ -2,32 +2,33 @@
 
 | promise | is broken by |
 | --- | --- |
-| P1 | two holds whose `may write` intervals overlap; a `check()` that succeeds after the loss; a grant under a broker |
+| P1 | two holds whose `may write` intervals overlap; a `check()` after the loss; a grant or renewal under a broker |
 | P2 | a grant whose epoch is not larger than that of every earlier one; a renewal of an epoch that is not the newest |
-| P3 | work of a hold that goes on when the next hold is granted |
+| P3 | work that goes on when the next hold is granted, or after its own was told "no"; a renewal after the loss |
 | P4 | an accepted write whose epoch is smaller than that of one accepted before |
 | P5 | a release while the work of that hold runs |
 | P6 | nobody is master although the lease is free and somebody has waited for it undisturbed |
-| P10 | a loss because "another has it" where there is no other: no answer was taken for "no" |
+| P10 | a loss, or a standby that gives up, because "another has it" where no answer was all there was |
 
-What is excused, because nobody without a fence can promise it: P1 from the moment at which the *store* lost what it had
-confirmed, for holds that were granted before, until their next renewal is answered (then P2 judges); P3 for a process
-that stood still, until shortly after it was thawed.
+What is excused, because nobody without a fence can promise it: P1 and P3 where the *store* lost what it had confirmed
+to the earlier hold, for as long as that may believe in it; P3 for a process that stood still, until shortly after its
+thaw. Work that never ended, and whose process did not give up, runs to the end of the history.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from .history import Did, Event
+from .history import RELEASE, STANDBY, Did, Event
 
 AFTER_THAW = 0.5
 """Seconds that a process which stood still has to end its work: it must notice first (keepalive.WATCH_PERIOD)."""
 
 _TOUCHED = (Did.DAMAGED, Did.REWRITTEN)
+_STOOD = (Did.FROZEN, Did.STARVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,24 @@ def judge(events: Iterable[Event], *, takeover: float = 2.0) -> list[Violation]:
     `takeover` is how many seconds a free lease may stand idle while somebody waits: poll_period and a round trip.
     """
     by_lease = defaultdict(list)
-    for event in sorted(events, key=lambda each: each.at):
+    for event in _doubts_known(sorted(events, key=lambda each: each.at)):
         by_lease[event.lease].append(event)
     found = [each for mine in by_lease.values() for each in _judge_one(mine, takeover)]
     return sorted(found, key=lambda each: len(each.evidence))
+
+
+def _doubts_known(events: Sequence[Event]) -> Iterator[Event]:
+    """The events without those that say that something was asked; unless it was never answered: then in doubt."""
+    answers = (Did.ASKED, Did.GRANTED, Did.RENEWED, Did.RELEASED, Did.IN_DOUBT)
+    answered: dict[str, bool] = {}
+    found = []
+    for event in reversed(events):
+        if event.did != Did.ASKS:
+            answered[event.who] = answered.get(event.who, False) or event.did in answers
+            found.append(event)
+        elif not answered.pop(event.who, False):
+            found.append(replace(event, did=Did.IN_DOUBT, detail="never answered"))
+    return reversed(found)
 
 
 def _judge_one(events: list[Event], takeover: float) -> Iterator[Violation]:
@@ -96,13 +111,17 @@ def _judge_one(events: list[Event], takeover: float) -> Iterator[Violation]:
     everybody = [_Hold(who, mine) for who, mine in by_holder.items()]
     holds = sorted((each for each in everybody if each.used), key=lambda hold: hold.granted.at)
     outside = [each for each in events if each.did in _TOUCHED]
-    yield from _one_master(holds, outside)
     yield from _epochs_grow(holds, outside)
-    yield from _work_ends_in_time(holds, outside)
+    holds.sort(
+        key=lambda hold: hold.granted.epoch
+    )  # an answer may be late: this is the order in which they were granted
+    yield from _one_master(holds, outside)
+    last = max((each for each in events if each.did not in _STOOD), key=lambda each: each.at, default=events[0])
+    yield from _work_ends_in_time(holds, outside, last)
     yield from _no_old_epoch_writes(events)
     yield from _nothing_released_early(holds)
-    yield from _no_idle_lease(events, everybody, takeover)
-    yield from _no_loss_without_a_taker(holds, events)
+    yield from _no_idle_lease(events, everybody, last, takeover)
+    yield from _no_answer_is_not_no(holds, everybody, events)
 
 
 def _one_master(holds: Sequence[_Hold], outside: Sequence[Event]) -> Iterator[Violation]:
@@ -114,58 +133,95 @@ def _one_master(holds: Sequence[_Hold], outside: Sequence[Event]) -> Iterator[Vi
     for number, earlier in enumerate(holds):
         for later in holds[number + 1 :]:
             end, begin = earlier.last(Did.MAY_WRITE), later.first(Did.MAY_WRITE)
-            if end is None or begin is None or end.at <= begin.begun:
+            if end is None or begin is None or end.at <= begin.begun or not _overlap(earlier, later):
                 continue
             renewals = [each for each in earlier.all(Did.RENEWED) if each.at <= end.at]
-            if not _store_forgot(earlier, later, outside):
+            if not _store_forgot(earlier, later, outside, end):
                 words = f"{earlier.who} and {later.who} both master for {end.at - begin.begun:.3f} s"
                 shown = [earlier.granted, *renewals[-1:], later.granted, begin, end]
                 yield Violation("P1", words, tuple(sorted(shown, key=lambda each: each.at)))
     for broker in (each for each in outside if each.did == Did.REWRITTEN and each.until):
         for hold in holds:
-            grant = hold.granted
-            touched = any(broker.at < each.at <= grant.at for each in outside)
-            if broker.at < grant.begun and grant.at < (broker.until or 0) and not touched:
-                words = f"{hold.who} took the lease {(broker.until or 0) - grant.at:.3f} s before the broker's ran out"
-                yield Violation("P1", words, (broker, grant))
+            for yes in [hold.granted, *hold.all(Did.RENEWED)]:
+                touched = any(broker.at < each.at <= yes.at for each in outside)
+                if broker.at < yes.begun and yes.at < (broker.until or 0) and not touched:
+                    words = f"{hold.who} was told yes {(broker.until or 0) - yes.at:.3f} s before the broker's ran out"
+                    yield Violation("P1", words, (broker, yes))
+                    break
 
 
-def _store_forgot(earlier: _Hold, later: _Hold, outside: Sequence[Event]) -> bool:
-    between = (earlier.granted.begun, later.granted.at)
-    return any(each.did == Did.DAMAGED and between[0] <= each.at <= between[1] for each in outside)
+def _overlap(one: _Hold, two: _Hold) -> bool:
+    first, second = one.all(Did.MAY_WRITE), two.all(Did.MAY_WRITE)
+    return max(first[0].begun, second[0].begun) < min(first[-1].at, second[-1].at)
+
+
+def _store_forgot(earlier: _Hold, later: _Hold, outside: Sequence[Event], end: Event) -> bool:
+    """True if the store lost what it had told `earlier`, and if that does not go on for longer than it was good."""
+    told = [each for each in earlier.all(Did.GRANTED, Did.RENEWED) if each.at <= end.at]
+    before = [each.begun for each in told if each.begun <= later.granted.at]
+    if not before and (doubt := earlier.first(Did.IN_DOUBT)):
+        before = [doubt.begun]  # a take without an answer, which was found again after the accident
+    if not before or end.at > (told[-1].until or 0):
+        return False
+    since, until = before[-1], max(later.granted.at, earlier.granted.at)
+    return any(each.did == Did.DAMAGED and since <= each.at <= until for each in outside)
 
 
 def _epochs_grow(holds: Sequence[_Hold], outside: Sequence[Event]) -> Iterator[Violation]:
     for number, earlier in enumerate(holds):
         for later in holds[number + 1 :]:
             first, second = earlier.granted, later.granted
-            if second.epoch == first.epoch or (first.at <= second.begun and second.epoch < first.epoch):
+            asked = min((each.begun for each in later.all(Did.IN_DOUBT, Did.GRANTED)), default=second.begun)
+            revived = any(
+                asked <= each.at <= second.at for each in outside
+            )  # a take of long ago, restored with its row
+            smaller = first.at <= second.begun and second.epoch < first.epoch and not revived
+            if second.epoch == first.epoch or smaller:
                 yield Violation("P2", f"epoch {second.epoch} was granted after {first.epoch}", (first, second))
             # A renewal that was asked for after the later grant was known can only be told "no".
             for renewal in earlier.all(Did.RENEWED):
-                damaged = any(second.at <= each.at <= renewal.at for each in outside)
+                damaged = any(second.begun <= each.at <= renewal.at for each in outside)
                 if second.at < renewal.begun and first.epoch < second.epoch and not damaged:
                     words = f"epoch {first.epoch} was renewed after {second.epoch} was granted"
                     yield Violation("P2", words, (first, second, renewal))
                     break
 
 
-def _work_ends_in_time(holds: Sequence[_Hold], outside: Sequence[Event]) -> Iterator[Violation]:
+def _work_ends_in_time(holds: Sequence[_Hold], outside: Sequence[Event], last: Event) -> Iterator[Violation]:
     for number, earlier in enumerate(holds):
+        if not earlier.first(Did.BEGAN):
+            continue
+        end = _end_of_work(earlier, last)
+        loss = earlier.first(Did.LOST)
+        for renewal in earlier.all(Did.RENEWED):
+            # Between looking at the deadline and sending the request its thread may have stood still.
+            stood = any(each.begun <= renewal.begun <= each.at + AFTER_THAW for each in earlier.all(*_STOOD))
+            if loss and renewal.begun > loss.at and not stood:
+                yield Violation("P3", f"{earlier.who} renewed a lease that it had lost", (loss, renewal))
+                break
+        if loss and loss.detail.startswith("taken") and end.at > _thawed(earlier, loss.at + AFTER_THAW):
+            yield Violation("P3", f"{earlier.who} worked on for {end.at - loss.at:.3f} s after a no", (loss, end))
         for later in holds[number + 1 :]:
-            end = earlier.last(Did.ENDED) or earlier.last(Did.ATTEMPTED)
-            begun = earlier.first(Did.BEGAN)
-            if end is None or begun is None or end.at <= later.granted.at:
+            if end.at <= _thawed(earlier, later.granted.at) or _store_forgot(earlier, later, outside, end):
                 continue
-            may_end = later.granted.at
-            for stood in earlier.all(Did.FROZEN):
-                if stood.begun <= may_end:
-                    may_end = max(may_end, stood.at + AFTER_THAW)
-            if end.at <= may_end or _store_forgot(earlier, later, outside):
+            if _end_of_work(later, last).at <= earlier.granted.at:
                 continue
             words = f"{earlier.who} still worked {end.at - later.granted.at:.3f} s after {later.who} was granted"
             shown = [earlier.granted, *earlier.all(Did.RENEWED)[-1:], later.granted, end]
             yield Violation("P3", words, tuple(sorted(shown, key=lambda each: each.at)))
+
+
+def _end_of_work(hold: _Hold, last: Event) -> Event:
+    end = hold.last(Did.ENDED) or hold.last(Did.GAVE_UP)
+    return end or replace(last, who=hold.who, did=Did.ATTEMPTED)
+
+
+def _thawed(hold: _Hold, instant: float) -> float:
+    """When work that has to end at `instant` may end at the latest: a process that stands still ends when it thaws."""
+    for stood in hold.all(Did.FROZEN):
+        if stood.begun <= instant:
+            instant = max(instant, stood.at + min(AFTER_THAW, stood.at - stood.begun))
+    return instant
 
 
 def _no_old_epoch_writes(events: Sequence[Event]) -> Iterator[Violation]:
@@ -173,7 +229,7 @@ def _no_old_epoch_writes(events: Sequence[Event]) -> Iterator[Violation]:
     for event in events:
         if event.did == Did.ACCEPTED:
             before = newest.setdefault(event.detail, event)
-            if event.epoch < before.epoch:
+            if event.epoch < before.epoch and before.at < event.begun:
                 words = f"a write of epoch {event.epoch} was accepted after one of {before.epoch}"
                 yield Violation("P4", words, (before, event))
             elif event.epoch > before.epoch:
@@ -182,13 +238,20 @@ def _no_old_epoch_writes(events: Sequence[Event]) -> Iterator[Violation]:
 
 def _nothing_released_early(holds: Sequence[_Hold]) -> Iterator[Violation]:
     for hold in holds:
-        release = hold.first(Did.RELEASED)
-        after = [each for each in hold.all(Did.ENDED, Did.ATTEMPTED) if release and each.at > release.begun]
-        if release and after:
-            yield Violation("P5", f"{hold.who} released while its work still ran", (release, after[0]))
+        doubt = [each for each in hold.all(Did.IN_DOUBT) if each.detail == RELEASE]
+        release = hold.first(Did.RELEASED) or (doubt[0] if doubt else None)
+        begun, ends = hold.first(Did.BEGAN), hold.all(Did.ENDED)
+        if release is None or begun is None:
+            continue
+        late = [each for each in hold.all(Did.ENDED, Did.ATTEMPTED) if each.at > release.begun]
+        if late or not ends:
+            shown = sorted([release, (late or [begun])[-1]], key=lambda each: each.at)
+            yield Violation("P5", f"{hold.who} released while its work ran", tuple(shown))
 
 
-def _no_idle_lease(events: Sequence[Event], everybody: Sequence[_Hold], takeover: float) -> Iterator[Violation]:
+def _no_idle_lease(
+    events: Sequence[Event], everybody: Sequence[_Hold], last: Event, takeover: float
+) -> Iterator[Violation]:
     """Between two grants: the lease is free from the last thing that its holder was told, plus its duration.
 
     Not judged where that is not known: after a request that may have taken effect, or an accident of the store.
@@ -199,16 +262,19 @@ def _no_idle_lease(events: Sequence[Event], everybody: Sequence[_Hold], takeover
             continue  # its answer came so late that another was granted meanwhile
         release, confirmed = hold.first(Did.RELEASED), hold.all(Did.GRANTED, Did.RENEWED)[-1]
         free = release.at if release else confirmed.at + (confirmed.until or 0) - confirmed.begun
+        if not release and any(each.at > confirmed.begun for each in hold.all(Did.IN_DOUBT)):
+            continue  # it may have been renewed
         for waiter in (each for each in everybody if each is not hold):
             asked = [each for each in waiter.events if hold.granted.at < each.at]
-            if not asked or asked[0].did != Did.ASKED or asked[0].at >= free:
+            if not asked or asked[0].did != Did.ASKED or any(each.at < asked[0].at for each in waiter.all(Did.GRANTED)):
                 continue
             # Its own request without an answer may have taken effect: the next one will tell.
-            doubt = [each.at for each in asked if each.did == Did.IN_DOUBT and each.at <= free + takeover]
-            end = max([free, *doubt]) + takeover
+            free_for_it = max(free, asked[0].at)
+            doubt = [each.at for each in asked if each.did == Did.IN_DOUBT and each.at <= free_for_it + takeover]
+            end = max([free_for_it, *doubt]) + takeover
             meanwhile = [each for each in events if hold.granted.at < each.at and each.begun <= end]
             taken = any(each.did == Did.GRANTED for each in meanwhile)
-            if not taken and asked[-1].at >= end and not _disturbed(meanwhile, hold, waiter, end - takeover, takeover):
+            if not taken and last.at >= end and not _disturbed(meanwhile, hold, waiter, end - takeover, takeover):
                 words = f"nobody was master although the lease was free at {free:.3f} and {waiter.who} waited"
                 shown = [asked[0], confirmed, *([release] if release else [])]
                 shown += [each for each in asked if each.did in (Did.IN_DOUBT, Did.GRANTED)][:2]
@@ -219,7 +285,7 @@ def _no_idle_lease(events: Sequence[Event], everybody: Sequence[_Hold], takeover
 def _disturbed(meanwhile: Sequence[Event], hold: _Hold, waiter: _Hold, free: float, takeover: float) -> bool:
     for each in meanwhile:
         unclear = each.did in (Did.IN_DOUBT, Did.GAVE_UP)
-        stood = each.did in (Did.FROZEN, Did.STARVED) or each.at - each.begun > takeover / 2
+        stood = each.did in _STOOD or each.at - each.begun > takeover / 2
         if each.did in _TOUCHED or (unclear and (each.at > free or each.who not in (hold.who, waiter.who))):
             return True
         if stood and each.who == waiter.who:
@@ -227,14 +293,17 @@ def _disturbed(meanwhile: Sequence[Event], hold: _Hold, waiter: _Hold, free: flo
     return False
 
 
-def _no_loss_without_a_taker(holds: Sequence[_Hold], events: Sequence[Event]) -> Iterator[Violation]:
+def _no_answer_is_not_no(
+    holds: Sequence[_Hold], everybody: Sequence[_Hold], events: Sequence[Event]
+) -> Iterator[Violation]:
     for hold in holds:
-        for loss in hold.all(Did.LOST):
-            since = hold.granted.begun
-            others = [each for each in events if each.who != hold.who and since <= each.at <= loss.at]
-            if loss.detail.startswith("taken") and not any(
-                each.did in (Did.GRANTED, Did.IN_DOUBT, *_TOUCHED) for each in others
-            ):
+        loss = hold.first(Did.LOST)
+        if loss and loss.detail.startswith("taken"):
+            others = [each for each in events if each.who != hold.who and hold.granted.begun <= each.at <= loss.at]
+            if not any(each.did in (Did.GRANTED, Did.IN_DOUBT, *_TOUCHED) for each in others):
                 doubt = [each for each in hold.all(Did.IN_DOUBT) if each.at <= loss.at]
                 yield Violation("P10", f"{hold.who} lost to nobody: {loss.detail}", (hold.granted, *doubt[-1:], loss))
-                break
+    for waiter in everybody:
+        end, told = waiter.last(Did.GAVE_UP), waiter.last(Did.ASKED, Did.IN_DOUBT)
+        if end and told and end.detail.startswith(STANDBY) and told.did == Did.IN_DOUBT and told.detail != RELEASE:
+            yield Violation("P10", f"{waiter.who} gave up as a standby without an answer", (told, end))

@@ -17,10 +17,15 @@ from ..errors import LeaseLost, StoreError
 from ..lease import Lease
 from ..lockers.base import Grant, Held, Locker
 
+RELEASE, STANDBY = "release", "standby: "
+"""How the detail begins of a release in doubt, and of a wait that was given up because another has the lease."""
+
 
 class Did(StrEnum):
     """What there is to write down. `Event.since` is the moment before the request, or the start of an interval."""
 
+    ASKS = "asks"
+    """A request was sent. One that nothing follows is in doubt: its process was killed, or is still waiting."""
     ASKED = "asked"
     """Told "no": another has it."""
     GRANTED = "granted"
@@ -38,9 +43,9 @@ class Did(StrEnum):
     ACCEPTED = "write accepted"
     REFUSED = "write refused"
     GAVE_UP = "gave up"
-    """Contends no longer: its wait ended without a grant, or its process did."""
+    """Contends no longer: its wait ended without a grant, or its process did. Whoever kills a process writes it."""
     FROZEN = "frozen"
-    """Stood still from `since` to `at`: all of it, or the thread that watches."""
+    """Stood still from `since` to `at`: all of it, or the thread that has to end the work."""
     STARVED = "starved"
     """Another thread of it stood still from `since` to `at`."""
     DAMAGED = "damaged"
@@ -114,20 +119,20 @@ class RecordedLocker:
         self._epoch = 0
 
     def try_acquire(self) -> Grant | Held:
-        return self._recorded(self._inner.try_acquire, Did.GRANTED, Did.ASKED)
+        return self._recorded(self._inner.try_acquire, Did.GRANTED)
 
     def renew(self) -> Grant | Held:
-        return self._recorded(self._inner.renew, Did.RENEWED, Did.LOST)
+        return self._recorded(self._inner.renew, Did.RENEWED)
 
     def release(self) -> bool:
-        since = self._history.now()
+        since = self._asks()
         try:
             done = self._inner.release()
         except StoreError:
-            self._history.add(self._who, Did.IN_DOUBT, epoch=self._epoch, since=since, detail="release")
+            self._history.add(self._who, Did.IN_DOUBT, epoch=self._epoch, since=since, detail=RELEASE)
             raise
-        if done:
-            self._history.add(self._who, Did.RELEASED, epoch=self._epoch, since=since)
+        did = Did.RELEASED if done else Did.ASKED
+        self._history.add(self._who, did, epoch=self._epoch, since=since)
         return done
 
     def wait(self, timeout: float) -> None:
@@ -136,8 +141,12 @@ class RecordedLocker:
     def close(self) -> None:
         self._inner.close()
 
-    def _recorded(self, ask: Callable[[], Grant | Held], yes: Did, no: Did) -> Grant | Held:
-        since = self._history.now()
+    def _asks(self) -> float:
+        self._history.add(self._who, Did.ASKS, epoch=self._epoch)
+        return self._history.now()
+
+    def _recorded(self, ask: Callable[[], Grant | Held], yes: Did) -> Grant | Held:
+        since = self._asks()
         try:
             answer = ask()
         except StoreError as error:
@@ -147,8 +156,8 @@ class RecordedLocker:
             self._epoch = answer.epoch
             self._history.add(self._who, yes, epoch=answer.epoch, since=since, until=since + self._duration)
         else:
-            words = f"taken: held by {answer.holder or 'nobody'}"
-            self._history.add(self._who, no, epoch=self._epoch, since=since, detail=words)
+            words = f"held by {answer.holder or 'nobody'}"
+            self._history.add(self._who, Did.ASKED, epoch=self._epoch, since=since, detail=words)
         return answer
 
 

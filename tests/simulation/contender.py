@@ -1,7 +1,8 @@
 """One contender: acquires, works, writes, is demoted or releases, and contends again. The policy in it is the real one.
 
 What stands in for Spark is `Work`: it writes to a target with a fence, asks before each write or not, takes its time to
-stop, and can be killed. A process that lost its lease ends, like `on_lost = "exit"`, and is started again.
+stop, and can be killed. A `runner` is like `spark-lease run`: nobody but `end_hold` kills its work. Any other is like a
+guarded block with `on_lost = "exit"`, whose process is gone by `stop_by`. Both are started again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import greenlet
 
-from spark_lease.errors import LeaseHeldByOther, LeaseLost, StoreError
+from spark_lease.errors import LeaseHeldByOther, LeaseLost, SparkLeaseError
 from spark_lease.testing import history as recording
 from spark_lease.testing.history import Did, History, RecordedLocker
 
@@ -59,13 +60,20 @@ class Work:
         self._stop_at = min(self._stop_at, self._machine.world.now + self._plan.stops_in)
 
     def kill(self) -> None:
+        """Begin to kill it: some of it may take the kernel a while."""
+        if self._begun and self._plan.dies_in:
+            self._machine.world.at(self._machine.world.now + self._plan.dies_in, self.end)
+        else:
+            self.end()
+
+    def end(self) -> None:
         if self._begun and not self._over:
             self._history.add(self._who, Did.ENDED, epoch=self._epoch)
         self._over = True
 
     def wait_until_over(self, until: float) -> bool:
-        while not self._over and self._machine.now() < until:
-            self._machine.sleep(0.05)
+        while not self._over and (left := until - self._machine.now()) > 0:
+            self._machine.sleep(min(left, 0.05))
         return self._over
 
     def _run(self) -> None:
@@ -75,7 +83,7 @@ class Work:
                 if not self._over:
                     self._write()
             self._machine.sleep(self._chance.uniform(0.0, 0.3))
-        self.kill()
+        self.end()
 
     def _may_write(self) -> bool:
         try:
@@ -104,13 +112,18 @@ class Life:
         self.work: Work | None = None
         self.who = ""
 
+    def finish(self) -> None:
+        """The world ends: so does the work."""
+        if self.work:
+            self.work.end()
+
     def start(self, at: float) -> None:
         main = Thread(machine=self.machine, target=self._run, name="main")
         self.machine.world.at(at, main.start)
 
     def crash(self) -> None:
         if self.work:
-            self.work.kill()
+            self.work.end()
         if self.who:
             self._history.add(self.who, Did.GAVE_UP, detail="its process ended")
         self.machine.die()
@@ -119,7 +132,7 @@ class Life:
     def _run(self) -> None:
         while True:
             self._holds += 1
-            self.who = self.store.who = f"{self.plan.label}{self.number}.{self._holds}"
+            self.who = f"{self.plan.label}{self.number}.{self._holds}"
             self._hold(self.who)
             self.work = None
             self.machine.sleep(0.2)
@@ -134,36 +147,35 @@ class Life:
         )
         locker = RecordedLocker(rules, self._history, who, duration=config.lease_duration)
         lease = policy.lease.Lease(locker, config, holder=holder, clock=machine)
-        try:
-            lease.acquire()
-        except (LeaseHeldByOther, StoreError) as error:
-            lease.give_back()  # as the front doors do: a request whose answer was lost may have taken it
-            self._history.add(who, Did.GAVE_UP, detail=str(error))
-            return
         self._ended = threading.Event()
-        self.work = work = Work(machine, who, lease, self._target, self._history, self.plan)
         keepalive = policy.keepalive.Keepalive(
-            lease,
-            config,
-            clock=machine,
-            on_lost=partial(self._on_lost, lease, work),
-            thread=partial(Thread, machine=machine),
+            lease, config, clock=machine, on_lost=partial(self._on_lost, lease), thread=partial(Thread, machine=machine)
         )
-        keepalive.start()
-        if lease.loss() is None:
-            work.start()
-            machine.wait(self._ended, self.plan.work)
+        try:
+            policy.hold.begin_hold(lease, keepalive)
+        except SparkLeaseError as error:
+            policy.hold.abandon(lease, keepalive)
+            why = recording.STANDBY if isinstance(error, LeaseHeldByOther) else ""
+            self._history.add(who, Did.GAVE_UP, detail=f"{why}{error}")
+            return
+        self.work = work = Work(machine, who, lease, self._target, self._history, self.plan)
+        work.start()
+        machine.wait(self._ended, self.plan.work)
         work.stop()
-        end = policy.ending.end_hold
-        if end(lease, keepalive, work, clock=machine, stop_budget=config.stop_budget, dying=1.0) is not None:
+        dying = FOREVER if self.plan.runner else 1.0
+        end = policy.hold.end_hold
+        if end(lease, keepalive, work, clock=machine, stop_budget=config.stop_budget, dying=dying) is not None:
             self.crash()
             raise greenlet.GreenletExit
+        work.wait_until_over(FOREVER)
 
-    def _on_lost(self, lease: Any, work: Work, lost: LeaseLost) -> None:
+    def _on_lost(self, lease: Any, lost: LeaseLost) -> None:
         recording.lost(self._history, self.who, lost)
-        work.stop()
+        if self.work:
+            self.work.stop()
         self._ended.set()
-        Thread(machine=self.machine, target=self._demote, args=(lease,), name="watch").start()
+        if not self.plan.runner:
+            Thread(machine=self.machine, target=self._demote, args=(lease,), name="watch").start()
 
     def _demote(self, lease: Any) -> None:
         while (left := lease.stop_by() - self.machine.now()) > 0:

@@ -156,11 +156,33 @@ MUTATIONS = {
     "released before the work has ended": _mutation(
         "P5",
         Edit(
-            "ending",
-            "    end = clock.now() + stop_budget\n",
-            "    end = clock.now() + stop_budget\n    lease.give_back()\n",
+            "hold",
+            "        over = _see_out(lease, work, clock, stop_budget, dying)\n",
+            "        lease.give_back()\n        over = _see_out(lease, work, clock, stop_budget, dying)\n",
         ),
         like="client-go with ReleaseOnCancel",
+    ),
+    "released although the work may still run": _mutation(
+        "P5", Edit("hold", "if lost is None and over and answered:", "if lost is None and answered:")
+    ),
+    "the end of a hold does not heed the loss": _mutation(
+        "P3", Edit("hold", "(until := min(end, lease.stop_by()))", "(until := end)")
+    ),
+    "work is never killed": _mutation("P3", Edit("hold", "        work.kill()\n", "        pass\n")),
+    "a no leaves time to be polite": _mutation(
+        "P3", Edit("lease", "if reason in (Loss.TAKEN, Loss.UNREADABLE):", "if False:")
+    ),
+    "a renewal is sent after the deadline": _mutation(
+        "P3",
+        Edit("lease", "        sent = self._clock.now()\n        self.check()\n", "        sent = self._clock.now()\n"),
+    ),
+    "an unreachable store looks like standby": _mutation(
+        "P10",
+        Edit(
+            "lease",
+            "                problem = error\n",
+            "                problem = LeaseHeldByOther(self.name, '', 0.0)\n",
+        ),
     ),
     "compare and swap does not compare": _mutation(
         "P1 P2 P3", Edit("testing.store", "if self.records.get(name) != old:", "if False:")

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MODULES = ("record", "config", "lease", "keepalive", "ending", "testing.store")
+MODULES = ("record", "config", "lease", "keepalive", "hold", "testing.store")
 """Reloaded in this order: each finds the new ones of those before it."""
-STEPPED = ("lease", "keepalive", "ending")
+STEPPED = ("lease", "keepalive", "hold")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Policy:
     config: Any
     lease: Any
     keepalive: Any
-    ending: Any
+    hold: Any
     store: Any
 
 

@@ -16,6 +16,7 @@ CALLS = (
     "error after commit",
     "hangs",
     "hangs uncut",
+    "commits and answers late",
     "slow answer",
     "slow commit",
     "commits after the error",
@@ -35,6 +36,8 @@ TRAITS = (
     "store without a clock",
     "tight timings",
     "careless work",
+    "work that is slow to die",
+    "runner",
 )
 """What a scenario may have beside its faults."""
 
@@ -53,6 +56,9 @@ class Contender:
     careless: bool = False
     patience: float = 1e9
     """Seconds that it waits for the lease before it gives up and starts again."""
+    dies_in: float = 0.0
+    """Seconds that its work takes to be gone once it was killed."""
+    runner: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,8 @@ class Scenario:
                 f"contender {number} ({each.label}): {timings}; from {each.start:g} s on, works {each.work:g} s at a "
                 f"time, stops in {each.stops_in:g} s, clock {100 * (each.rate - 1):+.2f} %"
                 + (", careless" if each.careless else "")
+                + (f", takes {each.dies_in:g} s to die" if each.dies_in else "")
+                + (", a runner" if each.runner else "")
                 + (f", waits {each.patience:g} s" if each.patience < 1e9 else "")
             )
         for fault in self.faults:
@@ -112,6 +120,8 @@ class Scenario:
             "store without a clock": not self.has_clock,
             "tight timings": any("renew_deadline" in each.timings for each in self.contenders),
             "careless work": any(each.careless for each in self.contenders),
+            "work that is slow to die": any(each.dies_in for each in self.contenders),
+            "runner": any(each.runner for each in self.contenders),
         }
         return {name for name, there in found.items() if there}
 
@@ -123,8 +133,11 @@ Configure = Callable[..., Any]
 def random_scenario(seed: int, configure: Configure) -> Scenario:
     """The scenario of a seed: the same one for ever, as long as this function does not change."""
     chance = Random(seed)
-    if chance.random() < 0.1:
+    kind = chance.random()
+    if kind < 0.1:
         return _to_the_limit(chance, seed, configure)
+    if kind < 0.15:
+        return _short_work_after_an_accident(chance, seed)
     labels = ["a", "b", "c", "d"] if chance.random() < 0.7 else ["a", "a", "a", "a"]
     timings = _timings(chance, configure, tight=0.5)
     # No two clocks, the store's (rate 1) among them, are further apart than the bound.
@@ -144,6 +157,8 @@ def random_scenario(seed: int, configure: Configure) -> Scenario:
                 stops_in=round(chance.choice((0.05, 0.5, 100)) * chance.uniform(0.5, 1), 2),
                 careless=chance.random() < 0.3,
                 patience=chance.choice((1e9, 1e9, round(chance.uniform(0, 10), 1))),
+                runner=(runner := chance.random() < 0.3),
+                dies_in=0.0 if runner else chance.choice((0.0, 0.3, 1.5)),
             )
         )
     horizon = round(chance.uniform(10, 40), 1)
@@ -161,10 +176,20 @@ def random_scenario(seed: int, configure: Configure) -> Scenario:
 def _to_the_limit(chance: Random, seed: int, configure: Configure) -> Scenario:
     """A slow clock, work that has to be killed, a store that goes away: every margin is used up."""
     timings = _timings(chance, configure, tight=1)
-    slow = Contender("a", timings, rate=1 / (1 + CLOCK_RATE_ERROR), work=100, stops_in=100)
+    runner = chance.random() < 0.5
+    slow = Contender("a", timings, rate=1 / (1 + CLOCK_RATE_ERROR), work=100, stops_in=100, runner=runner)
     standby = Contender("b", timings, start=1)
     outage = Fault("outage", 0, round(chance.uniform(1, 10), 2), 100)
     return Scenario((slow, standby), (outage,), has_clock=chance.random() < 0.7, horizon=30, chance=seed)
+
+
+def _short_work_after_an_accident(chance: Random, seed: int) -> Scenario:
+    """The store forgets a master, and another has come and gone before the first renews."""
+    duration = round(chance.uniform(6, 12), 2)
+    master = Contender("a", {"lease_duration": duration, "poll_period": 1.0}, work=100)
+    quick = Contender("b", {"lease_duration": duration, "poll_period": 0.1}, start=0.5, work=0.2, stops_in=0.05)
+    accident = Fault(chance.choice(("row deleted", "backup restored")), 0, round(chance.uniform(1, 8), 2), 20.0)
+    return Scenario((master, quick), (accident,), horizon=15, chance=seed)
 
 
 def _timings(chance: Random, configure: Configure, *, tight: float) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from .scenario import Contender, Scenario
 from .simulate import Simulator
 
-PLAIN = {"rate": 1.0, "wall": 0.0, "start": 0.0, "stops_in": 0.1, "careless": False, "patience": 1e9}
+PLAIN = {"rate": 1.0, "wall": 0.0, "start": 0.0, "stops_in": 0.1, "careless": False, "patience": 1e9, "dies_in": 0.0}
 ROUNDS = 20
 
 

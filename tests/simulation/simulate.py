@@ -17,6 +17,7 @@ from .scenario import CALLS, STEPS, Fault, Scenario
 from .store import LEASE, Broker, CallFault, Connection, SharedStore
 from .world import Machine, Thread, World, current_thread
 
+_QUIET = logging.Logger("simulated", logging.CRITICAL)
 TAKEOVER = 2.0
 """Seconds: the longest poll_period of a scenario, and requests."""
 
@@ -34,9 +35,11 @@ class Simulator:
     """A policy, loaded once, to run any number of scenarios on."""
 
     def __init__(self, edits: Sequence[Edit] = ()) -> None:
-        logging.getLogger("spark_lease").setLevel(logging.CRITICAL)
         self.policy: Policy = load(lambda: current_thread().machine.step(), edits)
-        self.policy.record.wall_time = lambda: current_thread().machine.wall_time()
+        for module in vars(self.policy).values():
+            module.log = _QUIET
+            if hasattr(module, "wall_time"):
+                module.wall_time = lambda: current_thread().machine.wall_time()
 
     def run(self, scenario: Scenario) -> Outcome:
         return _Run(scenario, self.policy).run()
@@ -55,7 +58,7 @@ class _Run:
             machine = Machine(self.world, f"{plan.label}{number}", rate=plan.rate, wall=plan.wall)
             timeout = policy.config.configure(name=LEASE, **plan.timings).attempt_timeout
             chance = Random(scenario.chance * 10 + number)
-            store = Connection(machine, self.shared, chance, attempt_timeout=timeout)
+            store = Connection(machine, self.shared, chance, attempt_timeout=timeout, hit=self.hit)
             self.lives.append(Life(number, plan, machine, store, policy, target, self.history))
 
     def run(self) -> Outcome:
@@ -64,6 +67,8 @@ class _Run:
         for life in self.lives:
             life.start(life.plan.start)
         self.world.run(self.scenario.horizon)
+        for life in self.lives:
+            life.finish()
         events = self.history.events
         takeover = TAKEOVER
         if not self.scenario.has_clock:  # a standby has to watch the record stand still for all of its duration
@@ -74,14 +79,14 @@ class _Run:
         life = self.lives[fault.who]
         if fault.kind in CALLS:
             life.store.faults[fault.writes, int(fault.at)] = _call_fault(fault, life.store.attempt_timeout)
-            life.store.hit = self.hit
         elif fault.kind in STEPS:
             life.machine.planned[int(fault.at)] = lambda thread: self._at_step(fault, life, thread)
         else:
-            self.world.at(fault.at, lambda: self._counted(fault.kind, self._at_time(fault, life)))
+            action = self._at_time(fault, life)
+            self.world.at(fault.at, lambda: self._counted(fault.kind, action))
 
     def _counted(self, kind: str, action: Callable[[], None]) -> None:
-        self.hit[kind] += 1
+        self.hit[kind] += kind != "outage"  # which counts when a request runs into it
         action()
 
     def _at_step(self, fault: Fault, life: Life, thread: Thread) -> None:
@@ -92,13 +97,15 @@ class _Run:
             self._freeze(fault, life)
         else:
             thread.starved_until = self.world.now + fault.size
-            did = Did.FROZEN if thread.name.startswith("watch") else Did.STARVED
+            ends_work = thread.name.startswith("watch") or (life.plan.runner and thread.name == "main")
+            did = Did.FROZEN if ends_work else Did.STARVED
             self.history.add(life.who, did, since=self.world.now, at=thread.starved_until, detail=thread.name)
 
     def _at_time(self, fault: Fault, life: Life) -> Callable[[], None]:
         shared, size = self.shared, fault.size
         outage = (fault.at, fault.at + size)
-        broker = Broker(shared, name="broker", lease=max(size, 0.1), offset=size / 10)
+        ahead = size / 10 if round(fault.at) % 2 else -size / 10
+        broker = Broker(shared, name="broker", lease=max(size, 0.1), offset=ahead)
         return {
             "frozen": lambda: self._freeze(fault, life),
             "crash": life.crash,
@@ -126,6 +133,9 @@ def _call_fault(fault: Fault, attempt_timeout: float) -> CallFault:
         "error after commit": CallFault(fault.kind, soon, 2 * soon, error=True),
         "hangs": CallFault(fault.kind, None, None),
         "hangs uncut": CallFault(fault.kind, soon, max(size, attempt_timeout)),
+        "commits and answers late": CallFault(
+            fault.kind, max(size, attempt_timeout), soon + max(size, attempt_timeout)
+        ),
         "slow answer": CallFault(fault.kind, soon, min(size, 0.99 * attempt_timeout)),
         "slow commit": CallFault(fault.kind, min(size, 0.99 * attempt_timeout), min(size, 0.99 * attempt_timeout)),
         "commits after the error": CallFault(fault.kind, attempt_timeout + size, None),

@@ -21,6 +21,8 @@ from .world import FOREVER, Machine, World, current_thread
 LEASE = "nightly"
 LATENCY = (0.0005, 0.005)
 """Seconds, one way."""
+UNCUT = ("hangs uncut", "commits and answers late")
+"""Kinds of faults against which the limit of a request does not help: its thread waits for as long as it takes."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +96,16 @@ class Connection:
 
     where = "store"
 
-    def __init__(self, machine: Machine, shared: SharedStore, chance: Random, *, attempt_timeout: float) -> None:
+    def __init__(
+        self, machine: Machine, shared: SharedStore, chance: Random, *, attempt_timeout: float, hit: Counter[str]
+    ) -> None:
         self.machine, self.shared, self.chance = machine, shared, chance
         self.attempt_timeout = attempt_timeout
         self.faults: dict[tuple[bool, int], CallFault] = {}
         """By number, True: of the writes alone, False: of all requests."""
         self.outages: list[tuple[float, float]] = []
         self.calls, self.writes = 0, 0
-        self.hit: Counter[str] = Counter()
-        self.who = ""
+        self.hit = hit
 
     def read(self, name: str) -> Observed:
         return self._call(lambda store: store.read(name))  # type: ignore[no-any-return]
@@ -124,12 +127,10 @@ class Connection:
         self.calls += 1
         out, back = self.chance.uniform(*LATENCY), self.chance.uniform(*LATENCY)
         fault = fault or self.faults.get((False, self.calls), CallFault("", out, out + back))
-        if fault.kind:
-            self.hit[fault.kind] += 1
-        if fault.kind == "hangs uncut":  # nothing else would show that it may have taken effect by now
-            self.shared.history.add(self.who, Did.IN_DOUBT, detail=fault.kind)
         if any(begin <= sent < end for begin, end in self.outages):
             fault = CallFault("outage", None, None)
+        if fault.kind:
+            self.hit[fault.kind] += 1
         limit = self.attempt_timeout / self.machine.rate
         thread, answer = current_thread(), list[Any]()
         if fault.applied is not None:
@@ -140,7 +141,7 @@ class Connection:
             world.at(sent + fault.applied, apply)
         arrives = FOREVER if fault.answered is None else fault.answered
         # The answer of a store that was asked too long ago is not waited for, unless its hanging cannot be cut off.
-        cut_off = limit if fault.kind != "hangs uncut" else arrives
+        cut_off = arrives if fault.kind in UNCUT else limit
         thread.wait_until(sent + min(arrives, cut_off))
         self.machine.step()
         if fault.error or arrives > cut_off or not answer:

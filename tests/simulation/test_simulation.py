@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,7 +11,8 @@ from spark_lease.config import configure
 from spark_lease.errors import ConfigError
 
 from .__main__ import REGRESSIONS
-from .model import Model, search
+from .model import Contender as InModel
+from .model import Model, Request, State, _with, search
 from .mutations import MUTATIONS, try_mutation
 from .policy import DoesNotApply, Edit, load
 from .scenario import Contender, Fault, Scenario, random_scenario
@@ -18,7 +20,7 @@ from .shrink import shrink
 from .simulate import Simulator
 
 KEPT = {
-    "p2-broker-recreates.json": "epochs are a plain counter",
+    "p2-row-deleted.json": "epochs are a plain counter",
     "p3-slow-clock.json": "clocks are thought to run alike",
     "p6-lost-take.json": "lost answer to a take never found again",
     "p10-lost-renewal.json": "lost answer taken for a loss",
@@ -129,3 +131,31 @@ def test_a_wrong_inequality_has_a_counterexample(wrong: str, timings: Model) -> 
     assert broken in ("P1", "P3"), wrong
     assert way[0] == "0 sends a take"
     assert way[-1] == "1 is granted epoch 2"
+
+
+class _SameEpoch(Model):
+    """A take that does not raise the epoch."""
+
+    def _acts(self, state: State, who: int, it: InModel) -> Iterator[tuple[str, State]]:
+        for words, new in super()._acts(state, who, it):
+            taking = new.contenders[who].request
+            if "sends a take" in words and taking:
+                same = new.contenders[who]._replace(request=taking._replace(epoch=max(state.epoch, 1)))
+                new = _with(new, who, same)
+            yield words, new
+
+
+class _ReleasesEarly(Model):
+    """A release that does not wait for the work."""
+
+    def _acts(self, state: State, who: int, it: InModel) -> Iterator[tuple[str, State]]:
+        yield from super()._acts(state, who, it)
+        if it.mode == "master" and not it.request:
+            yield f"{who} releases early", _with(state, who, it._replace(request=Request("release", it.epoch)))
+
+
+@pytest.mark.parametrize(("rules", "promise"), [(_SameEpoch, "P2"), (_ReleasesEarly, "P5")])
+def test_a_wrong_rule_has_a_counterexample(rules: type[Model], promise: str) -> None:
+    _, broken, way = search(rules(lease=4, deadline=1, budget=1))
+    assert broken == promise
+    assert len(way) < 15

@@ -52,7 +52,7 @@ def end_hold(
     """
     try:
         over = _see_out(lease, work, clock, stop_budget, dying)
-    except Exception:
+    except Exception:  # whatever it is: a lease that nobody will end must not be renewed for ever
         keepalive.stop()
         raise
     lost = lease.loss()

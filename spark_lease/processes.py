@@ -35,6 +35,8 @@ class Process:
     parent: int
     group: int
     state: str
+    started: int = 0
+    """Clock ticks after boot at which it started: tells it from another that got its number. 0: not known."""
 
     @property
     def alive(self) -> bool:
@@ -64,10 +66,10 @@ def _read_all() -> Iterator[Process]:
 
 def _read(pid: int) -> Process | None:
     """proc(5), /proc/pid/stat."""
-    with contextlib.suppress(OSError, ValueError):  # it ended while we looked
+    with contextlib.suppress(OSError, IndexError):  # it ended while we looked
         before, _, after = (_PROC / str(pid) / "stat").read_text().rpartition(")")
-        state, parent, group = after.split()[:3]
-        return Process(before.partition("(")[2], pid, int(parent), int(group), state)
+        fields = after.split()
+        return Process(before.partition("(")[2], pid, int(fields[1]), int(fields[2]), fields[0], int(fields[19]))
     return None
 
 

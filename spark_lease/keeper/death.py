@@ -11,7 +11,6 @@ import contextlib
 import os
 import select
 import threading
-from pathlib import Path
 
 from ..clock import Clock
 from ..processes import Process, kill, look, marked, processes
@@ -25,12 +24,15 @@ class Watched:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._fd = -1
-        self._started = _start_time(pid)
+        before = look(pid)
         with contextlib.suppress(AttributeError, PermissionError):  # an old kernel, or a sandbox that forbids it
             self._fd = os.pidfd_open(pid)
-        if look(pid) is None or _start_time(pid) != self._started:
+        # Looked at on both sides of the pidfd: it may have ended in between, and its number be another's.
+        after = look(pid)
+        if before is None or after is None or after.started != before.started:
             self.close()
             raise ProcessLookupError(pid)
+        self._started = before.started
 
     def fileno(self) -> int:
         """Readable once the process has ended; -1 where there is no such thing: then ask `ended` now and then."""
@@ -42,7 +44,8 @@ class Watched:
         if self._fd >= 0:
             return bool(select.select([self._fd], [], [], 0)[0])
         # Without a pidfd: the number may belong to somebody else by now, who started at another time.
-        return look(self.pid) is None or _start_time(self.pid) != self._started
+        found = look(self.pid)
+        return found is None or found.started != self._started
 
     @property
     def stopped(self) -> bool:
@@ -81,10 +84,3 @@ def sweep(mark: str, *, group: int = 0, clock: Clock, until: float) -> bool:
 def _left(mark: str, group: int) -> list[Process]:
     in_group = [each for each in processes().values() if group and each.group == group and each.alive]
     return [*marked(mark), *(each for each in in_group if each.pid != os.getpid())]
-
-
-def _start_time(pid: int) -> str:
-    """proc(5): field 22 of /proc/pid/stat, in clock ticks since boot; empty if there is no such process."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return ""

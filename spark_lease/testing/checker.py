@@ -47,8 +47,7 @@ def line(event: Event) -> str:
     """One event for a person: when, who, what."""
     words = f"{event.did}, epoch {event.epoch}" if event.epoch else str(event.did)
     if event.since is not None and event.since != event.at:
-        words += f" (from {event.since:.3f})" if event.did in (Did.MAY_WRITE, Did.FROZEN) else ""
-        words += f" (asked at {event.since:.3f})" if event.did not in (Did.MAY_WRITE, Did.FROZEN) else ""
+        words += f" ({'from' if event.did in (Did.MAY_WRITE, *_STOOD) else 'asked at'} {event.since:.3f})"
     return f"{event.at:10.3f}  {event.who:<8} {words}" + (f": {event.detail}" if event.detail else "")
 
 
@@ -112,9 +111,8 @@ def _judge_one(events: list[Event], takeover: float) -> Iterator[Violation]:
     holds = sorted((each for each in everybody if each.used), key=lambda hold: hold.granted.at)
     outside = [each for each in events if each.did in _TOUCHED]
     yield from _epochs_grow(holds, outside)
-    holds.sort(
-        key=lambda hold: hold.granted.epoch
-    )  # an answer may be late: this is the order in which they were granted
+    # Answers may be late: this is the order in which they were granted.
+    holds.sort(key=lambda hold: hold.granted.epoch)
     yield from _one_master(holds, outside)
     last = max((each for each in events if each.did not in _STOOD), key=lambda each: each.at, default=events[0])
     yield from _work_ends_in_time(holds, outside, last)
@@ -133,7 +131,7 @@ def _one_master(holds: Sequence[_Hold], outside: Sequence[Event]) -> Iterator[Vi
     for number, earlier in enumerate(holds):
         for later in holds[number + 1 :]:
             end, begin = earlier.last(Did.MAY_WRITE), later.first(Did.MAY_WRITE)
-            if end is None or begin is None or end.at <= begin.begun or not _overlap(earlier, later):
+            if end is None or begin is None or not _overlap(earlier, later):
                 continue
             renewals = [each for each in earlier.all(Did.RENEWED) if each.at <= end.at]
             if not _store_forgot(earlier, later, outside, end):
@@ -172,9 +170,8 @@ def _epochs_grow(holds: Sequence[_Hold], outside: Sequence[Event]) -> Iterator[V
         for later in holds[number + 1 :]:
             first, second = earlier.granted, later.granted
             asked = min((each.begun for each in later.all(Did.IN_DOUBT, Did.GRANTED)), default=second.begun)
-            revived = any(
-                asked <= each.at <= second.at for each in outside
-            )  # a take of long ago, restored with its row
+            # A take of long ago that was never answered may be restored together with its row.
+            revived = any(asked <= each.at <= second.at for each in outside)
             smaller = first.at <= second.begun and second.epoch < first.epoch and not revived
             if second.epoch == first.epoch or smaller:
                 yield Violation("P2", f"epoch {second.epoch} was granted after {first.epoch}", (first, second))

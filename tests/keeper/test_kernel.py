@@ -16,6 +16,7 @@ import pytest
 from spark_lease.clock import BootClock
 from spark_lease.keeper.deadline import Deadline, new_mapping
 from spark_lease.keeper.kernel import Wire, why_not
+from spark_lease.processes import look
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux's timers and signals")
 
@@ -146,17 +147,10 @@ def test_a_wire_kills_a_whole_group(start: Start) -> None:
     holder.kill()
     assert leader.wait(SOON) == -signal.SIGKILL
     end = time.monotonic() + SOON
-    while (state := state_of(child)) and state not in "ZX":
-        assert time.monotonic() < end, f"the child is {state}"
+    while look(child):
+        assert time.monotonic() < end, "the child lives"
         time.sleep(0.01)
     os.close(strands[0])
-
-
-def state_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
 
 
 def test_a_disarmed_strand_kills_nobody(start: Start) -> None:

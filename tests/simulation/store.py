@@ -47,7 +47,7 @@ class SharedStore:
     """The records, and what they were at any moment."""
 
     def __init__(self, world: World, history: History, memory: type[MemoryStore], *, has_clock: bool) -> None:
-        self.world, self.history, self.has_clock = world, history, has_clock
+        self.world, self.history = world, history
         self.records = memory(_TrueClock(world), offset=1.8e9, has_clock=has_clock)  # type: ignore[arg-type]
         self.past: list[tuple[float, LeaseRecord | None]] = [(0.0, None)]
 

@@ -78,6 +78,15 @@ def true_false_auto(key: str, value: object) -> str:
     return one_of("true", "false", "auto")(key, str(value).lower())
 
 
+def early_release(key: str, value: object) -> str | float:
+    if value in ("local", "never"):
+        return str(value)
+    try:
+        return seconds(key, value)
+    except ConfigError:
+        raise ConfigError(key, f"{value!r} is neither local nor never nor a number of seconds") from None
+
+
 def on_lost(key: str, value: object) -> OnLost:
     if callable(value):
         return value
@@ -115,6 +124,7 @@ class Config:
     lease_duration: float = setting(seconds, 30.0, "others may start this long after the last renewal")
     renew_deadline: float = setting(seconds, Share(1 / 2), "a holder that could not renew for so long stops")
     stop_budget: float = setting(seconds, Share(1 / 3), "time to stop politely before everything is killed")
+    kill_budget: float = setting(seconds, Share(1 / 30), "time after that for what is killed to be gone")
     retry_period: float = setting(seconds, Share(1 / 6), "time between renewals")
     attempt_timeout: float = setting(seconds, Share(1 / 6), "limit for one request to the lock store")
     poll_period: float = setting(seconds, 1.0, "how often a standby looks for a release")
@@ -124,6 +134,12 @@ class Config:
     )
     standby_exit_code: int = setting(exit_code, 99, "exit code of a standby that never started")
     on_lost: OnLost = setting(on_lost, "exit", "exit: end this process, if need be by force; stop: only stop Spark")
+    keeper: str = setting(
+        one_of("auto", "process", "thread"), "auto", "who keeps the lease; auto: a process of its own where possible"
+    )
+    release_on_death: str | float = setting(
+        early_release, "local", "hand over once the driver is dead: local (if Spark is), never, or after seconds"
+    )
     max_allowable_diff_from_db_time: float = setting(seconds, 0.0, "warn if the clocks differ by more; 0: do not look")
     enabled: bool = setting(switch, True, "false: run without any lease, for development")
 
@@ -134,7 +150,7 @@ class Config:
             raise ConfigError("holder", "is not a printable text")
         if not 1 <= self.lease_duration <= LONGEST:
             raise ConfigError("lease_duration", f"{self.lease_duration:g} s: it must be at least 1 s, at most a day")
-        for key in ("retry_period", "attempt_timeout", "stop_budget", "poll_period"):
+        for key in ("retry_period", "attempt_timeout", "stop_budget", "kill_budget", "poll_period"):
             if not getattr(self, key) > 0:
                 raise ConfigError(key, "must be more than 0")
         self._refuse_timings_that_do_not_fit()
@@ -144,19 +160,20 @@ class Config:
 
     def _refuse_timings_that_do_not_fit(self) -> None:
         # After a renewal succeeded, the next attempt is sent retry_period later and may take attempt_timeout: with less
-        # room a single slow answer loses the lease. Demotion starts at renew_deadline and takes up to stop_budget: with
-        # less room another master starts while this one still works.
+        # room a single slow answer loses the lease. Demotion starts at renew_deadline and takes up to stop_budget, then
+        # what is left is killed: with less room another master starts while this one still works.
         if self.retry_period + self.attempt_timeout > self.renew_deadline:
             raise ConfigError(
                 "renew_deadline",
                 f"retry_period {self.retry_period:g} + attempt_timeout {self.attempt_timeout:g} must not be more than "
                 f"renew_deadline {self.renew_deadline:g}: raise it, or lower the other two",
             )
-        if (self.renew_deadline + self.stop_budget) * (1 + CLOCK_RATE_ERROR) >= self.lease_duration:
+        work = self.renew_deadline + self.stop_budget + self.kill_budget
+        if work * (1 + CLOCK_RATE_ERROR) >= self.lease_duration:
             raise ConfigError(
                 "lease_duration",
-                f"renew_deadline {self.renew_deadline:g} + stop_budget {self.stop_budget:g}, and "
-                f"{CLOCK_RATE_ERROR:.0%} for clocks that do not run alike, must be less than "
+                f"renew_deadline {self.renew_deadline:g} + stop_budget {self.stop_budget:g} + kill_budget "
+                f"{self.kill_budget:g}, and {CLOCK_RATE_ERROR:.0%} for clocks that do not run alike, must be less than "
                 f"lease_duration {self.lease_duration:g}: raise it, or lower the other two",
             )
 

@@ -62,6 +62,8 @@ class Loss(StrEnum):
     """What started this driver is gone, so nobody would ever end it."""
     SPARK_GONE = "spark-gone"
     """The driver's JVM ended."""
+    KEEPER_GONE = "keeper-gone"
+    """The process that kept it ended, and the kernel did not end us with it."""
     RELEASED = "released"
     """I gave it back."""
 

@@ -30,7 +30,7 @@ from .config import ENV, Config, Layer, from_arguments, from_environment, from_f
 from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
-from .lease import Lease, open_lease
+from .lease import Lease, open_contender
 from .outcome import exit_code_of
 from .spark.conf import submitted_conf
 from .spark.demotion import Spark, submitting_jvm, under_spark_submit
@@ -174,7 +174,7 @@ class Guard:
         self._pid, self._thread = os.getpid(), threading.get_ident()
         submitter = submitting_jvm() if under_spark_submit() else 0
         signs = [functools.partial(self._while_inside, sign) for sign in vital_signs(submitter)]
-        self.lease = open_lease(self.config, self._clock)
+        self.lease = open_contender(self.config, self._clock)
         self._spark = Spark(clock=self._clock, submitter=submitter, mark=self._mark)
         self._keepalive = Keepalive(
             self.lease, self.config, clock=self._clock, on_lost=self._on_lost, vital_signs=signs
@@ -251,11 +251,9 @@ class Guard:
     def _on_lost(self, lost: LeaseLost) -> None:
         """Called by the watching thread, which must not be held up."""
         if self.config.on_lost == "exit":
-            # The kernel's turn (SIGALRM) if _die never gets its own, because Python has begun to finish: halfway from
-            # stop_by to the moment when another may start.
-            margin = self.config.lease_duration - self.config.renew_deadline - self.config.stop_budget
+            # The kernel's turn (SIGALRM) if _die never gets its own, because Python has begun to finish.
             left = self.lease.stop_by() - self._clock.now()
-            signal.setitimer(signal.ITIMER_REAL, max(left, 0.0) + margin / 2)
+            signal.setitimer(signal.ITIMER_REAL, max(left, 0.0) + self.config.kill_budget / 2)
         self._spark.stop(self._left)
         if callable(self.config.on_lost):
             with contextlib.suppress(RuntimeError):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from .clock import Clock
 from .config import Config
 from .errors import LeaseLost, Loss, StoreError
-from .lease import Lease
+from .lease import Contender, Lease
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ VitalSign = Callable[[], tuple[Loss, str] | None]
 """Says why the lease is to be given up although it could be renewed, or None."""
 
 
-def renew_once(lease: Lease, config: Config, clock: Clock) -> float | None:
+def renew_once(lease: Contender, config: Config, clock: Clock) -> float | None:
     """Try to renew; the seconds until the next try, None if there is nothing left to renew.
 
     After a failure the next try comes sooner, because the deadline does: most failures are a connection that broke.
@@ -61,7 +61,7 @@ class Keepalive:
 
     def __init__(
         self,
-        lease: Lease,
+        lease: Contender,
         config: Config,
         *,
         clock: Clock,

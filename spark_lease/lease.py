@@ -16,7 +16,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Protocol
 
 from .clock import Clock
 from .config import Config
@@ -24,7 +26,7 @@ from .errors import LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, StoreEr
 from .lockers.base import Grant, Held, LeaseStore, Locker
 from .lockers.registry import open_store
 from .lockers.unguarded import Unguarded
-from .record import LeaseRecord, Observed, expires_in, is_grant_of, new_holder, released, renewed, taken
+from .record import LeaseRecord, Observed, Protection, expires_in, is_grant_of, new_holder, released, renewed, taken
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +42,18 @@ class RecordLocker:
     carries it is mine, whatever the store said or did not say.
     """
 
-    def __init__(self, store: LeaseStore, *, name: str, holder: str, duration: float, clock: Clock) -> None:
-        self._store, self._name, self._holder, self._duration, self._clock = store, name, holder, duration, clock
+    def __init__(
+        self,
+        store: LeaseStore,
+        *,
+        name: str,
+        holder: str,
+        duration: float,
+        clock: Clock,
+        protection: Protection = Protection.THREAD,
+    ) -> None:
+        self._store, self._name, self._clock = store, name, clock
+        self._holder, self._duration, self._protection = holder, duration, protection
         self._mine: LeaseRecord | None = None
         self._asked = False
         self._standing: tuple[LeaseRecord | None, float] = (None, 0.0)
@@ -56,7 +68,7 @@ class RecordLocker:
             if held.expires_in > 0:
                 break
             self._asked = True
-            wanted = taken(seen.record, holder=self._holder, duration=self._duration)
+            wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection)
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
                 return Grant(granted.epoch)
         return held
@@ -110,32 +122,63 @@ class RecordLocker:
         return now - self._standing[1]
 
 
-def open_lease(config: Config, clock: Clock) -> Lease:
+def open_contender(
+    config: Config, clock: Clock, *, protection: Protection = Protection.THREAD, published: Deadline | None = None
+) -> Contender:
     """A contender for `config.name` under a holder of its own; asks nobody yet. Raises ConfigError."""
     holder = new_holder(config.holder)
-    if not config.enabled:
+    locker: Locker
+    if config.enabled:
+        store = open_store(config)
+        locker = RecordLocker(
+            store, name=config.name, holder=holder, duration=config.lease_duration, clock=clock, protection=protection
+        )
+    else:
         log.warning("%s: enabled = false, NOTHING IS GUARDED and everybody is master", config.name)
-        return Lease(Unguarded(), config, holder=holder, clock=clock)
-    store = open_store(config)
-    locker = RecordLocker(store, name=config.name, holder=holder, duration=config.lease_duration, clock=clock)
-    return Lease(locker, config, holder=holder, clock=clock)
+        locker = Unguarded()
+    return Contender(locker, config, holder=holder, clock=clock, protection=protection, published=published)
 
 
-class Lease:
-    """One contender's hold on one lease: acquired once, kept by renewals, then lost or released for good.
+class Deadline(Protocol):
+    """The instant until which a lease is mine, where all can see it who work under it."""
 
-    Three threads use it without a lock between them. The renewing one alone moves the deadline forward; whoever finds
-    the lease lost says so, and the first to say it wins; anyone may `check()`. Held is a comparison with a clock: a
-    lease whose deadline has passed is lost even if nobody has noticed.
+    @property
+    def instant(self) -> float: ...
+
+    def publish(self, instant: float) -> None: ...
+
+    def lose(self) -> None:
+        """It has become nobody's business any more: the lease is lost. `instant` stays as it was."""
+        ...
+
+
+class OwnDeadline:
+    """Seen in this process alone. Implements `Deadline`."""
+
+    instant = -math.inf
+
+    def publish(self, instant: float) -> None:
+        self.instant = instant
+
+    def lose(self) -> None:
+        """Whoever can see it sees that it is lost anyway."""
+
+
+class Lease(ABC):
+    """A hold on one lease, for those who work under it: acquired once, then lost or released for good.
+
+    Several threads use it without a lock between them. Whoever finds it lost says so, and the first to say it wins;
+    anyone may `check()`. Held is a comparison with a clock: a lease whose deadline has passed is lost even if nobody
+    has noticed.
     """
 
-    def __init__(self, locker: Locker, config: Config, *, holder: str, clock: Clock) -> None:
-        self.name, self.holder = config.name, holder
-        self._locker, self._config, self._clock = locker, config, clock
+    def __init__(
+        self, config: Config, *, holder: str, clock: Clock, deadline: Deadline, protection: Protection
+    ) -> None:
+        self.name, self.holder, self.protection = config.name, holder, protection
+        self._config, self._clock, self._deadline = config, clock, deadline
         self._epoch = 0
-        # How long a confirmation is good for; for ever where there is nothing to be lost.
-        self._good_for = config.renew_deadline if config.enabled else math.inf
-        self._deadline = -math.inf
+        self._acquired = False
         self._lost: list[tuple[Loss, str, float]] = []
 
     @property
@@ -145,21 +188,43 @@ class Lease:
 
     def check(self) -> int:
         """The epoch, if the lease is mine at this instant; else raises LeaseLost. Costs no I/O, call it freely."""
-        if not self._lost and self._clock.now() < self._deadline:
+        if not self._lost and self._clock.now() < self._deadline.instant:
             return self._epoch
         raise self.lost_error()
 
     def remaining(self) -> float:
         """Seconds that `check()` will go on to answer without another renewal; 0 once lost."""
-        return 0.0 if self._lost else max(self._deadline - self._clock.now(), 0.0)
+        return 0.0 if self._lost else max(self._deadline.instant - self._clock.now(), 0.0)
 
     def stop_by(self) -> float:
         """The instant (own clock) by which all guarded work must have ended."""
         reason, _, at = self._lost[0] if self._lost else (Loss.EXPIRED, "", math.inf)
         if reason in (Loss.TAKEN, Loss.UNREADABLE):
             return at  # another may be master already: there is no time to be polite
-        return min(self._deadline, at) + self._config.stop_budget
+        return min(self._deadline.instant, at) + self._config.stop_budget
 
+    def lose(self, reason: Loss, detail: str = "") -> None:
+        """Close it from now on; the first reason stays. Talks to nobody and waits for nothing."""
+        self._lost.append((reason, detail, self._clock.now()))
+
+    def loss(self) -> LeaseLost | None:
+        """What `check()` would raise; None while the lease is mine, and after I gave it back."""
+        try:
+            self.check()
+        except LeaseLost as lost:
+            return None if lost.reason is Loss.RELEASED else lost
+        return None
+
+    def lost_error(self) -> LeaseLost:
+        """What `check()` raises. A deadline that has passed is made final by asking."""
+        if not self._acquired:
+            return LeaseLost(self.name, self._epoch, Loss.EXPIRED, "not acquired yet")
+        if not self._lost:
+            self.lose(Loss.EXPIRED, f"not renewed within {self._config.renew_deadline:g} s")
+        reason, detail, _ = self._lost[0]
+        return LeaseLost(self.name, self._epoch, reason, detail)
+
+    @abstractmethod
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         """Wait until the lease is mine and return its epoch.
 
@@ -170,6 +235,50 @@ class Lease:
         Raises LeaseHeldByOther if it is held at the end, StoreError if the store could not be asked at the end: the
         two are never mixed up. RecordUnreadable and ConfigError are raised at once, waiting does not heal them.
         """
+
+    @abstractmethod
+    def release(self) -> bool:
+        """Close it, then give it back, so that a standby need not wait. False if there was nothing to give.
+
+        Call it after all guarded work has ended and after the last renewal has returned. Raises StoreError; then the
+        lease runs out by itself.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the store."""
+
+    def give_back(self) -> None:
+        """`release`, and say in the log what came of it. Never raises: there is nothing left to do about it."""
+        try:
+            if self.release():
+                log.info("%s: released, epoch %d", self.name, self._epoch)
+        except StoreError as error:
+            log.warning("%s: not released, it runs out: %s", self.name, error)
+
+
+class Contender(Lease):
+    """A lease that this process itself takes from a store, and keeps by renewals.
+
+    The renewing thread alone moves the deadline forward.
+    """
+
+    def __init__(
+        self,
+        locker: Locker,
+        config: Config,
+        *,
+        holder: str,
+        clock: Clock,
+        protection: Protection = Protection.THREAD,
+        published: Deadline | None = None,
+    ) -> None:
+        super().__init__(config, holder=holder, clock=clock, deadline=published or OwnDeadline(), protection=protection)
+        self._locker = locker
+        # How long a confirmation is good for; for ever where there is nothing to be lost.
+        self._good_for = config.renew_deadline if config.enabled else math.inf
+
+    def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         start, said, down = self._clock.now(), "", self._config.acquire_timeout
         held = down if self._config.if_held == "wait" else 0.0
         if held < down:
@@ -206,7 +315,8 @@ class Lease:
             deadline = sent + self._good_for
             if self._clock.now() >= deadline:
                 raise StoreError(self.name, "the grant took longer than renew_deadline to arrive")
-            self._epoch, self._deadline = answer.epoch, deadline
+            self._epoch, self._acquired = answer.epoch, True
+            self._deadline.publish(deadline)
         return answer
 
     def renew(self) -> None:
@@ -224,46 +334,15 @@ class Lease:
             self.lose(Loss.TAKEN, f"held by {answer.holder}" if answer.holder else "nobody holds it, or it is gone")
         # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.
         self.check()
-        self._deadline = sent + self._good_for
+        self._deadline.publish(sent + self._good_for)
 
     def lose(self, reason: Loss, detail: str = "") -> None:
-        """Close it from now on; the first reason stays. Talks to nobody and waits for nothing."""
-        self._lost.append((reason, detail, self._clock.now()))
-
-    def loss(self) -> LeaseLost | None:
-        """What `check()` would raise; None while the lease is mine, and after I gave it back."""
-        try:
-            self.check()
-        except LeaseLost as lost:
-            return None if lost.reason is Loss.RELEASED else lost
-        return None
-
-    def lost_error(self) -> LeaseLost:
-        """What `check()` raises. A deadline that has passed is made final by asking."""
-        if self._deadline == -math.inf:
-            return LeaseLost(self.name, self._epoch, Loss.EXPIRED, "not acquired yet")
-        if not self._lost:
-            self.lose(Loss.EXPIRED, f"not renewed within {self._config.renew_deadline:g} s")
-        reason, detail, _ = self._lost[0]
-        return LeaseLost(self.name, self._epoch, reason, detail)
-
-    def close(self) -> None:
-        """Let go of the store."""
-        self._locker.close()
+        super().lose(reason, detail)
+        self._deadline.lose()
 
     def release(self) -> bool:
-        """Close it, then give it back, so that a standby need not wait. False if there was nothing to give.
-
-        Call it after all guarded work has ended and after the last renewal has returned. Raises StoreError; then the
-        lease runs out by itself.
-        """
         self.lose(Loss.RELEASED)
         return self._locker.release()
 
-    def give_back(self) -> None:
-        """`release`, and say in the log what came of it. Never raises: there is nothing left to do about it."""
-        try:
-            if self.release():
-                log.info("%s: released, epoch %d", self.name, self._epoch)
-        except StoreError as error:
-            log.warning("%s: not released, it runs out: %s", self.name, error)
+    def close(self) -> None:
+        self._locker.close()

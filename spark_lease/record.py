@@ -8,12 +8,24 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from .clock import wall_time
 from .errors import ConfigError
 
 MAX_NAME = 250
 """Characters of a lease name and of a holder: the width of ActiveMQ's BROKER_NAME."""
+
+
+class Protection(StrEnum):
+    """What ends a holder's work when its lease ends."""
+
+    KERNEL = "kernel"
+    """A process beside it, and the kernel if that cannot: even work that is frozen together with that process."""
+    KEEPER = "keeper"
+    """A process beside it, which has to run for that."""
+    THREAD = "thread"
+    """Threads of the same process, which have to run for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +35,14 @@ class LeaseRecord:
     `holder` is None where nobody holds it. `epoch` is that of the last grant: the milliseconds since 1970 by the
     store's clock, or one more than the epoch before if that is larger. `duration` is the holder's, in seconds.
     `stamp` belongs to the store: it changes with every write and `swap` compares it (SQL: the expiry in ms).
+    `protection` is what the holder said at the grant (`Protection`; empty: not known), for people to read.
     """
 
     holder: str | None
     epoch: int
     duration: float
     stamp: int | None = None
+    protection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +54,10 @@ class Observed:
     expires_in: float | None = None
 
 
-def taken(record: LeaseRecord | None, *, holder: str, duration: float) -> LeaseRecord:
+def taken(record: LeaseRecord | None, *, holder: str, duration: float, protection: str = "") -> LeaseRecord:
     """The record that a contender wants in place of a free or expired one: a new and larger epoch, at least."""
-    return LeaseRecord(holder, 1 if record is None else record.epoch + 1, duration)
+    epoch = 1 if record is None else record.epoch + 1
+    return LeaseRecord(holder, epoch, duration, protection=protection)
 
 
 def renewed(record: LeaseRecord, *, duration: float) -> LeaseRecord:

@@ -28,7 +28,7 @@ from .config import Config, announcement
 from .errors import LeaseLost, SparkLeaseError
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive
-from .lease import Lease, open_lease
+from .lease import Lease, open_contender
 from .outcome import Outcome, ended, refused
 from .processes import Process, kill, processes, tree
 
@@ -70,7 +70,7 @@ class _Run:
     def __init__(self, config: Config, command: Sequence[str]) -> None:
         self._config, self._command = config, command
         self._clock: Clock = BootClock()
-        self._lease: Lease = open_lease(config, self._clock)
+        self._lease: Lease = open_contender(config, self._clock)
         # What there is to react to: a signal's number, a loss, or None for the end of the command.
         self._news: queue.SimpleQueue[int | LeaseLost | None] = queue.SimpleQueue()
         self._keepalive = Keepalive(self._lease, config, clock=self._clock, on_lost=self._news.put)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from spark_lease import lease as policy
 from spark_lease.config import Config, configure
-from spark_lease.lease import Lease, RecordLocker
+from spark_lease.lease import RecordLocker
 from spark_lease.record import new_holder
 from spark_lease.testing import MemoryStore, VirtualClock
 
@@ -20,7 +21,7 @@ class Contender:
         self.store, self.clock = store, clock
         holder = new_holder(label)
         locker = RecordLocker(store, name=NAME, holder=holder, duration=self.config.lease_duration, clock=clock)
-        self.lease = Lease(locker, self.config, holder=holder, clock=clock)
+        self.lease = policy.Contender(locker, self.config, holder=holder, clock=clock)
 
     @property
     def record(self) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from spark_lease import lease as policy
 from spark_lease.clock import BootClock
 from spark_lease.errors import LeaseLost, Loss
 from spark_lease.keepalive import WATCH_PERIOD, Keepalive, renew_once, watch_once
-from spark_lease.lease import Lease
 from spark_lease.lockers.base import Grant
 from spark_lease.testing import MemoryStore, VirtualClock, lost_request, slow_answer
 from tests.policy import Contender
@@ -106,7 +106,7 @@ def test_the_watching_thread_demotes_on_time_while_the_store_hangs(hanging: Hang
 
     config = configure(name="n", lease_duration=3)
     clock = BootClock()
-    lease = Lease(hanging, config, holder="h", clock=clock)
+    lease = policy.Contender(hanging, config, holder="h", clock=clock)
     lost: list[tuple[LeaseLost, float]] = []
     told = threading.Event()
 
@@ -149,11 +149,11 @@ def test_without_a_thread_to_be_had_the_watching_one_demotes(monkeypatch: pytest
 
 def test_a_clean_stop_ends_both_threads_and_tells_nobody() -> None:
     from spark_lease.config import configure
-    from spark_lease.lease import open_lease
+    from spark_lease.lease import open_contender
 
     config = configure(name="n", enabled=False, lease_duration=3)
     lost: list[LeaseLost] = []
-    lease = open_lease(config, BootClock())
+    lease = open_contender(config, BootClock())
     lease.acquire()
     keepalive = Keepalive(lease, config, clock=BootClock(), on_lost=lost.append)
     keepalive.start()

@@ -409,9 +409,9 @@ def test_epochs_only_grow(clock: VirtualClock, store: MemoryStore) -> None:
 
 def test_unguarded_work_has_epoch_zero_and_is_never_lost(clock: VirtualClock) -> None:
     from spark_lease.config import configure
-    from spark_lease.lease import open_lease
+    from spark_lease.lease import open_contender
 
-    lease = open_lease(configure(name="n", enabled=False), clock)
+    lease = open_contender(configure(name="n", enabled=False), clock)
     assert lease.acquire() == 0
     clock.advance(5)
     lease.renew()

@@ -16,6 +16,8 @@ from ..lockers.registry import open_store
 from ..record import expires_in
 from .settings import resolved
 
+_HELD = ("holder", "epoch", "expires_in", "protection")
+
 
 def status(arguments: argparse.Namespace) -> int:
     """Exit code 1 if a lease that was asked for has no record, or one that cannot be read."""
@@ -26,7 +28,7 @@ def status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif rows:
-        keys = ("lease", "state", "holder", "epoch", "expires_in")
+        keys = ("lease", "state", *_HELD)
         _table([[key.upper().replace("_", " ") for key in keys], *([str(row[key]) for key in keys] for row in rows)])
     else:
         print(f"no lease was ever taken in {redacted(config.url)}")
@@ -37,7 +39,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def _look(store: LeaseStore, name: str) -> dict[str, object]:
-    row: dict[str, object] = {"lease": name, "state": "unknown", "holder": "", "epoch": "", "expires_in": ""}
+    row: dict[str, object] = {"lease": name, "state": "unknown", **dict.fromkeys(_HELD, "")}
     try:
         seen = store.read(name)
     except RecordUnreadable as error:
@@ -47,6 +49,7 @@ def _look(store: LeaseStore, name: str) -> dict[str, object]:
     left = expires_in(seen, still_for=0.0)
     state = "free" if seen.record.holder is None else "held" if left > 0 else "expired"
     held = {"holder": seen.record.holder or "", "expires_in": round(left, 1) if state == "held" else ""}
+    held["protection"] = seen.record.protection if state == "held" else ""
     return row | {"state": state, "epoch": seen.record.epoch} | held
 
 

@@ -11,7 +11,7 @@ import logging
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Engine, bindparam, func, literal_column, null, select, true, update
@@ -61,10 +61,11 @@ class SqlStore:
         else:
             what = "write" if new.epoch == old.epoch else "take"
         values = {"name": name, "holder": new.holder, "epoch": new.epoch, "duration": round(new.duration * 1000)}
+        values["protection"] = new.protection
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
         row = self._first_row(what, values)
-        return None if row is None else LeaseRecord(new.holder, row[1], new.duration, row[0])
+        return None if row is None else replace(new, epoch=row[1], stamp=row[0])
 
     def names(self) -> Sequence[str]:
         return [name for (name,) in self._rows("names", {})]
@@ -168,7 +169,7 @@ class SqlStore:
             self._cut_off.disarm()
 
     def _observed(
-        self, name: str, holder: object, time: object, epoch: object, duration: object, left: object
+        self, name: str, holder: object, time: object, epoch: object, duration: object, left: object, protection: object
     ) -> Observed:
         """The row as a record. Raises RecordUnreadable for anything that we or ActiveMQ would not have written."""
 
@@ -187,7 +188,8 @@ class SqlStore:
         if not (duration is None or (isinstance(duration, int) and duration >= 0)):
             raise refuse("DURATION", duration)
         expires_in = left / 1000 if isinstance(left, int) else 0.0
-        return Observed(LeaseRecord(holder, epoch, (duration or 0) / 1000, time), expires_in)
+        protected = protection if isinstance(protection, str) else ""
+        return Observed(LeaseRecord(holder, epoch, (duration or 0) / 1000, time, protected), expires_in)
 
     def _store_error(self, error: Exception) -> SparkLeaseError:
         said = " ".join(str(getattr(error, "orig", None) or error).split())
@@ -231,6 +233,7 @@ def _statements(engine: Engine, table: Any) -> dict[str, str]:
     )
     fields: dict[str, Any] = {"epoch": bindparam("epoch"), "duration": bindparam("duration")}
     held = fields | {"broker_name": bindparam("holder"), "time": now + bindparam("duration")}
+    granted: dict[str, Any] = {"protection": bindparam("protection")}
     # Not just one more than the last: a row that was deleted, or restored from a backup, has to go on with larger
     # epochs than it ever had. One more where the clock went back.
     bigger = getattr(func, backend_of(engine).greatest)(bindparam("epoch"), now)
@@ -242,20 +245,24 @@ def _statements(engine: Engine, table: Any) -> dict[str, str]:
         held["time"],
         bigger,
         held["duration"],
+        granted["protection"],
     )
     first = first.select_from(table).where(true())
     insert = (postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert)(table)
     statements = {
-        "read": select(column.broker_name, column.time, column.epoch, column.duration, column.time - now).where(
-            column.name == bindparam("name")
-        ),
+        "read": select(
+            column.broker_name, column.time, column.epoch, column.duration, column.time - now, column.protection
+        ).where(column.name == bindparam("name")),
         "write": update(table).where(stands).values(held).returning(column.time, column.epoch),
-        "take": update(table).where(stands).values(held | {"epoch": bigger}).returning(column.time, column.epoch),
+        "take": update(table)
+        .where(stands)
+        .values(held | granted | {"epoch": bigger})
+        .returning(column.time, column.epoch),
         "clear": update(table)
         .where(stands)
         .values(fields | {"broker_name": null(), "time": literal_column("0")})
         .returning(column.time, column.epoch),
-        "insert": insert.from_select(["id", "name", "broker_name", "time", "epoch", "duration"], first)
+        "insert": insert.from_select(["id", "name", "broker_name", "time", "epoch", "duration", "protection"], first)
         .on_conflict_do_nothing()
         .returning(column.time, column.epoch),
         "names": select(column.name).where(column.name.is_not(None)).order_by(column.name),

@@ -17,7 +17,7 @@ from ..errors import ConfigError
 from ..record import MAX_NAME
 
 ACTIVEMQ_COLUMNS = ("id", "time", "broker_name")
-OUR_COLUMNS = ("name", "epoch", "duration")
+OUR_COLUMNS = ("name", "epoch", "duration", "protection")
 UNIQUE = "name (unique)"
 
 
@@ -33,6 +33,7 @@ def lease_table(dotted: str) -> Table:
         Column("name", String(MAX_NAME)),
         Column("epoch", BigInteger, nullable=False, server_default=text("0")),
         Column("duration", BigInteger),
+        Column("protection", String(16)),
         UniqueConstraint("name", name=f"{name}_name"),
         schema=schema or None,
     )

@@ -17,7 +17,7 @@ import psycopg2
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.lease import Lease, RecordLocker
+from spark_lease.lease import Contender, RecordLocker
 from spark_lease.lockers.sql import SqlStore
 from spark_lease.record import new_holder
 from tests.services.postgres import running_postgres
@@ -47,10 +47,10 @@ def measure(url: str, rounds: int) -> dict[str, list[float]]:
     raw.autocommit = True
     cursor = raw.cursor()
 
-    def contender(name: str) -> Lease:
+    def contender(name: str) -> Contender:
         holder = new_holder("bench")
         locker = RecordLocker(stores[name], name=name, holder=holder, duration=30.0, clock=clock)
-        return Lease(locker, config, holder=holder, clock=clock)
+        return Contender(locker, config, holder=holder, clock=clock)
 
     renewed = contender("renewed")
     renewed.acquire()

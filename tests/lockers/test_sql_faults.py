@@ -16,7 +16,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.errors import LeaseLost, Loss, StoreError
 from spark_lease.keepalive import Keepalive
-from spark_lease.lease import Lease, open_lease
+from spark_lease.lease import Contender, open_contender
 from spark_lease.lockers.sql import SqlStore
 from spark_lease.record import taken
 from tests.services.proxy import Proxy
@@ -31,8 +31,8 @@ def limits(url: str, table: str, **settings: Any) -> Config:
 
 
 @pytest.fixture
-def lease(proxy: Proxy, table: str) -> Iterator[Lease]:
-    lease = open_lease(limits(proxy.url, table, name=table), BootClock())
+def lease(proxy: Proxy, table: str) -> Iterator[Contender]:
+    lease = open_contender(limits(proxy.url, table, name=table), BootClock())
     lease.acquire()
     yield lease
     lease.close()
@@ -45,7 +45,7 @@ def took(action: Any) -> float:
     return time.monotonic() - start
 
 
-def test_a_server_that_hangs_raises_in_time(lease: Lease, proxy: Proxy) -> None:
+def test_a_server_that_hangs_raises_in_time(lease: Contender, proxy: Proxy) -> None:
     proxy.stall()
     assert took(lease.renew) < 2 * LIMIT + 0.5
     proxy.reopen()
@@ -71,7 +71,7 @@ def test_a_server_that_freezes_while_a_connection_is_opened_raises_in_time(
     store.close()
 
 
-def test_closing_does_not_wait_for_a_request_that_hangs(lease: Lease, proxy: Proxy) -> None:
+def test_closing_does_not_wait_for_a_request_that_hangs(lease: Contender, proxy: Proxy) -> None:
     proxy.stall()
     hanging = threading.Thread(target=took, args=(lease.renew,))
     hanging.start()
@@ -83,7 +83,7 @@ def test_closing_does_not_wait_for_a_request_that_hangs(lease: Lease, proxy: Pro
     assert not hanging.is_alive()
 
 
-def test_a_lost_answer_is_adopted_for_real(lease: Lease, proxy: Proxy) -> None:
+def test_a_lost_answer_is_adopted_for_real(lease: Contender, proxy: Proxy) -> None:
     left = lease.remaining()
     proxy.swallow_answers()
     with pytest.raises(StoreError):
@@ -94,7 +94,7 @@ def test_a_lost_answer_is_adopted_for_real(lease: Lease, proxy: Proxy) -> None:
     assert lease.check()
 
 
-def test_a_connection_that_was_cut_is_opened_again(lease: Lease, proxy: Proxy) -> None:
+def test_a_connection_that_was_cut_is_opened_again(lease: Contender, proxy: Proxy) -> None:
     proxy.slam()
     with pytest.raises(StoreError):
         lease.renew()
@@ -102,7 +102,7 @@ def test_a_connection_that_was_cut_is_opened_again(lease: Lease, proxy: Proxy) -
     assert lease.check()
 
 
-def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: Lease, pg_url: str) -> None:
+def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: Contender, pg_url: str) -> None:
     backend = backend_of(f"spark_lease {lease.name}", pg_url)
     os.kill(backend, signal.SIGSTOP)
     try:
@@ -113,7 +113,7 @@ def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: Lease, pg_ur
         os.kill(backend, signal.SIGCONT)
 
 
-def test_a_row_that_somebody_locks_raises_in_time(lease: Lease, pg_url: str, table: str) -> None:
+def test_a_row_that_somebody_locks_raises_in_time(lease: Contender, pg_url: str, table: str) -> None:
     with psycopg2.connect(pg_url) as other, other.cursor() as cursor:
         cursor.execute(f"SELECT * FROM {table} FOR UPDATE")
         assert took(lease.renew) < 2 * LIMIT + 0.5
@@ -137,8 +137,8 @@ def test_a_session_that_forgets_what_was_prepared_is_served_plainly(pg_url: str,
 def test_while_the_store_hangs_the_holder_stops_before_another_is_master(proxy: Proxy, pg_url: str, table: str) -> None:
     clock = BootClock()
     config = limits(proxy.url, table)
-    lease = open_lease(config, clock)
-    standby = open_lease(limits(pg_url, table), clock)
+    lease = open_contender(config, clock)
+    standby = open_contender(limits(pg_url, table), clock)
     lost = threading.Event()
     lease.acquire()
     keepalive = Keepalive(lease, config, clock=clock, on_lost=lambda error: lost.set())

@@ -146,7 +146,7 @@ class Life:
             self.store, name=LEASE, holder=holder, duration=config.lease_duration, clock=machine
         )
         locker = RecordedLocker(rules, self._history, who, duration=config.lease_duration)
-        lease = policy.lease.Lease(locker, config, holder=holder, clock=machine)
+        lease = policy.lease.Contender(locker, config, holder=holder, clock=machine)
         self._ended = threading.Event()
         keepalive = policy.keepalive.Keepalive(
             lease, config, clock=machine, on_lost=partial(self._on_lost, lease), thread=partial(Thread, machine=machine)

@@ -18,7 +18,7 @@ from .policy import DoesNotApply, Edit
 from .scenario import random_scenario
 from .simulate import Simulator
 
-_CHECK = Edit("lease", "if not self._lost and self._clock.now() < self._deadline:", "if not self._lost:")
+_CHECK = Edit("lease", "if not self._lost and self._clock.now() < self._deadline.instant:", "if not self._lost:")
 _NEVER_FOUND = Edit("lease", "            if is_grant_of(seen.record, self._holder):\n", "            if False:\n")
 _NAME_ALONE = Edit(
     "record", "{label or socket.gethostname()}:{os.getpid()}:{wall_time():.0f}:{os.urandom(4).hex()}", "{label}"
@@ -43,8 +43,8 @@ MUTATIONS = {
         "P1 P3",
         Edit(
             "lease",
-            "        self.check()\n        self._deadline = sent + self._good_for",
-            "        self.check()\n        self._deadline = self._clock.now() + self._good_for",
+            "        self.check()\n        self._deadline.publish(sent + self._good_for)",
+            "        self.check()\n        self._deadline.publish(self._clock.now() + self._good_for)",
         ),
         Edit(
             "lease",
@@ -146,7 +146,7 @@ MUTATIONS = {
     ),
     "stop budget ignored by the inequality": _mutation(
         "P3",
-        Edit("config", "if (self.renew_deadline + self.stop_budget) *", "if self.renew_deadline *"),
+        Edit("config", "work = self.renew_deadline + self.stop_budget", "work = self.renew_deadline"),
         like="pglease, which compares no timings at all",
     ),
     "stop budget ignored by the end": _mutation(

@@ -200,15 +200,16 @@ def _timings(chance: Random, configure: Configure, *, tight: float) -> dict[str,
         if chance.random() < tight:
             deadline = chance.uniform(0.2, 0.8)
             limit = chance.choice((1, 1 / (1 + CLOCK_RATE_ERROR)))
-            budget = chance.choice((chance.random(), 0.999 * (limit - deadline), 0.999 * (limit - deadline)))
+            budget = chance.choice((chance.random(), 0.998 * (limit - deadline), 0.998 * (limit - deadline)))
             retry = chance.uniform(0.1, 0.9)
             shares = {
                 "renew_deadline": deadline,
                 "stop_budget": budget,
+                "kill_budget": 0.0001,
                 "retry_period": deadline * retry,
                 "attempt_timeout": deadline * (1 - retry) * 0.999,
             }
-            timings |= {key: round(share * duration, 3) for key, share in shares.items()}
+            timings |= {key: round(share * duration, 4) for key, share in shares.items()}
         try:
             configure(name="nightly", **timings)
         except ConfigError:

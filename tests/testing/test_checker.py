@@ -14,7 +14,7 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.lease import Lease, RecordLocker
+from spark_lease.lease import Contender, RecordLocker
 from spark_lease.lockers.base import Held
 from spark_lease.testing import MemoryStore, VirtualClock, lost_answer
 from spark_lease.testing.checker import judge, line
@@ -208,7 +208,7 @@ def test_what_a_locker_answers_is_written_down(tmp_path: Path) -> None:
     history = History(clock.now, lease="n", file=tmp_path / "a.jsonl")
     config = configure(name="n")
     locker = RecordLocker(store, name="n", holder="me", duration=30.0, clock=clock)
-    lease = Lease(RecordedLocker(locker, history, A, duration=30.0), config, holder="me", clock=clock)
+    lease = Contender(RecordedLocker(locker, history, A, duration=30.0), config, holder="me", clock=clock)
     lease.acquire()
     assert history.check(lease, A) == lease.epoch
     store.plan(lost_answer)
@@ -236,7 +236,7 @@ CONTENDER = """
     from spark_lease.clock import BootClock
     from spark_lease.config import configure
     from spark_lease.keepalive import Keepalive
-    from spark_lease.lease import Lease, RecordLocker
+    from spark_lease.lease import Contender, RecordLocker
     from spark_lease.lockers.registry import open_store
     from spark_lease.record import new_holder
     from spark_lease.testing.history import Did, History, RecordedLocker, lost
@@ -245,7 +245,7 @@ CONTENDER = """
     clock, config = BootClock(), configure(name="n", url=url, lease_duration=2, poll_period=0.2)
     history, holder = History(clock.now, lease="n", file=file), new_holder(who)
     inner = RecordLocker(open_store(config), name="n", holder=holder, duration=2.0, clock=clock)
-    lease = Lease(RecordedLocker(inner, history, who, duration=2.0), config, holder=holder, clock=clock)
+    lease = Contender(RecordedLocker(inner, history, who, duration=2.0), config, holder=holder, clock=clock)
     lease.acquire()
     keepalive = Keepalive(lease, config, clock=clock, on_lost=partial(lost, history, who))
     keepalive.start()

@@ -21,7 +21,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
@@ -30,8 +30,11 @@ from .config import ENV, Config, Layer, from_arguments, from_environment, from_f
 from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
+from .keeper.kept import Attendance, KeptLease
+from .keeper.start import CannotStart, start
 from .lease import Lease, open_contender
 from .outcome import exit_code_of
+from .record import new_holder
 from .spark.conf import submitted_conf
 from .spark.demotion import Spark, submitting_jvm, under_spark_submit
 from .spark.orphan import vital_signs
@@ -174,11 +177,8 @@ class Guard:
         self._pid, self._thread = os.getpid(), threading.get_ident()
         submitter = submitting_jvm() if under_spark_submit() else 0
         signs = [functools.partial(self._while_inside, sign) for sign in vital_signs(submitter)]
-        self.lease = open_contender(self.config, self._clock)
         self._spark = Spark(clock=self._clock, submitter=submitter, mark=self._mark)
-        self._keepalive = Keepalive(
-            self.lease, self.config, clock=self._clock, on_lost=self._on_lost, vital_signs=signs
-        )
+        self.lease, self._keepalive = self._open(signs)
 
         def still_wanted() -> None:
             for finding in filter(None, (sign() for sign in signs)):
@@ -188,7 +188,8 @@ class Guard:
         try:
             begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
             _held.append(self.lease)
-            log.info("%s: acquired, epoch %d, as %s", self.lease.name, self.lease.epoch, self.lease.holder)
+            told = (self.lease.name, self.lease.epoch, self.lease.holder, self.lease.protection)
+            log.info("%s: acquired, epoch %d, as %s, enforced by the %s", *told)
             return self.lease
         except BaseException as error:
             self._left.set()
@@ -200,6 +201,23 @@ class Guard:
             if isinstance(error, _Ended):
                 raise SystemExit(128 + self._signal) from None
             raise
+
+    def _open(self, signs: Sequence[VitalSign]) -> tuple[Lease, Keepalive | Attendance]:
+        """A contender of its own process if that is wanted and can be had, else one of two threads."""
+        clock = self._clock
+        if self.config.enabled and self.config.keeper != "thread":
+            holder = new_holder(self.config.holder)
+            try:
+                kept = KeptLease(
+                    start(self.config, holder=holder, mark=self._spark.mark), self.config, holder=holder, clock=clock
+                )
+                return kept, Attendance(kept, self._spark, on_lost=self._on_lost, vital_signs=signs)
+            except CannotStart as error:
+                if self.config.keeper == "process":
+                    raise ConfigError("keeper", f"no process can be started to keep the lease: {error}") from error
+                log.warning("%s: no process can be started to keep it, threads do: %s", self.config.name, error)
+        lease = open_contender(self.config, clock)
+        return lease, Keepalive(lease, self.config, clock=clock, on_lost=self._on_lost, vital_signs=signs)
 
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None
@@ -240,6 +258,8 @@ class Guard:
             stop_budget=self.config.stop_budget,
             dying=_DYING if self.config.on_lost == "exit" else 0.0,
         )
+        if lost is not None and self._spark.wait_until_over(self._clock.now()):
+            self.lease.leave()
         self._spark.close()
         self.lease.close()
         return lost
@@ -262,6 +282,7 @@ class Guard:
             threading.Thread(target=self._demote, args=(lost,), name=f"demote {lost.name}", daemon=True).start()
         except RuntimeError:  # this machine gives us no thread any more: then it has to be this one
             self._demote(lost)
+        log.error("%s", lost)  # act first, talk later: a log handler may block
 
     def _demote(self, lost: LeaseLost) -> None:
         stop_by = self.lease.stop_by()
@@ -269,6 +290,8 @@ class Guard:
             self._interrupt()
             self._clock.wait(self._left, min(_INTERRUPT_AGAIN, stop_by - self._clock.now()))
         if self.config.on_lost != "exit":
+            if self._spark.wait_until_over(stop_by):
+                self.lease.leave()
             return
         # The block may be left and the process still have threads that write: it has to be gone by then.
         never = threading.Event()

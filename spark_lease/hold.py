@@ -8,7 +8,6 @@ from typing import Protocol
 
 from .clock import Clock
 from .errors import LeaseLost
-from .keepalive import Keepalive
 from .lease import Lease
 
 log = logging.getLogger(__name__)
@@ -28,21 +27,31 @@ class Work(Protocol):
         ...
 
 
-def begin_hold(lease: Lease, keepalive: Keepalive, *, still_wanted: Callable[[], None] = lambda: None) -> None:
+class Kept(Protocol):
+    """What renews the lease and watches it: `Keepalive`, or what stands for it in a process that is kept for."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> bool:
+        """End that; False if a request to the store is still under way."""
+        ...
+
+
+def begin_hold(lease: Lease, keepalive: Kept, *, still_wanted: Callable[[], None] = lambda: None) -> None:
     """Wait for the lease and keep it. Raises what `Lease.acquire` raises, and LeaseLost; then call `abandon`."""
     lease.acquire(still_wanted=still_wanted)
     keepalive.start()
     lease.check()  # this thread may have stood still since the grant: then nothing begins
 
 
-def abandon(lease: Lease, keepalive: Keepalive) -> None:
+def abandon(lease: Lease, keepalive: Kept) -> None:
     """Give up a hold that did not begin: a request whose answer was lost, or came too late, may have taken it."""
     if keepalive.stop():
         lease.give_back()
 
 
 def end_hold(
-    lease: Lease, keepalive: Keepalive, work: Work, *, clock: Clock, stop_budget: float, dying: float
+    lease: Lease, keepalive: Kept, work: Work, *, clock: Clock, stop_budget: float, dying: float
 ) -> LeaseLost | None:
     """See the work out, then give the lease back; the loss if it was lost before. May be called again.
 

@@ -99,4 +99,3 @@ class Keepalive:
             lost = watch_once(self._lease, self._vital_signs)
         if lost is not None:
             self._on_lost(lost)
-            log.error("%s", lost)  # act first, talk later: a log handler may block

@@ -122,21 +122,25 @@ class RecordLocker:
         return now - self._standing[1]
 
 
-def open_contender(
-    config: Config, clock: Clock, *, protection: Protection = Protection.THREAD, published: Deadline | None = None
-) -> Contender:
+def open_contender(config: Config, clock: Clock) -> Contender:
     """A contender for `config.name` under a holder of its own; asks nobody yet. Raises ConfigError."""
     holder = new_holder(config.holder)
-    locker: Locker
-    if config.enabled:
-        store = open_store(config)
-        locker = RecordLocker(
-            store, name=config.name, holder=holder, duration=config.lease_duration, clock=clock, protection=protection
-        )
-    else:
+    return Contender(open_locker(config, clock, holder=holder), config, holder=holder, clock=clock)
+
+
+def open_locker(config: Config, clock: Clock, *, holder: str, protection: Protection = Protection.THREAD) -> Locker:
+    """The locker that `config` means, for one hold. Raises ConfigError."""
+    if not config.enabled:
         log.warning("%s: enabled = false, NOTHING IS GUARDED and everybody is master", config.name)
-        locker = Unguarded()
-    return Contender(locker, config, holder=holder, clock=clock, protection=protection, published=published)
+        return Unguarded()
+    return RecordLocker(
+        open_store(config),
+        name=config.name,
+        holder=holder,
+        duration=config.lease_duration,
+        clock=clock,
+        protection=protection,
+    )
 
 
 class Deadline(Protocol):
@@ -247,6 +251,9 @@ class Lease(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the store."""
+
+    def leave(self) -> None:  # noqa: B027 (most have nobody to say it to)
+        """Say that nothing runs any more under a lease that was lost, for whoever would kill what runs."""
 
     def give_back(self) -> None:
         """`release`, and say in the log what came of it. Never raises: there is nothing left to do about it."""

@@ -88,13 +88,24 @@ def tree(root: int) -> list[Process]:
     return [process for process in found if process.alive]
 
 
-def marked(mark: str) -> list[Process]:
+def marked(mark: str, among: Collection[Process] | None = None) -> list[Process]:
     """The living processes that carry the mark, but for this one (proc(5), /proc/pid/environ)."""
-    others = [each for each in processes().values() if each.alive and each.pid != os.getpid()]
-    return [each for each in others if mark in _marks_of(each.pid)]
+    others = processes().values() if among is None else among
+    return [each for each in others if each.alive and each.pid != os.getpid() and mark in marks_of(each.pid)]
 
 
-def _marks_of(pid: int) -> list[str]:
+def mapping(name: str, among: Collection[Process]) -> list[Process]:
+    """Those that have mapped memory of this name: children that were forked show no mark (proc(5), /proc/pid/maps)."""
+    found = []
+    for each in among:
+        with contextlib.suppress(OSError):
+            if name.encode() in (_PROC / str(each.pid) / "maps").read_bytes():
+                found.append(each)
+    return found
+
+
+def marks_of(pid: int) -> list[str]:
+    """The marks that a process was started with; none if it ended, is somebody else's, or was only forked."""
     with contextlib.suppress(OSError):  # it ended, or is somebody else's
         for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
             if entry.startswith(MARK.encode() + b"="):

@@ -55,8 +55,8 @@ def test_a_shorter_lease_needs_one_setting() -> None:
         (
             {"stop_budget": 15},
             "lease_duration",
-            "renew_deadline 15 + stop_budget 15 + kill_budget 1, and 1% for clocks that do not run alike, must be less than "
-            "lease_duration 30",
+            "renew_deadline 15 + stop_budget 15 + kill_budget 1, and 1% for clocks that do not run alike, must be less "
+            "than lease_duration 30",
         ),
         ({"lease_duration": 0.5}, "lease_duration", "at least 1 s"),
         ({"lease_duration": "inf"}, "lease_duration", "at most a day"),

@@ -16,8 +16,8 @@ _LOST = 0
 _NEVER = 2**63 - 1
 
 
-class Deadline:
-    """One published deadline; the keeper writes it, everybody else only reads."""
+class SharedDeadline:
+    """One published deadline; the keeper writes it, everybody else only reads. Implements `lease.Deadline`."""
 
     def __init__(self, fd: int, *, writable: bool = False) -> None:
         """`fd` is what `new_mapping` gave, here or in another process; it can be closed afterwards.
@@ -37,23 +37,26 @@ class Deadline:
         self._cell[0] = _LOST
 
     @property
-    def ns(self) -> int:
-        """What stands there: 0 is lost. To be compared with time.clock_gettime_ns(CLOCK_BOOTTIME)."""
-        return self._cell[0]
+    def instant(self) -> float:
+        """What stands there, in seconds of CLOCK_BOOTTIME; 0.0: lost."""
+        return self._cell[0] / _NS
 
     def close(self) -> None:
         self._cell.release()
         self._memory.close()
 
 
-def new_mapping() -> int:
-    """A descriptor of new shared memory that says "lost"; an unlinked temporary file where there is no memfd."""
+def new_mapping(name: str) -> int:
+    """A descriptor of new shared memory that says "lost"; an unlinked temporary file where there is no memfd.
+
+    `name` shows in /proc/pid/maps of whoever has mapped it, so in those of all forked children.
+    """
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("spark_lease", os.MFD_CLOEXEC)
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
     else:
         import tempfile
 
-        fd, name = tempfile.mkstemp(prefix="spark_lease")
-        os.unlink(name)
+        fd, path = tempfile.mkstemp(prefix=name)
+        os.unlink(path)
     os.ftruncate(fd, _SIZE)
     return fd

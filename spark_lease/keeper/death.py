@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import threading
+from collections.abc import Collection
 
 from ..clock import Clock
-from ..processes import Process, kill, look, marked, processes
+from ..processes import Process, kill, look, mapping, marked, processes
 
 _LOOK_AGAIN = 0.005
 
@@ -54,9 +56,11 @@ class Watched:
         return found is not None and found.state in "Tt"
 
     def kill(self) -> None:
-        if not self.ended:
-            found = look(self.pid)
-            kill([found] if found else [])
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self._fd >= 0:
+                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+            elif not self.ended:
+                os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -64,14 +68,14 @@ class Watched:
             self._fd = -1
 
 
-def sweep(mark: str, *, group: int = 0, clock: Clock, until: float) -> bool:
-    """SIGKILL whoever carries `mark` or is in process group `group`, until twice nobody is left.
+def sweep(mark: str, *, groups: Collection[int] = (), mapped: str = "", clock: Clock, until: float) -> bool:
+    """SIGKILL whoever carries `mark`, is in one of the `groups` or has `mapped` that, until twice nobody is left.
 
     False if somebody is, at the instant `until`. Call it after those that may start others are dead.
     """
     never, clean = threading.Event(), 0
     while clean < 2:  # a worker may have been between fork and the first look
-        left = _left(mark, group)
+        left = _left(mark, groups, mapped)
         kill(left)
         clean = 0 if left else clean + 1
         if left:
@@ -81,6 +85,7 @@ def sweep(mark: str, *, group: int = 0, clock: Clock, until: float) -> bool:
     return True
 
 
-def _left(mark: str, group: int) -> list[Process]:
-    in_group = [each for each in processes().values() if group and each.group == group and each.alive]
-    return [*marked(mark), *(each for each in in_group if each.pid != os.getpid())]
+def _left(mark: str, groups: Collection[int], mapped: str) -> list[Process]:
+    others = [each for each in processes().values() if each.alive and each.pid != os.getpid()]
+    found = marked(mark, others) + (mapping(mapped, others) if mapped else [])
+    return found + [each for each in others if each.group in groups]

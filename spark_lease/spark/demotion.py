@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..clock import Clock
-from ..processes import Process, add_mark, kill, look, marked, tree
+from ..keeper.start import running
+from ..processes import Process, add_mark, kill, look, marked, marks_of, tree
 
 log = logging.getLogger(__name__)
 
@@ -94,14 +95,26 @@ class Spark:
     def __init__(self, *, clock: Clock, submitter: int, mark: str = "") -> None:
         """`submitter` is the JVM that started this process, or 0; `mark` is given if the JVM was started with it."""
         self._clock, self._submitter = clock, submitter
+        self.mark = mark or mark_of_this_process()
         # A JVM that is there already and has no mark of ours: only stop() can prove that its workers are gone.
-        self._mark_is_proof = sys.platform == "linux" and (
-            bool(mark) or (not under_spark_submit() and jvm_pid(0) is None)
-        )
-        self._mark = mark or mark_of_this_process()
+        jvm = None if mark else jvm_pid(submitter)
+        self._mark_is_proof = sys.platform == "linux" and (jvm is None or self.mark in marks_of(jvm))
+        self._jvm: tuple[int, bool] | None = None
         self._over, self._closed = threading.Event(), threading.Event()
         self._proven = True
         self._begun = False
+
+    def jvm(self) -> tuple[int, bool] | None:
+        """The driver's JVM, and whether it and what it started carry the mark; None if there is none."""
+        pid = jvm_pid(self._submitter)
+        if pid and (self._jvm is None or self._jvm[0] != pid):
+            self._jvm = pid, bool(look(pid)) and self.mark in marks_of(pid)
+        return self._jvm if pid else None
+
+    def is_local(self) -> bool | None:
+        """True if all tasks run on this machine; None while there is no context. Asks no JVM."""
+        context = spark_context()
+        return None if context is None else str(context.master).startswith("local")
 
     def quiesce(self, left: threading.Event) -> None:
         """Begin to stop Spark if it is busy; an idle one stays. Returns at once."""
@@ -163,13 +176,12 @@ class Spark:
 
     def _nobody_is_left(self) -> bool:
         """Twice nobody: a worker may be between fork and the first look."""
-        return self._mark_is_proof and not marked(self._mark) and not marked(self._mark)
+        return self._mark_is_proof and not marked(self.mark) and not marked(self.mark)
 
     def _others(self) -> list[Process]:
         jvm = jvm_pid(self._submitter)
-        found = {each.pid: each for each in [*(tree(jvm) if jvm else []), *tree(os.getpid()), *marked(self._mark)]}
-        found.pop(os.getpid(), None)
-        return list(found.values())
+        found = {each.pid: each for each in [*(tree(jvm) if jvm else []), *tree(os.getpid()), *marked(self.mark)]}
+        return [each for pid, each in found.items() if pid not in {os.getpid(), *running()}]
 
 
 def stopped(context: Any) -> bool:

@@ -94,7 +94,7 @@ def test_a_sweep_ends_a_group_that_carries_no_mark() -> None:
     script = "import os, time; os.setsid(); print('ready', flush=True); time.sleep(60)"
     process = sleeper(script=script)
     clock = BootClock()
-    assert sweep("nobody's", group=process.pid, clock=clock, until=clock.now() + 10)
+    assert sweep("nobody's", groups=[process.pid], clock=clock, until=clock.now() + 10)
     assert process.wait(10) == -signal.SIGKILL
     process.communicate()
 

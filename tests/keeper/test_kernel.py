@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_lease.clock import BootClock
-from spark_lease.keeper.deadline import Deadline, new_mapping
+from spark_lease.keeper.deadline import SharedDeadline, new_mapping
 from spark_lease.keeper.kernel import Wire, why_not
 from spark_lease.processes import look
 
@@ -191,44 +191,44 @@ def test_there_is_no_strand_to_a_process_that_is_gone(start: Start) -> None:
 
 
 def test_a_deadline_is_read_where_it_was_handed_to(start: Start) -> None:
-    fd = new_mapping()
-    mine = Deadline(fd, writable=True)
-    assert mine.ns == 0
+    fd = new_mapping("test")
+    mine = SharedDeadline(fd, writable=True)
+    assert mine.instant == 0
     mine.publish(12.5)
     reader = start(
         """
         import sys
-        from spark_lease.keeper.deadline import Deadline
-        theirs = Deadline(int(sys.argv[1]))
+        from spark_lease.keeper.deadline import SharedDeadline
+        theirs = SharedDeadline(int(sys.argv[1]))
         print("ready", flush=True)
         for _ in sys.stdin:
-            print(theirs.ns, flush=True)
+            print(theirs.instant, flush=True)
         """,
         fd,
         pass_fds=[fd],
     )
     os.close(fd)
 
-    def seen() -> int:
+    def seen() -> float:
         assert reader.stdin
         assert reader.stdout
         reader.stdin.write("?\n")
         reader.stdin.flush()
-        return int(reader.stdout.readline())
+        return float(reader.stdout.readline())
 
-    assert seen() == 12_500_000_000
+    assert seen() == 12.5
     mine.publish(0.0)
-    assert seen() == 1  # long past, and not the same as lost
+    assert 0 < seen() < 1e-8  # long past, and not the same as lost
     mine.publish(float("inf"))
-    assert seen() == 2**63 - 1
+    assert seen() > 9e9
     mine.lose()
     assert seen() == 0
     mine.close()
 
 
 def test_a_deadline_can_only_be_moved_by_its_keeper() -> None:
-    fd = new_mapping()
-    reader = Deadline(fd)
+    fd = new_mapping("test")
+    reader = SharedDeadline(fd)
     with pytest.raises(TypeError, match="read-only"):
         reader.publish(1.0)
     reader.close()
@@ -238,4 +238,4 @@ def test_a_deadline_can_only_be_moved_by_its_keeper() -> None:
 def test_what_is_no_deadline_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("hello")
     with (tmp_path / "other").open("rb") as file, pytest.raises(ValueError, match="not a mapping"):
-        Deadline(file.fileno())
+        SharedDeadline(file.fileno())

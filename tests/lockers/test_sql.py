@@ -152,7 +152,7 @@ def test_threads_that_make_the_table_at_once_both_succeed(open_store: Any) -> No
 def test_init_adds_our_columns_to_a_table_that_activemq_made(open_store: Any, config: Config, execute: Any) -> None:
     execute(f"CREATE TABLE {config.table}(ID BIGINT NOT NULL, TIME BIGINT, BROKER_NAME VARCHAR(250), PRIMARY KEY (ID))")
     execute(f"INSERT INTO {config.table}(ID) VALUES (1)")
-    with pytest.raises(ConfigError, match=r"lacks name, epoch, duration, protection, name \(unique\): run spark-lease init"):
+    with pytest.raises(ConfigError, match=r"lacks name, epoch, duration, protection, name \(unique\): run"):
         open_store().read("n")
     store = open_store()
     assert store.init()
@@ -165,7 +165,8 @@ def test_init_adds_our_columns_to_a_table_that_activemq_made(open_store: Any, co
 def test_a_table_where_a_name_may_stand_twice_is_refused(open_store: Any, config: Config, execute: Any) -> None:
     """Two contenders would insert a row each, and both be master."""
     columns = "ID BIGINT PRIMARY KEY, TIME BIGINT, BROKER_NAME VARCHAR(250), NAME VARCHAR(250)"
-    execute(f"CREATE TABLE {config.table}({columns}, EPOCH BIGINT DEFAULT 0 NOT NULL, DURATION BIGINT, PROTECTION TEXT)")
+    columns += ", EPOCH BIGINT DEFAULT 0 NOT NULL, DURATION BIGINT, PROTECTION TEXT"
+    execute(f"CREATE TABLE {config.table}({columns})")
     store = open_store()
     with pytest.raises(ConfigError, match=r"lacks name \(unique\): run spark-lease init"):
         store.swap("n", None, taken(None, holder="me", duration=30.0))

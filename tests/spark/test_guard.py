@@ -95,7 +95,8 @@ def test_a_driver_whose_store_hangs_stops_writing_before_another_may_start(
     said = standby.until("standby is master")
     assert standby.end() == 0
     taken_at = float(said.split("master at ")[1].split(",")[0])
-    assert driver.end() == code, driver.log.read_text()
+    # 75 as well where the interrupt cut the connection that stop() was using: nothing is proven then, so it is killed.
+    assert driver.end() in (code, 75), driver.log.read_text()
     assert driver.last_write() < taken_at
     assert f"epoch {standby.epoch()}\n" in said
     assert standby.epoch() > driver.epoch()
@@ -251,7 +252,6 @@ def test_a_forked_child_neither_holds_nor_releases(start: Start, url: str, table
             child = os.fork()
             if child:
                 say(f"child ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
-                lease.renew()
                 say(f"still {lease.check()}")
         if not child:
             os._exit(5)
@@ -325,10 +325,10 @@ def test_a_standby_has_no_spark(start: Start, table: str) -> None:
     standby = start(INSIDE)
     standby.until("standby, ")
     time.sleep(1)  # nothing to wait for: it is to stay without a child
-    assert [each.pid for each in standby.tree()] == [standby.process.pid]
+    assert {each.name for each in standby.tree()} == {"python"}
 
 
-def test_a_thawed_driver_ends_by_itself(start: Start, url: str) -> None:
+def test_a_frozen_driver_is_dead_before_it_can_be_thawed(start: Start, url: str) -> None:
     driver = start(INSIDE)
     driver.until("writing")
     until(lambda: any(driver.folder.glob("task-0")))
@@ -340,7 +340,7 @@ def test_a_thawed_driver_ends_by_itself(start: Start, url: str) -> None:
     for each in frozen:
         with contextlib.suppress(ProcessLookupError):  # the first one that was thawed has ended it already
             os.kill(each.pid, signal.SIGCONT)
-    assert driver.end(10) == 75
+    assert driver.end(10) == -signal.SIGKILL
     until(lambda: not driver.leftovers(), timeout=3)
-    assert driver.last_write() < thawed + 0.5
+    assert driver.last_write() < thawed
     assert standby.end() == 0

@@ -188,8 +188,8 @@ def test_a_driver_whose_spark_submit_was_killed_ends_by_itself(
     driver.send(number)
     driver.end()
     until((driver.folder / "ended").exists, timeout=5)
-    until(lambda: not driver.leftovers(), timeout=6)
-    assert row(url, table)[0] is not None  # it could not be certain of the workers: the lease runs out
+    until(lambda: row(url, table)[0] is None)
+    assert not driver.leftovers()
 
 
 def test_a_scripts_threads_are_part_of_it(submit: Callable[..., Driver], url: str, table: str) -> None:

@@ -1,0 +1,261 @@
+"""A lease that a process beside this one keeps: what this process sees of it, and what it tells and is told."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from .. import errors
+from ..clock import Clock
+from ..config import Config
+from ..errors import ConfigError, LeaseLost, Loss, SparkLeaseError, StoreError
+from ..keepalive import WATCH_PERIOD, VitalSign, watch_once
+from ..lease import Lease, OwnDeadline
+from ..record import Protection
+from .channel import Closed
+from .deadline import SharedDeadline
+from .kernel import Wire
+from .process import AT_ONCE, LAST_WORDS
+from .start import Started
+
+log = logging.getLogger(__name__)
+
+_LATE = 1.2
+_LINGER = 2.0
+"""Seconds that the process may take to end, once there is nothing left to do for it."""
+_open: weakref.WeakSet[KeptLease] = weakref.WeakSet()
+
+
+class Session(Protocol):
+    """What the keeper has to know of the Spark in this process."""
+
+    def jvm(self) -> tuple[int, bool] | None:
+        """The pid of the JVM and whether it carries the mark; None if there is none."""
+        ...
+
+    def is_local(self) -> bool | None:
+        """True if all tasks run on this machine; None while there is no context."""
+        ...
+
+
+class KeptLease(Lease):
+    """Taken, renewed and given back by the process `started`; `check()` reads its deadline in shared memory.
+
+    A thread listens to that process all the time. A forked child of this one may `check()`, and nothing else.
+    """
+
+    def __init__(self, started: Started, config: Config, *, holder: str, clock: Clock) -> None:
+        level = Protection(started.level)
+        super().__init__(config, holder=holder, clock=clock, deadline=OwnDeadline(), protection=level)
+        self._started, self._pid = started, os.getpid()
+        self._wire = Wire() if level is Protection.KERNEL else None
+        self._files: list[int] = []
+        self._said: dict[str, Any] = {}
+        self._news = threading.Condition()
+        self._stop_by = 0.0
+        self._closing = self._ended = False
+        self.attendance: Attendance | None = None
+        _open.add(self)
+        self._listener = threading.Thread(target=self._listen, name=f"keeper of {self.name}", daemon=True)
+        self._listener.start()
+
+    def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
+        while self.answer("granted", WATCH_PERIOD) is None:
+            still_wanted()
+            if kind := self.answer("refused", 0.0):
+                raise _error(kind, self._said["arguments"])
+            if self._ended:
+                raise StoreError(self.name, "the process that was to take it has ended")
+        return self._epoch
+
+    def stop_by(self) -> float:
+        if self._lost and self._lost[0][0] in (Loss.ORPHANED, Loss.SPARK_GONE):
+            return self._lost[0][2] + LAST_WORDS  # nothing is left to be stopped politely, and a standby waits
+        return (self._stop_by or super().stop_by()) - AT_ONCE  # after it we are killed, without a word
+
+    def lost_error(self) -> LeaseLost:
+        if self._acquired and not self._lost and self._deadline.instant == 0.0 and os.getpid() == self._pid:
+            self.answer("lost", WATCH_PERIOD)  # the reason is on its way
+        return super().lost_error()
+
+    def stop(self) -> bool:
+        """Have it renewed no more; False if a request to the store is still under way."""
+        if self.loss() is not None:
+            return False  # nothing will be given back: what it still asks the store is not waited for
+        if self.answer("stopped", 0.0) is None:
+            self.tell({"order": "stop"})
+        return bool(self.answer("stopped", self._config.attempt_timeout * _LATE + 2 * WATCH_PERIOD))
+
+    def own_up(self, lost: LeaseLost) -> None:
+        """It was lost, maybe here. Have it renewed no more; if this process ends by that, its end says so."""
+        if self._config.on_lost != "exit" and "lost" not in self._said:
+            self.tell({"lost": [lost.reason, lost.detail]})
+
+    def release(self) -> bool:
+        self._refuse_in_a_fork()
+        may = self.loss() is None and self.answer("released", 0.0) is None and self.stop()
+        self.lose(Loss.RELEASED)
+        if not may:
+            return False
+        self.tell({"order": "release"})
+        released = self.answer("released", self._config.attempt_timeout * 3)
+        if released is None:
+            raise StoreError(self.name, "the process that keeps it gives no answer")
+        if problem := self.answer("problem", 0.0):
+            raise StoreError(*problem)
+        return bool(released)
+
+    def leave(self) -> None:
+        self.tell({"order": "leave"})
+
+    def close(self) -> None:
+        if os.getpid() != self._pid or self._closing:
+            return
+        if self._acquired and self.loss() is not None and self._config.on_lost == "exit":
+            return  # this process has to end: it stays tied until it has
+        self.leave()
+        self._closing = True
+        self._listener.join(_LINGER)
+        self._started.wait(_LINGER)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close all that is open for it in this process, without a word; in a forked child that kills nobody."""
+        _open.discard(self)
+        self._started.channel.close()
+        while self._files:
+            os.close(self._files.pop())
+        if self._wire:
+            self._wire.close()
+            self._wire = None
+
+    def tell(self, message: dict[str, Any], target: int = 0) -> None:
+        """Say it. The process or group `target` is tied to this process meanwhile: its end will be theirs."""
+        self._refuse_in_a_fork()
+        strand = None
+        with contextlib.suppress(OSError):  # it has ended
+            strand = self._wire.strand(target) if self._wire and target else None
+        with contextlib.suppress(Closed):
+            self._started.channel.send(message, [strand.fd] if strand else [])
+        if strand:
+            strand.close()
+
+    def answer(self, key: str, timeout: float) -> Any:
+        """What was said under `key`, waited for; None if nothing was."""
+        with self._news:
+            self._news.wait_for(lambda: key in self._said or self._ended, timeout)
+            return self._said.get(key)
+
+    def _listen(self) -> None:
+        try:
+            while not self._closing:
+                if received := self._started.channel.receive(WATCH_PERIOD):
+                    self._take(*received)
+                if self.attendance:
+                    self.attendance.look()
+        except Closed:
+            pass
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+        if not self._closing and "stopped" not in self._said and not self._lost:
+            self.lose(Loss.KEEPER_GONE, f"the process that kept it (pid {self._started.process.pid}) ended")
+            if self.attendance:
+                self.attendance.look()
+
+    def _take(self, message: dict[str, Any], files: Sequence[int]) -> None:
+        match message:
+            case {"log": [name, level, words]}:
+                logging.getLogger(name).log(level, "%s", words)
+            case {"granted": epoch}:
+                self._deadline = SharedDeadline(files[0])
+                self._epoch, self._acquired = epoch, True
+            case {"lost": [reason, detail], "stop_by": instant}:
+                self._stop_by = instant
+                self.lose(Loss(reason), detail)
+            case {"hold": target} if target < 0:
+                self.tell({"wire": target}, target)
+            case {"gone": pid} if self.attendance:
+                self.attendance.judge_the_end_of(pid)
+        self._files += files
+        with self._news:
+            self._said |= message
+            self._news.notify_all()
+
+    def _refuse_in_a_fork(self) -> None:
+        if os.getpid() != self._pid:
+            raise ConfigError("lease", f"{self.name} is process {self._pid}'s: a forked child can only check() it")
+
+
+class Attendance:
+    """Watches the lease from this side, and tells the keeper about Spark. Has what `Keepalive` has."""
+
+    def __init__(
+        self,
+        lease: KeptLease,
+        session: Session,
+        *,
+        on_lost: Callable[[LeaseLost], None],
+        vital_signs: Sequence[VitalSign] = (),
+    ) -> None:
+        self._lease, self._session, self._on_lost, self._signs = lease, session, on_lost, vital_signs
+        self._jvm: tuple[int, bool] | None = None
+        self._local: bool | None = None
+        self._over = False
+
+    def start(self) -> None:
+        self._lease.attendance = self
+
+    def stop(self) -> bool:
+        self._over = True
+        return self._lease.stop()
+
+    def look(self) -> None:
+        """Once every `WATCH_PERIOD`, on the listening thread."""
+        if self._over:
+            return
+        if lost := watch_once(self._lease):
+            self._over = True
+            self._on_lost(lost)
+            self._lease.own_up(lost)
+            return
+        with contextlib.suppress(Exception):  # user code may be in the middle of making a session
+            self._report()
+
+    def judge_the_end_of(self, jvm: int) -> None:
+        """Tell whether that was meant, or lose the lease by it."""
+        if self._over or not watch_once(self._lease, self._signs):
+            self._lease.tell({"expected": jvm})
+
+    def _report(self) -> None:
+        jvm = self._session.jvm()
+        if jvm and jvm != self._jvm:
+            self._jvm, self._local = jvm, None
+            self._lease.tell({"jvm": jvm[0], "marked": jvm[1]}, jvm[0])
+        local = self._session.is_local()
+        if jvm and local is not None and local != self._local:
+            self._local = local
+            self._lease.tell({"local": local})
+
+
+def _error(kind: str, arguments: Sequence[Any]) -> SparkLeaseError:
+    found = getattr(errors, kind, None)
+    if found is LeaseLost:
+        name, epoch, reason, detail = arguments
+        return LeaseLost(name, epoch, Loss(reason), detail)
+    if isinstance(found, type) and issubclass(found, SparkLeaseError):
+        return found(*arguments)
+    return StoreError("keeper", " ".join(map(str, arguments)))
+
+
+def _close_in_child() -> None:
+    for lease in list(_open):
+        lease.let_go()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

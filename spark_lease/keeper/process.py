@@ -1,0 +1,357 @@
+"""The keeper: a small process beside a driver, which takes, renews and gives back its lease.
+
+It runs the same policy as threads inside the driver would, where no C call holds it up and nothing of the user's runs.
+It tells the driver of a loss, and kills after `stop_budget` what did not end. And it arms the kernel: a timer ends this
+process at the instant that only a renewal moves, and with it, by the wire, all of the driver, even if all of them are
+frozen by then. The other way round it watches the driver: once that is dead and nothing is left of it, it hands over.
+
+```
+driver ── order ─────────────→ keeper     acquires
+       ←── granted, deadline ──           renews, watches
+       ── JVM, master ───────→            watches that as well
+       ←── lost ──────────────            waits until stop_by, then kills
+       ── stop, release ─────→            gives back
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import queue
+import select
+import signal
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from ..clock import BootClock
+from ..config import Config
+from ..errors import Loss, SparkLeaseError, StoreError
+from ..hold import abandon, begin_hold, end_hold
+from ..keepalive import Keepalive
+from ..lease import Contender, open_locker
+from ..lockers.base import Grant, Held, Locker
+from ..record import Protection
+from .channel import Channel, Closed
+from .deadline import SharedDeadline, new_mapping
+from .driver import Driver
+from .kernel import KillTimer, Wire, why_not
+
+log = logging.getLogger(__name__)
+
+TICK = 0.5
+"""Seconds between two looks at what cannot be waited for."""
+LAST_WORDS = 0.25
+"""Seconds that a driver gets to say why it ends, where nothing of it can be stopped politely any more."""
+AT_ONCE = 0.05
+"""Seconds that it gets where another may be master already."""
+_FIRST_ORDER = 60.0
+
+
+def main(fd: int) -> None:
+    """Serve the driver at the other end of the socket `fd`, until its lease is given back or it has ended."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # Whoever ends all processes of a service politely must not end the driver by force, which our end would do.
+        signal.signal(number, signal.SIG_IGN)
+    channel = Channel.inherited(fd)
+    logging.basicConfig(level=logging.DEBUG, handlers=[_ToDriver(channel)])
+    with contextlib.suppress(Closed, ProcessLookupError):  # the driver ended before it had a lease
+        received = channel.receive(_FIRST_ORDER)
+        if received:
+            Keeper(channel, received[0]).run()
+            os._exit(0)  # nothing is left to be tidied, and our end may be waited for
+
+
+class Keeper:
+    """One lease of one driver. Implements `Work`: what the driver does."""
+
+    def __init__(self, channel: Channel, order: Mapping[str, Any]) -> None:
+        logging.getLogger("spark_lease").setLevel(order["log_level"])
+        self._channel, self._clock = channel, BootClock()
+        self._config = config = Config(**order["config"])
+        self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        why = why_not()
+        level = Protection.KEEPER if why else Protection.KERNEL
+        mapped = f"spark_lease-{os.urandom(8).hex()}"
+        self._mapping = new_mapping(mapped)
+        self._deadline = _Enforced(config, self._mapping, None if why else KillTimer())
+        self._driver = Driver(
+            order["driver"],
+            mark=order["mark"],
+            mapped=mapped,
+            wire=None if why else Wire(),
+            clock=self._clock,
+            on_lost_exit=config.on_lost == "exit",
+            release_on_death=config.release_on_death,
+        )
+        channel.send({"ready": level, "why": why})
+        locker = open_locker(config, self._clock, holder=order["holder"], protection=level)
+        self._lease = Contender(
+            _WhileItMoves(locker, self._driver),
+            config,
+            holder=order["holder"],
+            clock=self._clock,
+            protection=level,
+            published=self._deadline,
+        )
+        self._keepalive = Keepalive(self._lease, config, clock=self._clock, on_lost=lambda lost: self._wake())
+        self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._listening = True
+        self._stopped = self._left = self._dead = self._untied = False
+        self._told_of, self._verdict_by = 0, math.inf
+        self._next_tick = 0.0
+
+    def run(self) -> None:
+        acquiring = threading.Thread(target=self._begin, name="acquire", daemon=True)
+        acquiring.start()
+        while self._begun.empty() and not (self._dead or self._left):
+            self._attend(math.inf)
+        if self._dead or self._left:  # nobody waits for it any more
+            self._left = True
+            self._lease.close()
+            acquiring.join(2 * self._config.attempt_timeout)
+        if self._begun.empty():
+            return
+        if error := self._begun.get():
+            self._tell({"refused": type(error).__name__, "arguments": _plain(error)})
+            return
+        self._left = False
+        python = self._driver.strand_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
+        self._tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
+        while not (self._left or self._dead) and self._lease.loss() is None:
+            self._attend(math.inf)
+        if self._dead:
+            self._hand_over()
+        elif not self._left:
+            self._see_demotion()
+
+    def wait_until_over(self, until: float) -> bool:
+        while not (over := self._left or self._driver.is_over(until)) and self._clock.now() < until:
+            if self._dead and not self._untied:
+                self._driver.kill()  # nobody is left who could stop it politely
+            self._attend(until)
+        return over
+
+    def kill(self) -> None:
+        self._driver.kill()
+
+    def _begin(self) -> None:
+        """On a thread of its own, because the store may hang and the driver end meanwhile."""
+        error: Exception | None = None
+        try:
+            begin_hold(self._lease, self._keepalive, still_wanted=self._still_wanted)
+        except Exception as problem:  # whatever it is: the driver has to be told, and raises it
+            error = problem
+            abandon(self._lease, self._keepalive)
+        self._begun.put(error)
+        self._wake()
+
+    def _still_wanted(self) -> None:
+        if self._left:
+            raise SparkLeaseError("nobody waits for it any more")
+
+    def _hand_over(self) -> None:
+        """The driver is dead, or its JVM is and it did not answer: end what is left of it, then release."""
+        self._driver.kill()
+        dying = self._config.lease_duration if self._driver.is_provable else 0.0
+        end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=0.0, dying=dying)
+
+    def _see_demotion(self) -> None:
+        """The lease is lost: the driver ends its work itself, or is killed, or the kernel does that."""
+        lost = self._lease.lost_error()
+        self._deadline.kill_at(self._lease.stop_by())
+        self._tell({"lost": [lost.reason, lost.detail], "stop_by": self._lease.stop_by()})
+        self.wait_until_over(self._clock.now() + AT_ONCE)
+        end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=math.inf, dying=math.inf)
+
+    def _attend(self, until: float) -> None:
+        """Wait until `until` for something to happen, and react to it."""
+        python, jvm = self._driver.python, self._driver.jvm
+        watched: dict[int, Any] = {self._woken: None}
+        if self._listening:
+            watched[self._channel.fileno()] = None
+        if not python.ended:
+            watched[python.fileno()] = None
+        if jvm and jvm.pid != self._told_of:
+            watched[jvm.fileno()] = None
+        end = min(until, self._next_tick, self._verdict_by)
+        if watched.pop(-1, self) is None:  # no pidfds here
+            end = min(end, self._clock.now() + AT_ONCE)
+        ready, _, _ = select.select(list(watched), [], [], max(end - self._clock.now(), 0.0))
+        if self._woken in ready:
+            os.read(self._woken, 4096)
+        if self._listening and self._channel.fileno() in ready:
+            self._listen()
+        if python.ended:
+            self._dead = True
+        elif jvm and jvm is self._driver.jvm and jvm.pid != self._told_of and jvm.ended:
+            self._ask_about(jvm.pid)
+        now = self._clock.now()
+        if now >= self._next_tick:
+            self._next_tick = now + TICK
+            self._look_for_workers()
+        if now >= self._verdict_by:
+            self._verdict_by = math.inf
+            self._jvm_is_lost()
+
+    def _listen(self) -> None:
+        try:
+            received = self._channel.receive(0.0)
+        except Closed:
+            self._listening = False  # which proves nothing: the pidfd tells when it has ended
+            return
+        if received is None:
+            return
+        message, files = received
+        for fd in files:
+            self._driver.hold(fd)
+        match message:
+            case {"jvm": pid, "marked": marked}:
+                self._told_of, self._verdict_by = 0, math.inf
+                with contextlib.suppress(ProcessLookupError):  # ended meanwhile: Python will notice as well
+                    self._driver.attach_jvm(pid, marked=marked)
+                    self._hand_strand(pid)
+            case {"local": local}:
+                self._driver.attach_master(local=local)
+            case {"expected": pid} if pid == self._told_of:
+                self._verdict_by = math.inf
+                self._driver.attach_jvm(0, marked=False)
+            case {"lost": [reason, detail]}:
+                self._lease.lose(Loss(reason), detail)
+            case {"order": "stop"}:
+                self._stopped = True
+                # Not here: a request that hangs is waited for, and meanwhile something may have to be killed.
+                threading.Thread(target=lambda: self._tell({"stopped": self._keepalive.stop()}), daemon=True).start()
+            case {"order": "release"}:
+                self._release()
+            case {"order": "leave"} if self._config.on_lost == "exit" and self._lease.loss():
+                # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
+                self._untied = True
+                self._driver.untie()
+            case {"order": "leave"}:
+                self._let_go()
+
+    def _release(self) -> None:
+        # Seen to be lost by everybody before anything else: frozen here, the lease may run out without the kernel.
+        self._lease.lose(Loss.RELEASED)
+        self._let_go()
+        answer: dict[str, Any] = {"released": False}
+        try:
+            answer["released"] = self._lease.release()
+        except StoreError as error:
+            answer["problem"] = [error.where, error.problem]
+        self._tell(answer)
+
+    def _let_go(self) -> None:
+        self._left = True
+        self._deadline.disarm()
+        self._driver.disarm()
+
+    def _look_for_workers(self) -> None:
+        for group in self._driver.new_groups():
+            self._hand_strand(-group)
+
+    def _hand_strand(self, target: int) -> None:
+        if strand := self._driver.strand_to(target) if target else None:
+            self._tell({"hold": target}, [strand.fd])
+
+    def _ask_about(self, pid: int) -> None:
+        """The JVM has ended. That is a crash, unless Python says that it wanted it so."""
+        self._told_of = pid
+        if not self._stopped and self._lease.loss() is None:
+            heard = self._tell({"gone": pid})
+            self._verdict_by = self._clock.now() + (2 * LAST_WORDS if heard else 0.0)
+
+    def _jvm_is_lost(self) -> None:
+        if self._config.on_lost == "exit":
+            self._dead = True  # as good as: it is killed now
+        else:
+            self._lease.lose(Loss.SPARK_GONE, f"the JVM (pid {self._told_of}) ended")
+
+    def _tell(self, message: Mapping[str, Any], files: list[int] | None = None) -> bool:
+        with contextlib.suppress(Closed):  # frozen, or dead: it reads the deadline, or nothing any more
+            self._channel.send(message, files or [])
+            return True
+        return False
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._waker, b"x")
+
+
+class _Enforced:
+    """The deadline as all can see it, and the instant at which the kernel ends everything. Implements `Deadline`."""
+
+    def __init__(self, config: Config, mapping: int, timer: KillTimer | None) -> None:
+        self._shared, self._timer = SharedDeadline(mapping, writable=True), timer
+        # Killed by us at stop_by, by the kernel a little later, gone after kill_budget: and then it may be taken.
+        self._stop_budget, self._grace = config.stop_budget, config.kill_budget / 2
+        self.instant = -math.inf
+
+    def publish(self, instant: float) -> None:
+        # The timer first: frozen in between, everything ends at the later instant, which the store has confirmed.
+        self.kill_at(instant + self._stop_budget)
+        self._shared.publish(instant)
+        self.instant = instant
+
+    def lose(self) -> None:
+        self._shared.lose()
+
+    def kill_at(self, stop_by: float) -> None:
+        if self._timer and stop_by < math.inf:
+            self._timer.move(stop_by + self._grace)
+
+    def disarm(self) -> None:
+        if self._timer:
+            self._timer.disarm()
+
+
+class _WhileItMoves:
+    """A locker that does not renew for a driver which stands still for longer than from one renewal to the next."""
+
+    def __init__(self, locker: Locker, driver: Driver) -> None:
+        self._locker, self._driver, self._stood_still = locker, driver, False
+
+    def try_acquire(self) -> Grant | Held:
+        return self._locker.try_acquire()
+
+    def renew(self) -> Grant | Held:
+        before, self._stood_still = self._stood_still, self._driver.stands_still()
+        if before and self._stood_still:
+            raise StoreError("driver", f"not asked, because pid {self._driver.python.pid} or its JVM was stopped")
+        return self._locker.renew()
+
+    def release(self) -> bool:
+        return self._locker.release()
+
+    def wait(self, timeout: float) -> None:
+        self._locker.wait(timeout)
+
+    def close(self) -> None:
+        self._locker.close()
+
+
+class _ToDriver(logging.Handler):
+    """What is logged here stands in the driver's log; on standard error once there is no driver. Never waits."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._channel.send({"log": [record.name, record.levelno, record.getMessage()]})
+        except Closed:
+            line = f"spark-lease {record.levelname} {record.getMessage()}\n".encode()
+            with contextlib.suppress(OSError, ValueError):
+                if select.select([], [2], [], 0)[1]:
+                    os.write(2, line[: select.PIPE_BUF])
+
+
+def _plain(error: Exception) -> list[Any]:
+    if isinstance(error, SparkLeaseError):
+        return [each if isinstance(each, (int, float)) else str(each) for each in error.args]
+    return [f"{type(error).__name__}: {error}"]

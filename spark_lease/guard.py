@@ -259,7 +259,7 @@ class Guard:
             dying=_DYING if self.config.on_lost == "exit" else 0.0,
         )
         if lost is not None and self._spark.wait_until_over(self._clock.now()):
-            self.lease.leave()
+            self.lease.settle()
         self._spark.close()
         self.lease.close()
         return lost
@@ -291,7 +291,7 @@ class Guard:
             self._clock.wait(self._left, min(_INTERRUPT_AGAIN, stop_by - self._clock.now()))
         if self.config.on_lost != "exit":
             if self._spark.wait_until_over(stop_by):
-                self.lease.leave()
+                self.lease.settle()
             return
         # The block may be left and the process still have threads that write: it has to be gone by then.
         never = threading.Event()

@@ -252,7 +252,7 @@ class Lease(ABC):
     def close(self) -> None:
         """Let go of the store."""
 
-    def leave(self) -> None:  # noqa: B027 (most have nobody to say it to)
+    def settle(self) -> None:  # noqa: B027 (most have nobody to say it to)
         """Say that nothing runs any more under a lease that was lost, for whoever would kill what runs."""
 
     def give_back(self) -> None:

@@ -110,15 +110,15 @@ class KeptLease(Lease):
             raise StoreError(*problem)
         return bool(released)
 
-    def leave(self) -> None:
-        self.tell({"order": "leave"})
+    def settle(self) -> None:
+        self.tell({"order": "settle"})
 
     def close(self) -> None:
         if os.getpid() != self._pid or self._closing:
             return
         if self._acquired and self.loss() is not None and self._config.on_lost == "exit":
             return  # this process has to end: it stays tied until it has
-        self.leave()
+        self.tell({"order": "leave"})
         self._closing = True
         self._listener.join(_LINGER)
         self._started.wait(_LINGER)

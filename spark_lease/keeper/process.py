@@ -227,11 +227,11 @@ class Keeper:
                 threading.Thread(target=lambda: self._tell({"stopped": self._keepalive.stop()}), daemon=True).start()
             case {"order": "release"}:
                 self._release()
-            case {"order": "leave"} if self._config.on_lost == "exit" and self._lease.loss():
+            case {"order": "settle"} if self._config.on_lost == "exit":
                 # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
                 self._untied = True
                 self._driver.untie()
-            case {"order": "leave"}:
+            case {"order": "settle" | "leave"}:
                 self._let_go()
 
     def _release(self) -> None:

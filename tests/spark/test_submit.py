@@ -189,7 +189,7 @@ def test_a_driver_whose_spark_submit_was_killed_ends_by_itself(
     driver.end()
     until((driver.folder / "ended").exists, timeout=5)
     until(lambda: row(url, table)[0] is None)
-    assert not driver.leftovers()
+    until(lambda: not driver.leftovers(), timeout=1)
 
 
 def test_a_scripts_threads_are_part_of_it(submit: Callable[..., Driver], url: str, table: str) -> None:

@@ -188,8 +188,7 @@ class Guard:
         try:
             begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
             _held.append(self.lease)
-            told = (self.lease.name, self.lease.epoch, self.lease.holder, self.lease.protection)
-            log.info("%s: acquired, epoch %d, as %s, enforced by the %s", *told)
+            self.lease.log_grant()
             return self.lease
         except BaseException as error:
             self._left.set()

@@ -252,6 +252,10 @@ class Lease(ABC):
     def close(self) -> None:
         """Let go of the store."""
 
+    def log_grant(self) -> None:
+        told = (self.name, self._epoch, self.holder, self.protection)
+        log.info("%s: acquired, epoch %d, as %s, enforced by the %s", *told)
+
     def settle(self) -> None:  # noqa: B027 (most have nobody to say it to)
         """Say that nothing runs any more under a lease that was lost, for whoever would kill what runs."""
 

@@ -17,6 +17,7 @@ import signal
 from ..clock import BootClock
 
 _CLOCK_BOOTTIME, _TIMER_ABSTIME, _SIGEV_SIGNAL = 7, 1, 0
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NS = 1_000_000_000
 _FAR = 3600.0
 
@@ -149,3 +150,15 @@ def why_not() -> str:
     except (OSError, AttributeError, ValueError) as error:
         return str(error)
     return ""
+
+
+def adopt_orphans() -> None:
+    """Whoever of our descendants loses its parent becomes our child (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+    _check(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1), "prctl")
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL to this process when its parent ends (prctl(2), PR_SET_PDEATHSIG); now, if `parent` has ended."""
+    _check(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -34,11 +34,10 @@ from ..hold import abandon, begin_hold, end_hold
 from ..keepalive import Keepalive
 from ..lease import Contender, open_locker
 from ..lockers.base import Grant, Held, Locker
-from ..record import Protection
 from .channel import Channel, Closed
-from .deadline import SharedDeadline, new_mapping
+from .deadline import new_mapping
 from .driver import Driver
-from .kernel import KillTimer, Wire, why_not
+from .enforced import Enforced
 
 log = logging.getLogger(__name__)
 
@@ -73,21 +72,20 @@ class Keeper:
         self._channel, self._clock = channel, BootClock()
         self._config = config = Config(**order["config"])
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        why = why_not()
-        level = Protection.KEEPER if why else Protection.KERNEL
         mapped = f"spark_lease-{os.urandom(8).hex()}"
         self._mapping = new_mapping(mapped)
-        self._deadline = _Enforced(config, self._mapping, None if why else KillTimer())
+        self._deadline = Enforced(config, shared=self._mapping)
+        level = self._deadline.protection
         self._driver = Driver(
             order["driver"],
             mark=order["mark"],
             mapped=mapped,
-            wire=None if why else Wire(),
+            wire=self._deadline.wire,
             clock=self._clock,
             on_lost_exit=config.on_lost == "exit",
             release_on_death=config.release_on_death,
         )
-        channel.send({"ready": level, "why": why})
+        channel.send({"ready": level, "why": self._deadline.why})
         locker = open_locker(config, self._clock, holder=order["holder"], protection=level)
         self._lease = Contender(
             _WhileItMoves(locker, self._driver),
@@ -162,7 +160,7 @@ class Keeper:
     def _see_demotion(self) -> None:
         """The lease is lost: the driver ends its work itself, or is killed, or the kernel does that."""
         lost = self._lease.lost_error()
-        self._deadline.kill_at(self._lease.stop_by())
+        self._deadline.end_by(self._lease.stop_by())
         self._tell({"lost": [lost.reason, lost.detail], "stop_by": self._lease.stop_by()})
         self.wait_until_over(self._clock.now() + AT_ONCE)
         end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=math.inf, dying=math.inf)
@@ -280,33 +278,6 @@ class Keeper:
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.write(self._waker, b"x")
-
-
-class _Enforced:
-    """The deadline as all can see it, and the instant at which the kernel ends everything. Implements `Deadline`."""
-
-    def __init__(self, config: Config, mapping: int, timer: KillTimer | None) -> None:
-        self._shared, self._timer = SharedDeadline(mapping, writable=True), timer
-        # Killed by us at stop_by, by the kernel a little later, gone after kill_budget: and then it may be taken.
-        self._stop_budget, self._grace = config.stop_budget, config.kill_budget / 2
-        self.instant = -math.inf
-
-    def publish(self, instant: float) -> None:
-        # The timer first: frozen in between, everything ends at the later instant, which the store has confirmed.
-        self.kill_at(instant + self._stop_budget)
-        self._shared.publish(instant)
-        self.instant = instant
-
-    def lose(self) -> None:
-        self._shared.lose()
-
-    def kill_at(self, stop_by: float) -> None:
-        if self._timer and stop_by < math.inf:
-            self._timer.move(stop_by + self._grace)
-
-    def disarm(self) -> None:
-        if self._timer:
-            self._timer.disarm()
 
 
 class _WhileItMoves:

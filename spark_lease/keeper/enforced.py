@@ -1,0 +1,53 @@
+"""A deadline that the kernel enforces: this process ends with it, and with this process all that is tied to it."""
+
+from __future__ import annotations
+
+import math
+
+from ..config import Config
+from ..record import Protection
+from .deadline import SharedDeadline
+from .kernel import KillTimer, Wire, why_not
+
+
+class Enforced:
+    """Moves the kernel's timer with every confirmed deadline, and publishes it if told where. A `lease.Deadline`.
+
+    `wire` is what targets are tied to this process by. Where the kernel cannot do its part there is none, and no
+    timer; `why` says why.
+    """
+
+    def __init__(self, config: Config, *, shared: int | None = None) -> None:
+        """`shared` is a mapping that `new_mapping` made."""
+        self.why = why_not()
+        self._timer = None if self.why else KillTimer()
+        self.wire = None if self.why else Wire()
+        self._shared = None if shared is None else SharedDeadline(shared, writable=True)
+        # Killed by us at stop_by, by the kernel a little later, gone after kill_budget: and then it may be taken.
+        self._stop_budget, self._grace = config.stop_budget, config.kill_budget / 2
+        self.instant = -math.inf
+
+    @property
+    def protection(self) -> Protection:
+        return Protection.KEEPER if self.why else Protection.KERNEL
+
+    def publish(self, instant: float) -> None:
+        # The timer first: frozen in between, everything ends at the later instant, which the store has confirmed.
+        self.end_by(instant + self._stop_budget)
+        if self._shared:
+            self._shared.publish(instant)
+        self.instant = instant
+
+    def lose(self) -> None:
+        if self._shared:
+            self._shared.lose()
+
+    def end_by(self, stop_by: float) -> None:
+        """The work has to end by this instant: a little later the kernel ends it."""
+        if self._timer and stop_by < math.inf:
+            self._timer.move(stop_by + self._grace)
+
+    def disarm(self) -> None:
+        """Nothing runs any more that would have to be ended."""
+        if self._timer:
+            self._timer.disarm()

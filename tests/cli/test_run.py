@@ -161,6 +161,71 @@ def test_the_command_dies_with_the_runner(url: str, start: Start, tmp_path: Path
     assert row(url)[0] is not None  # nobody could release it: it runs out
 
 
+ESCAPES = """
+import os, subprocess, sys, time
+folder = sys.argv[1]
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        with open(folder + "/pids", "a") as file:
+            file.write(f"{os.getpid()} ")
+        os.rename(folder + "/pids", folder + "/all")
+        while True:
+            open(folder + "/writes", "a").write(f"{time.time()} ")
+            time.sleep(0.005)
+    time.sleep(60)
+with open(folder + "/pids", "a") as file:
+    file.write(f"{os.getpid()} ")
+time.sleep(60)
+"""
+
+
+def test_nothing_of_the_command_survives_a_sigkill_of_the_runner(url: str, start: Start, tmp_path: Path) -> None:
+    """Neither the command, nor what called setsid and was forked twice."""
+    run = start("--url", url, "--", sys.executable, "-c", ESCAPES, str(tmp_path))
+    pids = [int(pid) for pid in until(lambda: (tmp_path / "all").exists() and (tmp_path / "all").read_text()).split()]
+    everything = [each.pid for each in tree(run.pid)]
+    assert set(pids) < set(everything)
+    run.kill()
+    run.communicate(timeout=10)
+    until(lambda: not any(alive(pid) for pid in everything), timeout=5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is Linux that ends a frozen process")
+@pytest.mark.parametrize("frozen", ["run alone", "everything"])
+def test_a_frozen_runner_is_dead_with_its_command_before_another_starts(
+    url: str, start: Start, tmp_path: Path, frozen: str
+) -> None:
+    script = f"touch {tmp_path}/up; while :; do date +%s.%N > {tmp_path}/write; done"
+    run = start("--url", url, "--lease-duration", "2", "--", "sh", "-c", script)
+    until((tmp_path / "write").exists)
+    everything = [run.pid] if frozen == "run alone" else [each.pid for each in tree(run.pid)]
+    for pid in everything:
+        os.kill(pid, signal.SIGSTOP)
+    done = spark_lease("run", "--lease", "n", "--url", url, "--", "true")
+    assert run.poll() == -signal.SIGKILL
+    assert done.returncode == 0
+    granted = last_line(done)["epoch"] / 1000
+    assert (tmp_path / "write").stat().st_mtime < granted
+    if frozen == "everything":
+        minder = [pid for pid in everything if alive(pid)]
+        for pid in minder:
+            os.kill(pid, signal.SIGCONT)
+        until(lambda: not any(alive(pid) for pid in everything))
+        assert (tmp_path / "write").stat().st_mtime < granted
+
+
+def test_a_command_whose_minder_is_killed_ends_and_the_lease_is_free(url: str, start: Start, tmp_path: Path) -> None:
+    run = start("--url", url, "--", sys.executable, "-c", ESCAPES, str(tmp_path))
+    pids = [int(pid) for pid in until(lambda: (tmp_path / "all").exists() and (tmp_path / "all").read_text()).split()]
+    (minder,) = [each.pid for each in tree(run.pid) if each.parent == run.pid]
+    os.kill(minder, signal.SIGKILL)
+    run.communicate(timeout=20)
+    assert run.returncode == 128 + signal.SIGKILL
+    assert not any(alive(pid) for pid in pids)
+    assert row(url)[0] is None
+
+
 def test_the_next_takes_over_when_the_lease_runs_out(url: str, start: Start, tmp_path: Path) -> None:
     first = start("--url", url, "--lease-duration", "2", "--", "sh", "-c", f"touch {tmp_path}/up; exec sleep 60")
     until((tmp_path / "up").exists)

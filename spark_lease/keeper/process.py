@@ -60,7 +60,10 @@ def main(fd: int) -> None:
     with contextlib.suppress(Closed, ProcessLookupError):  # the driver ended before it had a lease
         received = channel.receive(_FIRST_ORDER)
         if received:
-            Keeper(channel, received[0]).run()
+            try:
+                Keeper(channel, received[0]).run()
+            except SparkLeaseError as error:
+                channel.send(_refusal(error))
             os._exit(0)  # nothing is left to be tidied, and our end may be waited for
 
 
@@ -114,7 +117,7 @@ class Keeper:
         if self._begun.empty():
             return
         if error := self._begun.get():
-            self._tell({"refused": type(error).__name__, "arguments": _plain(error)})
+            self._tell(_refusal(error))
             return
         self._left = False
         python = self._driver.strand_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
@@ -322,7 +325,9 @@ class _ToDriver(logging.Handler):
                     os.write(2, line[: select.PIPE_BUF])
 
 
-def _plain(error: Exception) -> list[Any]:
-    if isinstance(error, SparkLeaseError):
-        return [each if isinstance(each, (int, float)) else str(each) for each in error.args]
-    return [f"{type(error).__name__}: {error}"]
+def _refusal(error: Exception) -> dict[str, Any]:
+    """For `kept.py`, which raises it."""
+    known = isinstance(error, SparkLeaseError)
+    arguments = error.args if known else (f"{type(error).__name__}: {error}",)
+    plain = [each if isinstance(each, (int, float)) else str(each) for each in arguments]
+    return {"refused": type(error).__name__, "arguments": plain}

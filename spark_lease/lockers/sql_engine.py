@@ -109,7 +109,7 @@ def _usable(config: Config) -> URL:
         ) from None
     if backend not in BACKENDS:
         raise ConfigError("url", f"{backend}:// is no lock store that is known here; known: {', '.join(BACKENDS)}")
-    if config.password:
+    if config.password and backend != "sqlite":
         url = url.set(password=config.password)
     return _sqlite_file(url, config) if backend == "sqlite" else _installed_driver(url)
 

@@ -27,10 +27,10 @@ SETTINGS = dict(url=os.environ["TEST_URL"], table=os.environ["TEST_TABLE"], crea
 def say(words):
     print(words, flush=True)
 
-def session():
+def session(master="local[2]"):
     from pyspark.sql import SparkSession
     conf = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
-    return SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
+    return SparkSession.builder.master(master).config(map=conf).getOrCreate()
 
 def write_for(seconds, who):
     # Both tasks append the time to a file of their own, every few milliseconds: what a zombie would go on doing.

@@ -1,0 +1,296 @@
+"""The process that keeps a lease: how it is started, how it ends, what a fork of its driver may do. No Spark here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_lease
+from spark_lease import ConfigError, hold_lease
+from spark_lease.keeper import start as starting
+from spark_lease.keeper.channel import Channel, Closed
+from spark_lease.processes import look, processes, tree
+from tests.cli.test_cli import COMMAND
+from tests.spark.drivers import Driver, row, until
+
+PACKAGE = Path(spark_lease.__file__).parent
+Start = Callable[..., Driver]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/lease.db"
+
+
+@pytest.fixture
+def start(tmp_path: Path, table: str, url: str) -> Iterator[Start]:
+    started: list[Driver] = []
+
+    def run(script: str) -> Driver:
+        started.append(Driver(script, tmp_path, url, table))
+        return started[-1]
+
+    yield run
+    for driver in started:
+        driver.close()
+
+
+def keepers_of(pid: int) -> list[int]:
+    return [each.pid for each in tree(pid) if b"spark-lease keeps" in Path(f"/proc/{each.pid}/cmdline").read_bytes()]
+
+
+# Its start
+
+
+PLACES = {
+    "a plain folder": lambda folder: shutil.copytree(PACKAGE, folder / "spark_lease"),
+    "a zip": lambda folder: zipped(folder),
+}
+WHERE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import spark_lease
+assert spark_lease.__file__.startswith(sys.argv[1]), spark_lease.__file__
+with spark_lease.hold_lease("n", url=sys.argv[2], keeper="process") as lease:
+    print(lease.protection, flush=True)
+"""
+
+
+def zipped(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "package.zip", "w") as archive:
+        for file in PACKAGE.rglob("*.py"):
+            archive.write(file, file.relative_to(PACKAGE.parent))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_it_starts_from_wherever_the_package_is_and_needs_no_environment(place: str, tmp_path: Path, url: str) -> None:
+    PLACES[place](tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    path = tmp_path / "package.zip" if place == "a zip" else tmp_path
+    command = [sys.executable, "-c", WHERE, str(path), url]
+    done = subprocess.run(
+        command, env={}, cwd=tmp_path / "elsewhere", capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stdout == "kernel\n", done.stderr
+
+
+@pytest.mark.postgres
+def test_nobody_can_read_a_password_or_an_url_off_it(start: Start, pg_url: str) -> None:
+    driver = start(
+        f"""
+        settings = SETTINGS | {{"url": {pg_url!r}, "create_table": "true", "password": "s3cret"}}
+        with hold_lease("n", **settings) as lease:
+            say("held")
+            time.sleep(60)
+        """
+    )
+    driver.until("held")
+    (keeper,) = keepers_of(driver.process.pid)
+    for what in ("cmdline", "environ"):
+        seen = Path(f"/proc/{keeper}/{what}").read_bytes()
+        assert b"s3cret" not in seen
+        assert what == "environ" or b"postgresql://" not in seen
+
+
+def test_where_none_can_be_started_threads_do_it_or_nobody(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(starting, "_PYTHON", "/no/such/python")
+    with hold_lease("n", url=url) as lease:
+        assert lease.protection == "thread"
+    assert "no process can be started to keep it, threads do: [Errno 2]" in caplog.text
+    with pytest.raises(ConfigError, match="keeper: no process can be started to keep the lease"):
+        hold_lease("n", url=url, keeper="process").__enter__()
+    monkeypatch.setattr(starting, "_PYTHON", "/bin/false")
+    with pytest.raises(ConfigError, match="no process can be started to keep the lease"):
+        hold_lease("n", url=url, keeper="process").__enter__()
+
+
+def test_what_it_learns_is_raised_here(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"url: .* names no lock store"):
+        hold_lease("n", url="gopher://x").__enter__()
+    with pytest.raises(spark_lease.StoreError, match=r"lock store postgresql://127\.0\.0\.1"):
+        hold_lease("n", url="postgresql://127.0.0.1:1/x", acquire_timeout=0).__enter__()
+    with hold_lease("n", url=url) as lease:
+        environ = {**os.environ, "SPARK_LEASE_URL": url}
+        words = [COMMAND, "run", "--lease", "n", "--if-held", "skip", "--", "true"]
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 99
+        assert lease.holder in done.stderr
+
+
+def test_the_level_stands_in_the_row(url: str) -> None:
+    with hold_lease("n", url=url) as lease:
+        words = [COMMAND, "status", "--url", url]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+        assert lease.protection == "kernel"
+        assert done.stdout.splitlines()[0].split()[-1] == "PROTECTION"
+        assert done.stdout.splitlines()[1].split()[-1] == "kernel"
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert "kernel" not in done.stdout
+
+
+def test_a_socket_of_something_else_is_no_order() -> None:
+    read, write = os.pipe()
+    with pytest.raises(Closed, match="is no socket"):
+        Channel.inherited(read)
+    os.close(read)
+    os.close(write)
+
+
+# Its end
+
+
+ENDS = {
+    "the script ends": ("", 0, None),
+    "sys.exit": ("sys.exit(3)", 3, None),
+    "an exception": ("raise ValueError('x')", 1, None),
+    "a thread's exit": ("threading.Thread(target=sys.exit).start()", 0, None),
+    "os._exit": ("os._exit(4)", 4, None),
+    "Ctrl-C": ("time.sleep(60)", -signal.SIGINT, signal.SIGINT),
+    "SIGTERM": ("time.sleep(60)", 128 + signal.SIGTERM, signal.SIGTERM),
+    "SIGHUP": ("time.sleep(60)", 128 + signal.SIGHUP, signal.SIGHUP),
+    "SIGKILL": ("time.sleep(60)", -signal.SIGKILL, signal.SIGKILL),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_however_the_driver_ends_nothing_stays_and_the_lease_is_free(
+    start: Start, url: str, table: str, end: str
+) -> None:
+    body, code, number = ENDS[end]
+    driver = start(f"with hold_lease('n', **SETTINGS) as lease:\n        say('held')\n        {body or 'pass'}")
+    driver.until("held")
+    kept = keepers_of(driver.process.pid)
+    assert kept or not number
+    if number:
+        os.killpg(driver.process.pid, number)
+    assert driver.end() == code, driver.log.read_text()
+    until(lambda: row(url, table)[0] is None, timeout=2)
+    until(lambda: not [each for each in keepers() if each in kept or look(each)], timeout=2)
+    assert not list(Path("/tmp").glob("spark_lease*"))
+
+
+def keepers() -> list[int]:
+    found = []
+    for each in processes().values():
+        try:
+            if b"spark-lease keeps n" in Path(f"/proc/{each.pid}/cmdline").read_bytes() and each.alive:
+                found.append(each.pid)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_polite_signal_to_all_processes_of_a_service_does_not_end_the_keeper_first(
+    start: Start, url: str, table: str
+) -> None:
+    driver = start("with hold_lease('n', **SETTINGS) as lease:\n        say('held'); time.sleep(60)")
+    driver.until("held")
+    (keeper,) = keepers_of(driver.process.pid)
+    os.kill(keeper, signal.SIGTERM)
+    os.kill(driver.process.pid, signal.SIGTERM)
+    assert driver.end() == 128 + signal.SIGTERM
+    assert row(url, table)[0] is None
+
+
+def test_without_the_kernel_the_end_of_the_keeper_is_a_loss(start: Start) -> None:
+    driver = start(
+        """
+        from spark_lease.keeper import start
+        patch = "import spark_lease.keeper.enforced as it; it.why_not = lambda: 'forbidden'; from spark_lease"
+        start._BOOT = start._BOOT.replace("from spark_lease", patch)
+        with hold_lease("n", **SETTINGS) as lease:
+            say(f"held by the {lease.protection}"); time.sleep(60)
+        """
+    )
+    assert "the kernel takes no part in keeping the lease here: forbidden" in driver.until("held by the keeper")
+    (keeper,) = keepers_of(driver.process.pid)
+    os.kill(keeper, signal.SIGKILL)
+    assert driver.end() == 1
+    assert "lease lost (keeper-gone)" in driver.log.read_text()
+
+
+def test_a_driver_that_stands_still_is_not_renewed_for(start: Start, url: str, table: str) -> None:
+    driver = start("with hold_lease('n', **SETTINGS) as lease:\n        say('held'); time.sleep(60)")
+    driver.until("held")
+    os.kill(driver.process.pid, signal.SIGSTOP)
+    assert driver.end(4) == -signal.SIGKILL  # at its stop_by, while it stood still
+
+
+# Several leases, and forks
+
+
+def test_several_leases_in_one_driver_are_kept_and_lost_each_for_itself(url: str) -> None:
+    with hold_lease("a", url=url) as first, hold_lease("b", url=url) as second:
+        assert len(keepers_of(os.getpid())) == 2
+        assert first.check()
+        assert second.check()
+    assert keepers_of(os.getpid()) == []
+
+
+FORKS = """
+with hold_lease("n", **SETTINGS) as lease:
+    child = os.fork()
+    if not child:
+        lease.check()
+        try:
+            lease.release()
+        except Exception as error:
+            say(f"refused: {{error}}")
+        {}
+    os.waitpid(child, 0) if {} else say("does not wait")
+    time.sleep(1)
+    say(f"still {{lease.check()}}")
+    time.sleep({})
+"""
+
+
+def test_a_forked_child_can_check_and_nothing_else(start: Start, url: str, table: str) -> None:
+    driver = start(FORKS.format("sys.exit(0)", True, 0))
+    assert driver.end() == 0, driver.log.read_text()
+    said = driver.log.read_text()
+    assert "a forked child can only check() it" in said
+    assert f"still {driver.epoch()}" in said
+    assert row(url, table)[0] is None
+
+
+def test_a_forked_child_outlives_neither_a_crash_nor_the_lease(start: Start, url: str, table: str) -> None:
+    driver = start(FORKS.format("say(f'child {os.getpid()} writes'); time.sleep(60)", False, 60))
+    said = driver.until("still")
+    child = int(said.split("child ")[2].split()[0])
+    assert look(child)
+    os.kill(driver.process.pid, signal.SIGKILL)
+    until(lambda: row(url, table)[0] is None, timeout=3)
+    assert not look(child)
+
+
+def test_check_is_a_read_of_memory(url: str) -> None:
+    """Against the clock and nothing else: far cheaper than a system call that could block."""
+    with hold_lease("n", url=url) as lease:
+        begun = time.perf_counter()
+        for _ in range(10_000):
+            lease.check()
+        assert (time.perf_counter() - begun) / 10_000 < 20e-6
+
+
+def test_settings_of_the_keeper_are_refused_with_a_sentence(url: str) -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"keeper": "butler"}, "none of auto, process, thread"),
+        ({"release_on_death": "soon"}, "neither local nor never nor a number of seconds"),
+        ({"kill_budget": 6}, "kill_budget 6, and 1% for clocks"),
+        ({"kill_budget": 0}, "must be more than 0"),
+    ]
+    for settings, words in refused:
+        with pytest.raises(ConfigError, match=words):
+            hold_lease("n", url=url, **settings)

@@ -67,11 +67,13 @@ class Keepalive:
         clock: Clock,
         on_lost: Callable[[LeaseLost], None],
         vital_signs: Sequence[VitalSign] = (),
+        watch_period: float = WATCH_PERIOD,
         thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
-        """`thread` is what makes one: a simulator has its own."""
+        """`watch_period` is longer where somebody else watches as well. `thread` makes one: a simulator has its own."""
         self._lease, self._config, self._clock = lease, config, clock
         self._on_lost, self._vital_signs = on_lost, vital_signs
+        self._watch_period = watch_period
         self._stop = threading.Event()
         self._renewer = thread(target=self._renew, name=f"renew {lease.name}", daemon=True)
         self._watcher = thread(target=self._watch, name=f"watch {lease.name}", daemon=True)
@@ -95,7 +97,7 @@ class Keepalive:
 
     def _watch(self) -> None:
         lost = None
-        while lost is None and not self._clock.wait(self._stop, WATCH_PERIOD):
+        while lost is None and not self._clock.wait(self._stop, self._watch_period):
             lost = watch_once(self._lease, self._vital_signs)
         if lost is not None:
             self._on_lost(lost)

@@ -15,6 +15,7 @@ import queue
 import select
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from contextlib import closing
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 NOT_FOUND, NOT_RUN = 127, 126
 """The shell's exit codes for a command that does not exist, and for one that cannot be run."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LOOK_AGAIN = 0.05
+_LOOK_AGAIN, _LOOK_SOON = 0.05, 0.005
 _NEVER = threading.Event()
 
 
@@ -123,7 +124,8 @@ class _Run:
         threading.Thread(target=self._await, name="await command", daemon=True).start()
         news = self._news.get()
         work = _Command(pid, self._minder.pid, self._clock)
-        work.signal(news if isinstance(news, int) else signal.SIGTERM)
+        if news is not None or not work.wait_until_over(self._clock.now() + _LOOK_AGAIN):
+            work.signal(news if isinstance(news, int) else signal.SIGTERM)
         lost = end_hold(
             self._lease,
             self._keepalive,
@@ -157,12 +159,11 @@ class _Command:
 
     def wait_until_over(self, until: float) -> bool:
         while not (gone := self._all_are_gone()) and (left := until - self._clock.now()) > 0:
-            time_left = min(left, _LOOK_AGAIN)
             with contextlib.suppress(ProcessLookupError), closing(Watched(self._minder)) as minder:
                 if minder.fileno() >= 0:
-                    select.select([minder], [], [], time_left)
+                    select.select([minder], [], [], min(left, _LOOK_AGAIN))
                     continue
-            self._clock.wait(_NEVER, time_left)
+            self._clock.wait(_NEVER, min(left, _LOOK_SOON))
         return gone
 
     def kill(self) -> None:
@@ -182,5 +183,5 @@ class _Command:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            return not self._descendants()
+            return sys.platform == "linux" or not self._descendants()
         return False

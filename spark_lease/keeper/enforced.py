@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ..config import Config
 from ..record import Protection
@@ -17,8 +18,11 @@ class Enforced:
     timer; `why` says why.
     """
 
-    def __init__(self, config: Config, *, shared: int | None = None) -> None:
-        """`shared` is a mapping that `new_mapping` made."""
+    def __init__(
+        self, config: Config, *, shared: int | None = None, on_lose: Callable[[], None] = lambda: None
+    ) -> None:
+        """`shared` is a mapping that `new_mapping` made; `on_lose` is called at once, by whoever finds it lost."""
+        self._on_lose = on_lose
         self.why = why_not()
         self._timer = None if self.why else KillTimer()
         self.wire = None if self.why else Wire()
@@ -41,6 +45,7 @@ class Enforced:
     def lose(self) -> None:
         if self._shared:
             self._shared.lose()
+        self._on_lose()
 
     def end_by(self, stop_by: float) -> None:
         """The work has to end by this instant: a little later the kernel ends it."""

@@ -48,6 +48,8 @@ LAST_WORDS = 0.25
 AT_ONCE = 0.05
 """Seconds that it gets where another may be master already."""
 _FIRST_ORDER = 60.0
+_SELDOM = 1.0
+"""Seconds between two looks of the watching thread: the main one waits for the deadline itself."""
 
 
 def main(fd: int) -> None:
@@ -77,7 +79,7 @@ class Keeper:
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         mapped = f"spark_lease-{os.urandom(8).hex()}"
         self._mapping = new_mapping(mapped)
-        self._deadline = Enforced(config, shared=self._mapping)
+        self._deadline = Enforced(config, shared=self._mapping, on_lose=self._wake)
         level = self._deadline.protection
         self._driver = Driver(
             order["driver"],
@@ -98,7 +100,9 @@ class Keeper:
             protection=level,
             published=self._deadline,
         )
-        self._keepalive = Keepalive(self._lease, config, clock=self._clock, on_lost=lambda lost: self._wake())
+        self._keepalive = Keepalive(
+            self._lease, config, clock=self._clock, on_lost=lambda lost: self._wake(), watch_period=_SELDOM
+        )
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._listening = True
         self._stopped = self._left = self._dead = self._untied = False
@@ -178,7 +182,7 @@ class Keeper:
             watched[python.fileno()] = None
         if jvm and jvm.pid != self._told_of:
             watched[jvm.fileno()] = None
-        end = min(until, self._next_tick, self._verdict_by)
+        end = min(until, self._next_tick, self._verdict_by, self._clock.now() + (self._lease.remaining() or math.inf))
         if watched.pop(-1, self) is None:  # no pidfds here
             end = min(end, self._clock.now() + AT_ONCE)
         ready, _, _ = select.select(list(watched), [], [], max(end - self._clock.now(), 0.0))

@@ -225,7 +225,7 @@ def test_a_driver_that_stands_still_is_not_renewed_for(start: Start, url: str, t
     driver = start("with hold_lease('n', **SETTINGS) as lease:\n        say('held'); time.sleep(60)")
     driver.until("held")
     os.kill(driver.process.pid, signal.SIGSTOP)
-    assert driver.end(4) == -signal.SIGKILL  # at its stop_by, while it stood still
+    assert driver.end(8) == -signal.SIGKILL  # at its stop_by, while it stood still
 
 
 # Several leases, and forks

@@ -6,7 +6,7 @@ JARS  := .jars
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run test lint simulate mutate model bench test-faults setup jars clean
+.PHONY: help run test lint simulate mutate model bench bench-job test-faults setup jars clean
 SEEDS ?= 2000
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -36,6 +36,10 @@ model: setup    ## every order of events in a small model of the lease (a minute
 bench: setup    ## the speeds that the README names, as ratios measured in one run
 	@$(PY) -m tests.benchmarks.renewal
 	@$(PY) -m tests.benchmarks.start
+	@$(PY) -m tests.benchmarks.keeper
+
+bench-job: jars ## what a guard costs the flights job, in interleaved runs (a quarter of an hour)
+	@$(PY) -m tests.benchmarks.guard
 
 test-faults: jars ## the drills and faults again and again (TIMES=10)
 	@$(PY) -m tests.faults.repeat $(TIMES)

@@ -1,7 +1,8 @@
 """The failover drill: the same job is submitted twice, as two schedulers would; one writes, the other takes over.
 
-    python -m jobs.drill            the master's whole process tree gets SIGKILL
-    python -m jobs.drill --pause    it is frozen past its lease and thawed, and must end by itself
+    python -m jobs.drill                the master's driver gets SIGKILL: its keeper hands over
+    python -m jobs.drill --everything   so does all of it, keeper included: the lease runs out
+    python -m jobs.drill --pause        all of it is frozen past its lease and thawed: it must not write again
 
 Everything is real: two spark-submits, one lease in SQLite, one Delta table. Who wrote what is read back from the
 table's own history. Exit code 0 only if every day was written, under one epoch each, and no old epoch wrote after a
@@ -27,7 +28,7 @@ from pathlib import Path
 from jobs.history import Commit, commits, problems, table_of_epochs
 from jobs.jars import FOLDER, spark_options
 from spark_lease.cli.submit import JAVA_MISSING, has_java
-from spark_lease.processes import Process, kill, processes, tree
+from spark_lease.processes import Process, kill, look, processes, tree
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 120.0
@@ -60,6 +61,10 @@ class Site:
     def tree(self) -> list[Process]:
         return tree(self.process.pid)
 
+    def driver(self) -> list[Process]:
+        """The Python that spark-submit started."""
+        return [each for each in self.tree() if each.name.startswith("python") and each.parent == self.process.pid][:1]
+
 
 class Drill:
     """Two sites, what they say, and what is done to the one that is master."""
@@ -91,6 +96,7 @@ class Drill:
     def _command(self) -> list[str]:
         submit = [str(Path(sys.executable).with_name("spark-lease")), "submit", "--lease=flights"]
         lease = ["--url", f"sqlite:///{self.folder}/lease.db", "--lease-duration", str(self.arguments.lease_duration)]
+        lease += ["--poll-period", "0.1"]
         job = ["jobs/flights_daily.py", "--table", str(self.table), "--input", str(self.folder / "input")]
         spark = ["--master", "local[2]", *spark_options()]
         return [*submit, *lease, "--", *spark, *job, "--days", str(self.arguments.days)]
@@ -148,20 +154,22 @@ class Drill:
     def _strike(self, site: Site) -> None:
         self.victim, self.struck_at = site, time.monotonic()
         if not self.arguments.pause:
-            kill(site.tree())
-            self._say(site, "*** SIGKILL to its whole process tree ***")
+            kill(site.tree() if self.arguments.everything else site.driver())
+            what = "its whole process tree, keeper included" if self.arguments.everything else "its driver"
+            self._say(site, f"*** SIGKILL to {what} ***")
             return
         while fresh := [each for each in site.tree() if each.pid not in {known.pid for known in self.frozen}]:
             self.frozen += fresh
             _send(fresh, signal.SIGSTOP)
-        self._say(site, f"*** SIGSTOP to its whole process tree ({len(self.frozen)} processes) ***")
+        self._say(site, f"*** SIGSTOP to its whole process tree ({len(self.frozen)} processes, keeper included) ***")
 
     def _thaw(self) -> None:
         assert self.victim is not None
         self.thawed_at = time.monotonic()
-        _send(self.frozen, signal.SIGCONT)
+        left = [each for each in self.frozen if look(each.pid)]
+        _send(left, signal.SIGCONT)
+        self._say(self.victim, f"*** SIGCONT to the {len(left)} that are left of {len(self.frozen)} ***")
         self.frozen = []
-        self._say(self.victim, "*** SIGCONT: it wakes up and believes that it is still the master ***")
 
     def _say(self, site: Site, words: str) -> None:
         print(f"\r\033[K{self._now()}" if sys.stdout.isatty() else self._now(), f" {site.name}  {words}", flush=True)
@@ -184,7 +192,7 @@ class Drill:
         print(f"\n{table_of_epochs(history)}\n")
         if self.taken_at:
             took = self.taken_at - self.struck_at
-            print(f"take-over   {took:.1f} s after the {'freeze' if self.arguments.pause else 'kill'}, ", end="")
+            print(f"take-over   {took:.2f} s after the {'freeze' if self.arguments.pause else 'kill'}, ", end="")
             print(f"of a lease of {self.arguments.lease_duration:g} s")
         for problem in wrong:
             print(f"WRONG       {problem}")
@@ -198,7 +206,7 @@ class Drill:
         if other.process.returncode != 0:
             wrong.append(f"{other.name} did not finish, {_words_for(other.process.returncode)}: see {other.log}")
         if self.arguments.pause and not self.thawed_at:
-            wrong.append(f"{victim.name} ended before it was thawed")
+            wrong.append(f"{other.name} wrote too little for {victim.name} to be thawed")
         if self.arguments.pause and victim.process.returncode not in (
             75,
             -signal.SIGKILL,
@@ -224,6 +232,7 @@ def main() -> int:
     parser.add_argument("--days", type=int, default=75, metavar="N", help="days of 2013 to write, 365 at most [75]")
     parser.add_argument("--after", type=int, default=12, metavar="N", help="strike when the master wrote so many [12]")
     parser.add_argument("--pause", action="store_true", help="freeze the master past its lease instead of killing it")
+    parser.add_argument("--everything", action="store_true", help="kill all of the master, keeper included")
     parser.add_argument("--lease-duration", type=float, default=10.0, metavar="S", help="seconds [10]")
     parser.add_argument("--folder", default="out/drill", help="where table, lease and logs go; emptied first")
     arguments = parser.parse_args()

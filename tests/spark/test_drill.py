@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +16,15 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
-@pytest.mark.parametrize("kind", ["kill", "pause"])
+@pytest.mark.parametrize("kind", ["crash", "everything", "pause"])
 def test_the_standby_takes_over_and_the_table_is_right(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "jobs.drill", "--days", "9", "--after", "3", "--lease-duration", "6"]
-    command += ["--folder", str(tmp_path / "drill"), *(["--pause"] if kind == "pause" else [])]
+    command += ["--folder", str(tmp_path / "drill"), *([f"--{kind}"] if kind != "crash" else [])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "check       every day is there" in done.stdout
+    took = float(re.findall(r"take-over +([\d.]+) s", done.stdout)[0])
+    assert took < 3 if kind == "crash" else took > 3  # half the lease: handed over, or run out
     history = commits(tmp_path / "drill" / "flights_daily")
     first, second = sorted({commit.epoch for commit in history})
     assert len({commit.holder for commit in history}) == 2

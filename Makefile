@@ -41,8 +41,8 @@ bench: setup    ## the speeds that the README names, as ratios measured in one r
 bench-job: jars ## what a guard costs the flights job, in interleaved runs (a quarter of an hour)
 	@$(PY) -m tests.benchmarks.guard
 
-test-faults: jars ## the drills and faults again and again (TIMES=10)
-	@$(PY) -m tests.faults.repeat $(TIMES)
+test-faults: jars ## the drills and faults again and again (TIMES=30 ONLY=keeper)
+	@$(PY) -m tests.faults.repeat $(TIMES) $(ONLY)
 
 setup: $(VENV)/.installed ## the environment of the project, in .venv
 $(VENV)/.installed: pyproject.toml

@@ -46,7 +46,8 @@ class Driver:
         self._strands: dict[int, Strand] = {}
         self._held: list[Strand] = []
         self._known, self._children = frozenset[str](), set[int]()
-        self._provable = True
+        self._provable = self._marked = True
+        self._remote = False
         self._dead_since: float | None = None
 
     def attach_jvm(self, pid: int, *, marked: bool) -> None:
@@ -57,12 +58,13 @@ class Driver:
         self.jvm = Watched(pid) if pid else None
         self._known = frozenset()
         # Not until its master is known: executors of their own would be nobody's children here.
-        self._provable = pid == 0
+        self._provable = pid == 0 and not self._remote
         self._marked = marked
 
     def attach_master(self, *, local: bool) -> None:
-        """Where the tasks of the JVM run."""
-        self._provable = local and self._marked
+        """Where tasks run. Once they ran elsewhere, some may for ever."""
+        self._remote |= not local
+        self._provable = self._marked and not self._remote
 
     def strand_to(self, target: int) -> Strand | None:
         """A new strand to `target`, to be held by Python; None where the kernel does no part."""

@@ -238,9 +238,11 @@ class Attendance:
             self._jvm, self._local = jvm, None
             self._lease.tell({"jvm": jvm[0], "marked": jvm[1]}, jvm[0])
         local = self._session.is_local()
-        if jvm and local is not None and local != self._local:
+        if local is not None and local != self._local:
             self._local = local
             self._lease.tell({"local": local})
+            if not local:
+                log.warning("%s: its tasks run elsewhere: it is not handed over after a crash", self._lease.name)
 
 
 def _error(kind: str, arguments: Sequence[Any]) -> SparkLeaseError:

@@ -19,6 +19,7 @@ from typing import Any
 from ..clock import Clock
 from ..keeper.start import running
 from ..processes import Process, add_mark, kill, look, marked, marks_of, tree
+from .connect import interrupt_all, is_connected, stop_all
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +78,13 @@ def jvm_is_gone(submitter: int) -> str:
 
 
 def is_busy() -> bool:
-    """True if Spark still runs a job, a task or a stream. May hang, or raise whatever Py4J raises."""
+    """True if Spark still runs a job, a task or a stream; what runs on a server is interrupted by that question.
+
+    May hang, or raise whatever Py4J raises.
+    """
     context = spark_context()
     if context is None or context._jsc is None:
-        return False
+        return interrupt_all()
     tracker = context._jsc.sc().statusTracker()
     if list(tracker.getActiveJobIds()) or any(each.numRunningTasks() for each in tracker.getExecutorInfos()):
         return True
@@ -114,7 +118,9 @@ class Spark:
     def is_local(self) -> bool | None:
         """True if all tasks run on this machine; None while there is no context. Asks no JVM."""
         context = spark_context()
-        return None if context is None else str(context.master).startswith("local")
+        if context is None:
+            return False if is_connected() else None
+        return str(context.master).startswith("local")
 
     def quiesce(self, left: threading.Event) -> None:
         """Begin to stop Spark if it is busy; an idle one stays. Returns at once."""
@@ -166,7 +172,10 @@ class Spark:
 
     def _stop_once(self) -> None:
         context = spark_context()
-        if context is None and self._proven and not jvm_is_gone(self._submitter):
+        if context is None and is_connected():
+            self._mark_is_proof = self._proven = False
+            stop_all()
+        elif context is None and self._proven and not jvm_is_gone(self._submitter):
             self._over.set()
         elif context is not None:
             self._over.clear()
@@ -176,7 +185,7 @@ class Spark:
 
     def _nobody_is_left(self) -> bool:
         """Twice nobody: a worker may be between fork and the first look."""
-        return self._mark_is_proof and not marked(self.mark) and not marked(self.mark)
+        return self._mark_is_proof and self.is_local() is not False and not marked(self.mark) and not marked(self.mark)
 
     def _others(self) -> list[Process]:
         jvm = jvm_pid(self._submitter)

@@ -1,6 +1,6 @@
 """The faults again and again, each with another timing: what passed once by luck does not pass ten times.
 
-    python -m tests.faults.repeat [TIMES]     (make test-faults TIMES=10)
+    python -m tests.faults.repeat [TIMES] [ONLY]     (make test-faults TIMES=30 ONLY=keeper)
 
 Every round runs the drills, with a kill and with a pause at another moment, and the tests that freeze, kill or cut
 something. Results are kept in out/faults.csv: a run that was interrupted goes on where it was. Prints a table.
@@ -21,18 +21,21 @@ RESULTS = ROOT / "out" / "faults.csv"
 LIMIT = 600
 
 
-def commands(turn: int) -> dict[str, list[str]]:
+def commands(turn: int, only: str) -> dict[str, list[str]]:
     chance = random.Random(turn)
     drill = [sys.executable, "-m", "jobs.drill", "--days", "12", "--folder", "out/faults", "--lease-duration"]
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--randomly-seed={turn}"]
-    return {
-        "drill, kill": [*drill, f"{chance.uniform(4, 9):.2f}", "--after", str(chance.randint(2, 6))],
+    found = {
+        "drill, crash": [*drill, f"{chance.uniform(4, 9):.2f}", "--after", str(chance.randint(2, 6))],
+        "drill, everything": [*drill, f"{chance.uniform(4, 9):.2f}", "--everything"],
         "drill, pause": [*drill, f"{chance.uniform(4, 9):.2f}", "--after", str(chance.randint(2, 6)), "--pause"],
         "store faults": [*pytest, "tests/lockers/test_sql_faults.py"],
         "runner": [*pytest, "tests/cli/test_run.py"],
+        "keeper": [*pytest, "tests/spark/test_keeper.py", "tests/keeper/test_process.py"],
         "drivers": [*pytest, "tests/spark/test_guard.py"],
         "submissions": [*pytest, "tests/spark/test_submit.py"],
     }
+    return {what: command for what, command in found.items() if only in what}
 
 
 def done_before() -> set[tuple[int, str]]:
@@ -72,14 +75,14 @@ def table() -> bool:
     return ok == runs
 
 
-def main(times: int) -> int:
+def main(times: int, only: str = "") -> int:
     RESULTS.parent.mkdir(exist_ok=True)
     before = done_before()
-    if all((turn, what) in before for turn in range(times) for what in commands(turn)):
+    if all((turn, what) in before for turn in range(times) for what in commands(turn, only)):
         RESULTS.unlink(missing_ok=True)  # the last run came to its end: this is a new one
         before = set()
     for turn in range(times):
-        for what, command in commands(turn).items():
+        for what, command in commands(turn, only).items():
             if (turn, what) not in before:
                 run(turn, what, command)
     return 0 if table() else 1
@@ -87,6 +90,6 @@ def main(times: int) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10))
+        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10, *sys.argv[2:3]))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -160,6 +160,8 @@ class KeptLease(Lease):
                     self.attendance.look()
         except Closed:
             pass
+        except Exception:  # whatever it is: with nobody to listen, the lease is lost
+            log.exception("%s: cannot listen to the process that keeps it", self.name)
         with self._news:
             self._ended = True
             self._news.notify_all()

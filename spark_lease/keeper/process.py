@@ -105,7 +105,7 @@ class Keeper:
         )
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._listening = True
-        self._stopped = self._left = self._dead = self._untied = False
+        self._unwanted = self._stopped = self._left = self._dead = self._untied = False
         self._told_of, self._verdict_by = 0, math.inf
         self._next_tick = 0.0
 
@@ -114,16 +114,19 @@ class Keeper:
         acquiring.start()
         while self._begun.empty() and not (self._dead or self._left):
             self._attend(math.inf)
-        if self._dead or self._left:  # nobody waits for it any more
-            self._left = True
+        if self._begun.empty():  # the driver ended, or does not want it any more
+            self._unwanted = True
             self._lease.close()
             acquiring.join(2 * self._config.attempt_timeout)
-        if self._begun.empty():
+            if not self._begun.empty() and self._begun.get() is None:
+                abandon(self._lease, self._keepalive)  # granted all the same, and nobody was told
             return
         if error := self._begun.get():
             self._tell(_refusal(error))
             return
-        self._left = False
+        if self._left:
+            abandon(self._lease, self._keepalive)
+            return
         python = self._driver.strand_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
         self._tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
         while not (self._left or self._dead) and self._lease.loss() is None:
@@ -155,7 +158,7 @@ class Keeper:
         self._wake()
 
     def _still_wanted(self) -> None:
-        if self._left:
+        if self._unwanted:
             raise SparkLeaseError("nobody waits for it any more")
 
     def _hand_over(self) -> None:

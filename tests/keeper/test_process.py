@@ -19,7 +19,7 @@ import spark_lease
 from spark_lease import ConfigError, hold_lease
 from spark_lease.keeper import start as starting
 from spark_lease.keeper.channel import Channel, Closed
-from spark_lease.processes import look, processes, tree
+from spark_lease.processes import look, tree
 from tests.cli.test_cli import COMMAND
 from tests.spark.drivers import Driver, row, until
 
@@ -177,19 +177,29 @@ def test_however_the_driver_ends_nothing_stays_and_the_lease_is_free(
         os.killpg(driver.process.pid, number)
     assert driver.end() == code, driver.log.read_text()
     until(lambda: row(url, table)[0] is None, timeout=2)
-    until(lambda: not [each for each in keepers() if each in kept or look(each)], timeout=2)
+    until(lambda: not [pid for pid in kept if look(pid)], timeout=2)
     assert not list(Path("/tmp").glob("spark_lease*"))
 
 
-def keepers() -> list[int]:
-    found = []
-    for each in processes().values():
-        try:
-            if b"spark-lease keeps n" in Path(f"/proc/{each.pid}/cmdline").read_bytes() and each.alive:
-                found.append(each.pid)
-        except OSError:
-            continue
-    return found
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_standby_that_is_ended_leaves_no_keeper_and_takes_nothing(
+    start: Start, url: str, table: str, number: int
+) -> None:
+    with hold_lease("n", url=url, table=table, create_table=True, lease_duration=4, keeper="thread") as lease:
+        waiting = start("with hold_lease('n', **SETTINGS) as lease:\n        say('held')")
+        waiting.until("is master")
+        (keeper,) = keepers_of(waiting.process.pid)
+        waiting.send(number)
+        assert waiting.end() == (128 + number if number == signal.SIGTERM else -number)
+        until(lambda: not look(keeper), timeout=3)
+        assert lease.check()
+    time.sleep(0.2)  # nothing to wait for: nobody is to take it
+    assert row(url, table)[0] is None
+
+
+def test_a_driver_that_closes_all_its_files_loses_its_lease_for_certain(start: Start) -> None:
+    driver = start("with hold_lease('n', **SETTINGS):\n        os.closerange(3, 1000)\n        time.sleep(60)")
+    assert driver.end(15) in (1, 75, -signal.SIGKILL, -signal.SIGALRM)
 
 
 def test_a_polite_signal_to_all_processes_of_a_service_does_not_end_the_keeper_first(

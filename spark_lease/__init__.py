@@ -1,7 +1,8 @@
 """Only one of several redundant Spark applications may write: a lease for PySpark jobs. See README.md."""
 
+from .doors import hold_lease, leased
 from .errors import ConfigError, LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, SparkLeaseError, StoreError
-from .guard import current_lease, hold_lease, leased
+from .guard import current_lease
 from .lease import Lease
 
 __version__ = "0.1.0"

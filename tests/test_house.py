@@ -21,7 +21,7 @@ errors clock processes record config
 lockers.base lockers.sql_engine lockers.sql_schema lockers.sql lockers.unguarded lockers.registry
 lease keepalive hold keeper.kernel keeper.deadline keeper.death keeper.channel
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
-spark.connect spark.demotion spark.conf spark.orphan guard spark.launcher runner
+spark.connect spark.demotion spark.conf spark.orphan guard doors spark.launcher runner
 testing.clock testing.store testing.contract testing.history testing.checker
 cli.settings cli.run cli.store cli.submit cli.main
 """,

@@ -18,8 +18,9 @@ def main() -> int:
     import logging
 
     from spark_lease.config import Config, announcement, from_arguments
+    from spark_lease.doors import INTERRUPTED, end_process, load_config
     from spark_lease.errors import LeaseLost, SparkLeaseError
-    from spark_lease.guard import INTERRUPTED, Guard, end_process, load_config
+    from spark_lease.guard import Guard
     from spark_lease.lease import Lease
     from spark_lease.outcome import Outcome, announce, ended, refused
     from spark_lease.processes import MARK

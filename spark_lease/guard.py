@@ -1,9 +1,9 @@
 """Guarded work inside this process: one block, from the wait for its lease to the release.
 
 A guard waits as a standby without a SparkSession, has the lease kept by a process beside this one (or by two threads
-of it) while the block runs, and ends the work when the lease is lost or a signal comes. The order of an ending is always the same: no more `check()`, stop
-Spark, interrupt the block, kill what is left when `stop_budget` is spent; and the release comes last, after it is
-known that nothing runs any more.
+of it) while the block runs, and ends the work when the lease is lost or a signal comes. The order of an ending is
+always the same: no more `check()`, stop Spark, interrupt the block, kill what is left when `stop_budget` is spent; and
+the release comes last, after it is known that nothing runs any more.
 
 What it does not do: nothing of this process can act while a C call of the block holds the GIL, or while it is frozen.
 Then the keeper ends it, or the kernel. With threads alone the work may go on beside the next master until the call
@@ -111,9 +111,11 @@ class Guard:
             self._left.set()
             if self.lease in _held:
                 _held.remove(self.lease)
-            abandon(self.lease, self._keepalive)
-            self.lease.close()
-            self._restore_signals()
+            try:
+                abandon(self.lease, self._keepalive)
+                self.lease.close()
+            finally:  # whatever comes now: the signals are the program's again
+                self._restore_signals()
             if isinstance(error, _Ended):
                 raise SystemExit(128 + self._signal) from None
             raise
@@ -174,7 +176,7 @@ class Guard:
             stop_budget=self.config.stop_budget,
             dying=_DYING if self.config.on_lost == "exit" else 0.0,
         )
-        if lost is not None and self._spark.wait_until_over(self._clock.now()):
+        if self._spark.wait_until_over(self._clock.now()):
             self.lease.settle()
         self._spark.close()
         self.lease.close()

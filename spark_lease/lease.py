@@ -152,7 +152,11 @@ class Deadline(Protocol):
     def publish(self, instant: float) -> None: ...
 
     def lose(self) -> None:
-        """It has become nobody's business any more: the lease is lost. `instant` stays as it was."""
+        """Everybody is to see that it is lost."""
+        ...
+
+    def disarm(self) -> None:
+        """Nothing runs any more that would have to be ended because of it."""
         ...
 
 
@@ -166,6 +170,9 @@ class OwnDeadline:
 
     def lose(self) -> None:
         """Whoever can see it sees that it is lost anyway."""
+
+    def disarm(self) -> None:
+        """Nobody is ended by it."""
 
 
 class Lease(ABC):
@@ -353,6 +360,7 @@ class Contender(Lease):
 
     def release(self) -> bool:
         self.lose(Loss.RELEASED)
+        self._deadline.disarm()  # before a store that may take its time
         return self._locker.release()
 
     def close(self) -> None:

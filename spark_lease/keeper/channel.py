@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import contextlib
 import json
+import os
 import select
 import socket
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,8 @@ class Channel:
     def inherited(fd: int) -> Channel:
         """The end that was handed to this process. Raises Closed if `fd` is none."""
         try:
-            connection = socket.socket(fileno=fd)
+            connection = socket.socket(fileno=os.dup(fd))  # a low one, wherever it was before
+            os.close(fd)
         except OSError as error:
             raise Closed(f"descriptor {fd} is no socket") from error
         if (connection.family, connection.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
@@ -58,11 +60,13 @@ class Channel:
 
     def receive(self, timeout: float) -> tuple[dict[str, Any], list[int]] | None:
         """The next message and its files; None if there is none within `timeout` seconds. Raises Closed."""
-        if not select.select([self._socket], [], [], max(timeout, 0.0))[0]:
-            return None
         try:
+            waiting = select.poll()  # which select(2) does not do for a descriptor above 1023
+            waiting.register(self._socket, select.POLLIN)
+            if not waiting.poll(max(timeout, 0.0) * 1000):
+                return None
             data, files, flags, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_FILES)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise Closed(str(error)) from error
         if not data:
             raise Closed("the other end is gone")

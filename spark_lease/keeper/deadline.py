@@ -36,6 +36,9 @@ class SharedDeadline:
     def lose(self) -> None:
         self._cell[0] = _LOST
 
+    def disarm(self) -> None:
+        """Nobody is ended by it alone."""
+
     @property
     def instant(self) -> float:
         """What stands there, in seconds of CLOCK_BOOTTIME; 0.0: lost."""

@@ -34,7 +34,7 @@ class Watched:
         if before is None or after is None or after.started != before.started:
             self.close()
             raise ProcessLookupError(pid)
-        self._started = before.started
+        self.started = before.started
 
     def fileno(self) -> int:
         """Readable once the process has ended; -1 where there is no such thing: then ask `ended` now and then."""
@@ -47,7 +47,7 @@ class Watched:
             return bool(select.select([self._fd], [], [], 0)[0])
         # Without a pidfd: the number may belong to somebody else by now, who started at another time.
         found = look(self.pid)
-        return found is None or found.started != self._started
+        return found is None or found.started != self.started
 
     @property
     def stopped(self) -> bool:

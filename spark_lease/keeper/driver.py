@@ -15,10 +15,12 @@ import os
 from pathlib import Path
 
 from ..clock import Clock
-from ..processes import kill, look, marked
+from ..processes import Process, kill, look, marked
 from .death import Watched, sweep
 from .kernel import Strand, Wire
 
+KEEPS = "spark-lease keeps"
+"""What a keeper's command line says."""
 _PROC = Path("/proc")
 
 
@@ -45,9 +47,11 @@ class Driver:
         self._groups: set[int] = set()
         self._strands: dict[int, Strand] = {}
         self._held: list[Strand] = []
-        self._known, self._children = frozenset[str](), set[int]()
-        self._provable = self._marked = True
-        self._remote = False
+        self._known, self._joining = frozenset[str](), set[int]()
+        self._family: dict[int, Process] = {}
+        # Nothing is proven before Python has said what there is, and nothing any more once it had a JVM whose tasks ran
+        # elsewhere or without the mark.
+        self._told = self._master_told = self._doubt = False
         self._dead_since: float | None = None
 
     def attach_jvm(self, pid: int, *, marked: bool) -> None:
@@ -58,13 +62,13 @@ class Driver:
         self.jvm = Watched(pid) if pid else None
         self._known = frozenset()
         # Not until its master is known: executors of their own would be nobody's children here.
-        self._provable = pid == 0 and not self._remote
-        self._marked = marked
+        self._told, self._master_told = True, pid == 0
+        self._doubt |= not marked
 
     def attach_master(self, *, local: bool) -> None:
         """Where tasks run. Once they ran elsewhere, some may for ever."""
-        self._remote |= not local
-        self._provable = self._marked and not self._remote
+        self._master_told = True
+        self._doubt |= not local
 
     def strand_to(self, target: int) -> Strand | None:
         """A new strand to `target`, to be held by Python; None where the kernel does no part."""
@@ -79,22 +83,39 @@ class Driver:
         """A strand of Python's own wire, which ends `JVM` or workers together with Python."""
         self._held.append(Strand(fd))
 
-    def new_groups(self) -> list[int]:
+    def look_around(self) -> list[int]:
         """The groups of Python workers that have shown up since the last look. Cheap where nothing was started."""
-        if self.jvm is None or self.jvm.ended:
+        if not _PROC.is_dir():
             return []
         here = frozenset(os.listdir(_PROC))
-        for name in here - self._known:
-            if name.isdigit() and (found := look(int(name))) and found.parent == self.jvm.pid:
-                self._children.add(found.pid)
+        for name in sorted(here - self._known, key=len):
+            if name.isdigit() and (found := look(int(name))) and self._is_kin(found):
+                self._family[found.pid] = found
+                if self.jvm and found.parent == self.jvm.pid:
+                    self._joining.add(found.pid)
         self._known = here
+        self._family = {pid: each for pid, each in self._family.items() if str(pid) in here}
+        return self._new_leaders()
+
+    def _is_kin(self, process: Process) -> bool:
+        """True for a child of whom we know; not for us and our like, who keep the other leases of this driver."""
+        heads = [each for each in (self.python, self.jvm) if each is not None]
+        parents = {pid: each.started for pid, each in self._family.items()} | {each.pid: each.started for each in heads}
+        # Older than its parent: that number was another's. Under spark-submit the JVM is the parent of Python.
+        started = parents.get(process.parent)
+        if started is None or process.started < started or process.pid in (os.getpid(), *(each.pid for each in heads)):
+            return False
+        with contextlib.suppress(OSError):
+            return KEEPS.encode() not in (_PROC / str(process.pid) / "cmdline").read_bytes()
+        return False
+
+    def _new_leaders(self) -> list[int]:
         fresh = []
-        for pid in list(self._children):
+        for pid in list(self._joining):
             found = look(pid)
-            if found is None:
-                self._children.discard(pid)
-            elif found.group == pid:  # it takes a moment between its start and its setpgid(2)
-                self._children.discard(pid)
+            if found is None or found.group == pid:  # it takes a moment between its start and its setpgid(2)
+                self._joining.discard(pid)
+            if found and found.group == pid:
                 self._groups.add(pid)
                 fresh.append(pid)
         return fresh
@@ -106,28 +127,45 @@ class Driver:
     def kill(self) -> None:
         """End all of it, Python as well if it is not to survive. Waits for nothing."""
         if self._python_too:
+            self.look_around()  # while its children still say who their parent is
             self.python.kill()
         if self.jvm:
             self.jvm.kill()
         kill([each for pid in self._groups if (each := look(pid))])
-        if self.python.ended or not self._python_too:
-            kill(marked(self._mark))
+        if self.python.ended or self._python_too:
+            kill([*self._kin(), *marked(self._mark)])
 
-    def is_over(self, until: float) -> bool:
-        """True once all of it is certain to be gone. What is left after Python is killed; looks until `until`."""
+    def is_gone(self, until: float) -> bool:
+        """True once nothing of it is left here. What is left after Python is killed; looks until `until`."""
         if not self.python.ended or (self.jvm and not self.jvm.ended):
             return False
-        if not sweep(self._mark, groups=self._groups, mapped=self._mapped, clock=self._clock, until=until):
+        kill(self._kin())
+        swept = sweep(self._mark, groups=self._groups, mapped=self._mapped, clock=self._clock, until=until)
+        return swept and not self._kin()
+
+    def is_over(self, until: float) -> bool:
+        """True once nothing of it runs any more, here or elsewhere, as far as `release_on_death` says so."""
+        if not self.is_provable or not self.is_gone(until):
             return False
         self._dead_since = self._dead_since or self._clock.now()
-        if self._release_on_death == "local":
-            return self._provable
-        return self._clock.now() - self._dead_since >= float(self._release_on_death)
+        return self._clock.now() - self._dead_since >= self.grace
 
     @property
     def is_provable(self) -> bool:
         """False if `is_over` will never be true: tasks may run on other machines, or without the mark."""
-        return self._release_on_death != "never" and (self._provable or self._release_on_death != "local")
+        if self._release_on_death == "local":
+            return self._told and self._master_told and not self._doubt
+        return self._release_on_death != "never"
+
+    @property
+    def grace(self) -> float:
+        """Seconds that executors elsewhere may take to end after their driver."""
+        return self._release_on_death if isinstance(self._release_on_death, float) else 0.0
+
+    def _kin(self) -> list[Process]:
+        """Those of the family that are alive: they need not carry the mark, if they were started without it."""
+        found = [(each, look(each.pid)) for each in self._family.values()]
+        return [now for each, now in found if now and now.started == each.started]
 
     def disarm(self) -> None:
         """The kernel kills nobody any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -58,13 +59,17 @@ class KeptLease(Lease):
         self._said: dict[str, Any] = {}
         self._news = threading.Condition()
         self._stop_by = 0.0
-        self._closing = self._ended = False
+        self._closing = self._ended = self._settled = False
+        self._sayings: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
         self.attendance: Attendance | None = None
         _open.add(self)
         self._listener = threading.Thread(target=self._listen, name=f"keeper of {self.name}", daemon=True)
         self._listener.start()
+        threading.Thread(target=self._say, name=f"log of {self.name}'s keeper", daemon=True).start()
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
+        # Only now: whoever was interrupted before this never had a lease, and nobody takes one for him.
+        self.tell({"order": "acquire"})
         while self.answer("granted", WATCH_PERIOD) is None:
             still_wanted()
             if kind := self.answer("refused", 0.0):
@@ -76,10 +81,13 @@ class KeptLease(Lease):
     def stop_by(self) -> float:
         if self._lost and self._lost[0][0] in (Loss.ORPHANED, Loss.SPARK_GONE):
             return self._lost[0][2] + LAST_WORDS  # nothing is left to be stopped politely, and a standby waits
+        if self._lost and not self._stop_by and self._deadline.instant == 0.0:
+            return self._lost[0][2] + self._config.stop_budget - AT_ONCE  # not told yet
         return (self._stop_by or super().stop_by()) - AT_ONCE  # after it we are killed, without a word
 
     def lost_error(self) -> LeaseLost:
-        if self._acquired and not self._lost and self._deadline.instant == 0.0 and os.getpid() == self._pid:
+        listening = threading.current_thread() is self._listener or os.getpid() != self._pid
+        if self._acquired and not self._lost and self._deadline.instant == 0.0 and not listening:
             self.answer("lost", WATCH_PERIOD)  # the reason is on its way
         return super().lost_error()
 
@@ -111,17 +119,23 @@ class KeptLease(Lease):
         return bool(released)
 
     def settle(self) -> None:
+        self._settled = True
         self.tell({"order": "settle"})
 
     def close(self) -> None:
         if os.getpid() != self._pid or self._closing:
             return
-        if self._acquired and self.loss() is not None and self._config.on_lost == "exit":
-            return  # this process has to end: it stays tied until it has
+        over = not self._acquired or self._settled or "released" in self._said
+        if not over and (self.loss() is not None or self._config.on_lost != "exit"):
+            return  # work may run: it stays tied to the lease, and is killed if it is not over in time
         self.tell({"order": "leave"})
         self._closing = True
         self._listener.join(_LINGER)
         self._started.wait(_LINGER)
+        self._sayings.put(None)
+        shared, self._deadline = self._deadline, OwnDeadline()
+        if isinstance(shared, SharedDeadline):
+            shared.close()
         self.let_go()
 
     def let_go(self) -> None:
@@ -173,7 +187,7 @@ class KeptLease(Lease):
     def _take(self, message: dict[str, Any], files: Sequence[int]) -> None:
         match message:
             case {"log": [name, level, words]}:
-                logging.getLogger(name).log(level, "%s", words)
+                self.say(name, level, words)
             case {"granted": epoch}:
                 self._deadline = SharedDeadline(files[0])
                 self._epoch, self._acquired = epoch, True
@@ -188,6 +202,15 @@ class KeptLease(Lease):
         with self._news:
             self._said |= message
             self._news.notify_all()
+
+    def say(self, logger: str, level: int, words: str) -> None:
+        """Have it logged by another thread: a log handler may block, and this one has to go on listening."""
+        self._sayings.put((logger, level, words))
+
+    def _say(self) -> None:
+        while saying := self._sayings.get():
+            logger, level, words = saying
+            logging.getLogger(logger).log(level, "%s", words)
 
     def _refuse_in_a_fork(self) -> None:
         if os.getpid() != self._pid:
@@ -211,6 +234,10 @@ class Attendance:
         self._over = False
 
     def start(self) -> None:
+        # Before anything of the block runs: what is not known to the keeper is neither tied nor killed.
+        self._report()
+        if self._jvm is None:
+            self._lease.tell({"jvm": 0, "marked": True})
         self._lease.attendance = self
 
     def stop(self) -> bool:
@@ -244,7 +271,8 @@ class Attendance:
             self._local = local
             self._lease.tell({"local": local})
             if not local:
-                log.warning("%s: its tasks run elsewhere: it is not handed over after a crash", self._lease.name)
+                words = f"{self._lease.name}: its tasks run elsewhere: it is not handed over at once after a crash"
+                self._lease.say(__name__, logging.WARNING, words)
 
 
 def _error(kind: str, arguments: Sequence[Any]) -> SparkLeaseError:

@@ -25,6 +25,7 @@ from .channel import Channel, Closed
 from .death import Watched
 from .kernel import Wire, adopt_orphans, die_with_parent
 
+_POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
 _LOOK_AGAIN = 0.05
 _START_TIMEOUT = 30.0
 
@@ -87,7 +88,8 @@ class _Minding:
     """The minder's own side."""
 
     def __init__(self, channel: Channel, master: int, command: Sequence[str]) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
+        self._ignored = {number for number in _POLITE if signal.getsignal(number) is signal.SIG_IGN}  # by nohup
+        for number in _POLITE:
             signal.signal(number, signal.SIG_IGN)  # sent to the whole group: `run` decides what becomes of it
         self._channel, self._command = channel, command
         self._master = Watched(master)
@@ -149,7 +151,7 @@ class _Minding:
         if sys.platform == "linux":
             die_with_parent(minder)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGCHLD, signal.SIGPIPE):
+        for number in {*_POLITE, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ} - self._ignored:
             signal.signal(number, signal.SIG_DFL)
         if sys.stdin is None or sys.stdin.isatty():
             # A group in the background that reads a terminal is stopped by it, and would hold the lease for ever.

@@ -105,11 +105,16 @@ class Keeper:
         )
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._listening = True
-        self._unwanted = self._stopped = self._left = self._dead = self._untied = False
+        self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._untied = False
+        self._granted = False
         self._told_of, self._verdict_by = 0, math.inf
         self._next_tick = 0.0
 
     def run(self) -> None:
+        while not (self._wanted or self._dead or self._left):
+            self._attend(math.inf)
+        if not self._wanted:
+            return
         acquiring = threading.Thread(target=self._begin, name="acquire", daemon=True)
         acquiring.start()
         while self._begun.empty() and not (self._dead or self._left):
@@ -127,6 +132,7 @@ class Keeper:
         if self._left:
             abandon(self._lease, self._keepalive)
             return
+        self._granted = True
         python = self._driver.strand_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
         self._tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
         while not (self._left or self._dead) and self._lease.loss() is None:
@@ -137,7 +143,9 @@ class Keeper:
             self._see_demotion()
 
     def wait_until_over(self, until: float) -> bool:
-        while not (over := self._left or self._driver.is_over(until)) and self._clock.now() < until:
+        # Once it is lost nothing is released: then it is enough that nothing of it is left here.
+        is_over = self._driver.is_gone if self._lease.loss() else self._driver.is_over
+        while not (over := self._left or is_over(until)) and self._clock.now() < until:
             if self._dead and not self._untied:
                 self._driver.kill()  # nobody is left who could stop it politely
             self._attend(until)
@@ -164,7 +172,7 @@ class Keeper:
     def _hand_over(self) -> None:
         """The driver is dead, or its JVM is and it did not answer: end what is left of it, then release."""
         self._driver.kill()
-        dying = self._config.lease_duration if self._driver.is_provable else 0.0
+        dying = self._config.lease_duration + self._driver.grace if self._driver.is_provable else 0.0
         end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=0.0, dying=dying)
 
     def _see_demotion(self) -> None:
@@ -209,7 +217,8 @@ class Keeper:
         try:
             received = self._channel.receive(0.0)
         except Closed:
-            self._listening = False  # which proves nothing: the pidfd tells when it has ended
+            self._listening = False  # which does not prove its end: that is what the pidfd does
+            self._left |= not self._granted  # but nobody will ever hear of a grant
             return
         if received is None:
             return
@@ -229,6 +238,8 @@ class Keeper:
                 self._driver.attach_jvm(0, marked=False)
             case {"lost": [reason, detail]}:
                 self._lease.lose(Loss(reason), detail)
+            case {"order": "acquire"}:
+                self._wanted = True
             case {"order": "stop"}:
                 self._stopped = True
                 # Not here: a request that hangs is waited for, and meanwhile something may have to be killed.
@@ -259,7 +270,7 @@ class Keeper:
         self._driver.disarm()
 
     def _look_for_workers(self) -> None:
-        for group in self._driver.new_groups():
+        for group in self._driver.look_around():
             self._hand_strand(-group)
 
     def _hand_strand(self, target: int) -> None:

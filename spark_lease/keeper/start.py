@@ -19,6 +19,7 @@ from typing import Any
 from ..config import Config
 from ..processes import MARK
 from .channel import Channel, Closed
+from .driver import KEEPS
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def start(config: Config, *, holder: str, mark: str) -> Started:
     ours, theirs = Channel.pair()
     try:
         process = subprocess.Popen(
-            [_PYTHON, "-I", "-c", _BOOT, str(theirs.fileno()), f"spark-lease keeps {config.name}"],
+            [_PYTHON, "-I", "-c", _BOOT, str(theirs.fileno()), f"{KEEPS} {config.name}"],
             env={key: value for key, value in os.environ.items() if key != MARK},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -77,11 +78,13 @@ def start(config: Config, *, holder: str, mark: str) -> Started:
         ours.send({"path": _path()})
         ours.send(_order(config, holder, mark))
         level = _level(ours)
-    except Closed as error:
+    except BaseException as error:
         ours.close()
         process.kill()
         process.wait()
         _running.discard(process.pid)
+        if not isinstance(error, Closed):
+            raise
         raise CannotStart(f"{sys.executable}: {error} (exit code {process.returncode})") from error
     return Started(process, ours, level)
 

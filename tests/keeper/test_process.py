@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -283,6 +284,106 @@ def test_a_forked_child_outlives_neither_a_crash_nor_the_lease(start: Start, url
     os.kill(driver.process.pid, signal.SIGKILL)
     until(lambda: row(url, table)[0] is None, timeout=3)
     assert not look(child)
+
+
+def test_a_child_without_the_drivers_environment_does_not_outlive_a_crash(start: Start, url: str, table: str) -> None:
+    driver = start(
+        """
+        import subprocess
+        with hold_lease("n", **SETTINGS) as lease:
+            child = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60"], env={}, start_new_session=True)
+            time.sleep(1)
+            say(f"child {child.pid}")
+            time.sleep(60)
+        """
+    )
+    child = int(driver.until("child ").split("child ")[1].split()[0])
+    family = [each.pid for each in tree(child)]
+    assert len(family) == 3
+    os.kill(driver.process.pid, signal.SIGKILL)
+    until(lambda: row(url, table)[0] is None, timeout=3)
+    assert not [pid for pid in family if look(pid)]
+
+
+@pytest.mark.parametrize(("setting", "after"), [("'never'", 3.0), ("1.5", 1.5)])
+def test_a_crash_is_handed_over_when_it_was_said(
+    start: Start, url: str, table: str, setting: str, after: float
+) -> None:
+    driver = start(
+        f"with hold_lease('n', release_on_death={setting}, **SETTINGS):\n        say('held'); time.sleep(60)"
+    )
+    driver.until("held")
+    os.kill(driver.process.pid, signal.SIGKILL)
+    killed = time.monotonic()
+    with hold_lease("n", url=url, table=table, poll_period=0.05):
+        assert time.monotonic() - killed > after
+
+
+def test_a_driver_with_very_many_files_open_is_kept_for(start: Start, url: str, table: str) -> None:
+    driver = start(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        files = [open("/dev/null") for _ in range(1500)]
+        with hold_lease("n", keeper="process", **SETTINGS) as lease:
+            time.sleep(3)
+            say(f"checked {lease.check()}")
+        """
+    )
+    assert driver.end() == 0, driver.log.read_text()
+    assert "checked" in driver.log.read_text()
+    assert row(url, table)[0] is None
+
+
+def test_a_log_handler_that_blocks_does_not_hold_up_the_demotion(start: Start, url: str) -> None:
+    driver = start(
+        """
+        class Blocking(logging.Handler):
+            def emit(self, record):
+                if "renewal failed" in record.getMessage():
+                    time.sleep(60)
+        logging.getLogger().addHandler(Blocking())
+        import sqlite3
+        with hold_lease("n", on_lost="stop", **SETTINGS):
+            other = sqlite3.connect(SETTINGS["url"].removeprefix("sqlite:///"), isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            try:
+                time.sleep(60)
+            except BaseException as error:
+                say(f"interrupted by {type(error).__name__}")
+                other.close()
+                raise
+        """
+    )
+    driver.until("interrupted by _Ended", timeout=6)  # its own exit waits for the handler: that is Python's logging
+
+
+def test_ctrl_c_while_it_starts_leaves_no_ghost(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(channel: Channel) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(starting, "_level", interrupted)
+        with pytest.raises(KeyboardInterrupt) as kept:  # as a notebook keeps it
+            hold_lease("n", url=url).__enter__()
+    assert keepers_of(os.getpid()) == []
+    with hold_lease("n", url=url, if_held="fail") as lease:
+        assert lease.check()
+    assert kept
+
+
+def test_holds_leave_no_file_and_no_thread_behind(url: str) -> None:
+    def left() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    with hold_lease("n", url=url):
+        pass
+    until(lambda: threading.active_count() <= 2, timeout=2)
+    before = left()
+    for _ in range(3):
+        with hold_lease("n", url=url):
+            pass
+    until(lambda: left() == before, timeout=2)
 
 
 def test_check_is_a_read_of_memory(url: str) -> None:

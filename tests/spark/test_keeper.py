@@ -231,6 +231,62 @@ def thaw(victims: list[int]) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
+def test_a_crash_in_the_first_moment_does_not_spare_a_session_from_before(
+    start: Callable[..., Writing], url: str, table: str
+) -> None:
+    """Its workers carry no mark, so nothing is proven; but they are tied and killed from the first moment on."""
+    driver = start(
+        f"""{WRITERS}
+write_everywhere()
+while not everybody_writes():
+    time.sleep(0.01)
+say("everybody writes")
+while not (FOLDER / "go").exists():
+    time.sleep(0.01)
+with hold_lease("n", **SETTINGS):
+    os.kill(os.getpid(), 9)
+""",
+        url,
+    )
+    driver.until("everybody writes")
+    everything = [each.pid for each in driver.tree()]
+    (driver.folder / "go").touch()
+    driver.end()
+    granted = standby(url, table)
+    assert driver.last_write() < granted
+    until(lambda: gone(everything), timeout=3)
+
+
+def test_a_frozen_jvm_that_a_block_leaves_behind_is_dead_before_another_starts(
+    start: Callable[..., Writing], url: str, table: str
+) -> None:
+    """on_lost = "stop" kills nothing while there is time; but it does not let go of what it cannot stop either."""
+    driver = start(
+        f"""{WRITERS}
+with hold_lease("n", on_lost="stop", **SETTINGS):
+    write_everywhere()
+    while not everybody_writes():
+        time.sleep(0.01)
+    say("everybody writes")
+    while not (FOLDER / "go").exists():
+        time.sleep(0.01)
+say("left")
+time.sleep(60)
+""",
+        url,
+    )
+    driver.until("everybody writes")
+    time.sleep(0.6)  # nothing to wait for: the keeper looks for new workers that often
+    jvm = driver.jvm
+    os.kill(jvm, signal.SIGSTOP)
+    (driver.folder / "go").touch()
+    driver.until("left")
+    granted = standby(url, table)
+    assert not look(jvm)
+    assert max(driver.last_of(what) for what in ("jvm", "task-")) < granted
+    assert driver.process.poll() is None
+
+
 STARVED = {
     "sorted": """
         import random

@@ -125,9 +125,8 @@ class KeptLease(Lease):
     def close(self) -> None:
         if os.getpid() != self._pid or self._closing:
             return
-        over = not self._acquired or self._settled or "released" in self._said
-        if not over and (self.loss() is not None or self._config.on_lost != "exit"):
-            return  # work may run: it stays tied to the lease, and is killed if it is not over in time
+        if self._acquired and "released" not in self._said and self._stays_tied():
+            return
         self.tell({"order": "leave"})
         self._closing = True
         self._listener.join(_LINGER)
@@ -137,6 +136,10 @@ class KeptLease(Lease):
         if isinstance(shared, SharedDeadline):
             shared.close()
         self.let_go()
+
+    def _stays_tied(self) -> bool:
+        """Whether this process, or the Spark that it leaves behind, still has to end, or to be killed."""
+        return self.loss() is not None if self._config.on_lost == "exit" else not self._settled
 
     def let_go(self) -> None:
         """Close all that is open for it in this process, without a word; in a forked child that kills nobody."""

@@ -52,6 +52,7 @@ class Driver:
         # Nothing is proven before Python has said what there is, and nothing any more once it had a JVM whose tasks ran
         # elsewhere or without the mark.
         self._told = self._master_told = self._doubt = False
+        self._killed = False
         self._dead_since: float | None = None
 
     def attach_jvm(self, pid: int, *, marked: bool) -> None:
@@ -126,6 +127,7 @@ class Driver:
 
     def kill(self) -> None:
         """End all of it, Python as well if it is not to survive. Waits for nothing."""
+        self._killed = True
         if self._python_too:
             self.look_around()  # while its children still say who their parent is
             self.python.kill()
@@ -137,8 +139,10 @@ class Driver:
 
     def is_gone(self, until: float) -> bool:
         """True once nothing of it is left here. What is left after Python is killed; looks until `until`."""
-        if not self.python.ended or (self.jvm and not self.jvm.ended):
+        if self.jvm and not self.jvm.ended:
             return False
+        if not self.python.ended:  # it may live on where only Spark is to be stopped
+            return self._killed and not self._python_too and not any(look(pid) for pid in self._groups)
         kill(self._kin())
         swept = sweep(self._mark, groups=self._groups, mapped=self._mapped, clock=self._clock, until=until)
         return swept and not self._kin()

@@ -129,7 +129,7 @@ class Keeper:
         if error := self._begun.get():
             self._tell(_refusal(error))
             return
-        if self._left:
+        if self._left or self._dead:  # it never heard of the grant: nothing has begun
             abandon(self._lease, self._keepalive)
             return
         self._granted = True
@@ -235,7 +235,7 @@ class Keeper:
                 self._driver.attach_master(local=local)
             case {"expected": pid} if pid == self._told_of:
                 self._verdict_by = math.inf
-                self._driver.attach_jvm(0, marked=False)
+                self._driver.attach_jvm(0, marked=True)
             case {"lost": [reason, detail]}:
                 self._lease.lose(Loss(reason), detail)
             case {"order": "acquire"}:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from spark_lease.cli.submit import JAVA_MISSING, has_java
 from spark_lease.testing import MemoryStore, VirtualClock
 from tests.services.postgres import running_postgres
 from tests.services.proxy import Proxy
+from tests.spark.drivers import Driver
 
 # Whoever starts the tests in the background may have these ignored, and every process of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,3 +60,23 @@ def proxy(pg_url: str) -> Iterator[Proxy]:
 def table() -> str:
     """A table of this test's own."""
     return f"lease_{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A lock store of this test's own."""
+    return f"sqlite:///{tmp_path}/lease.db"
+
+
+@pytest.fixture
+def start(tmp_path: Path, table: str, url: str) -> Iterator[Callable[..., Driver]]:
+    """Start a guarded driver that runs a script; what is left of it ends with the test."""
+    started: list[Driver] = []
+
+    def run(script: str, store: str = url, *, command: list[str] | None = None) -> Driver:
+        started.append(Driver(script, tmp_path, store, table, command=command))
+        return started[-1]
+
+    yield run
+    for driver in started:
+        driver.close()

@@ -5,16 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from spark_lease import ConfigError, Lease, LeaseLost, Loss, current_lease, hold_lease, leased
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/lease.db"
 
 
 def test_a_block_holds_and_releases(url: str) -> None:

@@ -17,11 +17,6 @@ def spark_lease(*words: str, cwd: Path | None = None) -> subprocess.CompletedPro
     return subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/lease.db"
-
-
 def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -25,11 +25,6 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/lease.db"
-
-
-@pytest.fixture
 def start() -> Iterator[Start]:
     """Start `spark-lease run` in the background; what is left of it ends with the test."""
     started: list[subprocess.Popen[str]] = []

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +27,6 @@ from tests.spark.drivers import Driver, row, until
 
 PACKAGE = Path(spark_lease.__file__).parent
 Start = Callable[..., Driver]
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/lease.db"
-
-
-@pytest.fixture
-def start(tmp_path: Path, table: str, url: str) -> Iterator[Start]:
-    started: list[Driver] = []
-
-    def run(script: str) -> Driver:
-        started.append(Driver(script, tmp_path, url, table))
-        return started[-1]
-
-    yield run
-    for driver in started:
-        driver.close()
 
 
 def keepers_of(pid: int) -> list[int]:

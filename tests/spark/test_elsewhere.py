@@ -59,25 +59,6 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., P
         process.wait(10)
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/lease.db"
-
-
-@pytest.fixture
-def start(tmp_path: Path, table: str, url: str) -> Iterator[Start]:
-    started: list[Driver] = []
-
-    def run(script: str, store: str = url) -> Driver:
-        (tmp_path / "work").mkdir(exist_ok=True)
-        started.append(Driver(script, tmp_path / "work", store, table))
-        return started[-1]
-
-    yield run
-    for driver in started:
-        driver.close()
-
-
 # A standalone cluster with two workers
 
 

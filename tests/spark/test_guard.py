@@ -6,8 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -16,24 +15,6 @@ from tests.spark.drivers import Driver, row, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 Start = Callable[..., Driver]
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/lease.db"
-
-
-@pytest.fixture
-def start(tmp_path: Path, table: str, url: str) -> Iterator[Start]:
-    started: list[Driver] = []
-
-    def run(script: str, *, store: str = url, command: list[str] | None = None) -> Driver:
-        started.append(Driver(script, tmp_path, store, table, command=command))
-        return started[-1]
-
-    yield run
-    for driver in started:
-        driver.close()
 
 
 BEFORE = """

@@ -101,11 +101,6 @@ def _command_of(process: Process) -> bytes:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/lease.db"
-
-
-@pytest.fixture
 def start(tmp_path: Path, table: str) -> Iterator[Callable[..., Writing]]:
     started: list[Writing] = []
 

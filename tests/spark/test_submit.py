@@ -23,11 +23,6 @@ SPARK = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/lease.db"
-
-
-@pytest.fixture
 def submit(tmp_path: Path, url: str, table: str) -> Iterator[Callable[..., Driver]]:
     started: list[Driver] = []
 

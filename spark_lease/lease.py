@@ -50,8 +50,9 @@ class RecordLocker:
         holder: str,
         duration: float,
         clock: Clock,
-        protection: Protection = Protection.THREAD,
+        protection: Callable[[], Protection] = lambda: Protection.THREAD,
     ) -> None:
+        """`protection` is asked at each write: it may become known, or change, while the lease is held."""
         self._store, self._name, self._clock = store, name, clock
         self._holder, self._duration, self._protection = holder, duration, protection
         self._mine: LeaseRecord | None = None
@@ -68,7 +69,7 @@ class RecordLocker:
             if held.expires_in > 0:
                 break
             self._asked = True
-            wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection)
+            wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
                 return Grant(granted.epoch)
         return held
@@ -99,7 +100,8 @@ class RecordLocker:
         for _ in range(_TRIES):
             if mine is None:
                 return Held(None)
-            if self._keep(self._store.swap(self._name, mine, renewed(mine, duration=self._duration))):
+            wanted = renewed(mine, duration=self._duration, protection=self._protection())
+            if self._keep(self._store.swap(self._name, mine, wanted)):
                 return Grant(mine.epoch)
             epoch, mine = mine.epoch, self._store.read(self._name).record
             if not is_grant_of(mine, self._holder, epoch):
@@ -128,7 +130,9 @@ def open_contender(config: Config, clock: Clock) -> Contender:
     return Contender(open_locker(config, clock, holder=holder), config, holder=holder, clock=clock)
 
 
-def open_locker(config: Config, clock: Clock, *, holder: str, protection: Protection = Protection.THREAD) -> Locker:
+def open_locker(
+    config: Config, clock: Clock, *, holder: str, protection: Callable[[], Protection] = lambda: Protection.THREAD
+) -> Locker:
     """The locker that `config` means, for one hold. Raises ConfigError."""
     if not config.enabled:
         log.warning("%s: enabled = false, NOTHING IS GUARDED and everybody is master", config.name)

@@ -26,6 +26,8 @@ class Protection(StrEnum):
     """A process beside it, which has to run for that."""
     THREAD = "thread"
     """Threads of the same process, which have to run for that."""
+    SERVER = "server"
+    """A Spark Connect server, which is asked to interrupt it and cannot be made to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,9 @@ def taken(record: LeaseRecord | None, *, holder: str, duration: float, protectio
     return LeaseRecord(holder, epoch, duration, protection=protection)
 
 
-def renewed(record: LeaseRecord, *, duration: float) -> LeaseRecord:
+def renewed(record: LeaseRecord, *, duration: float, protection: str = "") -> LeaseRecord:
     """The same grant for `duration` more; the store stamps it."""
-    return replace(record, duration=duration, stamp=None)
+    return replace(record, duration=duration, stamp=None, protection=protection or record.protection)
 
 
 def released(record: LeaseRecord) -> LeaseRecord:

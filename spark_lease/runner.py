@@ -29,9 +29,10 @@ from .keepalive import Keepalive
 from .keeper.death import Watched
 from .keeper.enforced import Enforced
 from .keeper.minder import Minder
+from .keeper.standstill import WhileItMoves
 from .lease import Contender, open_locker
 from .outcome import Outcome, ended, refused
-from .processes import Process, kill, processes, tree
+from .processes import Process, kill, look, processes, tree
 from .record import new_holder
 
 log = logging.getLogger(__name__)
@@ -65,14 +66,18 @@ class _Run:
         self._deadline = Enforced(config)
         level = self._deadline.protection
         holder = new_holder(config.holder)
-        locker = open_locker(config, self._clock, holder=holder, protection=level)
+        locker = WhileItMoves(
+            open_locker(config, self._clock, holder=holder, protection=lambda: level),
+            name=config.name,
+            stands_still=self._stands_still,
+        )
         self._lease = Contender(
             locker, config, holder=holder, clock=self._clock, protection=level, published=self._deadline
         )
         # What there is to react to: a signal's number, a loss, or None for the end of the command.
         self._news: queue.SimpleQueue[int | LeaseLost | None] = queue.SimpleQueue()
         self._keepalive = Keepalive(self._lease, config, clock=self._clock, on_lost=self._on_lost)
-        self._waiting = True
+        self._waiting, self._pid = True, 0
         self._status: int | None = None
 
     def run(self) -> Outcome:
@@ -116,14 +121,14 @@ class _Run:
         self._lease.log_grant()
         told = announcement(name=self._lease.name, holder=self._lease.holder, epoch=self._lease.epoch)
         try:
-            pid = self._minder.start(told, self._deadline.wire)
+            self._pid = self._minder.start(told, self._deadline.wire)
         except OSError as error:
             self._give_up()
             problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
             return Outcome(self._lease.name, "failed", NOT_RUN, self._lease.epoch, self._lease.holder, problem)
         threading.Thread(target=self._await, name="await command", daemon=True).start()
         news = self._news.get()
-        work = _Command(pid, self._minder.pid, self._clock)
+        work = _Command(self._pid, self._minder.pid, self._clock)
         if news is not None or not work.wait_until_over(self._clock.now() + _LOOK_AGAIN):
             work.signal(news if isinstance(news, int) else signal.SIGTERM)
         lost = end_hold(
@@ -141,6 +146,10 @@ class _Run:
             return ended(self._lease, 128 + news, interrupted=True)
         code = os.waitstatus_to_exitcode(self._status) if self._status is not None else -signal.SIGKILL
         return ended(self._lease, code if code >= 0 else 128 - code)
+
+    def _stands_still(self) -> str:
+        found = look(self._pid) if self._pid else None
+        return f"the command (pid {found.pid})" if found and found.state in "Tt" else ""
 
     def _give_up(self) -> None:
         abandon(self._lease, self._keepalive)

@@ -19,7 +19,7 @@ FLOORS = re.findall(
     """
 errors clock processes record config
 lockers.base lockers.sql_engine lockers.sql_schema lockers.sql lockers.unguarded lockers.registry
-lease keepalive hold keeper.kernel keeper.deadline keeper.death keeper.channel
+lease keepalive hold keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
 spark.connect spark.demotion spark.conf spark.orphan guard doors spark.launcher runner
 testing.clock testing.store testing.contract testing.history testing.checker

@@ -11,17 +11,29 @@ python ─── watched by a pidfd ─── strand        Its own forked child
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+from collections.abc import Mapping
+from enum import Enum, auto
 from pathlib import Path
 
 from ..clock import Clock
-from ..processes import Process, kill, look, marked
+from ..processes import Process, kill, look, marked, processes
 from .death import Watched, sweep
 from .kernel import Strand, Wire
 
 KEEPS = "spark-lease keeps"
 """What a keeper's command line says."""
 _PROC = Path("/proc")
+
+
+class _Tasks(Enum):
+    """Where the tasks of a driver run, as far as Python has said."""
+
+    UNKNOWN = auto()
+    HERE = auto()
+    ELSEWHERE = auto()
+    """Or they did, or without the mark: nothing is proven by what is found here, and never will be."""
 
 
 class Driver:
@@ -49,9 +61,7 @@ class Driver:
         self._held: list[Strand] = []
         self._known, self._joining = frozenset[str](), set[int]()
         self._family: dict[int, Process] = {}
-        # Nothing is proven before Python has said what there is, and nothing any more once it had a JVM whose tasks ran
-        # elsewhere or without the mark.
-        self._told = self._master_told = self._doubt = False
+        self._tasks = _Tasks.UNKNOWN
         self._killed = False
         self._dead_since: float | None = None
 
@@ -63,22 +73,31 @@ class Driver:
         self.jvm = Watched(pid) if pid else None
         self._known = frozenset()
         # Not until its master is known: executors of their own would be nobody's children here.
-        self._told, self._master_told = True, pid == 0
-        self._doubt |= not marked
+        self._tasks_run(_Tasks.ELSEWHERE if not marked else _Tasks.UNKNOWN if pid else _Tasks.HERE)
 
     def attach_master(self, *, local: bool) -> None:
         """Where tasks run. Once they ran elsewhere, some may for ever."""
-        self._master_told = True
-        self._doubt |= not local
+        self._tasks_run(_Tasks.HERE if local else _Tasks.ELSEWHERE)
+
+    def _tasks_run(self, where: _Tasks) -> None:
+        if self._tasks is not _Tasks.ELSEWHERE:
+            self._tasks = where
 
     def strand_to(self, target: int) -> Strand | None:
-        """A new strand to `target`, to be held by Python; None where the kernel does no part."""
+        """A new strand to `target`, to be held by Python; None where the kernel does no part, or it has ended.
+
+        Raises OSError if there is none to be had now.
+        """
         if self._wire is None:
             return None
-        with contextlib.suppress(OSError):  # it has ended: nothing to kill
+        self._cut(target)
+        try:
             self._strands[target] = self._wire.strand(target)
-            return self._strands[target]
-        return None
+        except OSError as error:
+            if error.errno != errno.ESRCH:
+                raise
+            return None
+        return self._strands[target]
 
     def hold(self, fd: int) -> None:
         """A strand of Python's own wire, which ends `JVM` or workers together with Python."""
@@ -89,26 +108,36 @@ class Driver:
         if not _PROC.is_dir():
             return []
         here = frozenset(os.listdir(_PROC))
+        parents = {each.pid: each.started for each in (self.python, self.jvm) if each}
+        parents |= {each.pid: each.started for each in self._family.values()}
         for name in sorted(here - self._known, key=len):
-            if name.isdigit() and (found := look(int(name))) and self._is_kin(found):
+            if name.isdigit() and (found := look(int(name))) and self._is_kin(found, parents):
                 self._family[found.pid] = found
+                parents.setdefault(found.pid, found.started)
                 if self.jvm and found.parent == self.jvm.pid:
                     self._joining.add(found.pid)
         self._known = here
+        for group in {each for each in self._groups if str(each) not in here}:
+            self._forget_if_empty(group)
         self._family = {pid: each for pid, each in self._family.items() if str(pid) in here}
         return self._new_leaders()
 
-    def _is_kin(self, process: Process) -> bool:
+    def _is_kin(self, process: Process, parents: Mapping[int, int]) -> bool:
         """True for a child of whom we know; not for us and our like, who keep the other leases of this driver."""
-        heads = [each for each in (self.python, self.jvm) if each is not None]
-        parents = {pid: each.started for pid, each in self._family.items()} | {each.pid: each.started for each in heads}
-        # Older than its parent: that number was another's. Under spark-submit the JVM is the parent of Python.
         started = parents.get(process.parent)
-        if started is None or process.started < started or process.pid in (os.getpid(), *(each.pid for each in heads)):
+        # Older than its parent: that number was another's. Under spark-submit the JVM is the parent of Python.
+        heads = (self.python.pid, self.jvm.pid if self.jvm else 0, os.getpid())
+        if started is None or process.started < started or process.pid in heads:
             return False
         with contextlib.suppress(OSError):
             return KEEPS.encode() not in (_PROC / str(process.pid) / "cmdline").read_bytes()
         return False
+
+    def _forget_if_empty(self, group: int) -> None:
+        """A number is not given to anybody else while a group bears it; afterwards it may be a stranger's."""
+        if all(each.group != group for each in processes().values()):
+            self._groups.discard(group)
+            self._cut(-group)
 
     def _new_leaders(self) -> list[int]:
         fresh = []
@@ -121,9 +150,11 @@ class Driver:
                 fresh.append(pid)
         return fresh
 
-    def stands_still(self) -> bool:
-        """True if Python or its JVM was stopped from outside."""
-        return self.python.stopped or (self.jvm is not None and self.jvm.stopped)
+    def stands_still(self) -> str:
+        """Who of Python and its JVM was stopped from outside; empty if nobody was."""
+        if self.python.stopped:
+            return f"the driver (pid {self.python.pid})"
+        return f"its JVM (pid {self.jvm.pid})" if self.jvm and self.jvm.stopped else ""
 
     def kill(self) -> None:
         """End all of it, Python as well if it is not to survive. Waits for nothing."""
@@ -158,7 +189,7 @@ class Driver:
     def is_provable(self) -> bool:
         """False if `is_over` will never be true: tasks may run on other machines, or without the mark."""
         if self._release_on_death == "local":
-            return self._told and self._master_told and not self._doubt
+            return self._tasks is _Tasks.HERE
         return self._release_on_death != "never"
 
     @property

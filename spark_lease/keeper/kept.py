@@ -11,16 +11,16 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from .. import errors
 from ..clock import Clock
 from ..config import Config
-from ..errors import ConfigError, LeaseLost, Loss, SparkLeaseError, StoreError
+from ..errors import ConfigError, LeaseLost, Loss, StoreError
 from ..keepalive import WATCH_PERIOD, VitalSign, watch_once
 from ..lease import Lease, OwnDeadline
 from ..record import Protection
 from .channel import Closed
 from .deadline import SharedDeadline
 from .kernel import Wire
+from .messages import refused
 from .process import AT_ONCE, LAST_WORDS
 from .start import Started
 
@@ -41,6 +41,10 @@ class Session(Protocol):
 
     def is_local(self) -> bool | None:
         """True if all tasks run on this machine; None while there is no context."""
+        ...
+
+    def is_served(self) -> bool:
+        """True if what it runs is run by a server that is nobody's child here."""
         ...
 
 
@@ -72,8 +76,8 @@ class KeptLease(Lease):
         self.tell({"order": "acquire"})
         while self.answer("granted", WATCH_PERIOD) is None:
             still_wanted()
-            if kind := self.answer("refused", 0.0):
-                raise _error(kind, self._said["arguments"])
+            if self.answer("refused", 0.0):
+                raise refused(self._said)
             if self._ended:
                 raise StoreError(self.name, "the process that was to take it has ended")
         return self._epoch
@@ -232,6 +236,7 @@ class Attendance:
         vital_signs: Sequence[VitalSign] = (),
     ) -> None:
         self._lease, self._session, self._on_lost, self._signs = lease, session, on_lost, vital_signs
+        self._level = lease.protection
         self._jvm: tuple[int, bool] | None = None
         self._local: bool | None = None
         self._over = False
@@ -272,20 +277,12 @@ class Attendance:
         local = self._session.is_local()
         if local is not None and local != self._local:
             self._local = local
-            self._lease.tell({"local": local})
+            self._lease.protection = Protection.SERVER if self._session.is_served() else self._level
+            self._lease.tell({"local": local, "level": self._lease.protection})
             if not local:
-                words = f"{self._lease.name}: its tasks run elsewhere: it is not handed over at once after a crash"
-                self._lease.say(__name__, logging.WARNING, words)
-
-
-def _error(kind: str, arguments: Sequence[Any]) -> SparkLeaseError:
-    found = getattr(errors, kind, None)
-    if found is LeaseLost:
-        name, epoch, reason, detail = arguments
-        return LeaseLost(name, epoch, Loss(reason), detail)
-    if isinstance(found, type) and issubclass(found, SparkLeaseError):
-        return found(*arguments)
-    return StoreError("keeper", " ".join(map(str, arguments)))
+                level = self._lease.protection
+                words = f"tasks run elsewhere: it is not handed over at once after a crash, enforced by the {level}"
+                self._lease.say(__name__, logging.WARNING, f"{self._lease.name}: its {words}")
 
 
 def _close_in_child() -> None:

@@ -33,11 +33,13 @@ from ..errors import Loss, SparkLeaseError, StoreError
 from ..hold import abandon, begin_hold, end_hold
 from ..keepalive import Keepalive
 from ..lease import Contender, open_locker
-from ..lockers.base import Grant, Held, Locker
+from ..record import Protection
 from .channel import Channel, Closed
 from .deadline import new_mapping
 from .driver import Driver
 from .enforced import Enforced
+from .messages import ToDriver, refusal
+from .standstill import WhileItMoves
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +60,14 @@ def main(fd: int) -> None:
         # Whoever ends all processes of a service politely must not end the driver by force, which our end would do.
         signal.signal(number, signal.SIG_IGN)
     channel = Channel.inherited(fd)
-    logging.basicConfig(level=logging.DEBUG, handlers=[_ToDriver(channel)])
+    logging.basicConfig(level=logging.DEBUG, handlers=[ToDriver(channel)])
     with contextlib.suppress(Closed, ProcessLookupError):  # the driver ended before it had a lease
         received = channel.receive(_FIRST_ORDER)
         if received:
             try:
                 Keeper(channel, received[0]).run()
             except SparkLeaseError as error:
-                channel.send(_refusal(error))
+                channel.send(refusal(error))
             os._exit(0)  # nothing is left to be tidied, and our end may be waited for
 
 
@@ -91,9 +93,9 @@ class Keeper:
             release_on_death=config.release_on_death,
         )
         channel.send({"ready": level, "why": self._deadline.why})
-        locker = open_locker(config, self._clock, holder=order["holder"], protection=level)
+        locker = open_locker(config, self._clock, holder=order["holder"], protection=lambda: self._lease.protection)
         self._lease = Contender(
-            _WhileItMoves(locker, self._driver),
+            WhileItMoves(locker, name=config.name, stands_still=self._driver.stands_still),
             config,
             holder=order["holder"],
             clock=self._clock,
@@ -104,6 +106,7 @@ class Keeper:
             self._lease, config, clock=self._clock, on_lost=lambda lost: self._wake(), watch_period=_SELDOM
         )
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._owed: set[int] = set()
         self._listening = True
         self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._untied = False
         self._granted = False
@@ -127,7 +130,7 @@ class Keeper:
                 abandon(self._lease, self._keepalive)  # granted all the same, and nobody was told
             return
         if error := self._begun.get():
-            self._tell(_refusal(error))
+            self._tell(refusal(error))
             return
         if self._left or self._dead:  # it never heard of the grant: nothing has begun
             abandon(self._lease, self._keepalive)
@@ -230,9 +233,11 @@ class Keeper:
                 self._told_of, self._verdict_by = 0, math.inf
                 with contextlib.suppress(ProcessLookupError):  # ended meanwhile: Python will notice as well
                     self._driver.attach_jvm(pid, marked=marked)
+                    self._owed.clear()
                     self._hand_strand(pid)
-            case {"local": local}:
+            case {"local": local, "level": level}:
                 self._driver.attach_master(local=local)
+                self._lease.protection = Protection(level)
             case {"expected": pid} if pid == self._told_of:
                 self._verdict_by = math.inf
                 self._driver.attach_jvm(0, marked=True)
@@ -270,12 +275,20 @@ class Keeper:
         self._driver.disarm()
 
     def _look_for_workers(self) -> None:
-        for group in self._driver.look_around():
-            self._hand_strand(-group)
+        for target in [*self._owed, *(-group for group in self._driver.look_around())]:
+            self._hand_strand(target)
 
     def _hand_strand(self, target: int) -> None:
-        if strand := self._driver.strand_to(target) if target else None:
-            self._tell({"hold": target}, [strand.fd])
+        """Have Python hold a strand to the JVM or a group; again at the next tick if that cannot be had or sent now."""
+        self._owed.discard(target)
+        try:
+            strand = self._driver.strand_to(target) if target else None
+            handed = strand is None or self._tell({"hold": target}, [strand.fd])
+        except OSError as error:
+            log.warning("%s: cannot tie process %d to it yet: %s", self._config.name, target, error)
+            handed = False
+        if not handed:
+            self._owed.add(target)
 
     def _ask_about(self, pid: int) -> None:
         """The JVM has ended. That is a crash, unless Python says that it wanted it so."""
@@ -299,53 +312,3 @@ class Keeper:
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.write(self._waker, b"x")
-
-
-class _WhileItMoves:
-    """A locker that does not renew for a driver which stands still for longer than from one renewal to the next."""
-
-    def __init__(self, locker: Locker, driver: Driver) -> None:
-        self._locker, self._driver, self._stood_still = locker, driver, False
-
-    def try_acquire(self) -> Grant | Held:
-        return self._locker.try_acquire()
-
-    def renew(self) -> Grant | Held:
-        before, self._stood_still = self._stood_still, self._driver.stands_still()
-        if before and self._stood_still:
-            raise StoreError("driver", f"not asked, because pid {self._driver.python.pid} or its JVM was stopped")
-        return self._locker.renew()
-
-    def release(self) -> bool:
-        return self._locker.release()
-
-    def wait(self, timeout: float) -> None:
-        self._locker.wait(timeout)
-
-    def close(self) -> None:
-        self._locker.close()
-
-
-class _ToDriver(logging.Handler):
-    """What is logged here stands in the driver's log; on standard error once there is no driver. Never waits."""
-
-    def __init__(self, channel: Channel) -> None:
-        super().__init__()
-        self._channel = channel
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._channel.send({"log": [record.name, record.levelno, record.getMessage()]})
-        except Closed:
-            line = f"spark-lease {record.levelname} {record.getMessage()}\n".encode()
-            with contextlib.suppress(OSError, ValueError):
-                if select.select([], [2], [], 0)[1]:
-                    os.write(2, line[: select.PIPE_BUF])
-
-
-def _refusal(error: Exception) -> dict[str, Any]:
-    """For `kept.py`, which raises it."""
-    known = isinstance(error, SparkLeaseError)
-    arguments = error.args if known else (f"{type(error).__name__}: {error}",)
-    plain = [each if isinstance(each, (int, float)) else str(each) for each in arguments]
-    return {"refused": type(error).__name__, "arguments": plain}

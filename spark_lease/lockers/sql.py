@@ -232,8 +232,11 @@ def _statements(engine: Engine, table: Any) -> dict[str, str]:
         & column.time.is_not_distinct_from(bindparam("old_time"))
     )
     fields: dict[str, Any] = {"epoch": bindparam("epoch"), "duration": bindparam("duration")}
-    held = fields | {"broker_name": bindparam("holder"), "time": now + bindparam("duration")}
-    granted: dict[str, Any] = {"protection": bindparam("protection")}
+    held = fields | {
+        "broker_name": bindparam("holder"),
+        "time": now + bindparam("duration"),
+        "protection": bindparam("protection"),
+    }
     # Not just one more than the last: a row that was deleted, or restored from a backup, has to go on with larger
     # epochs than it ever had. One more where the clock went back.
     bigger = getattr(func, backend_of(engine).greatest)(bindparam("epoch"), now)
@@ -245,7 +248,7 @@ def _statements(engine: Engine, table: Any) -> dict[str, str]:
         held["time"],
         bigger,
         held["duration"],
-        granted["protection"],
+        held["protection"],
     )
     first = first.select_from(table).where(true())
     insert = (postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert)(table)
@@ -254,10 +257,7 @@ def _statements(engine: Engine, table: Any) -> dict[str, str]:
             column.broker_name, column.time, column.epoch, column.duration, column.time - now, column.protection
         ).where(column.name == bindparam("name")),
         "write": update(table).where(stands).values(held).returning(column.time, column.epoch),
-        "take": update(table)
-        .where(stands)
-        .values(held | granted | {"epoch": bigger})
-        .returning(column.time, column.epoch),
+        "take": update(table).where(stands).values(held | {"epoch": bigger}).returning(column.time, column.epoch),
         "clear": update(table)
         .where(stands)
         .values(fields | {"broker_name": null(), "time": literal_column("0")})

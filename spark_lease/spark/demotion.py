@@ -122,6 +122,10 @@ class Spark:
             return False if is_connected() else None
         return str(context.master).startswith("local")
 
+    def is_served(self) -> bool:
+        """True if a Spark Connect server runs what this process asks for."""
+        return spark_context() is None and is_connected()
+
     def quiesce(self, left: threading.Event) -> None:
         """Begin to stop Spark if it is busy; an idle one stays. Returns at once."""
         self._begin(lambda: self._quiesce(left))

@@ -265,6 +265,19 @@ def test_ctrl_z_does_not_suspend_the_guard_of_a_command_that_goes_on(url: str, s
     assert found.state not in "Tt"
 
 
+def test_a_command_that_was_stopped_is_not_renewed_for(url: str, start: Start) -> None:
+    words = ["--url", url, "--lease-duration", "3", "--", "sh", "-c", "echo $$; kill -STOP $$; sleep 60"]
+    process = start(*words)
+    assert process.stdout
+    pid = int(process.stdout.readline())
+    assert process.wait(10) == 75
+    assert not alive(pid)
+    assert process.stderr
+    said = process.stderr.read()
+    assert f"not asked, because the command (pid {pid}) was stopped" in said
+    assert "lease lost" in said
+
+
 @pytest.mark.parametrize("stdout", [">&-", "> /dev/full", "| true"])
 def test_a_broken_output_does_not_change_the_exit_code(url: str, stdout: str) -> None:
     line = f"set -o pipefail; {COMMAND} run --lease n --url {url} -- sh -c 'sleep 0.3; exit 3' {stdout}"

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -106,6 +107,11 @@ def test_executors_of_a_cluster_are_not_taken_for_dead(
 # Spark Connect
 
 
+def protection(url: str, table: str) -> str:
+    with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=10)) as connection:
+        return str(connection.execute(f"SELECT protection FROM {table}").fetchone()[0])
+
+
 @pytest.fixture(scope="module")
 def connect(launch: Callable[..., Path]) -> str:
     port = free_port()
@@ -165,14 +171,16 @@ def test_work_on_a_connect_server_is_interrupted_before_another_may_start(
 def test_an_idle_connect_session_is_no_reason_to_keep_the_lease(
     start: Start, connect: str, url: str, table: str
 ) -> None:
-    driver = start(CONNECTED.format("'exit'", connect, ""))
+    wait = "while lease.protection != 'server': time.sleep(0.01)"  # nothing more to wait for: it says no word
+    driver = start(CONNECTED.format("'exit'", connect, wait))
     assert driver.end() == 0, driver.log.read_text()
     assert row(url, table)[0] is None
 
 
 def test_a_crash_beside_a_connect_server_is_not_handed_over(start: Start, connect: str, url: str, table: str) -> None:
     driver = start(CONNECTED.format("'exit'", connect, "time.sleep(60)"))
-    driver.until("its tasks run elsewhere")
+    driver.until("enforced by the server")
+    until(lambda: protection(url, table) == "server")  # with the next renewal
     os.kill(driver.process.pid, signal.SIGKILL)
     driver.end()
     time.sleep(1)  # nothing to wait for: nothing is to be released

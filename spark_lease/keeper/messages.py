@@ -1,0 +1,53 @@
+"""What does not go by itself from the keeper to its driver: an exception, and a line of the log.
+
+Both ends stand here side by side: `refusal` and `refused`, and `ToDriver`, whose lines `kept.py` logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+from collections.abc import Mapping
+from typing import Any
+
+from .. import errors
+from ..errors import LeaseLost, Loss, SparkLeaseError, StoreError
+from .channel import Channel, Closed
+
+
+def refusal(error: Exception) -> dict[str, Any]:
+    """The message that has `error` raised at the other end."""
+    known = isinstance(error, SparkLeaseError)
+    arguments = error.args if known else (f"{type(error).__name__}: {error}",)
+    plain = [each if isinstance(each, (int, float)) else str(each) for each in arguments]
+    return {"refused": type(error).__name__, "arguments": plain}
+
+
+def refused(message: Mapping[str, Any]) -> SparkLeaseError:
+    """The error of a `refusal`; a StoreError for one that is not ours."""
+    kind, arguments = getattr(errors, message["refused"], None), message["arguments"]
+    if kind is LeaseLost:
+        name, epoch, reason, detail = arguments
+        return LeaseLost(name, epoch, Loss(reason), detail)
+    if isinstance(kind, type) and issubclass(kind, SparkLeaseError):
+        return kind(*arguments)
+    return StoreError("keeper", " ".join(map(str, arguments)))
+
+
+class ToDriver(logging.Handler):
+    """What is logged here stands in the driver's log; on standard error once there is no driver. Never waits."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._channel.send({"log": [record.name, record.levelno, record.getMessage()]})
+        except Closed:
+            line = f"spark-lease {record.levelname} {record.getMessage()}\n".encode()
+            with contextlib.suppress(OSError, ValueError):
+                if select.select([], [2], [], 0)[1]:
+                    os.write(2, line[: select.PIPE_BUF])

@@ -1,0 +1,87 @@
+"""What the keeper knows of a driver and its children. Children are real processes; no Spark here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import pytest
+
+from spark_lease.clock import BootClock
+from spark_lease.config import configure
+from spark_lease.keeper.channel import Channel, Closed
+from spark_lease.keeper.driver import Driver
+from spark_lease.keeper.kernel import Wire
+from spark_lease.keeper.process import Keeper
+from spark_lease.processes import kill, look, tree
+from tests.spark.drivers import until
+
+# Stands for the JVM: starts one child in a group of its own, as pyspark.daemon is, and says its pid.
+PARENT = """
+import os, signal, subprocess
+child = subprocess.Popen(["sleep", "60"], process_group=0, stdout=subprocess.DEVNULL)
+print(child.pid, flush=True)
+child.wait()
+signal.pause()
+"""
+
+
+@pytest.fixture
+def parent() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    yield process
+    kill(tree(process.pid))
+    process.communicate()
+
+
+def child_of(parent: subprocess.Popen[str]) -> int:
+    assert parent.stdout
+    return int(parent.stdout.readline())
+
+
+def test_a_group_whose_last_member_has_ended_is_forgotten(parent: subprocess.Popen[str]) -> None:
+    """Its number may be a stranger's from then on, who must not be killed with the driver."""
+    wire = Wire()
+    driver = Driver(
+        os.getpid(), mark="m", mapped="m", wire=wire, on_lost_exit=True, release_on_death="local", clock=BootClock()
+    )
+    child = child_of(parent)
+    driver.attach_jvm(parent.pid, marked=True)
+    assert driver.look_around() == [child]
+    assert driver.strand_to(-child) is not None
+    os.kill(child, signal.SIGKILL)
+    until(lambda: look(child) is None)
+    assert driver.look_around() == []
+    assert driver._groups == set()
+    assert list(driver._strands) == []
+    driver.disarm()
+    wire.close()
+
+
+def test_a_strand_that_could_not_be_handed_over_is_handed_over_later(url: str, parent: subprocess.Popen[str]) -> None:
+    child_of(parent)
+    config = configure(name="n", url=url)
+    theirs, ours = Channel.pair()
+    order = {"config": asdict(config), "driver": os.getpid(), "mark": "m", "holder": "h", "log_level": 30}
+    keeper = Keeper(theirs, order)
+    with pytest.raises(Closed):
+        while True:  # as if the driver had not listened for a long time
+            theirs.send({"filler": "x" * 1000})
+    ours.send({"jvm": parent.pid, "marked": True})
+
+    def heard() -> list[str]:
+        keeper._attend(BootClock().now() + 0.1)
+        said = []
+        while received := ours.receive(0.0):
+            said += list(received[0])
+        return said
+
+    assert "hold" not in heard()
+    until(lambda: "hold" in heard())
+    keeper._let_go()
+    ours.close()
+    theirs.close()

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from ..clock import Clock
-from ..processes import Process, kill, look, marked, processes
+from ..processes import Births, Process, kill, look, marked, proc_file, processes
 from .death import Watched, sweep
 from .kernel import Strand, Wire
 
@@ -59,6 +59,7 @@ class Driver:
         self._groups: set[int] = set()
         self._strands: dict[int, Strand] = {}
         self._held: list[Strand] = []
+        self._births = Births()
         self._known, self._joining = frozenset[str](), set[int]()
         self._family: dict[int, Process] = {}
         self._tasks = _Tasks.UNKNOWN
@@ -107,6 +108,11 @@ class Driver:
         """The groups of Python workers that have shown up since the last look. Cheap where nothing was started."""
         if not _PROC.is_dir():
             return []
+        if self._births.any() or not self._known:
+            self._look_at_the_new()
+        return self._new_leaders()
+
+    def _look_at_the_new(self) -> None:
         here = frozenset(os.listdir(_PROC))
         parents = {each.pid: each.started for each in (self.python, self.jvm) if each}
         parents |= {each.pid: each.started for each in self._family.values()}
@@ -120,7 +126,6 @@ class Driver:
         for group in {each for each in self._groups if str(each) not in here}:
             self._forget_if_empty(group)
         self._family = {pid: each for pid, each in self._family.items() if str(pid) in here}
-        return self._new_leaders()
 
     def _is_kin(self, process: Process, parents: Mapping[int, int]) -> bool:
         """True for a child of whom we know; not for us and our like, who keep the other leases of this driver."""
@@ -130,7 +135,7 @@ class Driver:
         if started is None or process.started < started or process.pid in heads:
             return False
         with contextlib.suppress(OSError):
-            return KEEPS.encode() not in (_PROC / str(process.pid) / "cmdline").read_bytes()
+            return KEEPS.encode() not in proc_file(process.pid, "cmdline")
         return False
 
     def _forget_if_empty(self, group: int) -> None:

@@ -50,7 +50,7 @@ LAST_WORDS = 0.25
 AT_ONCE = 0.05
 """Seconds that it gets where another may be master already."""
 _FIRST_ORDER = 60.0
-_SELDOM = 1.0
+_SELDOM = 5.0
 """Seconds between two looks of the watching thread: the main one waits for the deadline itself."""
 
 

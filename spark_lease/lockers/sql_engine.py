@@ -200,10 +200,14 @@ class CutOff:
             self._cut()
 
     def _loop(self) -> None:
-        while not self._clock.wait(self._closed, self._timeout / 10):
+        # Whatever is armed while this waits for `timeout` is not due before the wait is over.
+        pause = self._timeout
+        while not self._clock.wait(self._closed, pause):
             with self._lock:
-                if self._armed and self._clock.now() >= self._armed[1]:
+                pause = self._armed[1] - self._clock.now() if self._armed else self._timeout
+                if pause <= 0:
                     self._cut()
+                    pause = self._timeout
 
     def _cut(self) -> None:
         if self._armed:

@@ -14,7 +14,7 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.keeper.death import Watched, sweep
-from spark_lease.processes import MARK, look, marked
+from spark_lease.processes import MARK, Births, look, marked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfds and /proc")
 
@@ -69,6 +69,22 @@ def test_a_process_that_stands_still_is_not_dead() -> None:
     process.kill()
     process.communicate()
     watched.close()
+
+
+def test_a_start_is_noticed_without_looking_at_everything() -> None:
+    births = Births()
+    until(lambda: not births.any())  # on a machine where others start something all the time it takes a while
+    process = sleeper()
+    assert births.any()
+    assert births.any()  # it may not have been visible at once
+    process.kill()
+    process.communicate()
+
+
+def test_where_the_kernel_does_not_tell_of_starts_it_looks_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Births, "_newest", lambda self: b"0")
+    births = Births()
+    assert all(births.any() for _ in range(30))
 
 
 def test_a_sweep_finds_what_left_its_session_its_group_and_its_parent() -> None:

@@ -37,6 +37,7 @@ bench: setup    ## the speeds that the README names, as ratios measured in one r
 	@$(PY) -m tests.benchmarks.renewal
 	@$(PY) -m tests.benchmarks.start
 	@$(PY) -m tests.benchmarks.keeper
+	@$(PY) -m tests.benchmarks.delta
 
 bench-job: jars ## what a guard costs the flights job, in interleaved runs (a quarter of an hour)
 	@$(PY) -m tests.benchmarks.guard

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 # macOS has no CLOCK_BOOTTIME; its CLOCK_MONOTONIC stands still during sleep.
@@ -40,3 +41,8 @@ class BootClock:
 def wall_time() -> float:
     """Seconds since 1970, to be shown and logged, never to be compared with a deadline."""
     return time.time()
+
+
+def utc_text(instant: float) -> str:
+    """`instant`, in seconds since 1970, as SQL and Delta write a timestamp in UTC."""
+    return f"{datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S.%f}"

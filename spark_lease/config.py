@@ -116,7 +116,7 @@ class Config:
     """A set of settings that fit together; `resolve` makes one. Durations are seconds."""
 
     name: str = setting(text, "", "name of the lease; the same name excludes, another one does not")
-    url: str = setting(text, default_url, "lock store: postgresql://user@host/db or sqlite:///path")
+    url: str = setting(text, default_url, "lock store: postgresql://user@host/db, sqlite:///path or delta:///folder")
     password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
     create_table: str = setting(true_false_auto, "auto", "make the table on first use; auto: on SQLite only")

@@ -18,7 +18,8 @@ FLOORS = re.findall(
     r"\S+",
     """
 errors clock processes record config
-lockers.base lockers.sql_engine lockers.sql_schema lockers.sql lockers.unguarded lockers.registry
+lockers.base lockers.sql_engine lockers.sql_schema lockers.sql lockers.bounded lockers.delta
+lockers.unguarded lockers.registry
 lease keepalive hold keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
 spark.connect spark.demotion spark.conf spark.orphan guard doors spark.launcher runner
@@ -27,7 +28,14 @@ cli.settings cli.run cli.store cli.submit cli.main
 """,
 )
 
-HEAVY = {"sqlalchemy": "lockers.sql", "pyspark": "spark.", "delta": "", "deltalake": "", "psycopg2": ""}
+HEAVY = {
+    "sqlalchemy": "lockers.sql",
+    "pyspark": "spark.",
+    "delta": "",
+    "deltalake": "lockers.delta",
+    "arro3": "lockers.delta",
+    "psycopg2": "",
+}
 
 
 def modules() -> dict[str, ast.Module]:

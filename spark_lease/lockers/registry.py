@@ -9,9 +9,12 @@ from ..errors import ConfigError
 from .base import LeaseStore
 
 STORES = {
+    "delta": "spark_lease.lockers.delta:DeltaStore",
     "postgresql": "spark_lease.lockers.sql:SqlStore",
     "sqlite": "spark_lease.lockers.sql:SqlStore",
 }
+EXTRAS = {"delta": "delta", "postgresql": "postgres"}
+"""What has to be installed for it."""
 
 
 def open_store(config: Config) -> LeaseStore:
@@ -21,5 +24,11 @@ def open_store(config: Config) -> LeaseStore:
         known = ", ".join(f"{each}://" for each in STORES)
         raise ConfigError("url", f"{redacted(config.url)!r} names no lock store that is known here: {known}")
     module, _, name = STORES[scheme].partition(":")
-    store: LeaseStore = getattr(importlib.import_module(module), name)(config)
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "url", f"{scheme}:// needs {error.name}: pip install 'spark_lease[{EXTRAS[scheme]}]'"
+        ) from error
+    store: LeaseStore = kind(config)
     return store

@@ -1,0 +1,305 @@
+"""A lease store in Delta tables, through delta-rs: for sites that share a lake and no database.
+
+`delta:///folder` holds one table for each lease, `folder/NAME`, with one row that any engine can read. A write is one
+commit that adds the same tiny data file again, with other partition values: the newest add of a path is the one that
+counts (Delta protocol, "Add File and Remove File"). So there is nothing to vacuum, and no Spark job in it.
+
+The swap is put-if-absent of the next version, without retries: whoever read an older version is refused. There is no
+clock that all share: whether a lease has run out is judged by its record standing still (`record.expires_in`), and the
+column `expires` is for people.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from arro3.core import Array, DataType, Field, Schema, Table
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+
+from ..clock import BootClock, Clock, utc_text, wall_time
+from ..config import Config, redacted
+from ..errors import ConfigError, RecordUnreadable, SparkLeaseError, StoreError
+from ..record import MAX_NAME, LeaseRecord, Observed
+from .bounded import Bounded
+
+log = logging.getLogger(__name__)
+
+_COLUMNS = {
+    "lease": DataType.string(),
+    "holder": DataType.string(),
+    "epoch": DataType.int64(),
+    "duration_ms": DataType.int64(),
+    "expires": DataType.timestamp("us", tz="UTC"),
+    "protection": DataType.string(),
+}
+_CHANGING = [column for column in _COLUMNS if column != "lease"]
+_ONLY_NEXT = CommitProperties(max_commit_retries=0)
+"""The default would rebase a stale write on what is there by then and let both through."""
+_NOTHING_ELSE = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""A checkpoint that fails after the commit raises as if the commit had failed; and a renewal does not wait for one."""
+_SETTINGS = {"delta.logRetentionDuration": "interval 5 seconds", "delta.enableExpiredLogCleanup": "true"}
+_TIDY_EVERY = 50
+_LONGEST_FOLDER = 200
+
+
+class DeltaStore:
+    """Implements `LeaseStore`. Raises ConfigError at once for a URL that cannot be used, looks when first asked."""
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        self.where = redacted(config.url)
+        self._config = config
+        self._root = _folder_of(config.url)
+        self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
+        self._tables: dict[str, DeltaTable] = {}
+        self._rows: dict[str, tuple[DeltaTable, int, dict[str, Any]]] = {}
+        self._known: dict[str, LeaseRecord] = {}
+        self._seen: set[str] = set()
+        self._tidying: threading.Thread | None = None
+
+    def read(self, name: str) -> Observed:
+        return self._bounded.call(lambda: self._read(name))
+
+    def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        return self._bounded.call(lambda: self._swap(name, old, new))
+
+    def names(self) -> Sequence[str]:
+        return self._bounded.call(self._names)
+
+    def close(self) -> None:
+        self._bounded.close()
+
+    def _names(self) -> list[str]:
+        if not self._root.is_dir():
+            return []
+        return sorted(unquote(each.name) for each in self._root.iterdir() if (each / "_delta_log").is_dir())
+
+    def _read(self, name: str) -> Observed:
+        # A standby asks this all day: one look for the next version, and one at the last.
+        known = self._known.get(name)
+        if known and not self._version(name, known.stamp, ahead=1).exists() and self._stands(name, known):
+            return Observed(known, None)
+        table = self._latest(name)
+        return Observed(None if table is None else self._record(name, table), None)
+
+    def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        table = self._latest(name)
+        if table is None:
+            old, table = self._create(name)
+        there = None if table is None else self._record(name, table)
+        if table is None or there is None or there != old:
+            return None
+        epoch = new.epoch
+        if epoch != old.epoch:  # also over a table that was lost, as far as clocks agree
+            epoch = max(epoch, round(wall_time() * 1000))
+        if not self._commit(name, table, epoch, new):
+            return None
+        # Paused before the put for so long that the log was cleaned up beyond it, or the table replaced, a version that
+        # nobody reads can be written and is called a success: what counts is what is there now, on top of what was.
+        if not self._stands(name, there):
+            del self._tables[name]
+        table = self._latest(name)
+        there = self._record(name, table) if table else there
+        return there if (there.holder, there.epoch) == (new.holder, epoch) else None
+
+    def _latest(self, name: str) -> DeltaTable | None:
+        """The table as it is now; None if there is none, and never was. Raises StoreError."""
+        path = self._path(name)
+        if table := self._tables.get(name):
+            try:
+                table.update_incremental()
+                if self._stands(name, self._record(name, table)):
+                    return table
+            except RecordUnreadable:
+                raise
+            except Exception as error:  # delta-rs raises anything where the log was cleaned up meanwhile
+                log.debug("%s: opened anew: %s", path, error)
+            del self._tables[name]
+        if not self._has_log(name):
+            if name in self._seen:
+                raise RecordUnreadable(self.where, f"the table {path} is gone")
+            return None
+        try:
+            self._tables[name] = DeltaTable(path)
+        except Exception as error:  # "not found" as well, which it also says of a log that is being cleaned up
+            raise StoreError(self.where, f"{path}: {_words(error)}") from error
+        self._seen.add(name)
+        return self._tables[name]
+
+    def _has_log(self, name: str) -> bool:
+        """False if no version of the table exists; a folder is there a moment before its first version."""
+        try:
+            return any(each.suffix in (".json", ".parquet") for each in (self._path(name) / "_delta_log").iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise StoreError(self.where, _words(error)) from error
+
+    def _stands(self, name: str, record: LeaseRecord) -> bool:
+        """True if `record` is what its commit wrote; what is newer than it, delta-rs finds, and nothing else."""
+        try:
+            lines = self._version(name, record.stamp).read_text().splitlines()
+            (values,) = [action["add"]["partitionValues"] for line in lines if "add" in (action := json.loads(line))]
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+        ):  # cleaned up, or another engine's: open it anew
+            return False
+        return (values.get("holder"), values.get("epoch")) == (record.holder, str(record.epoch))
+
+    def _create(self, name: str) -> tuple[LeaseRecord | None, DeltaTable | None]:
+        """Make the table, with a row that is nobody's; None if another was faster."""
+        if self._config.create_table == "false":
+            raise ConfigError("table", f"there is none for {name} in {self.where}: set create_table = true")
+        row = dict.fromkeys(_COLUMNS) | {"lease": name, "epoch": 0, "duration_ms": 0}
+        schema = Schema([Field(column, kind, nullable=True) for column, kind in _COLUMNS.items()])
+        cells = [
+            Array([row[column]], DataType.int64() if column == "expires" else kind) for column, kind in _COLUMNS.items()
+        ]
+        path = self._path(name)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_deltalake(
+                path,
+                Table.from_arrays(
+                    [cell.cast(kind) for cell, kind in zip(cells, _COLUMNS.values(), strict=True)], schema=schema
+                ),
+                partition_by=_CHANGING,
+                mode="error",
+                configuration=_SETTINGS,
+                commit_properties=_ONLY_NEXT,
+                post_commithook_properties=_NOTHING_ELSE,
+            )
+        except CommitFailedError:
+            return None, None
+        except Exception as error:
+            if self._has_log(name):  # made by another between our look and our attempt
+                return None, None
+            raise self._refusal(path, error) from error
+        table = self._latest(name)
+        return (None if table is None else self._record(name, table)), table
+
+    def _commit(self, name: str, table: DeltaTable, epoch: int, new: LeaseRecord) -> bool:
+        """Put the next version; False if there is one already. Raises StoreError if it may be there or not."""
+        path, size = self._file(name, table)
+        values = {
+            "holder": new.holder,
+            "epoch": str(epoch),
+            "duration_ms": str(round(new.duration * 1000)),
+            "expires": utc_text(wall_time() + new.duration) if new.holder else None,
+            "protection": new.protection or None,
+        }
+        stats = json.dumps({"numRecords": 1})
+        action = AddAction(path, size, values, round(wall_time() * 1000), True, stats)
+        try:
+            table.create_write_transaction(
+                [action],
+                "append",
+                table.schema(),
+                partition_by=_CHANGING,
+                commit_properties=_ONLY_NEXT,
+                post_commithook_properties=_NOTHING_ELSE,
+            )
+        except CommitFailedError:
+            return False
+        except Exception as error:
+            raise self._refusal(self._path(name), error) from error
+        if (table.version() + 1) % _TIDY_EVERY == 0:
+            self._tidy(self._path(name))
+        return True
+
+    def _record(self, name: str, table: DeltaTable) -> LeaseRecord:
+        """Its one row. Raises RecordUnreadable for anything that we would not have written."""
+        row = self._row(name, table)
+        holder, epoch, duration, protection = (
+            row[f"partition.{each}"] for each in ("holder", "epoch", "duration_ms", "protection")
+        )
+
+        def refuse(column: str, value: object) -> RecordUnreadable:
+            path = self._path(name)
+            return RecordUnreadable(
+                self.where, f"{path} has {column}={value!r}, which no lease has: correct it by hand"
+            )
+
+        if not (holder is None or (isinstance(holder, str) and 0 < len(holder) <= MAX_NAME)):
+            raise refuse("holder", holder)
+        for column, value in (("epoch", epoch), ("duration_ms", duration)):
+            if not (isinstance(value, int) and value >= 0):
+                raise refuse(column, value)
+        self._known[name] = LeaseRecord(holder, epoch, duration / 1000, table.version(), protection or "")
+        return self._known[name]
+
+    def _file(self, name: str, table: DeltaTable) -> tuple[str, int]:
+        row = self._row(name, table)
+        return unquote(row["path"]), row["size_bytes"]
+
+    def _row(self, name: str, table: DeltaTable) -> dict[str, Any]:
+        known, version, row = self._rows.get(name, (None, 0, {}))
+        if known is table and version == table.version():
+            return row
+        actions = table.get_add_actions(flatten=True)
+        columns = set(actions.schema.names)
+        if lacking := [each for each in _CHANGING if f"partition.{each}" not in columns]:
+            words = f"{self._path(name)} is a table of somebody else's, with no partition column {', '.join(lacking)}"
+            raise RecordUnreadable(self.where, f"{words}: name another folder")
+        found = {column: actions.column(column).to_pylist() for column in actions.schema.names}
+        rows = sum(each or 0 for each in found["num_records"])
+        if rows != 1 or actions.num_rows != 1:
+            raise RecordUnreadable(
+                self.where, f"{self._path(name)} has {rows} rows, a lease has one: correct it by hand"
+            )
+        row = {column: values[0] for column, values in found.items()}
+        self._rows[name] = table, table.version(), row
+        return row
+
+    def _version(self, name: str, stamp: int | None, ahead: int = 0) -> Path:
+        return self._path(name) / "_delta_log" / f"{(stamp or 0) + ahead:020}.json"
+
+    def _path(self, name: str) -> Path:
+        folder = quote(name, safe=" ")
+        if len(folder) > _LONGEST_FOLDER:
+            raise ConfigError("name", f"{name!r} is too long for a folder of its own: shorten it")
+        return self._root / (f"%2E{folder[1:]}" if folder.startswith(".") else folder)
+
+    def _refusal(self, path: Path, error: Exception) -> SparkLeaseError:
+        there = next(each for each in [path, *path.parents] if each.exists())
+        if not there.is_dir():
+            return ConfigError("url", f"{there} is no folder: name another")
+        if not os.access(there, os.W_OK):
+            return ConfigError("url", f"{there} cannot be written to: make it writable, or name another folder")
+        return StoreError(self.where, f"{path}: {_words(error)}")
+
+    def _tidy(self, path: Path) -> None:
+        """Keep the log short, beside the renewals. It may fail, or be killed, at any moment."""
+        if self._tidying is None or not self._tidying.is_alive():
+            self._tidying = threading.Thread(target=_tidied, args=(path,), name=f"tidy {path}", daemon=True)
+            self._tidying.start()
+
+
+def _tidied(path: Path) -> None:
+    try:
+        table = DeltaTable(path)
+        table.create_checkpoint()
+        table.cleanup_metadata()
+    except Exception as error:  # delta-rs raises anything; the log is longer until the next time
+        log.debug("%s: not tidied: %s", path, error)
+
+
+def _folder_of(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
+        raise ConfigError("url", f"{redacted(url)!r} is no folder of this machine: delta:///path/to/leases")
+    return Path(unquote(parts.path))
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())

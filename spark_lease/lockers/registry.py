@@ -1,13 +1,20 @@
-"""Which store a URL means. Each is imported only when it is chosen, with what it needs."""
+"""Which store a URL means. Each is imported only when it is chosen, with what it needs.
+
+Another package adds a scheme by an entry point in the group `spark_lease.lockers`: the scheme is its name, and it gives
+a callable that takes a Config and returns a LeaseStore. It cannot take the place of one that is here.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from importlib import metadata
 
 from ..config import Config, redacted
 from ..errors import ConfigError
 from .base import LeaseStore
 
+GROUP = "spark_lease.lockers"
 STORES = {
     "delta": "spark_lease.lockers.delta:DeltaStore",
     "postgresql": "spark_lease.lockers.sql:SqlStore",
@@ -16,19 +23,34 @@ STORES = {
 EXTRAS = {"delta": "delta", "postgresql": "postgres"}
 """What has to be installed for it."""
 
+Opens = Callable[[Config], LeaseStore]
+
 
 def open_store(config: Config) -> LeaseStore:
     """The store of `config.url`, not connected yet. Raises ConfigError for a URL that nobody here knows."""
     scheme = config.url.partition(":")[0].partition("+")[0]
-    if scheme not in STORES:
-        known = ", ".join(f"{each}://" for each in STORES)
+    opens = _ours(scheme) if scheme in STORES else _theirs(scheme)
+    if opens is None:
+        known = ", ".join(f"{each}://" for each in [*STORES, *metadata.entry_points(group=GROUP).names])
         raise ConfigError("url", f"{redacted(config.url)!r} names no lock store that is known here: {known}")
+    return opens(config)
+
+
+def _ours(scheme: str) -> Opens:
     module, _, name = STORES[scheme].partition(":")
     try:
-        kind = getattr(importlib.import_module(module), name)
+        opens: Opens = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            "url", f"{scheme}:// needs {error.name}: pip install 'spark_lease[{EXTRAS[scheme]}]'"
-        ) from error
-    store: LeaseStore = kind(config)
-    return store
+        extra = f"pip install 'spark_lease[{EXTRAS[scheme]}]'" if scheme in EXTRAS else "install it"
+        raise ConfigError("url", f"{scheme}:// needs {error.name}: {extra}") from error
+    return opens
+
+
+def _theirs(scheme: str) -> Opens | None:
+    for entry in metadata.entry_points(group=GROUP, name=scheme):
+        try:
+            opens: Opens = entry.load()
+        except Exception as error:  # it is somebody else's: anything
+            raise ConfigError("url", f"{scheme}:// is {entry.value}, which cannot be loaded: {error}") from error
+        return opens
+    return None

@@ -119,7 +119,11 @@ class Config:
     url: str = setting(text, default_url, "lock store: postgresql://user@host/db, sqlite:///path or delta:///folder")
     password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
-    create_table: str = setting(true_false_auto, "auto", "make the table on first use; auto: on SQLite only")
+    create_table: str = setting(
+        true_false_auto,
+        "auto",
+        "make the table on first use; auto: on SQLite and Delta",
+    )
     holder: str = setting(text, "", "label of this contender, made unique by its ending; default: the host's name")
     lease_duration: float = setting(seconds, 30.0, "others may start this long after the last renewal")
     renew_deadline: float = setting(seconds, Share(1 / 2), "a holder that could not renew for so long stops")
@@ -128,6 +132,7 @@ class Config:
     retry_period: float = setting(seconds, Share(1 / 6), "time between renewals")
     attempt_timeout: float = setting(seconds, Share(1 / 6), "limit for one request to the lock store")
     poll_period: float = setting(seconds, 1.0, "how often a standby looks for a release")
+    notify: bool = setting(switch, True, "PostgreSQL: a release wakes the standby; false: not through this pooler")
     acquire_timeout: float = setting(seconds, math.inf, "how long a standby waits; 0: ask once, inf: for ever")
     if_held: str = setting(
         one_of("wait", "skip", "fail"), "wait", "wait, or ask once and then skip (exit 99) or fail (1)"

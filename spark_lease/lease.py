@@ -23,7 +23,7 @@ from typing import Protocol
 from .clock import Clock
 from .config import Config
 from .errors import LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, StoreError
-from .lockers.base import Grant, Held, LeaseStore, Locker
+from .lockers.base import Grant, Held, LeaseStore, Locker, Notifies
 from .lockers.registry import open_store
 from .lockers.unguarded import Unguarded
 from .record import LeaseRecord, Observed, Protection, expires_in, is_grant_of, new_holder, released, renewed, taken
@@ -89,7 +89,8 @@ class RecordLocker:
         return False
 
     def wait(self, timeout: float) -> None:
-        self._clock.wait(self._closed, timeout)
+        if not (isinstance(self._store, Notifies) and self._store.await_release(self._name, timeout)):
+            self._clock.wait(self._closed, timeout)
 
     def close(self) -> None:
         self._closed.set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..record import LeaseRecord, Observed
 
@@ -55,6 +55,18 @@ class LeaseStore(Protocol):
 
     def close(self) -> None:
         """Let go of connections. Never raises, releases no lease."""
+        ...
+
+
+@runtime_checkable
+class Notifies(Protocol):
+    """A `LeaseStore` that can also tell of a release."""
+
+    def await_release(self, name: str, timeout: float) -> bool:
+        """Return when it is worth looking again, at the latest after `timeout` seconds, or once the store is closed.
+
+        False, at once, if nothing can be waited for here. Never raises.
+        """
         ...
 
 

@@ -7,6 +7,7 @@ Every request is one statement, and "now" is the database's, read inside that st
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import zlib
@@ -24,12 +25,16 @@ from ..config import Config, redacted
 from ..errors import ConfigError, RecordUnreadable, SparkLeaseError, StoreError
 from ..record import MAX_NAME, LeaseRecord, Observed
 from . import sql_schema
-from .sql_engine import CutOff, backend_of, code_of, make_engine
+from .sql_engine import Alarm, CutOff, backend_of, code_of, make_engine
 
 log = logging.getLogger(__name__)
 
 _NOT_KEPT = {"26000", "42P05"}
 """PostgreSQL: a prepared statement is unknown, or there already: this session is not ours alone."""
+
+
+_UNHEARD = 0.05
+"""Seconds after which to look again, for a release just before we began to listen."""
 
 
 class SqlStore:
@@ -41,7 +46,10 @@ class SqlStore:
         self._cut_off = CutOff(config.attempt_timeout, self._clock)
         self._engine = make_engine(config, opened=self._opened)
         self._table = sql_schema.lease_table(config.table)
-        self._sql = _statements(self._engine, self._table)
+        notifies = config.notify and self._engine.driver == "psycopg2"
+        self._alarm = Alarm() if notifies else None
+        self._listening_to = ""
+        self._sql = _statements(self._engine, self._table, notifies)
         self._prepared = _prepared(self._sql) if self._engine.driver == "psycopg2" else {}
         self._connection: Any = None
         self._cursor: Any = None
@@ -61,7 +69,7 @@ class SqlStore:
         else:
             what = "write" if new.epoch == old.epoch else "take"
         values = {"name": name, "holder": new.holder, "epoch": new.epoch, "duration": round(new.duration * 1000)}
-        values["protection"] = new.protection
+        values |= {"protection": new.protection, "channel": self._channel(name)}
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
         row = self._first_row(what, values)
@@ -70,7 +78,42 @@ class SqlStore:
     def names(self) -> Sequence[str]:
         return [name for (name,) in self._rows("names", {})]
 
+    def await_release(self, name: str, timeout: float) -> bool:
+        if self._alarm is None:
+            return False
+        try:
+            if self._listening_to != name:
+                self._listen(name)
+                timeout = min(timeout, _UNHEARD)
+            driver: Any = self._connection.driver_connection
+            driver.poll()
+            if not driver.notifies:
+                self._alarm.wait(driver.fileno(), timeout)
+                driver.poll()
+            driver.notifies.clear()
+        except (SQLAlchemyError, self._driver_error, OSError, ValueError, AttributeError) as error:
+            log.debug("%s: cannot listen: %s", self.where, error)  # closed by another thread, or the server is gone
+            self._drop_connection()
+            return False
+        return True
+
+    def _listen(self, name: str) -> None:
+        if self._cursor is None:
+            self._connect()
+        try:
+            self._cut_off.arm(self._connection.driver_connection.fileno())
+            self._cursor.execute(f'LISTEN "{self._channel(name)}"')  # which takes no parameter
+        finally:
+            self._cut_off.disarm()
+        self._listening_to = name
+
+    def _channel(self, name: str) -> str:
+        """One for each lease, so that nobody is woken for another's; any name fits."""
+        return f"spark_lease_{hashlib.sha256(f'{self._table.fullname}:{name}'.encode()).hexdigest()[:32]}"
+
     def close(self) -> None:
+        if self._alarm:
+            self._alarm.ring()
         self._cut_off.close()
         self._drop_connection()
 
@@ -145,7 +188,7 @@ class SqlStore:
             self._cut_off.arm(connection.fileno())
 
     def _drop_connection(self) -> None:
-        connection, self._connection, self._cursor = self._connection, None, None
+        connection, self._connection, self._cursor, self._listening_to = self._connection, None, None, ""
         if connection is not None:
             connection.invalidate()
 
@@ -221,7 +264,7 @@ def _prepared(sql: Mapping[str, str]) -> dict[str, _Prepared]:
     return found
 
 
-def _statements(engine: Engine, table: Any) -> dict[str, str]:
+def _statements(engine: Engine, table: Any, notifies: bool) -> dict[str, str]:
     """Every statement of the store, compiled for the engine's dialect, with named parameters."""
     now: ColumnElement[int] = literal_column(backend_of(engine).now_ms)
     column = table.c
@@ -252,7 +295,7 @@ def _statements(engine: Engine, table: Any) -> dict[str, str]:
     )
     first = first.select_from(table).where(true())
     insert = (postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert)(table)
-    statements = {
+    statements: dict[str, Any] = {
         "read": select(
             column.broker_name, column.time, column.epoch, column.duration, column.time - now, column.protection
         ).where(column.name == bindparam("name")),
@@ -268,4 +311,9 @@ def _statements(engine: Engine, table: Any) -> dict[str, str]:
         "names": select(column.name).where(column.name.is_not(None)).order_by(column.name),
         "now": select(now),
     }
+    if notifies:  # in the transaction of the release: who is woken finds it
+        freed = statements["clear"].cte("freed")
+        statements["clear"] = select(
+            freed.c.time, freed.c.epoch, func.pg_notify(bindparam("channel"), literal_column("''"))
+        )
     return {key: str(each.compile(dialect=engine.dialect)) for key, each in statements.items()}

@@ -9,8 +9,10 @@ import contextlib
 import importlib.util
 import math
 import os
+import select
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,3 +216,23 @@ class CutOff:
             with contextlib.suppress(OSError), socket.socket(fileno=self._armed[0]) as duplicate:
                 duplicate.shutdown(socket.SHUT_RDWR)
             self._armed = None
+
+
+class Alarm:
+    """Ends a wait for a socket from another thread, once and for all."""
+
+    def __init__(self) -> None:
+        pipe = os.pipe()
+        self._hears, self._rings = pipe
+        for end in pipe:
+            weakref.finalize(self, os.close, end)
+
+    def wait(self, fd: int, timeout: float) -> None:
+        """Return when `fd` can be read, or the alarm has rung, at the latest after `timeout` seconds."""
+        ready = select.poll()  # select(2) knows no descriptor above 1023
+        for each in (fd, self._hears):
+            ready.register(each, select.POLLIN)
+        ready.poll(timeout * 1000)
+
+    def ring(self) -> None:
+        os.write(self._rings, b"x")

@@ -15,8 +15,10 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
+from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
+from spark_lease.lease import open_contender
 from spark_lease.lockers.sql import SqlStore
 from spark_lease.record import taken
 from spark_lease.testing import LeaseStoreContract
@@ -331,3 +333,47 @@ def test_importing_spark_lease_loads_nothing_heavy() -> None:
         "import sys, spark_lease; print(sorted({'sqlalchemy', 'pyspark', 'deltalake', 'psycopg2'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("notify", [True, False])
+def test_a_release_wakes_the_standby(pg_url: str, table: str, notify: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would look again after `poll_period` only."""
+    settings = {"name": "n", "url": pg_url, "table": table, "create_table": "true", "notify": notify}
+    clock, config = BootClock(), configure(**settings, poll_period=20.0, if_held="wait", acquire_timeout=3.0)
+    holder, standby = open_contender(config, clock), open_contender(config, clock)
+    holder.acquire()
+    granted: list[float] = []
+    asleep, wait = threading.Event(), standby._locker.wait
+
+    def told(timeout: float) -> None:
+        asleep.set()
+        wait(timeout)
+
+    monkeypatch.setattr(standby._locker, "wait", told)
+
+    def acquire() -> None:
+        standby.acquire()
+        granted.append(clock.now())
+
+    waiting = threading.Thread(target=acquire)
+    waiting.start()
+    assert asleep.wait(10)
+    released = clock.now()
+    assert holder.release()
+    waiting.join(10)
+    assert (granted[0] - released < 1) == notify  # the other one looks once more at the end of its patience
+    for each in (holder, standby):
+        each.close()
+
+
+@pytest.mark.postgres
+def test_a_listener_that_is_closed_wakes_up(pg_url: str, table: str) -> None:
+    store = SqlStore(configure(name="n", url=pg_url, table=table, create_table="true"))
+    store.read("n")
+    assert store.await_release("n", 0.0)
+    waiting = threading.Thread(target=lambda: store.await_release("n", 60.0))
+    waiting.start()
+    store.close()
+    waiting.join(5)
+    assert not waiting.is_alive()

@@ -148,7 +148,7 @@ def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: P
     driver.until("writing")
     until(lambda: any(driver.folder.glob("task-0")))
     proxy.stall()
-    assert driver.end() == 0
+    assert driver.end() == 0, driver.log.read_text()
     said = driver.log.read_text()
     assert "surfaced expired, told [<Loss.EXPIRED: 'expired'>]" in said
     assert "context None" in said
@@ -215,7 +215,7 @@ def test_a_guard_inside_a_guard_releases_each_in_its_turn(start: Start, url: str
         """
     )
     said = driver.until("released at")
-    assert driver.end() == 0
+    assert driver.end() == 0, driver.log.read_text()
     assert driver.last_write() < float(said.split("released at ")[1].split()[0])
     assert "inner: released" in said
     assert "outer: released" in said
@@ -256,7 +256,7 @@ def test_an_idle_session_outlives_the_block(start: Start, url: str, table: str) 
         say(f"counted {spark.range(7).count()}")
         """
     )
-    assert driver.end() == 0
+    assert driver.end() == 0, driver.log.read_text()
     assert "counted 7" in driver.log.read_text()
     assert row(url, table) == (None, driver.epoch())
 

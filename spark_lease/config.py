@@ -119,11 +119,7 @@ class Config:
     url: str = setting(text, default_url, "lock store: postgresql://user@host/db, sqlite:///path or delta:///folder")
     password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
-    create_table: str = setting(
-        true_false_auto,
-        "auto",
-        "make the table on first use; auto: on SQLite and Delta",
-    )
+    create_table: str = setting(true_false_auto, "auto", "make the table on first use; auto: on SQLite and Delta")
     holder: str = setting(text, "", "label of this contender, made unique by its ending; default: the host's name")
     lease_duration: float = setting(seconds, 30.0, "others may start this long after the last renewal")
     renew_deadline: float = setting(seconds, Share(1 / 2), "a holder that could not renew for so long stops")

@@ -62,7 +62,6 @@ class DeltaStore:
         self._tables: dict[str, DeltaTable] = {}
         self._rows: dict[str, tuple[DeltaTable, int, dict[str, Any]]] = {}
         self._known: dict[str, LeaseRecord] = {}
-        self._seen: set[str] = set()
         self._tidying: threading.Thread | None = None
 
     def read(self, name: str) -> Observed:
@@ -92,7 +91,7 @@ class DeltaStore:
 
     def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         table = self._latest(name)
-        if table is None:
+        if table is None and old is None:
             old, table = self._create(name)
         there = None if table is None else self._record(name, table)
         if table is None or there is None or there != old:
@@ -124,14 +123,13 @@ class DeltaStore:
                 log.debug("%s: opened anew: %s", path, error)
             del self._tables[name]
         if not self._has_log(name):
-            if name in self._seen:
+            if name in self._known:
                 raise RecordUnreadable(self.where, f"the table {path} is gone")
             return None
         try:
             self._tables[name] = DeltaTable(path)
         except Exception as error:  # "not found" as well, which it also says of a log that is being cleaned up
             raise StoreError(self.where, f"{path}: {_words(error)}") from error
-        self._seen.add(name)
         return self._tables[name]
 
     def _has_log(self, name: str) -> bool:
@@ -148,11 +146,7 @@ class DeltaStore:
         try:
             lines = self._version(name, record.stamp).read_text().splitlines()
             (values,) = [action["add"]["partitionValues"] for line in lines if "add" in (action := json.loads(line))]
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-        ):  # cleaned up, or another engine's: open it anew
+        except (OSError, ValueError, KeyError):  # cleaned up, or another engine's: open it anew
             return False
         return (values.get("holder"), values.get("epoch")) == (record.holder, str(record.epoch))
 

@@ -98,9 +98,9 @@ class SqlStore:
         return True
 
     def _listen(self, name: str) -> None:
-        if self._cursor is None:
-            self._connect()
         try:
+            if self._cursor is None:
+                self._connect()
             self._cut_off.arm(self._connection.driver_connection.fileno())
             self._cursor.execute(f'LISTEN "{self._channel(name)}"')  # which takes no parameter
         finally:

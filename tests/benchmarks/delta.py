@@ -15,6 +15,7 @@ from pathlib import Path
 from spark_lease.config import configure
 from spark_lease.lockers.delta import DeltaStore
 from spark_lease.record import renewed, taken
+from tests.benchmarks.table import report
 
 RENEW_LIMIT, POLL_LIMIT, FILES_LIMIT = 10.0, 3.0, 1000
 FLAT = 1.5
@@ -57,10 +58,7 @@ def main(renewals: int) -> int:
         for _ in range(100):
             standby.read("n")
         rows.append(("poll of a log that stands", (time.perf_counter() - begun) * 10, POLL_LIMIT, "ms"))
-    print(f"{f'DELTA, {renewals} RENEWALS':<42}{'MEDIAN':>9}{'LIMIT':>9}")
-    for what, value, limit, unit in rows:
-        print(f"{what:<42}{value:>9.3g}{limit:>9.3g}  {unit}")
-    return int(any(value > limit for _, value, limit, _ in rows))
+    return report(f"DELTA, {renewals} RENEWALS", rows)
 
 
 if __name__ == "__main__":

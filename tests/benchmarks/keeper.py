@@ -21,6 +21,7 @@ from pathlib import Path
 
 from spark_lease import hold_lease
 from spark_lease.processes import tree
+from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
 from tests.spark.drivers import Driver, until
 
@@ -126,10 +127,7 @@ def main(rounds: int) -> int:
         ("  of which after the JVM's end", own, 50.0, "ms"),
         ("command of run killed to the next grant", statistics.median(commands) * 1000, 50.0, "ms"),
     ]
-    print(f"{'WHAT':<42}{'MEDIAN':>9}{'LIMIT':>9}")
-    for what, value, limit, unit in rows:
-        print(f"{what:<42}{value:>9.3g}{limit:>9.3g}  {unit}")
-    return int(any(value > limit for _, value, limit, _ in rows))
+    return report("WHAT", rows)
 
 
 if __name__ == "__main__":

@@ -198,6 +198,11 @@ class Lease(ABC):
         self._lost: list[tuple[Loss, str, float]] = []
 
     @property
+    def is_kept_by_another(self) -> bool:
+        """True if another process keeps it, which kills what is left of the guarded work when this one ends."""
+        return False
+
+    @property
     def epoch(self) -> int:
         """The fencing token of this hold; larger than that of every hold before it. 0: not acquired yet."""
         return self._epoch

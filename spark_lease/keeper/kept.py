@@ -63,6 +63,7 @@ class KeptLease(Lease):
         self._said: dict[str, Any] = {}
         self._news = threading.Condition()
         self._stop_by = 0.0
+        self._own_turn = max(AT_ONCE, config.kill_budget)
         self._closing = self._ended = self._settled = False
         self._sayings: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
         self.attendance: Attendance | None = None
@@ -70,6 +71,10 @@ class KeptLease(Lease):
         self._listener = threading.Thread(target=self._listen, name=f"keeper of {self.name}", daemon=True)
         self._listener.start()
         threading.Thread(target=self._say, name=f"log of {self.name}'s keeper", daemon=True).start()
+
+    @property
+    def is_kept_by_another(self) -> bool:
+        return not self._ended
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         # Only now: whoever was interrupted before this never had a lease, and nobody takes one for him.
@@ -86,8 +91,8 @@ class KeptLease(Lease):
         if self._lost and self._lost[0][0] in (Loss.ORPHANED, Loss.SPARK_GONE):
             return self._lost[0][2] + LAST_WORDS  # nothing is left to be stopped politely, and a standby waits
         if self._lost and not self._stop_by and self._deadline.instant == 0.0:
-            return self._lost[0][2] + self._config.stop_budget - AT_ONCE  # not told yet
-        return (self._stop_by or super().stop_by()) - AT_ONCE  # after it we are killed, without a word
+            return self._lost[0][2] + self._config.stop_budget - self._own_turn  # not told yet
+        return (self._stop_by or super().stop_by()) - self._own_turn  # after it we are killed, without a word
 
     def lost_error(self) -> LeaseLost:
         listening = threading.current_thread() is self._listener or os.getpid() != self._pid

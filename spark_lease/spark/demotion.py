@@ -84,7 +84,7 @@ def is_busy() -> bool:
     """
     context = spark_context()
     if context is None or context._jsc is None:
-        return interrupt_all()
+        return interrupt_all() or _active_in_jvm() is not None
     tracker = context._jsc.sc().statusTracker()
     if list(tracker.getActiveJobIds()) or any(each.numRunningTasks() for each in tracker.getExecutorInfos()):
         return True
@@ -105,8 +105,7 @@ class Spark:
         self._mark_is_proof = sys.platform == "linux" and (jvm is None or self.mark in marks_of(jvm))
         self._jvm: tuple[int, bool] | None = None
         self._over, self._closed = threading.Event(), threading.Event()
-        self._proven = True
-        self._begun = False
+        self._was_served = self._begun = False
 
     def jvm(self) -> tuple[int, bool] | None:
         """The driver's JVM, and whether it and what it started carry the mark; None if there is none."""
@@ -177,15 +176,17 @@ class Spark:
     def _stop_once(self) -> None:
         context = spark_context()
         if context is None and is_connected():
-            self._mark_is_proof = self._proven = False
+            self._mark_is_proof, self._was_served = False, True
             stop_all()
-        elif context is None and self._proven and not jvm_is_gone(self._submitter):
-            self._over.set()
-        elif context is not None:
+            return
+        if context is None and jvm_is_gone(self._submitter):
+            return  # its workers may be left, and it cannot be asked
+        if context is not None:
             self._over.clear()
             # Executors of their own live elsewhere: no mark on this machine proves that they have ended.
             self._mark_is_proof &= str(context.master).startswith("local")
-            self._proven = stopped(context)
+        if stopped() and not self._was_served:
+            self._over.set()
 
     def _nobody_is_left(self) -> bool:
         """Twice nobody: a worker may be between fork and the first look."""
@@ -197,15 +198,34 @@ class Spark:
         return [each for pid, each in found.items() if pid not in {os.getpid(), *running()}]
 
 
-def stopped(context: Any) -> bool:
+def stopped() -> bool:
     """Stop the context. True if the JVM says afterwards that nothing of Spark runs. May hang."""
     try:
-        context.stop()
-        # stop() only warns where the JVM is gone, and returns at once where the JVM is stopping by itself already:
-        # neither proves that the workers are gone.
-        proven = not context._jvm.org.apache.spark.util.ShutdownHookManager.inShutdown()
+        context = spark_context()
+        if context is not None:
+            context.stop()
+        # It only warns where its connection was cut, which Py4J does to all of them when one thread is interrupted,
+        # and where the JVM is gone; and it returns at once where the JVM is stopping by itself already.
+        active = _active_in_jvm()
+        if active is not None:
+            active.stop()
+        proven = _active_in_jvm() is None and not _is_ending()
     except Exception as error:  # Py4J raises anything once the JVM is on its way out
         log.debug("SparkContext.stop: %s", error)
         return False
-    log.warning("SparkContext stopped")
+    if context is not None and proven:
+        log.warning("SparkContext stopped")
     return proven
+
+
+def _active_in_jvm() -> Any:
+    """The JVM's own SparkContext, until its end is complete; None if there is none. May hang, or raise anything."""
+    jvm = getattr(_context_class(), "_jvm", None)
+    active = jvm and getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
+    return active.get() if active and active.isDefined() else None
+
+
+def _is_ending() -> bool:
+    """True if the JVM is stopping by itself."""
+    jvm = getattr(_context_class(), "_jvm", None)
+    return bool(jvm and jvm.org.apache.spark.util.ShutdownHookManager.inShutdown())

@@ -23,6 +23,7 @@ from spark_lease.keeper import start as starting
 from spark_lease.keeper.channel import Channel, Closed
 from spark_lease.processes import look, tree
 from tests.cli.test_cli import COMMAND
+from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
 
 PACKAGE = Path(spark_lease.__file__).parent
@@ -223,6 +224,33 @@ def test_a_driver_that_stands_still_is_not_renewed_for(start: Start, url: str, t
 
 
 # Several leases, and forks
+
+
+@pytest.mark.postgres
+def test_a_driver_whose_threads_compute_ends_itself(start: Start, proxy: Proxy) -> None:
+    """Whoever waits for the GIL gets it after 5 ms, and each look at one of very many processes waits for it."""
+    driver = start(
+        """
+        import signal, subprocess
+        def compute():
+            while True:
+                sum(range(1000))
+        with hold_lease("n", **SETTINGS):
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            children = [subprocess.Popen(["sleep", "60"]) for _ in range(30)]
+            for _ in range(3):
+                threading.Thread(target=compute, daemon=True).start()
+            say("computing")
+            compute()
+        """,
+        store=proxy.url,
+    )
+    driver.until("computing")
+    driver.tree()
+    proxy.stall()
+    assert driver.end() == 75
+    assert "killing all that is left" in driver.log.read_text()
+    until(lambda: not driver.leftovers(), timeout=3)
 
 
 def test_several_leases_in_one_driver_are_kept_and_lost_each_for_itself(url: str) -> None:

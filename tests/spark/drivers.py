@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -116,7 +117,8 @@ class Driver:
         frozen: list[Process] = []
         while fresh := [each for each in self.tree() if each.pid not in {known.pid for known in frozen}]:
             for each in fresh:
-                os.kill(each.pid, signal.SIGSTOP)
+                with contextlib.suppress(ProcessLookupError):  # the JVM starts short-lived helpers
+                    os.kill(each.pid, signal.SIGSTOP)
             frozen += fresh
         return frozen
 

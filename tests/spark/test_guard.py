@@ -155,6 +155,26 @@ def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: P
     assert "counted 5" in said
 
 
+@pytest.mark.parametrize("ending", ["pass", "raise ValueError"])
+def test_a_stop_that_did_not_reach_the_jvm_is_repeated(start: Start, ending: str) -> None:
+    """PySpark forgets its context even where the connection over which it stops it is cut."""
+    driver = start(
+        f"""
+        from pyspark import SparkContext
+        try:
+            with hold_lease("n", **SETTINGS):
+                session()
+                SparkContext._active_spark_context._jsc = SparkContext._active_spark_context = None
+                {ending}
+        except ValueError:
+            pass
+        say(f"counted {{session().range(5).count()}}")
+        """
+    )
+    assert driver.end() == 0, driver.log.read_text()
+    assert "counted 5" in driver.log.read_text()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("where", ["in Spark", "in Python"])
 def test_a_signal_ends_the_work_releases_and_exits(start: Start, url: str, table: str, number: int, where: str) -> None:

@@ -64,6 +64,7 @@ class Driver:
         self._family: dict[int, Process] = {}
         self._tasks = _Tasks.UNKNOWN
         self._killed = False
+        self.may_have_started = True
         self._dead_since: float | None = None
 
     def attach_jvm(self, pid: int, *, marked: bool) -> None:
@@ -108,7 +109,8 @@ class Driver:
         """The groups of Python workers that have shown up since the last look. Cheap where nothing was started."""
         if not _PROC.is_dir():
             return []
-        if self._births.any() or not self._known:
+        self.may_have_started = self._births.any() or not self._known
+        if self.may_have_started:
             self._look_at_the_new()
         return self._new_leaders()
 

@@ -43,8 +43,8 @@ from .standstill import WhileItMoves
 
 log = logging.getLogger(__name__)
 
-TICK = 0.5
-"""Seconds between two looks at what cannot be waited for."""
+TICK, TICK_WHILE_STARTING = 1.0, 0.4
+"""Seconds between two looks at what cannot be waited for; the shorter one while processes or threads are started."""
 LAST_WORDS = 0.25
 """Seconds that a driver gets to say why it ends, where nothing of it can be stopped politely any more."""
 AT_ONCE = 0.05
@@ -210,8 +210,8 @@ class Keeper:
             self._ask_about(jvm.pid)
         now = self._clock.now()
         if now >= self._next_tick:
-            self._next_tick = now + TICK
             self._look_for_workers()
+            self._next_tick = now + (TICK_WHILE_STARTING if self._driver.may_have_started else TICK)
         if now >= self._verdict_by:
             self._verdict_by = math.inf
             self._jvm_is_lost()

@@ -24,14 +24,14 @@ from spark_lease.keeper.channel import Channel, Closed
 from spark_lease.processes import look, tree
 from tests.cli.test_cli import COMMAND
 from tests.services.proxy import Proxy
-from tests.spark.drivers import Driver, row, until
+from tests.spark.drivers import Driver, command_line, row, until
 
 PACKAGE = Path(spark_lease.__file__).parent
 Start = Callable[..., Driver]
 
 
 def keepers_of(pid: int) -> list[int]:
-    return [each.pid for each in tree(pid) if b"spark-lease keeps" in Path(f"/proc/{each.pid}/cmdline").read_bytes()]
+    return [each.pid for each in tree(pid) if "spark-lease keeps" in command_line(each.pid)]
 
 
 # Its start

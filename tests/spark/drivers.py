@@ -104,8 +104,7 @@ class Driver:
         end = time.monotonic() + 20
         while time.monotonic() < end:
             for each in self.tree():
-                line = Path(f"/proc/{each.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                if words in line:
+                if words in command_line(each.pid):
                     return each
             time.sleep(0.05)
         raise AssertionError(f"no process with {words!r}")
@@ -134,6 +133,14 @@ class Driver:
     def close(self) -> None:
         kill([*self.tree(), *self.leftovers()])
         self.process.wait(10)
+
+
+def command_line(pid: int) -> str:
+    """Empty if there is no such process any more."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
 
 
 def until(condition: Callable[[], Any], timeout: float = 20) -> Any:

@@ -16,6 +16,7 @@ run: jars       ## the failover drill: two redundant submissions, one is killed 
 
 test: setup     ## all tests; those that need Java are left out where there is none (ARGS=… for pytest)
 	@if $(PY) -m jobs.jars --check-java; then $(MAKE) --no-print-directory jars; fi
+	@$(PY) -m tests.services.mariadb || test -z "$$CI"
 	@$(PY) -m pytest $(ARGS)
 
 lint: setup     ## ruff, mypy --strict, and the rules of the house (imports only go down, one clock)

@@ -116,10 +116,15 @@ class Config:
     """A set of settings that fit together; `resolve` makes one. Durations are seconds."""
 
     name: str = setting(text, "", "name of the lease; the same name excludes, another one does not")
-    url: str = setting(text, default_url, "lock store: postgresql://user@host/db, sqlite:///path or delta:///folder")
+    url: str = setting(
+        text, default_url, "lock store: postgresql:// or mysql://user@host/db, sqlite:///path, delta:///folder"
+    )
     password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
     create_table: str = setting(true_false_auto, "auto", "make the table on first use; auto: on SQLite and Delta")
+    broker_row: str = setting(
+        true_false_auto, "auto", "contend with an ActiveMQ broker for its row, ID 1; auto: in a table ACTIVEMQ_LOCK"
+    )
     holder: str = setting(text, "", "label of this contender, made unique by its ending; default: the host's name")
     lease_duration: float = setting(seconds, 30.0, "others may start this long after the last renewal")
     renew_deadline: float = setting(seconds, Share(1 / 2), "a holder that could not renew for so long stops")
@@ -155,6 +160,12 @@ class Config:
             if not getattr(self, key) > 0:
                 raise ConfigError(key, "must be more than 0")
         self._refuse_timings_that_do_not_fit()
+
+    @property
+    def has_broker_row(self) -> bool:
+        """True if the lease is that of an ActiveMQ broker, whatever its own name."""
+        auto = self.table.upper().endswith("ACTIVEMQ_LOCK")
+        return self.broker_row == "true" or (self.broker_row == "auto" and auto)
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{key}={value}' for key, value in shown(self))})"

@@ -10,6 +10,7 @@ import pytest
 
 from spark_lease.cli.submit import JAVA_MISSING, has_java
 from spark_lease.testing import MemoryStore, VirtualClock
+from tests.services.mariadb import MISSING, MariaDb, installed, running_mariadb
 from tests.services.postgres import running_postgres
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver
@@ -47,6 +48,14 @@ def store(clock: VirtualClock) -> MemoryStore:
 def pg_url() -> Iterator[str]:
     with running_postgres() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDb]:
+    if not installed() and "CI" not in os.environ:
+        pytest.skip(MISSING)
+    with running_mariadb() as server:
+        yield server
 
 
 @pytest.fixture

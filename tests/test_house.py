@@ -18,7 +18,8 @@ FLOORS = re.findall(
     r"\S+",
     """
 errors clock processes record config
-lockers.base lockers.sql_engine lockers.sql_schema lockers.sql lockers.bounded lockers.delta
+lockers.base lockers.sql_backends lockers.sql_engine lockers.sql_schema lockers.sql_statements
+lockers.sql lockers.bounded lockers.delta
 lockers.unguarded lockers.registry
 lease keepalive hold keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
@@ -35,6 +36,7 @@ HEAVY = {
     "deltalake": "lockers.delta",
     "arro3": "lockers.delta",
     "psycopg2": "",
+    "pymysql": "",
 }
 
 

@@ -17,6 +17,8 @@ from .base import LeaseStore
 GROUP = "spark_lease.lockers"
 STORES = {
     "delta": "spark_lease.lockers.delta:DeltaStore",
+    "mariadb": "spark_lease.lockers.sql:SqlStore",
+    "mysql": "spark_lease.lockers.sql:SqlStore",
     "postgresql": "spark_lease.lockers.sql:SqlStore",
     "sqlite": "spark_lease.lockers.sql:SqlStore",
 }

@@ -1,4 +1,4 @@
-"""A lease store in one SQL table, through SQLAlchemy: PostgreSQL and SQLite.
+"""A lease store in one SQL table, through SQLAlchemy: PostgreSQL, MariaDB, MySQL and SQLite.
 
 SQLAlchemy Core writes the statements and knows the dialects; they are compiled once and run on one dedicated
 autocommit connection of the driver, because the way through its execution layer costs another third of a renewal.
@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Engine, bindparam, func, literal_column, null, select, true, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.sql.elements import ColumnElement
 
 from ..clock import BootClock, Clock, wall_time
 from ..config import Config, redacted
 from ..errors import ConfigError, RecordUnreadable, SparkLeaseError, StoreError
 from ..record import MAX_NAME, LeaseRecord, Observed
 from . import sql_schema
-from .sql_engine import Alarm, CutOff, backend_of, code_of, make_engine
+from .sql_backends import backend_of, code_of, says
+from .sql_engine import Alarm, CutOff, descriptor_of, make_engine
+from .sql_statements import prepared, statements
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +42,21 @@ class SqlStore:
         self._config, self._clock = config, clock or BootClock()
         self._cut_off = CutOff(config.attempt_timeout, self._clock)
         self._engine = make_engine(config, opened=self._opened)
-        self._table = sql_schema.lease_table(config.table)
-        notifies = config.notify and self._engine.driver == "psycopg2"
-        self._alarm = Alarm() if notifies else None
+        self._backend = backend_of(self._engine)
+        self._alarm = Alarm() if config.notify and self._engine.driver == "psycopg2" else None
         self._listening_to = ""
-        self._sql = _statements(self._engine, self._table, notifies)
-        self._prepared = _prepared(self._sql) if self._engine.driver == "psycopg2" else {}
+        self._use_table(sql_schema.spelled(self._engine, config.table, broker_row=config.has_broker_row))
         self._connection: Any = None
         self._cursor: Any = None
+        self._fd: int | None = None
         self._table_seen = False
+
+    def _use_table(self, dotted: str) -> None:
+        self._table = sql_schema.lease_table(dotted)
+        self._sql = statements(
+            self._engine, self._table, broker_row=self._config.has_broker_row, notifies=self._alarm is not None
+        )
+        self._prepared = prepared(self._sql) if self._engine.driver == "psycopg2" else {}
 
     def read(self, name: str) -> Observed:
         row = self._first_row("read", {"name": name})
@@ -63,11 +66,11 @@ class SqlStore:
         if old is None:
             self._make_or_refuse_table()  # once in the life of a lease: a table without its unique key has two masters
         if new.holder is None:
-            what = "clear"
+            what = "release"
         elif old is None:
             what = "insert"
         else:
-            what = "write" if new.epoch == old.epoch else "take"
+            what = "renew" if new.epoch == old.epoch else "take"
         values = {"name": name, "holder": new.holder, "epoch": new.epoch, "duration": round(new.duration * 1000)}
         values |= {"protection": new.protection, "channel": self._channel(name)}
         if old is not None:
@@ -101,7 +104,8 @@ class SqlStore:
         try:
             if self._cursor is None:
                 self._connect()
-            self._cut_off.arm(self._connection.driver_connection.fileno())
+            if self._fd is not None:
+                self._cut_off.arm(self._fd)
             self._cursor.execute(f'LISTEN "{self._channel(name)}"')  # which takes no parameter
         finally:
             self._cut_off.disarm()
@@ -120,6 +124,8 @@ class SqlStore:
     def init(self) -> Sequence[str]:
         """Make or complete the table; the statements that it took. Raises ConfigError, StoreError."""
         try:
+            if other := sql_schema.other_spelling(self._engine, self._table):
+                self._use_table(other)
             return sql_schema.complete(self._engine, self._table)
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
@@ -130,7 +136,9 @@ class SqlStore:
         """What `init` would run on a new table, and on one that ActiveMQ made. Asks no database."""
         return {
             "a new table": sql_schema.creation(self._engine, self._table),
-            "or, on a table that ActiveMQ made": sql_schema.addition(self._engine, self._table, sql_schema.OUR_COLUMNS),
+            "or, on a table that ActiveMQ made": sql_schema.addition(
+                self._engine, self._table, (*sql_schema.OUR_COLUMNS, sql_schema.UNIQUE)
+            ),
         }
 
     @property
@@ -147,10 +155,12 @@ class SqlStore:
         try:
             return self._run(what, values)
         except (SQLAlchemyError, self._driver_error) as error:
+            if what == "insert" and says(error, self._backend.duplicate):
+                return []
             self._drop_connection()
             if code_of(error) in _NOT_KEPT:
                 self._prepared = {}  # a pooler hands every statement to another session
-            if not backend_of(self._engine).is_about_shape(error):
+            if not says(error, self._backend.shape):
                 raise self._store_error(error) from error
             if self._table_seen:
                 raise RecordUnreadable(self.where, f"table {self._table.fullname} or its columns are gone") from error
@@ -166,17 +176,26 @@ class SqlStore:
             if self._fd is not None:
                 self._cut_off.arm(self._fd)
             self._cursor.execute(prepared.execute if prepared else self._sql[what], values)
-            rows: list[Any] = self._cursor.fetchall()
+            rows: list[Any] = self._cursor.fetchall() if self._cursor.description else self._written(what, values)
         finally:
             self._cut_off.disarm()
         self._table_seen = True
         return rows
 
+    def _written(self, what: str, values: Mapping[str, Any]) -> list[Any]:
+        """What a write returns elsewhere, made of the one number that MySQL and MariaDB bring back."""
+        now, epoch = self._cursor.lastrowid, values["epoch"]
+        if self._cursor.rowcount < 1:
+            return []
+        if what == "release":
+            return [(0, epoch)]
+        return [(now + values["duration"], epoch if what == "renew" else max(epoch, now))]
+
     def _connect(self) -> None:
         self._connection = self._engine.raw_connection()
         driver: Any = self._connection.driver_connection
         self._cursor = driver.cursor()
-        self._fd: int | None = driver.fileno() if hasattr(driver, "fileno") else None
+        self._fd = descriptor_of(driver)
         for each in self._prepared.values():
             self._cursor.execute(each.prepare)
         if self._config.max_allowable_diff_from_db_time:
@@ -184,8 +203,8 @@ class SqlStore:
 
     def _opened(self, connection: Any) -> None:
         """Everything that is asked from now on until the connection is of use has to end in time as well."""
-        if hasattr(connection, "fileno"):
-            self._cut_off.arm(connection.fileno())
+        if (fd := descriptor_of(connection)) is not None:
+            self._cut_off.arm(fd)
 
     def _drop_connection(self) -> None:
         connection, self._connection, self._cursor, self._listening_to = self._connection, None, None, ""
@@ -202,6 +221,8 @@ class SqlStore:
         create = self._config.create_table
         wanted = create == "true" or (create == "auto" and self._engine.dialect.name == "sqlite")
         try:
+            if other := sql_schema.other_spelling(self._engine, self._table):
+                self._use_table(other)
             if wanted and sql_schema.missing_columns(self._engine, self._table) is None:
                 sql_schema.complete(self._engine, self._table)
             else:
@@ -239,81 +260,9 @@ class SqlStore:
         secret = self._engine.url.password
         if "file is not a database" in said:
             return ConfigError("url", f"{self.where} is a file of another kind: name another")
+        if says(error, self._backend.locked):
+            said = (
+                f"a row of {self._table.fullname} is locked by somebody's transaction; an ActiveMQ broker with the "
+                f"database locker does that for as long as it is master: {said}"
+            )
         return StoreError(self.where, said.replace(str(secret), "***") if secret else said)
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    prepare: str
-    execute: str
-
-
-def _prepared(sql: Mapping[str, str]) -> dict[str, _Prepared]:
-    """The statements of every day, to be planned once for each connection: that is a fifth of a renewal.
-
-    Named after what they are, so that a session which a pooler had given to somebody else cannot run another's.
-    """
-    found = {}
-    for what in ("read", "write", "take"):
-        names, text = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql[what]))), sql[what]
-        for number, each in enumerate(names, start=1):
-            text = text.replace(f"%({each})s", f"${number}")
-        name = f"spark_lease_{zlib.crc32(text.encode()):08x}"
-        values = ", ".join(f"%({each})s" for each in names)
-        found[what] = _Prepared(f"PREPARE {name} AS {text}", f"EXECUTE {name} ({values})")
-    return found
-
-
-def _statements(engine: Engine, table: Any, notifies: bool) -> dict[str, str]:
-    """Every statement of the store, compiled for the engine's dialect, with named parameters."""
-    now: ColumnElement[int] = literal_column(backend_of(engine).now_ms)
-    column = table.c
-    stands = (
-        (column.name == bindparam("name"))
-        & (column.epoch == bindparam("old_epoch"))
-        & column.broker_name.is_not_distinct_from(bindparam("old_holder"))
-        & column.time.is_not_distinct_from(bindparam("old_time"))
-    )
-    fields: dict[str, Any] = {"epoch": bindparam("epoch"), "duration": bindparam("duration")}
-    held = fields | {
-        "broker_name": bindparam("holder"),
-        "time": now + bindparam("duration"),
-        "protection": bindparam("protection"),
-    }
-    # Not just one more than the last: a row that was deleted, or restored from a backup, has to go on with larger
-    # epochs than it ever had. One more where the clock went back.
-    bigger = getattr(func, backend_of(engine).greatest)(bindparam("epoch"), now)
-    # ID 1 is left to ActiveMQ. Two leases inserted at once may compute one ID: the second is told "no" and asks again.
-    first = select(
-        literal_column("coalesce(max(id), 1) + 1"),
-        bindparam("name"),
-        held["broker_name"],
-        held["time"],
-        bigger,
-        held["duration"],
-        held["protection"],
-    )
-    first = first.select_from(table).where(true())
-    insert = (postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert)(table)
-    statements: dict[str, Any] = {
-        "read": select(
-            column.broker_name, column.time, column.epoch, column.duration, column.time - now, column.protection
-        ).where(column.name == bindparam("name")),
-        "write": update(table).where(stands).values(held).returning(column.time, column.epoch),
-        "take": update(table).where(stands).values(held | {"epoch": bigger}).returning(column.time, column.epoch),
-        "clear": update(table)
-        .where(stands)
-        .values(fields | {"broker_name": null(), "time": literal_column("0")})
-        .returning(column.time, column.epoch),
-        "insert": insert.from_select(["id", "name", "broker_name", "time", "epoch", "duration", "protection"], first)
-        .on_conflict_do_nothing()
-        .returning(column.time, column.epoch),
-        "names": select(column.name).where(column.name.is_not(None)).order_by(column.name),
-        "now": select(now),
-    }
-    if notifies:  # in the transaction of the release: who is woken finds it
-        freed = statements["clear"].cte("freed")
-        statements["clear"] = select(
-            freed.c.time, freed.c.epoch, func.pg_notify(bindparam("channel"), literal_column("''"))
-        )
-    return {key: str(each.compile(dialect=engine.dialect)) for key, each in statements.items()}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, UniqueConstraint, inspect, text
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -21,6 +22,12 @@ OUR_COLUMNS = ("name", "epoch", "duration", "protection")
 UNIQUE = "name (unique)"
 
 
+# Two names are two leases, whatever the server's collation says. A broker's own column stays as it was made.
+_TEXT = String(MAX_NAME).with_variant(
+    mysql.VARCHAR(MAX_NAME, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+)
+
+
 def lease_table(dotted: str) -> Table:
     """`time` and `duration` are milliseconds: the expiry since 1970 by the database's clock, the holder's lease."""
     schema, _, name = dotted.rpartition(".")
@@ -29,14 +36,30 @@ def lease_table(dotted: str) -> Table:
         MetaData(),
         Column("id", BigInteger, primary_key=True, autoincrement=False),
         Column("time", BigInteger),
-        Column("broker_name", String(MAX_NAME)),
-        Column("name", String(MAX_NAME)),
+        Column("broker_name", _TEXT),
+        Column("name", _TEXT),
         Column("epoch", BigInteger, nullable=False, server_default=text("0")),
         Column("duration", BigInteger),
         Column("protection", String(16)),
         UniqueConstraint("name", name=f"{name}_name"),
         schema=schema or None,
     )
+
+
+def spelled(engine: Engine, dotted: str, *, broker_row: bool) -> str:
+    """The name as a broker, which does not quote it, makes the database spell it."""
+    if engine.dialect.name == "postgresql":
+        return dotted.lower()
+    return dotted.upper() if broker_row and engine.dialect.name in ("mysql", "mariadb") else dotted
+
+
+def other_spelling(engine: Engine, table: Table) -> str:
+    """The full name of the one table that differs from `table` in upper and lower case alone; empty if none does."""
+    seen = inspect(engine)
+    twins = [each for each in seen.get_table_names(schema=table.schema) if each.lower() == table.name.lower()]
+    if len(twins) != 1 or twins[0] == table.name:
+        return ""
+    return f"{table.schema}.{twins[0]}" if table.schema else str(twins[0])
 
 
 def creation(engine: Engine, table: Table) -> Sequence[str]:
@@ -49,8 +72,10 @@ def addition(engine: Engine, table: Table, missing: Sequence[str]) -> Sequence[s
     quote = engine.dialect.identifier_preparer.format_table(table)
     columns = [CreateTable(table).columns[list(table.c.keys()).index(key)] for key in missing if key != UNIQUE]
     added = [f"ALTER TABLE {quote} ADD COLUMN {each.compile(dialect=engine.dialect)}" for each in columns]
-    index = CreateIndex(Index(f"{table.name}_name", table.c.name, unique=True), if_not_exists=True)
-    return [" ".join(each.split()) for each in [*added, str(index.compile(dialect=engine.dialect))]]
+    if UNIQUE in missing:
+        index = CreateIndex(Index(f"{table.name}_name", table.c.name, unique=True))
+        added.append(str(index.compile(dialect=engine.dialect)))
+    return [" ".join(each.split()) for each in added]
 
 
 def missing_columns(engine: Engine, table: Table) -> Sequence[str] | None:

@@ -26,12 +26,19 @@ from spark_lease.testing import LeaseStoreContract
 BACKENDS = [
     pytest.param("sqlite", id="sqlite"),
     pytest.param("postgresql", id="postgresql", marks=pytest.mark.postgres),
+    pytest.param("mariadb", id="mariadb", marks=pytest.mark.mariadb),
 ]
 
 
 @pytest.fixture(params=BACKENDS)
 def config(request: pytest.FixtureRequest, tmp_path: Path, table: str) -> Config:
-    url = f"sqlite:///{tmp_path}/lease.db" if request.param == "sqlite" else request.getfixturevalue("pg_url")
+    match request.param:
+        case "sqlite":
+            url = f"sqlite:///{tmp_path}/lease.db"
+        case "postgresql":
+            url = request.getfixturevalue("pg_url")
+        case "mariadb":
+            url = request.getfixturevalue("mariadb").url
     return configure(name="n", url=url, table=table, create_table="true")
 
 
@@ -53,7 +60,7 @@ def open_store(config: Config) -> Iterator[Callable[[], SqlStore]]:
 @pytest.fixture
 def execute(config: Config) -> Callable[[str], list[Any]]:
     """Run SQL past the store, as a DBA or a broker would."""
-    url = config.url.replace("postgresql:", "postgresql+psycopg2:")
+    url = config.url.replace("postgresql:", "postgresql+psycopg2:").replace("mysql:", "mysql+pymysql:")
 
     def run(statement: str) -> list[Any]:
         engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)

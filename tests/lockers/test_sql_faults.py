@@ -1,4 +1,4 @@
-"""A real PostgreSQL behind a door that hangs, swallows answers and slams; a real backend that is frozen."""
+"""Real servers behind a door that hangs, swallows answers and slams; restarted ones; a real backend that is frozen."""
 
 from __future__ import annotations
 
@@ -11,23 +11,44 @@ from typing import Any
 
 import psycopg2
 import pytest
+from sqlalchemy import create_engine
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.errors import LeaseLost, Loss, StoreError
 from spark_lease.keepalive import Keepalive
 from spark_lease.lease import Contender, open_contender
+from spark_lease.lockers.base import Held
 from spark_lease.lockers.sql import SqlStore
+from spark_lease.lockers.sql_backends import usable_url
 from spark_lease.record import taken
+from tests.services.mariadb import MariaDb
 from tests.services.proxy import Proxy
 
-pytestmark = pytest.mark.postgres
 LIMIT = 1.0
 
 
 def limits(url: str, table: str, **settings: Any) -> Config:
     timings = {"lease_duration": 6, "attempt_timeout": LIMIT, "retry_period": LIMIT}
     return configure(**{"name": "n", "url": url, "table": table, "create_table": "true", **timings, **settings})
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("postgresql", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
+def url(request: pytest.FixtureRequest) -> str:
+    mysql = request.param == "mariadb"
+    return str(request.getfixturevalue("mariadb").url if mysql else request.getfixturevalue("pg_url"))
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[Proxy]:
+    door = Proxy(url)
+    yield door
+    door.close()
 
 
 @pytest.fixture
@@ -60,10 +81,12 @@ def test_a_connection_that_cannot_be_made_raises_in_time(proxy: Proxy, table: st
     store.close()
 
 
-@pytest.mark.parametrize("moment", ["SET statement_timeout", "pg_catalog.version", "PREPARE"])
+@pytest.mark.parametrize("moment", ["SET ", "version", "PREPARE", "SELECT"])
 def test_a_server_that_freezes_while_a_connection_is_opened_raises_in_time(
     proxy: Proxy, table: str, moment: str
 ) -> None:
+    if moment == "PREPARE" and proxy.url.startswith("mysql"):
+        moment = "mysql_native_password"  # nothing is prepared there
     proxy.stall_at(moment.encode())
     store = SqlStore(limits(proxy.url, table))
     assert took(lambda: store.read("n")) < 2 * LIMIT + 0.5
@@ -102,8 +125,9 @@ def test_a_connection_that_was_cut_is_opened_again(lease: Contender, proxy: Prox
     assert lease.check()
 
 
-def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: Contender, pg_url: str) -> None:
-    backend = backend_of(f"spark_lease {lease.name}", pg_url)
+@pytest.mark.parametrize("url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: Contender, url: str) -> None:
+    backend = backend_of(f"spark_lease {lease.name}", url)
     os.kill(backend, signal.SIGSTOP)
     try:
         assert took(lease.renew) < 2 * LIMIT + 0.5
@@ -113,14 +137,35 @@ def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: Contender, p
         os.kill(backend, signal.SIGCONT)
 
 
-def test_a_row_that_somebody_locks_raises_in_time(lease: Contender, pg_url: str, table: str) -> None:
-    with psycopg2.connect(pg_url) as other, other.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {table} FOR UPDATE")
+def test_a_row_that_somebody_locks_raises_in_time(lease: Contender, url: str, table: str) -> None:
+    with create_engine(usable_url(limits(url, table))).begin() as other:
+        other.exec_driver_sql(f"SELECT * FROM {table} FOR UPDATE")
         assert took(lease.renew) < 2 * LIMIT + 0.5
-        other.rollback()
     lease.renew()
 
 
+@pytest.mark.mariadb
+def test_a_server_that_is_killed_and_comes_back_costs_a_warning(mariadb: MariaDb, table: str) -> None:
+    """Shorter than what is left of the lease; longer is a loss, and then it is taken again."""
+    config = limits(mariadb.url, table, lease_duration=9)
+    lease, standby = open_contender(config, BootClock()), open_contender(config, BootClock())
+    lease.acquire()
+    mariadb.stop(signal.SIGKILL)
+    with pytest.raises(StoreError):
+        lease.renew()
+    with pytest.raises(StoreError):
+        standby.try_acquire()
+    mariadb.start()
+    lease.renew()
+    assert lease.check()
+    assert isinstance(standby.try_acquire(), Held)
+    lease.release()
+    assert standby.acquire() > lease.epoch
+    for each in (lease, standby):
+        each.close()
+
+
+@pytest.mark.postgres
 def test_a_session_that_forgets_what_was_prepared_is_served_plainly(pg_url: str, table: str) -> None:
     """A pooler that hands every transaction to another session does that."""
     store = SqlStore(limits(pg_url, table))
@@ -134,11 +179,11 @@ def test_a_session_that_forgets_what_was_prepared_is_served_plainly(pg_url: str,
     store.close()
 
 
-def test_while_the_store_hangs_the_holder_stops_before_another_is_master(proxy: Proxy, pg_url: str, table: str) -> None:
+def test_while_the_store_hangs_the_holder_stops_before_another_is_master(proxy: Proxy, url: str, table: str) -> None:
     clock = BootClock()
     config = limits(proxy.url, table)
     lease = open_contender(config, clock)
-    standby = open_contender(limits(pg_url, table), clock)
+    standby = open_contender(limits(url, table), clock)
     lost = threading.Event()
     lease.acquire()
     keepalive = Keepalive(lease, config, clock=clock, on_lost=lambda error: lost.set())

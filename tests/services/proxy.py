@@ -1,4 +1,4 @@
-"""A TCP door to PostgreSQL that can hang, swallow the answers, or slam."""
+"""A TCP door to PostgreSQL or MariaDB that can hang, swallow the answers, or slam."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Proxy:
         self._open.set()
         self._sockets: list[socket.socket] = []
         self.mode, self._stall_at = "open", b""
-        self.url = f"postgresql://{parts.username}@127.0.0.1:{self._door.getsockname()[1]}{parts.path}"
+        user = parts.netloc.rpartition("@")[0]
+        self.url = f"{parts.scheme}://{user}@127.0.0.1:{self._door.getsockname()[1]}{parts.path}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stall(self) -> None:

@@ -1,0 +1,217 @@
+"""What differs between databases: drivers, clocks, timeouts, how a write is answered, how errors are told apart."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Engine, cast, literal_column
+from sqlalchemy.dialects import mysql
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.sql.elements import ColumnElement
+
+from ..config import Config, default_url, redacted
+from ..errors import ConfigError
+
+Column = ColumnElement[Any]
+
+
+def _is(column: Column, value: Column) -> Column:
+    return column.is_not_distinct_from(value)
+
+
+def _is_to_the_byte(column: Any, value: Column) -> Column:
+    # Whatever the column's collation is: that of a broker's table takes "PARIS", "paris" and "paris " for equal.
+    text: Column = literal_column(f"CONVERT({column.name} USING utf8mb4)")
+    return cast(text, mysql.BINARY()).op("<=>", is_comparison=True)(cast(value, mysql.BINARY()))
+
+
+def _libpq(config: Config) -> dict[str, Any]:
+    """libpq's connection parameters (PostgreSQL documentation, "Parameter Key Words"); whole seconds but the last."""
+    whole = math.ceil(config.attempt_timeout)
+    return {
+        "connect_timeout": whole,
+        "keepalives": 1,
+        "keepalives_idle": whole,
+        "keepalives_interval": whole,
+        "keepalives_count": 1,
+        "tcp_user_timeout": math.ceil(config.attempt_timeout * 1000),
+        "application_name": f"spark_lease {config.name}".encode()[:63].decode(errors="ignore"),
+    }
+
+
+def _pymysql(config: Config) -> dict[str, Any]:
+    """Seconds for the connection and for each look at its socket; the cut-off is for the whole request."""
+    limit = config.attempt_timeout
+    return {"connect_timeout": limit, "read_timeout": limit, "write_timeout": limit, "charset": "utf8mb4"}
+
+
+def _sqlite(config: Config) -> dict[str, Any]:
+    # The renewing thread opens the connection, the one that releases uses it after that thread has ended.
+    return {"timeout": config.attempt_timeout, "check_same_thread": False}
+
+
+def _postgres_session(config: Config) -> list[str]:
+    # A row that stays locked is told apart from a server that hangs.
+    limit = config.attempt_timeout * 1000
+    return [f"SET statement_timeout = {math.ceil(limit)}; SET lock_timeout = {math.ceil(limit * _LOCKED)}"]
+
+
+def _mysql_session(config: Config) -> list[str]:
+    limit = max(1, math.floor(config.attempt_timeout * _LOCKED))
+    return [
+        f"SET SESSION innodb_lock_wait_timeout = {limit}, lock_wait_timeout = {limit}",
+        # Else INSERT … SELECT locks all that it reads, and two of them end in a deadlock.
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    ]
+
+
+_LOCKED = 0.8
+"""The share of `attempt_timeout` for which a request waits until a row is unlocked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One database product."""
+
+    drivers: tuple[str, ...]
+    """Packages that reach it, the best first."""
+    extra: str
+    """What to install for that."""
+    now_ms: str
+    """Its clock in milliseconds since 1970, as SQL."""
+    greatest: str
+    """The function that gives the larger of two numbers."""
+    connect: Callable[[Config], dict[str, Any]]
+    """The driver's arguments by which every wait has an end."""
+    session: Callable[[Config], list[str]] = lambda config: []
+    """Statements for each new connection."""
+    paramstyle: str = "pyformat"
+    returning: bool = True
+    """Whether a write can return what it wrote; if not, LAST_INSERT_ID brings back the time at which it was written."""
+    equal: Callable[[Column, Column], Column] = _is
+    """Equal in every byte, and NULL to NULL."""
+    shape: tuple[str, ...] = ()
+    """Codes, or words, of "no such table or column"."""
+    locked: tuple[str, ...] = ()
+    """Those of "another transaction has locked it"."""
+    duplicate: tuple[str, ...] = ()
+    """Those of "this key is there already"."""
+
+    @property
+    def stamp_ms(self) -> str:
+        """`now_ms` where it is written."""
+        return self.now_ms if self.returning else f"LAST_INSERT_ID({self.now_ms})"
+
+
+def says(error: BaseException, kinds: tuple[str, ...]) -> bool:
+    """True if the error is one of `kinds`, which are a backend's."""
+    return code_of(error) in kinds or any(" " in kind and kind in str(error) for kind in kinds)
+
+
+def code_of(error: BaseException) -> str | None:
+    """The server's own number with MySQL and MariaDB, else SQLSTATE, as psycopg2 and psycopg call it."""
+    error = getattr(error, "orig", None) or error
+    if error.args and isinstance(error.args[0], int):
+        return str(error.args[0])
+    return getattr(error, "pgcode", None) or getattr(error, "sqlstate", None)
+
+
+_MYSQL = Backend(
+    drivers=("pymysql",),
+    extra="mariadb",
+    # Constant within a statement, in no time zone; CURRENT_TIMESTAMP has whole seconds.
+    now_ms="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000",
+    greatest="greatest",
+    connect=_pymysql,
+    session=_mysql_session,
+    returning=False,
+    equal=_is_to_the_byte,
+    shape=("1146", "1054", "1049"),
+    locked=("1205",),
+    duplicate=("1062",),
+)
+BACKENDS: Mapping[str, Backend] = {
+    # clock_timestamp() and not now(): a statement that had to wait for a lock is stamped with the end of the wait.
+    "postgresql": Backend(
+        drivers=("psycopg2", "psycopg"),
+        extra="postgres",
+        now_ms="CAST(date_part('epoch', clock_timestamp()) * 1000 AS BIGINT)",
+        greatest="greatest",
+        connect=_libpq,
+        session=_postgres_session,
+        shape=("42P01", "42703", "3F000"),
+        locked=("55P03",),
+        duplicate=("23505",),
+    ),
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
+    # SQLite runs in the process that asks: its clock is the wall clock of the one machine that may use the file.
+    "sqlite": Backend(
+        drivers=("sqlite3",),
+        extra="",
+        now_ms="CAST((julianday('now') - 2440587.5) * 86400000 AS BIGINT)",
+        greatest="max",
+        connect=_sqlite,
+        paramstyle="named",
+        shape=("no such table", "no such column", "has no column named"),
+        duplicate=("UNIQUE constraint failed",),
+    ),
+}
+
+
+def backend_of(engine: Engine) -> Backend:
+    return BACKENDS[engine.dialect.name]
+
+
+def usable_url(config: Config) -> URL:
+    """`config.url` with its driver and password. Raises ConfigError if it cannot be used."""
+    try:
+        url = make_url(config.url)
+        name = url.get_backend_name()
+    except (ArgumentError, ValueError):  # ValueError: a port that is no number
+        raise ConfigError(
+            "url", f"{redacted(config.url)!r} is not a URL like postgresql://user@host/database"
+        ) from None
+    if name not in BACKENDS:
+        raise ConfigError("url", f"{name}:// is no lock store that is known here; known: {', '.join(BACKENDS)}")
+    if name == "sqlite":
+        return _sqlite_file(url, config)
+    if name != "postgresql" and not url.database:
+        raise ConfigError("url", f"{redacted(config.url)} names no database: {name}://user@host/database")
+    return _with_driver(url.set(password=config.password) if config.password else url, BACKENDS[name])
+
+
+def _with_driver(url: URL, backend: Backend) -> URL:
+    """The first driver that is there: `postgresql://` means psycopg 3 to SQLAlchemy 2.1 and psycopg2 to 2.0."""
+    name, _, chosen = url.drivername.partition("+")
+    if chosen and chosen not in backend.drivers:
+        raise ConfigError("url", f"the driver {chosen} is not known here; known: {', '.join(backend.drivers)}")
+    for driver in (chosen,) if chosen else backend.drivers:
+        if importlib.util.find_spec(driver):
+            return url.set(drivername=f"{'mysql' if name == 'mariadb' else name}+{driver}")
+    raise ConfigError("url", f"no driver for {name}:// is installed: pip install 'spark_lease[{backend.extra}]'")
+
+
+def _sqlite_file(url: URL, config: Config) -> URL:
+    if not url.database or url.database == ":memory:" or "mode=memory" in str(url):
+        raise ConfigError("url", "a SQLite database in memory excludes nobody: name a file, sqlite:///path")
+    file = Path(url.database).expanduser().absolute()
+    if config.create_table == "false" and not file.exists():
+        raise ConfigError("url", f"{file} does not exist: run spark-lease init")
+    if "." in config.table:
+        raise ConfigError("table", f"{config.table}: SQLite has no schemas")
+    try:
+        if str(url) == default_url():
+            file.parent.mkdir(parents=True, exist_ok=True)
+        there = file.parent.is_dir()
+    except OSError as error:
+        raise ConfigError("url", f"{file}: {error.strerror}") from error
+    if not there:
+        raise ConfigError("url", f"the folder {file.parent} does not exist: create it")
+    return url.set(database=str(file))

@@ -1,0 +1,126 @@
+"""A real MariaDB for the tests: that of this machine, or Debian's packages, which this unpacks:
+
+    python -m tests.services.mariadb
+
+It needs apt-get and dpkg, but no root: the server then runs from `.mariadb` as an ordinary user.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+UNPACKED = Path(__file__).parents[2] / ".mariadb"
+PACKAGES = ["mariadb-server", "mariadb-server-core", "mariadb-common", "libaio1", "libnuma1", "liburing2"]
+MISSING = "there is neither a mariadbd nor apt-get to fetch one: install MariaDB's server"
+PASSWORD = "s3cret"
+INIT = f"""\
+CREATE DATABASE IF NOT EXISTS leases CHARACTER SET latin1;
+CREATE USER IF NOT EXISTS lease@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
+GRANT ALL ON *.* TO lease@'127.0.0.1';
+"""
+"""latin1 and case-insensitive: a server's default of many years, and that of a broker's table."""
+
+
+def installed() -> Path | None:
+    """The mariadbd that there is, unpacked now if need be; None if there is no way to it."""
+    ours = UNPACKED / "usr/sbin/mariadbd"
+    found = shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    if found or ours.exists():
+        return Path(found) if found else ours
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        return None
+    UNPACKED.mkdir(exist_ok=True)
+    if subprocess.run(["apt-get", "download", *PACKAGES], cwd=UNPACKED, capture_output=True, check=False).returncode:
+        if os.geteuid() == 0:  # a new machine has no lists yet
+            subprocess.run(["apt-get", "update", "-q"], capture_output=True, check=True)
+        subprocess.run(["apt-get", "download", *PACKAGES], cwd=UNPACKED, stdout=subprocess.DEVNULL, check=True)
+    for package in UNPACKED.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", package, UNPACKED], check=True)
+        package.unlink()
+    return ours
+
+
+class MariaDb:
+    """One server on a port of its own, in a folder of its own; can be killed and started again."""
+
+    def __init__(self, folder: Path, binary: Path) -> None:
+        self.folder, self._binary = folder, binary
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"mysql://lease:{PASSWORD}@127.0.0.1:{self.port}/leases"
+        (folder / "init.sql").write_text(INIT)
+        (folder / "data").mkdir()
+        share = binary.parents[1] / "share/mysql"
+        tables = [share / f"mysql_{what}.sql" for what in ("system_tables", "performance_tables", "system_tables_data")]
+        text = "CREATE DATABASE mysql;\nUSE mysql;\n" + "".join(each.read_text() for each in tables)
+        subprocess.run(
+            [*self._command(), "--bootstrap", "--skip-networking"],
+            input=text.encode(),
+            env=self._environ(),
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        self.start()
+
+    def _command(self) -> list[str]:
+        base = self._binary.parents[1]
+        owner = ["--user=root"] if os.geteuid() == 0 else []
+        small = ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M", "--performance-schema=off"]
+        where = [f"--basedir={base}", f"--datadir={self.folder}/data", f"--lc-messages-dir={base}/share/mysql"]
+        return [str(self._binary), "--no-defaults", *owner, *small, *where]
+
+    def _environ(self) -> dict[str, str]:
+        libraries = [str(each) for each in UNPACKED.glob("*lib/x86_64-linux-gnu")]
+        libraries += [str(each) for each in UNPACKED.glob("*/lib/*-linux-gnu")]
+        return os.environ | {"LD_LIBRARY_PATH": ":".join(libraries)}
+
+    def start(self) -> None:
+        words = [
+            f"--port={self.port}",
+            "--bind-address=127.0.0.1",
+            "--skip-name-resolve",
+            f"--socket={self.folder}/socket",
+            f"--init-file={self.folder}/init.sql",
+        ]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self._command(), *words], env=self._environ(), stdout=log, stderr=log, start_new_session=True
+            )
+        end = time.monotonic() + 30
+        while "ready for connections" not in (self.folder / "log").read_text():
+            assert self.process.poll() is None and time.monotonic() < end, (self.folder / "log").read_text()
+            time.sleep(0.02)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        (self.folder / "log").write_text("")
+        self.process.send_signal(number)
+        self.process.wait(30)
+
+
+@contextmanager
+def running_mariadb() -> Iterator[MariaDb]:
+    binary = installed()
+    assert binary, MISSING
+    folder = Path(tempfile.mkdtemp(prefix="sl-maria-"))
+    server = MariaDb(folder, binary)
+    try:
+        yield server
+    finally:
+        server.stop(signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(None if installed() else MISSING)

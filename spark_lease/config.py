@@ -122,6 +122,9 @@ class Config:
     password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
     create_table: str = setting(true_false_auto, "auto", "make the table on first use; auto: on SQLite and Delta")
+    locker: str = setting(
+        one_of("lease", "database"), "lease", "lease: a row; database: that, and a session that locks a row for life"
+    )
     broker_row: str = setting(
         true_false_auto, "auto", "contend with an ActiveMQ broker for its row, ID 1; auto: in a table ACTIVEMQ_LOCK"
     )
@@ -160,6 +163,11 @@ class Config:
             if not getattr(self, key) > 0:
                 raise ConfigError(key, "must be more than 0")
         self._refuse_timings_that_do_not_fit()
+
+    @property
+    def record_table(self) -> str:
+        """The table of the records: apart from that whose row a session locks."""
+        return self.table if self.locker == "lease" else f"{self.table}_epoch"
 
     @property
     def has_broker_row(self) -> bool:

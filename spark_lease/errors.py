@@ -5,6 +5,7 @@ SparkLeaseError
 ├── LeaseHeldByOther       another contender is master: wait, skip or fail, as you were told
 ├── LeaseLost              I was the master and must stop now: write nothing more
 └── StoreError             the lock store gave no answer: nobody knows who is master, try again
+    ├── LockGone           the lock beside the record is gone for certain: stop
     └── RecordUnreadable   it answered something that is no lease: a person must look at the row
 
 "No" is never an exception below this line: a store that says "held by another" returns that.
@@ -58,6 +59,8 @@ class Loss(StrEnum):
     """The store says that somebody else has it, or that nobody has."""
     UNREADABLE = "unreadable"
     """The row, its table or its columns are gone or hold garbage."""
+    LOCK_GONE = "lock-gone"
+    """The session or the file that held the lock beside the record has ended."""
     ORPHANED = "orphaned"
     """What started this driver is gone, so nobody would ever end it."""
     SPARK_GONE = "spark-gone"
@@ -96,5 +99,13 @@ class StoreError(SparkLeaseError):
         return f"lock store {self.where}: {self.problem}"
 
 
+class LockGone(StoreError):
+    """What a holder keeps besides its record, for as long as it lives, is its own no more."""
+
+    loss = Loss.LOCK_GONE
+
+
 class RecordUnreadable(StoreError):
     """The store answered, but `where` holds no lease that can be trusted. It is left as it is."""
+
+    loss = Loss.UNREADABLE

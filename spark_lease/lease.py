@@ -22,9 +22,9 @@ from typing import Protocol
 
 from .clock import Clock
 from .config import Config
-from .errors import LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, StoreError
-from .lockers.base import Grant, Held, LeaseStore, Locker, Notifies
-from .lockers.registry import open_store
+from .errors import LeaseHeldByOther, LeaseLost, LockGone, Loss, RecordUnreadable, StoreError
+from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies
+from .lockers.registry import open_lock, open_store
 from .lockers.unguarded import Unguarded
 from .record import LeaseRecord, Observed, Protection, expires_in, is_grant_of, new_holder, released, renewed, taken
 
@@ -51,8 +51,10 @@ class RecordLocker:
         duration: float,
         clock: Clock,
         protection: Callable[[], Protection] = lambda: Protection.THREAD,
+        lock: Lock | None = None,
     ) -> None:
         """`protection` is asked at each write: it may become known, or change, while the lease is held."""
+        self._lock = lock
         self._store, self._name, self._clock = store, name, clock
         self._holder, self._duration, self._protection = holder, duration, protection
         self._mine: LeaseRecord | None = None
@@ -68,6 +70,8 @@ class RecordLocker:
             held = self._held(seen)
             if held.expires_in > 0:
                 break
+            if self._lock and not self._lock.try_lock():
+                return Held(held.holder or "whoever has its lock", self._duration)
             self._asked = True
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
@@ -75,6 +79,8 @@ class RecordLocker:
         return held
 
     def renew(self) -> Grant | Held:
+        if self._lock and not self._lock.is_held():
+            raise LockGone(self._store.where, "the lock is gone: the session or file that held it has ended")
         return self._swap_mine(self._mine)
 
     def release(self) -> bool:
@@ -85,6 +91,8 @@ class RecordLocker:
             if mine is None or not is_grant_of(mine, self._holder):
                 return False
             if self._store.swap(self._name, mine, released(mine)):
+                if self._lock:
+                    self._lock.unlock()
                 return True
         return False
 
@@ -95,6 +103,8 @@ class RecordLocker:
     def close(self) -> None:
         self._closed.set()
         self._store.close()
+        if self._lock:
+            self._lock.close()
 
     def _swap_mine(self, mine: LeaseRecord | None) -> Grant | Held:
         """Renew the record I believe to be there; where another stands, look whether that one is mine as well."""
@@ -140,6 +150,7 @@ def open_locker(
         return Unguarded()
     return RecordLocker(
         open_store(config),
+        lock=open_lock(config, clock),
         name=config.name,
         holder=holder,
         duration=config.lease_duration,
@@ -355,8 +366,8 @@ class Contender(Lease):
         self.check()
         try:
             answer = self._locker.renew()
-        except RecordUnreadable as error:
-            self.lose(Loss.UNREADABLE, str(error))
+        except (LockGone, RecordUnreadable) as error:
+            self.lose(error.loss, str(error))
             raise self.lost_error() from error
         if isinstance(answer, Held):
             self.lose(Loss.TAKEN, f"held by {answer.holder}" if answer.holder else "nobody holds it, or it is gone")

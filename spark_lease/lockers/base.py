@@ -70,6 +70,29 @@ class Notifies(Protocol):
         ...
 
 
+class Lock(Protocol):
+    """What a holder keeps besides its record for as long as it lives: no clock and no restored backup frees it.
+
+    A `RecordLocker` that has one grants nothing without it. Calls come from one thread at a time.
+    """
+
+    def try_lock(self) -> bool:
+        """True if it is mine now; does not wait for it. Raises StoreError."""
+        ...
+
+    def is_held(self) -> bool:
+        """False if it is certain that it is mine no more. Raises StoreError, which says neither."""
+        ...
+
+    def unlock(self) -> None:
+        """Give it back, if I have it. Raises StoreError."""
+        ...
+
+    def close(self) -> None:
+        """Give it back without waiting for anything. Never raises."""
+        ...
+
+
 class Locker(Protocol):
     """What `Lease` needs of any lock. Calls come from one thread at a time."""
 

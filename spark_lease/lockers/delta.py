@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote
 
 from arro3.core import Array, DataType, Field, Schema, Table
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
@@ -27,9 +26,10 @@ from deltalake.transaction import AddAction
 
 from ..clock import BootClock, Clock, utc_text, wall_time
 from ..config import Config, redacted
-from ..errors import ConfigError, RecordUnreadable, SparkLeaseError, StoreError
+from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..record import MAX_NAME, LeaseRecord, Observed
 from .bounded import Bounded
+from .folders import folder_of, folders_in, named, refusal
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,6 @@ _NOTHING_ELSE = PostCommitHookProperties(create_checkpoint=False, cleanup_expire
 """A checkpoint that fails after the commit raises as if the commit had failed; and a renewal does not wait for one."""
 _SETTINGS = {"delta.logRetentionDuration": "interval 5 seconds", "delta.enableExpiredLogCleanup": "true"}
 _TIDY_EVERY = 50
-_LONGEST_FOLDER = 200
 
 
 class DeltaStore:
@@ -57,7 +56,7 @@ class DeltaStore:
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
         self._config = config
-        self._root = _folder_of(config.url)
+        self._root = folder_of(config.url, "delta")
         self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
         self._tables: dict[str, DeltaTable] = {}
         self._rows: dict[str, tuple[DeltaTable, int, dict[str, Any]]] = {}
@@ -77,9 +76,7 @@ class DeltaStore:
         self._bounded.close()
 
     def _names(self) -> list[str]:
-        if not self._root.is_dir():
-            return []
-        return sorted(unquote(each.name) for each in self._root.iterdir() if (each / "_delta_log").is_dir())
+        return [each for each in folders_in(self._root) if self._has_log(each)]
 
     def _read(self, name: str) -> Observed:
         # A standby asks this all day: one look for the next version, and one at the last.
@@ -178,7 +175,7 @@ class DeltaStore:
         except Exception as error:
             if self._has_log(name):  # made by another between our look and our attempt
                 return None, None
-            raise self._refusal(path, error) from error
+            raise refusal(self.where, path, error) from error
         table = self._latest(name)
         return (None if table is None else self._record(name, table)), table
 
@@ -206,7 +203,7 @@ class DeltaStore:
         except CommitFailedError:
             return False
         except Exception as error:
-            raise self._refusal(self._path(name), error) from error
+            raise refusal(self.where, self._path(name), error) from error
         if (table.version() + 1) % _TIDY_EVERY == 0:
             self._tidy(self._path(name))
         return True
@@ -259,18 +256,7 @@ class DeltaStore:
         return self._path(name) / "_delta_log" / f"{(stamp or 0) + ahead:020}.json"
 
     def _path(self, name: str) -> Path:
-        folder = quote(name, safe=" ")
-        if len(folder) > _LONGEST_FOLDER:
-            raise ConfigError("name", f"{name!r} is too long for a folder of its own: shorten it")
-        return self._root / (f"%2E{folder[1:]}" if folder.startswith(".") else folder)
-
-    def _refusal(self, path: Path, error: Exception) -> SparkLeaseError:
-        there = next(each for each in [path, *path.parents] if each.exists())
-        if not there.is_dir():
-            return ConfigError("url", f"{there} is no folder: name another")
-        if not os.access(there, os.W_OK):
-            return ConfigError("url", f"{there} cannot be written to: make it writable, or name another folder")
-        return StoreError(self.where, f"{path}: {_words(error)}")
+        return named(self._root, name)
 
     def _tidy(self, path: Path) -> None:
         """Keep the log short, beside the renewals. It may fail, or be killed, at any moment."""
@@ -286,13 +272,6 @@ def _tidied(path: Path) -> None:
         table.cleanup_metadata()
     except Exception as error:  # delta-rs raises anything; the log is longer until the next time
         log.debug("%s: not tidied: %s", path, error)
-
-
-def _folder_of(url: str) -> Path:
-    parts = urlsplit(url)
-    if parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
-        raise ConfigError("url", f"{redacted(url)!r} is no folder of this machine: delta:///path/to/leases")
-    return Path(unquote(parts.path))
 
 
 def _words(error: Exception) -> str:

@@ -10,18 +10,29 @@ import importlib
 from collections.abc import Callable
 from importlib import metadata
 
+from ..clock import Clock
 from ..config import Config, redacted
 from ..errors import ConfigError
-from .base import LeaseStore
+from .base import LeaseStore, Lock
 
 GROUP = "spark_lease.lockers"
 STORES = {
     "delta": "spark_lease.lockers.delta:DeltaStore",
+    "file": "spark_lease.lockers.file:FileStore",
     "mariadb": "spark_lease.lockers.sql:SqlStore",
     "mysql": "spark_lease.lockers.sql:SqlStore",
     "postgresql": "spark_lease.lockers.sql:SqlStore",
     "sqlite": "spark_lease.lockers.sql:SqlStore",
 }
+_SESSION = {"database": "spark_lease.lockers.sql_session:SessionLock"}
+LOCKS = {
+    "file": {"lease": "spark_lease.lockers.file:lock_of"},
+    "mariadb": _SESSION,
+    "mysql": _SESSION,
+    "postgresql": _SESSION,
+    "sqlite": {"database": "spark_lease.lockers.sql_session:lock_beside_sqlite"},
+}
+"""By scheme and `locker`."""
 EXTRAS = {"delta": "delta", "postgresql": "postgres"}
 """What has to be installed for it."""
 
@@ -36,6 +47,18 @@ def open_store(config: Config) -> LeaseStore:
         known = ", ".join(f"{each}://" for each in [*STORES, *metadata.entry_points(group=GROUP).names])
         raise ConfigError("url", f"{redacted(config.url)!r} names no lock store that is known here: {known}")
     return opens(config)
+
+
+def open_lock(config: Config, clock: Clock) -> Lock | None:
+    """What a holder keeps besides its record; None where the record is all. Raises ConfigError."""
+    where = LOCKS.get(config.url.partition(":")[0].partition("+")[0], {}).get(config.locker)
+    if where is None:
+        if config.locker == "database":
+            raise ConfigError("locker", f'{redacted(config.url)!r} is no database: locker = "database" needs one')
+        return None
+    module, _, name = where.partition(":")
+    opens: Callable[[Config, Clock], Lock] = getattr(importlib.import_module(module), name)
+    return opens(config, clock)
 
 
 def _ours(scheme: str) -> Opens:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sqlalchemy import Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..clock import BootClock, Clock, wall_time
@@ -45,17 +46,18 @@ class SqlStore:
         self._backend = backend_of(self._engine)
         self._alarm = Alarm() if config.notify and self._engine.driver == "psycopg2" else None
         self._listening_to = ""
-        self._use_table(sql_schema.spelled(self._engine, config.table, broker_row=config.has_broker_row))
+        # A broker's row that is locked for life is no place for a record.
+        self._broker_row = config.has_broker_row and config.locker == "lease"
+        name = sql_schema.spelled(self._engine, config.record_table, broker_row=self._broker_row)
+        self._use_table(sql_schema.lease_table(name))
         self._connection: Any = None
         self._cursor: Any = None
         self._fd: int | None = None
         self._table_seen = False
 
-    def _use_table(self, dotted: str) -> None:
-        self._table = sql_schema.lease_table(dotted)
-        self._sql = statements(
-            self._engine, self._table, broker_row=self._config.has_broker_row, notifies=self._alarm is not None
-        )
+    def _use_table(self, table: Table) -> None:
+        self._table = table
+        self._sql = statements(self._engine, table, broker_row=self._broker_row, notifies=self._alarm is not None)
         self._prepared = prepared(self._sql) if self._engine.driver == "psycopg2" else {}
 
     def read(self, name: str) -> Observed:
@@ -124,9 +126,8 @@ class SqlStore:
     def init(self) -> Sequence[str]:
         """Make or complete the table; the statements that it took. Raises ConfigError, StoreError."""
         try:
-            if other := sql_schema.other_spelling(self._engine, self._table):
-                self._use_table(other)
-            return sql_schema.complete(self._engine, self._table)
+            tables = [sql_schema.as_there(self._engine, each) for each in self._all_tables()]
+            return [statement for each in tables for statement in sql_schema.complete(self._engine, each)]
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:
@@ -134,12 +135,20 @@ class SqlStore:
 
     def init_statements(self) -> Mapping[str, Sequence[str]]:
         """What `init` would run on a new table, and on one that ActiveMQ made. Asks no database."""
+        ours = (*sql_schema.OUR_COLUMNS, sql_schema.UNIQUE)
+        made = [line for each in self._all_tables() for line in sql_schema.creation(self._engine, each)]
+        *_, last = self._all_tables()
         return {
-            "a new table": sql_schema.creation(self._engine, self._table),
-            "or, on a table that ActiveMQ made": sql_schema.addition(
-                self._engine, self._table, (*sql_schema.OUR_COLUMNS, sql_schema.UNIQUE)
-            ),
+            "a new table": made,
+            "or, on a table that ActiveMQ made": sql_schema.addition(self._engine, last, ours),
         }
+
+    def _all_tables(self) -> list[Table]:
+        """That of the records, and last that in which rows are locked, or shared with a broker."""
+        if self._config.locker == "lease":
+            return [self._table]
+        name = sql_schema.spelled(self._engine, self._config.table, broker_row=self._config.has_broker_row)
+        return [self._table, sql_schema.lease_table(name)]
 
     @property
     def _driver_error(self) -> type[Exception]:
@@ -218,15 +227,8 @@ class SqlStore:
             log.warning("%s: this machine's clock is %+.1f s off the database's", self._config.name, difference)
 
     def _make_or_refuse_table(self) -> None:
-        create = self._config.create_table
-        wanted = create == "true" or (create == "auto" and self._engine.dialect.name == "sqlite")
         try:
-            if other := sql_schema.other_spelling(self._engine, self._table):
-                self._use_table(other)
-            if wanted and sql_schema.missing_columns(self._engine, self._table) is None:
-                sql_schema.complete(self._engine, self._table)
-            else:
-                sql_schema.refuse_incomplete(self._engine, self._table)
+            self._use_table(sql_schema.make_or_refuse(self._engine, self._config, self._table))
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:

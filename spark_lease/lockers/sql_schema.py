@@ -14,6 +14,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from ..config import Config
 from ..errors import ConfigError
 from ..record import MAX_NAME
 
@@ -53,13 +54,13 @@ def spelled(engine: Engine, dotted: str, *, broker_row: bool) -> str:
     return dotted.upper() if broker_row and engine.dialect.name in ("mysql", "mariadb") else dotted
 
 
-def other_spelling(engine: Engine, table: Table) -> str:
-    """The full name of the one table that differs from `table` in upper and lower case alone; empty if none does."""
-    seen = inspect(engine)
-    twins = [each for each in seen.get_table_names(schema=table.schema) if each.lower() == table.name.lower()]
+def as_there(engine: Engine, table: Table) -> Table:
+    """The table, or the one that there is instead and differs from it in upper and lower case alone."""
+    names = inspect(engine).get_table_names(schema=table.schema)
+    twins = [each for each in names if each.lower() == table.name.lower()]
     if len(twins) != 1 or twins[0] == table.name:
-        return ""
-    return f"{table.schema}.{twins[0]}" if table.schema else str(twins[0])
+        return table
+    return lease_table(f"{table.schema}.{twins[0]}" if table.schema else twins[0])
 
 
 def creation(engine: Engine, table: Table) -> Sequence[str]:
@@ -138,3 +139,14 @@ def refuse_incomplete(engine: Engine, table: Table) -> None:
     refuse_foreign(table, missing)
     if missing:
         raise ConfigError("table", f"{table.fullname} lacks {', '.join(missing)}: run spark-lease init")
+
+
+def make_or_refuse(engine: Engine, config: Config, table: Table) -> Table:
+    """The table as it is there, made if `create_table` says so; else ConfigError. Raises SQLAlchemyError."""
+    wanted = config.create_table == "true" or (config.create_table == "auto" and engine.dialect.name == "sqlite")
+    table = as_there(engine, table)
+    if wanted and missing_columns(engine, table) is None:
+        complete(engine, table)
+    else:
+        refuse_incomplete(engine, table)
+    return table

@@ -1,18 +1,32 @@
-"""What every lease store promises, as a pytest class: subclass it and give it a fixture `open_store`.
+"""What lockers and lease stores promise, as pytest classes. One line adds a locker: subclass, and give the fixture.
 
-class TestMine(LeaseStoreContract):
+class TestMyStore(LeaseStoreContract):
     @pytest.fixture
     def open_store(self): ...   # a function that returns a new LeaseStore on the same, empty place
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from subprocess import PIPE
+from typing import Any
 
-from ..lockers.base import LeaseStore
+import pytest
+
+from ..clock import BootClock
+from ..config import Config, configure
+from ..errors import LeaseLost, StoreError
+from ..lease import Contender, open_contender
+from ..lockers.base import Grant, Held, LeaseStore
 from ..record import LeaseRecord, expires_in, released, renewed, taken
 
+OpenContender = Callable[..., Contender]
 OpenStore = Callable[[], LeaseStore]
 
 
@@ -143,3 +157,151 @@ class LeaseStoreContract:
             thread.join(30)
         assert len(won) == 8
         return won
+
+
+class LockerContract:
+    """What every locker promises to contenders: subclass it and give it a fixture `config`.
+
+    class TestMine(LockerContract):
+        @pytest.fixture
+        def config(self, tmp_path):
+            return configure(url=f"mine://{tmp_path}")   # an empty place; the tests shorten its timings
+    """
+
+    @pytest.fixture
+    def contender(self, config: Config) -> Iterator[OpenContender]:
+        """A function that opens one more contender; its arguments are settings."""
+        opened: list[Contender] = []
+
+        def open_one(**changes: Any) -> Contender:
+            opened.append(open_contender(_short(config, **changes), BootClock()))
+            return opened[-1]
+
+        yield open_one
+        for each in opened:
+            each.close()
+
+    def test_it_is_granted_kept_and_given_back(self, contender: OpenContender) -> None:
+        mine, other = contender(), contender()
+        assert mine.acquire() == mine.check() == mine.epoch >= 1
+        assert isinstance(other.try_acquire(), Held)
+        for _ in range(3):
+            mine.renew()
+        assert mine.check() == mine.epoch
+        assert mine.release()
+        granted = other.try_acquire()
+        assert isinstance(granted, Grant)
+        assert granted.epoch > mine.epoch
+
+    def test_one_of_many_threads_is_granted(self, contender: OpenContender) -> None:
+        contenders = [contender() for _ in range(6)]
+        start, answers = threading.Barrier(len(contenders)), list[Grant | Held]()
+
+        def contend(lease: Contender) -> None:
+            start.wait(10)
+            answers.append(_insist(lease.try_acquire))
+
+        threads = [threading.Thread(target=contend, args=(each,)) for each in contenders]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert [type(each) for each in answers].count(Grant) == 1
+        assert len(answers) == len(contenders)
+
+    def test_one_of_many_processes_is_granted(self, config: Config, contender: OpenContender) -> None:
+        first = contender()  # by which its table, or folder, is there
+        first.acquire()
+        first.release()
+        first.close()
+        environ = os.environ | _as_environment(_short(config, lease_duration=8.0, if_held="skip"))
+        command = [sys.executable, "-c", "import sys; from spark_lease.cli.main import main; sys.exit(main())"]
+        words = [*command, "run", "--", "sleep", "5"]
+        started = [subprocess.Popen(words, env=environ, stdout=PIPE, stderr=PIPE) for _ in range(5)]
+        said = [each.communicate(timeout=60) for each in started]
+        assert sorted(each.returncode for each in started) == [0, 99, 99, 99, 99], said
+
+    def test_it_runs_out_by_the_holders_duration_and_not_by_the_contenders(self, contender: OpenContender) -> None:
+        mine, other = contender(lease_duration=4.0), contender(lease_duration=2.0)
+        mine.acquire()
+        mine.renew()
+        renewed_at = BootClock().now()
+        assert isinstance(other.try_acquire(), Held)
+        mine.close()  # a holder that vanished; one that lives keeps its lock
+        epoch = other.acquire()
+        assert BootClock().now() - renewed_at > 3.9
+        assert epoch > mine.epoch
+        assert other.check() == epoch
+
+    def test_who_lost_it_can_neither_renew_nor_release_it(self, contender: OpenContender) -> None:
+        old, new = contender(lease_duration=2.0), contender()
+        old.acquire()
+        old._locker.close()  # by which also its lock is gone
+        new.acquire()
+        try:
+            old.renew()
+            raise AssertionError("renewed a lease that another holds")
+        except (LeaseLost, StoreError):
+            pass
+        with contextlib.suppress(StoreError):
+            assert not old.release()
+        new.renew()
+        assert new.check() == new.epoch
+
+    def test_equal_labels_are_two_contenders(self, contender: OpenContender) -> None:
+        one, other = contender(holder="same"), contender(holder="same")
+        one.acquire()
+        assert isinstance(other.try_acquire(), Held)
+        one.renew()
+        assert one.check()
+
+    def test_two_names_are_two_leases(self, contender: OpenContender) -> None:
+        one, other = contender(name="one"), contender(name="other")
+        one.acquire()
+        other.acquire()
+        one.renew()
+        assert one.release()
+        other.renew()
+        assert other.check()
+
+    def test_epochs_grow_over_releases_and_reopening(self, contender: OpenContender) -> None:
+        epochs = []
+        for _ in range(3):
+            lease = contender()
+            epochs.append(lease.acquire())
+            lease.release()
+            lease.close()
+        assert epochs == sorted(set(epochs))
+
+    def test_a_release_reaches_a_standby_that_waits(self, contender: OpenContender) -> None:
+        mine, standby = contender(lease_duration=60.0), contender()
+        mine.acquire()
+        waiting = threading.Thread(target=standby.acquire)
+        waiting.start()
+        mine.renew()
+        assert mine.release()
+        waiting.join(20)
+        assert standby.check() > mine.epoch
+
+
+def _short(config: Config, **changes: Any) -> Config:
+    """`config` with a lease that tests can wait for, and the timings that follow from it."""
+    given = {each.name: getattr(config, each.name) for each in fields(Config)}
+    for each in ("renew_deadline", "stop_budget", "kill_budget", "retry_period", "attempt_timeout"):
+        del given[each]
+    return configure(**given | {"name": "n", "lease_duration": 6.0, "poll_period": 0.1} | changes)
+
+
+def _as_environment(config: Config) -> dict[str, str]:
+    values = {each.name: getattr(config, each.name) for each in fields(Config)}
+    return {
+        f"SPARK_LEASE_{key.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in values.items()
+    }
+
+
+def _insist(ask: Callable[[], Grant | Held]) -> Grant | Held:
+    """A store that many ask at once may be too slow for one of them."""
+    while True:
+        with contextlib.suppress(StoreError):
+            return ask()

@@ -1,0 +1,203 @@
+"""The file store and its lock against real files: the contract, what others do to them, and what is refused."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_lease.clock import BootClock
+from spark_lease.config import Config, configure
+from spark_lease.errors import ConfigError, LeaseLost, RecordUnreadable
+from spark_lease.lease import Contender, open_contender
+from spark_lease.lockers import file as module
+from spark_lease.lockers.base import Grant, Held
+from spark_lease.lockers.file import FileStore
+from spark_lease.record import renewed, taken
+from spark_lease.testing import LeaseStoreContract
+
+OpenStore = Callable[..., FileStore]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return configure(name="n", url=f"file://{tmp_path}/leases", lease_duration=3, poll_period=0.05)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "leases" / "n"
+
+
+@pytest.fixture
+def open_store(config: Config) -> Iterator[OpenStore]:
+    opened: list[FileStore] = []
+
+    def open_one() -> FileStore:
+        opened.append(FileStore(config))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def contender(config: Config) -> Iterator[Callable[..., Contender]]:
+    opened: list[Contender] = []
+
+    def open_one(**changes: Any) -> Contender:
+        opened.append(open_contender(replace(config, **changes), BootClock()))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        each.close()
+
+
+class TestContract(LeaseStoreContract):
+    """The fixture `open_store` is this module's."""
+
+
+def test_the_record_is_a_file_for_people_and_old_ones_go(open_store: OpenStore, folder: Path) -> None:
+    store = open_store()
+    record = store.swap("n", None, taken(None, holder="a/b: ü", duration=30.0, protection="kernel"))
+    for _ in range(10):
+        assert record
+        record = store.swap("n", record, renewed(record, duration=30.0))
+    assert record
+    files = sorted(each.name for each in folder.iterdir())
+    assert len(files) <= 3
+    said = json.loads((folder / files[-1]).read_text())
+    assert (said["lease"], said["holder"], said["epoch"]) == ("n", "a/b: ü", record.epoch)
+    assert said["expires"].startswith("20")
+
+
+def test_a_writer_that_was_paused_before_its_write_never_wins(
+    open_store: OpenStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paused until the file that it would write was written and removed again by those who went on."""
+    slow, fast = open_store(), open_store()
+    first = slow.swap("n", None, taken(None, holder="slow", duration=1.0))
+    put = FileStore._put
+
+    def paused(where: Path, stamp: int, text: str) -> bool:
+        monkeypatch.setattr(FileStore, "_put", staticmethod(put))
+        record = fast.swap("n", first, taken(first, holder="fast", duration=1.0))
+        for _ in range(6):
+            assert record
+            record = fast.swap("n", record, renewed(record, duration=1.0))
+        assert not (where / f"{stamp:020}.json").exists()
+        return put(where, stamp, text)
+
+    monkeypatch.setattr(FileStore, "_put", staticmethod(paused))
+    assert slow.swap("n", first, renewed(first, duration=1.0)) is None
+    seen = fast.read("n").record
+    assert seen
+    assert seen.holder == "fast"
+    assert slow.read("n").record == seen
+
+
+def damage_delete(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def damage_lock(folder: Path) -> None:
+    (folder / "lock").unlink()
+
+
+def damage_replace(folder: Path) -> None:
+    shutil.copytree(folder, folder.with_name("copy"))
+    folder.rename(folder.with_name("moved"))
+    folder.with_name("copy").rename(folder)
+
+
+def damage_write(folder: Path) -> None:
+    last = max(each for each in folder.iterdir() if each.suffix == ".json")
+    last.write_text(last.read_text().replace('"epoch": 1', '"epoch": 2'))
+
+
+def damage_garbage(folder: Path) -> None:
+    max(each for each in folder.iterdir() if each.suffix == ".json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_delete, damage_lock, damage_replace, damage_write, damage_garbage], ids=lambda each: each.__name__
+)
+def test_whatever_is_done_to_its_files_is_a_loss_at_the_next_renewal(
+    contender: Any, folder: Path, damage: Callable[[Path], None]
+) -> None:
+    mine = contender()
+    mine.acquire()
+    mine.renew()
+    damage(folder)
+    with pytest.raises(LeaseLost):
+        mine.renew()
+
+
+def test_a_record_that_cannot_be_read_is_left_alone(contender: Any, folder: Path) -> None:
+    mine, other = contender(), contender()
+    mine.acquire()
+    damage_garbage(folder)
+    mine.close()
+    before = sorted(folder.iterdir())
+    with pytest.raises(RecordUnreadable, match="is no record of a lease: correct it by hand"):
+        other.acquire()
+    assert sorted(folder.iterdir()) == before
+
+
+def test_the_lock_of_a_living_holder_keeps_all_others_out(contender: Any, folder: Path) -> None:
+    """One that did not renew for long, and is nevertheless there."""
+    mine, other = contender(), contender()
+    mine.acquire()
+    other.try_acquire()
+    BootClock().wait(threading.Event(), 3.2)
+    held = other.try_acquire()
+    assert isinstance(held, Held)
+    mine.close()
+    assert isinstance(other.try_acquire(), Grant)
+
+
+def test_a_file_system_without_locks_is_refused(contender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(fd: int, what: int) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(module.fcntl, "flock", without)
+    with pytest.raises(ConfigError, match="this file system has no locks: No locks available"):
+        contender().try_acquire()
+    assert fcntl.flock is without
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("file://host/x", "is no folder of this machine: file:///path/to/leases"),
+        ("file:///", "is no folder of this machine"),
+        ("file:///x?y=1", "is no folder of this machine"),
+    ],
+)
+def test_urls_that_cannot_be_used_are_refused(url: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        FileStore(configure(name="n", url=url))
+
+
+def test_places_that_cannot_be_written_are_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = FileStore(configure(name="n", url=f"file://{tmp_path}/file"))
+    with pytest.raises(ConfigError, match="is no folder: name another"):
+        store.swap("n", None, taken(None, holder="me", duration=1.0))
+    store.close()
+    if os.geteuid():
+        (tmp_path / "closed").mkdir(mode=0o555)
+        store = FileStore(configure(name="n", url=f"file://{tmp_path}/closed"))
+        with pytest.raises(ConfigError, match="cannot be written to"):
+            store.swap("n", None, taken(None, holder="me", duration=1.0))
+        store.close()

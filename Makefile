@@ -11,7 +11,9 @@ SEEDS ?= 2000
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-run: jars       ## the failover drill: two redundant submissions, one is killed (ARGS=--pause freezes it instead)
+run: export SPARK_LEASE_URL := $(or $(URL),$(SPARK_LEASE_URL))
+run: export SPARK_LEASE_LOCKER := $(or $(LOCKER),$(SPARK_LEASE_LOCKER),lease)
+run: jars       ## the failover drill: two submissions, one is killed (ARGS=--pause: frozen; URL=… LOCKER=… its lease)
 	@$(PY) -m jobs.drill $(ARGS)
 
 test: setup     ## all tests; those that need Java are left out where there is none (ARGS=… for pytest)

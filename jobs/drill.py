@@ -4,7 +4,8 @@
     python -m jobs.drill --everything   so does all of it, keeper included: the lease runs out
     python -m jobs.drill --pause        all of it is frozen past its lease and thawed: it must not write again
 
-Everything is real: two spark-submits, one lease in SQLite, one Delta table. Who wrote what is read back from the
+Everything is real: two spark-submits, one lease in SQLite, or where SPARK_LEASE_URL says (and SPARK_LEASE_LOCKER, see
+`make run URL=… LOCKER=…`), one Delta table. Who wrote what is read back from the
 table's own history. Exit code 0 only if every day was written, under one epoch each, and no old epoch wrote after a
 newer one.
 """
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,7 +37,7 @@ PATIENCE = 120.0
 
 _NEWS = (
     ("master", re.compile(r"acquired, epoch (\d+)")),
-    ("standby", re.compile(r"standby, (\S+) is master")),
+    ("standby", re.compile(r"standby, (.+) is master")),
     ("written", re.compile(r"flights: (\S+) written")),
     ("resuming", re.compile(r"flights: resuming at (\S+)")),
     ("lost", re.compile(r"lease lost \((.*?)\)")),
@@ -47,7 +48,7 @@ _NEWS = (
 class Site:
     """One scheduler's submission: its process, and its role as far as it has said."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
         self.name, self.role, self.days, self.log = name, "starting", 0, log
         self.process = subprocess.Popen(
             [*command[:3], "--holder", name, *command[3:]],
@@ -56,6 +57,7 @@ class Site:
             text=True,
             start_new_session=True,
             cwd=ROOT,
+            env=environ,
         )
 
     def tree(self) -> list[Process]:
@@ -83,7 +85,8 @@ class Drill:
 
     def run(self) -> bool:
         try:
-            self.sites = [Site(name, self._command(), self.folder / f"{name}.log") for name in ("site-a", "site-b")]
+            for name in ("site-a", "site-b"):
+                self.sites.append(Site(name, self._command(), self.folder / f"{name}.log", self._environ()))
             for site in self.sites:
                 threading.Thread(target=self._listen, args=(site,), daemon=True).start()
             self._until_all_ended()
@@ -95,11 +98,15 @@ class Drill:
 
     def _command(self) -> list[str]:
         submit = [str(Path(sys.executable).with_name("spark-lease")), "submit", "--lease=flights"]
-        lease = ["--url", f"sqlite:///{self.folder}/lease.db", "--lease-duration", str(self.arguments.lease_duration)]
-        lease += ["--poll-period", "0.1"]
+        lease = ["--lease-duration", str(self.arguments.lease_duration), "--poll-period", "0.1"]
         job = ["jobs/flights_daily.py", "--table", str(self.table), "--input", str(self.folder / "input")]
         spark = ["--master", "local[2]", *spark_options()]
         return [*submit, *lease, "--", *spark, *job, "--days", str(self.arguments.days)]
+
+    def _environ(self) -> dict[str, str]:
+        # Not on the command line, where everybody could read a password.
+        url = os.environ.get("SPARK_LEASE_URL") or f"sqlite:///{self.folder}/lease.db"
+        return os.environ | {"SPARK_LEASE_URL": url, "SPARK_LEASE_CREATE_TABLE": "true"}
 
     def _listen(self, site: Site) -> None:
         assert site.process.stdout is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,30 @@ from jobs.history import Commit, commits, problems, table_of_epochs
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+@pytest.mark.parametrize(
+    ("store", "locker"),
+    [
+        pytest.param("pg_url", "database", marks=pytest.mark.postgres),
+        pytest.param("mariadb", "lease", marks=pytest.mark.mariadb),
+        ("delta", "lease"),
+        ("file", "lease"),
+    ],
+)
+def test_it_runs_on_every_locker(request: pytest.FixtureRequest, tmp_path: Path, store: str, locker: str) -> None:
+    if store in ("delta", "file"):
+        url = f"{store}://{tmp_path}/leases"
+    else:
+        service = request.getfixturevalue(store)
+        url = getattr(service, "url", service)
+    command = [sys.executable, "-m", "jobs.drill", "--days", "6", "--after", "2", "--lease-duration", "6"]
+    environ = os.environ | {"SPARK_LEASE_URL": url, "SPARK_LEASE_LOCKER": locker}
+    command += ["--folder", str(tmp_path / "drill")]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=380, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "check       every day is there" in done.stdout
+    assert float(re.findall(r"take-over +([\d.]+) s", done.stdout)[0]) < 3  # half the lease
 
 
 @pytest.mark.parametrize("kind", ["crash", "everything", "pause"])

@@ -2,6 +2,7 @@
 
 from .doors import hold_lease, leased
 from .errors import ConfigError, LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, SparkLeaseError, StoreError
+from .events import LeaseEvent
 from .guard import current_lease
 from .lease import Lease
 
@@ -9,6 +10,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ConfigError",
     "Lease",
+    "LeaseEvent",
     "LeaseHeldByOther",
     "LeaseLost",
     "Loss",

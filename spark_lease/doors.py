@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from .config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
 from .errors import ConfigError, LeaseLost, SparkLeaseError
+from .events import OnEvent
 from .guard import Guard, held_names
 from .outcome import exit_code_of
 from .spark.conf import submitted_conf
@@ -25,7 +26,7 @@ _R = TypeVar("_R")
 INTERRUPTED = 128 + signal.SIGINT
 
 
-def hold_lease(name: str | None = None, **settings: Any) -> Guard:
+def hold_lease(name: str | None = None, *, on_event: OnEvent | None = None, **settings: Any) -> Guard:
     """`with hold_lease("nightly-flights") as lease:` runs the block as the only master, or not at all.
 
     `settings` are those of `spark_lease.config.Config`; what is not given comes from spark.lease.*, the environment,
@@ -36,12 +37,15 @@ def hold_lease(name: str | None = None, **settings: Any) -> Guard:
     `on_lost = "exit"` (default) the process is then gone within `stop_budget`, by SIGKILL of its JVM and exit code 75
     if need be. With "stop" Spark is stopped and the process lives on. A callable is called with the LeaseLost on a
     thread of its own, and what happens beyond stopping Spark is its affair. SIGTERM and SIGHUP end the block, if it is
-    in the main thread, and raise SystemExit(128 + n) after the release.
+    in the main thread, and raise SystemExit(128 + n) after the release. `on_event` gets each `LeaseEvent` (held, in
+    doubt, certain, lost) on a thread of its own.
     """
-    return Guard(load_config(from_arguments({"name": name, **settings})))
+    return Guard(load_config(from_arguments({"name": name, **settings})), on_event=on_event)
 
 
-def leased(name: str | None = None, **settings: Any) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+def leased(
+    name: str | None = None, *, on_event: OnEvent | None = None, **settings: Any
+) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
     """Decorate a program's main: it runs under the lease `name`, passed as `lease` if it has such an argument.
 
     Settings and waiting are those of `hold_lease`. As a main's end is the program's end, whatever keeps it from
@@ -58,7 +62,7 @@ def leased(name: str | None = None, **settings: Any) -> Callable[[Callable[..., 
         def guarded(*args: Any, **kwargs: Any) -> _R:
             config, own_error = None, None
             try:
-                guard = hold_lease(name, **settings)
+                guard = hold_lease(name, on_event=on_event, **settings)
                 config = guard.config
                 with guard as lease:
                     try:

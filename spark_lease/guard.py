@@ -27,6 +27,7 @@ from typing import Any
 from .clock import BootClock, Clock
 from .config import Config
 from .errors import ConfigError, LeaseLost, Loss
+from .events import Events, OnEvent
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
 from .keeper.kept import Attendance, KeptLease
@@ -73,12 +74,14 @@ class Guard:
         clock: Clock | None = None,
         mark: str = "",
         last_words: Callable[[LeaseLost], str] = lambda lost: "",
+        on_event: OnEvent | None = None,
     ) -> None:
         """`mark` is the one that the JVM was started with, if it was. `last_words` go to standard output if the process
         has to be killed: for a front door that owes an outcome."""
         self.config, self._mark = config, mark
         self._clock = clock or BootClock()
         self._last_words = last_words
+        self._events = Events(on_event)
         self._left = threading.Event()
         self._interrupting = threading.Lock()
         self._signal = 0
@@ -107,6 +110,7 @@ class Guard:
             begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
             _held.append(self.lease)
             self.lease.log_grant()
+            self._events.held(self.lease)
             return self.lease
         except BaseException as error:
             self._left.set()
@@ -130,13 +134,26 @@ class Guard:
                 kept = KeptLease(
                     start(self.config, holder=holder, mark=self._spark.mark), self.config, holder=holder, clock=clock
                 )
-                return kept, Attendance(kept, self._spark, on_lost=self._on_lost, vital_signs=signs)
+                return kept, Attendance(
+                    kept,
+                    self._spark,
+                    on_lost=self._on_lost,
+                    on_look=lambda: self._events.look(kept),
+                    vital_signs=signs,
+                )
             except CannotStart as error:
                 if self.config.keeper == "process":
                     raise ConfigError("keeper", f"no process can be started to keep the lease: {error}") from error
                 log.warning("%s: no process can be started to keep it, threads do: %s", self.config.name, error)
         lease = open_contender(self.config, clock)
-        return lease, Keepalive(lease, self.config, clock=clock, on_lost=self._on_lost, vital_signs=signs)
+        return lease, Keepalive(
+            lease,
+            self.config,
+            clock=clock,
+            on_lost=self._on_lost,
+            on_look=lambda: self._events.look(lease),
+            vital_signs=signs,
+        )
 
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None
@@ -181,6 +198,7 @@ class Guard:
             self.lease.settle()
         self._spark.close()
         self.lease.close()
+        self._events.end()
         return lost
 
     def _while_inside(self, sign: VitalSign) -> tuple[Loss, str] | None:
@@ -194,6 +212,7 @@ class Guard:
             left = self.lease.stop_by() - self._clock.now()
             signal.setitimer(signal.ITIMER_REAL, max(left, 0.0) + self.config.kill_budget / 2)
         self._spark.stop(self._left)
+        self._events.lost(lost)
         if callable(self.config.on_lost):
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self.config.on_lost, args=(lost,), name="on_lost", daemon=True).start()

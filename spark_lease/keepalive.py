@@ -67,13 +67,15 @@ class Keepalive:
         clock: Clock,
         on_lost: Callable[[LeaseLost], None],
         vital_signs: Sequence[VitalSign] = (),
+        on_look: Callable[[], None] = lambda: None,
         watch_period: float = WATCH_PERIOD,
         thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
-        """`watch_period` is longer where somebody else watches as well. `thread` makes one: a simulator has its own."""
+        """`on_look` is called at each look. `watch_period` is longer where somebody else watches as well. `thread`
+        makes one: a simulator has its own."""
         self._lease, self._config, self._clock = lease, config, clock
         self._on_lost, self._vital_signs = on_lost, vital_signs
-        self._watch_period = watch_period
+        self._on_look, self._watch_period = on_look, watch_period
         self._stop = threading.Event()
         self._renewer = thread(target=self._renew, name=f"renew {lease.name}", daemon=True)
         self._watcher = thread(target=self._watch, name=f"watch {lease.name}", daemon=True)
@@ -99,5 +101,6 @@ class Keepalive:
         lost = None
         while lost is None and not self._clock.wait(self._stop, self._watch_period):
             lost = watch_once(self._lease, self._vital_signs)
+            self._on_look()
         if lost is not None:
             self._on_lost(lost)

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 _TRIES = 3
 """How often to look again where a swap was told "no" and yet nobody else is there: a write of mine landed late, or a
 first row of another lease was made at the same moment. It cannot happen often."""
+_OVERDUE = 1.1
+"""Retry periods after which a renewal that was not confirmed is overdue."""
+_LOOK_AGAIN = 0.05
 
 
 class RecordLocker:
@@ -227,6 +230,38 @@ class Lease(ABC):
     def remaining(self) -> float:
         """Seconds that `check()` will go on to answer without another renewal; 0 once lost."""
         return 0.0 if self._lost else max(self._deadline.instant - self._clock.now(), 0.0)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """True while the lease is mine and yet a renewal is overdue: it failed, or its answer does not come.
+
+        `check()` still answers. What can wait for certainty should: `wait_certain`.
+        """
+        return bool(self.remaining()) and not self._is_certain()
+
+    def wait_certain(self, timeout: float = math.inf) -> int:
+        """The epoch, once the lease is mine beyond doubt; returns at once if it is. To be called before new work.
+
+        Raises LeaseLost if it is lost meanwhile, StoreError if it is still in doubt after `timeout` seconds.
+        """
+        end, never = self._clock.now() + timeout, threading.Event()
+        while True:
+            epoch = self.check()
+            if self._is_certain():
+                return epoch
+            left = end - self._clock.now()
+            if left <= 0:
+                raise StoreError(self.name, f"in doubt for longer than {timeout:g} s: a renewal is overdue")
+            self._clock.wait(never, min(left, _LOOK_AGAIN))
+
+    def _is_certain(self) -> bool:
+        """Confirmed no longer ago than it takes from one renewal to the next.
+
+        Seen from the deadline alone, as forked children see it, and so that a store that hangs counts like one that
+        fails.
+        """
+        confirmed = self._deadline.instant - self._config.renew_deadline
+        return self._clock.now() < confirmed + self._config.retry_period * _OVERDUE + _LOOK_AGAIN
 
     def stop_by(self) -> float:
         """The instant (own clock) by which all guarded work must have ended."""

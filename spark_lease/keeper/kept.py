@@ -238,9 +238,11 @@ class Attendance:
         session: Session,
         *,
         on_lost: Callable[[LeaseLost], None],
+        on_look: Callable[[], None] = lambda: None,
         vital_signs: Sequence[VitalSign] = (),
     ) -> None:
         self._lease, self._session, self._on_lost, self._signs = lease, session, on_lost, vital_signs
+        self._on_look = on_look
         self._level = lease.protection
         self._jvm: tuple[int, bool] | None = None
         self._local: bool | None = None
@@ -266,6 +268,7 @@ class Attendance:
             self._on_lost(lost)
             self._lease.own_up(lost)
             return
+        self._on_look()
         with contextlib.suppress(Exception):  # user code may be in the middle of making a session
             self._report()
 

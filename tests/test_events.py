@@ -1,0 +1,81 @@
+"""In doubt, and certain again: by the policy on a virtual clock, and as a guarded block sees it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from typing import Any
+
+import pytest
+
+from spark_lease import LeaseEvent, LeaseLost, StoreError, hold_lease
+from spark_lease.testing import MemoryStore, VirtualClock, lost_request
+from tests.policy import Contender
+from tests.spark.drivers import until
+
+
+@pytest.fixture
+def master(clock: VirtualClock, store: MemoryStore) -> Contender:
+    contender = Contender(clock, store)
+    contender.lease.acquire()
+    return contender
+
+
+def test_a_lease_whose_renewal_is_overdue_is_in_doubt_until_one_succeeds(
+    master: Contender, clock: VirtualClock
+) -> None:
+    lease = master.lease
+    assert lease.wait_certain(0) == lease.epoch
+    clock.advance(5.4)
+    assert not lease.is_in_doubt
+    clock.advance(0.2)  # retry_period is 5 s: nothing came
+    assert lease.is_in_doubt
+    assert lease.check() == lease.epoch
+    master.store.plan(lost_request)
+    with pytest.raises(StoreError):
+        lease.renew()
+    with pytest.raises(StoreError, match="in doubt for longer than 2 s: a renewal is overdue"):
+        lease.wait_certain(2)
+    lease.renew()
+    assert not lease.is_in_doubt
+    assert lease.wait_certain(0) == lease.epoch
+
+
+def test_waiting_for_certainty_ends_with_the_lease(master: Contender, clock: VirtualClock) -> None:
+    clock.advance(6)
+    with pytest.raises(LeaseLost):
+        master.lease.wait_certain()
+    assert not master.lease.is_in_doubt
+
+
+@pytest.mark.parametrize("keeper", ["process", "thread"])
+def test_a_block_is_told_what_happens_to_its_lease(url: str, keeper: str, tmp_path: Any) -> None:
+    told: list[LeaseEvent] = []
+
+    def on_event(event: LeaseEvent) -> None:
+        told.append(event)
+        if event.what == "in doubt":
+            raise ValueError("a callback that fails stops no other")
+
+    database = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+    settings: dict[str, Any] = {"url": url, "lease_duration": 4, "keeper": keeper, "on_lost": "stop"}
+    with pytest.raises(LeaseLost):
+        with hold_lease("n", on_event=on_event, **settings) as lease:
+            until(lambda: told)
+            database.execute("BEGIN EXCLUSIVE")
+            until(lambda: lease.is_in_doubt)
+            waiting = threading.Thread(target=lease.wait_certain)
+            waiting.start()
+            until(lambda: [each.what for each in told] == ["held", "in doubt"])
+            database.execute("ROLLBACK")
+            waiting.join(3)
+            assert not waiting.is_alive()
+            until(lambda: [each.what for each in told] == ["held", "in doubt", "certain"])
+            database.execute("BEGIN EXCLUSIVE")
+            until(lambda: not lease.remaining())
+            until(lambda: told[-1].what == "lost")
+    database.close()
+    assert [each.what for each in told] == ["held", "in doubt", "certain", "in doubt", "lost"]
+    assert {each.epoch for each in told} == {lease.epoch}
+    assert told[-1].detail.startswith("expired: not renewed within 2 s")
+    until(lambda: not [each for each in threading.enumerate() if each.name.startswith("events of")])

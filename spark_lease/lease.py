@@ -99,9 +99,9 @@ class RecordLocker:
                 return True
         return False
 
-    def wait(self, timeout: float) -> None:
-        if not (isinstance(self._store, Notifies) and self._store.await_release(self._name, timeout)):
-            self._clock.wait(self._closed, timeout)
+    def wait(self, timeout: float, poll: float) -> None:
+        if not (isinstance(self._store, Notifies) and self._store.await_release(self._name, timeout, poll)):
+            self._clock.wait(self._closed, min(timeout, poll))
 
     def close(self) -> None:
         self._closed.set()
@@ -379,7 +379,7 @@ class Contender(Lease):
                     log.warning("%s: cannot ask for the lease, %.0f s left to try: %s", self.name, max(left, 0), error)
             if left <= 0:
                 raise problem
-            self._locker.wait(min(pause, self._config.poll_period, left))
+            self._locker.wait(min(pause, left), self._config.poll_period)
 
     def try_acquire(self) -> Grant | Held:
         """Ask once. Raises StoreError if nobody can tell, also when the grant came too late to be of use."""

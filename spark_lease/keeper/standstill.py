@@ -30,8 +30,8 @@ class WhileItMoves:
     def release(self) -> bool:
         return self._locker.release()
 
-    def wait(self, timeout: float) -> None:
-        self._locker.wait(timeout)
+    def wait(self, timeout: float, poll: float) -> None:
+        self._locker.wait(timeout, poll)
 
     def close(self) -> None:
         self._locker.close()

@@ -60,10 +60,11 @@ class LeaseStore(Protocol):
 
 @runtime_checkable
 class Notifies(Protocol):
-    """A `LeaseStore` that can also tell of a release."""
+    """A `LeaseStore` that can wait by itself, because it is told of a release, or lets go of something meanwhile."""
 
-    def await_release(self, name: str, timeout: float) -> bool:
-        """Return when it is worth looking again, at the latest after `timeout` seconds, or once the store is closed.
+    def await_release(self, name: str, timeout: float, poll: float) -> bool:
+        """Return when it is worth looking again, or once the store is closed: at the latest after `timeout` seconds, or
+        after `poll` if it is not told of a release.
 
         False, at once, if nothing can be waited for here. Never raises.
         """
@@ -108,8 +109,9 @@ class Locker(Protocol):
         """Give it back if it is mine; False if it was not. Raises StoreError."""
         ...
 
-    def wait(self, timeout: float) -> None:
-        """Return when it is worth trying again, at the latest after `timeout` seconds."""
+    def wait(self, timeout: float, poll: float) -> None:
+        """Return when it is worth trying again: at the latest after `timeout` seconds, or after `poll` if nobody tells
+        of a release."""
         ...
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,9 @@ _NOT_KEPT = {"26000", "42P05"}
 """PostgreSQL: a prepared statement is unknown, or there already: this session is not ours alone."""
 
 
+_JITTER = 0.02
+_BRIEF = 0.5
+"""A poll period, in seconds, for which a connection is not given up."""
 _UNHEARD = 0.05
 """Seconds after which to look again, for a release just before we began to listen."""
 
@@ -44,7 +48,8 @@ class SqlStore:
         self._cut_off = CutOff(config.attempt_timeout, self._clock)
         self._engine = make_engine(config, opened=self._opened)
         self._backend = backend_of(self._engine)
-        self._alarm = Alarm() if config.notify and self._engine.driver == "psycopg2" else None
+        self._alarm = Alarm()
+        self._is_told = config.notify and self._engine.driver == "psycopg2"
         self._listening_to = ""
         # A broker's row that is locked for life is no place for a record.
         self._broker_row = config.has_broker_row and config.locker == "lease"
@@ -57,7 +62,7 @@ class SqlStore:
 
     def _use_table(self, table: Table) -> None:
         self._table = table
-        self._sql = statements(self._engine, table, broker_row=self._broker_row, notifies=self._alarm is not None)
+        self._sql = statements(self._engine, table, broker_row=self._broker_row, notifies=self._is_told)
         self._prepared = prepared(self._sql) if self._engine.driver == "psycopg2" else {}
 
     def read(self, name: str) -> Observed:
@@ -83,9 +88,16 @@ class SqlStore:
     def names(self) -> Sequence[str]:
         return [name for (name,) in self._rows("names", {})]
 
-    def await_release(self, name: str, timeout: float) -> bool:
-        if self._alarm is None:
-            return False
+    def await_release(self, name: str, timeout: float, poll: float) -> bool:
+        # So that very many who wait do not ask all at once. The earliest may ask in vain, and nobody is late by more.
+        timeout += random.random() * min(_JITTER, timeout)
+        if not self._is_told:
+            if poll > _BRIEF:
+                self._drop_connection()
+            self._alarm.wait(None, min(timeout, poll))
+            return True
+        if self._broker_row:  # it tells nobody
+            timeout = min(timeout, poll)
         try:
             if self._listening_to != name:
                 self._listen(name)
@@ -118,8 +130,7 @@ class SqlStore:
         return f"spark_lease_{hashlib.sha256(f'{self._table.fullname}:{name}'.encode()).hexdigest()[:32]}"
 
     def close(self) -> None:
-        if self._alarm:
-            self._alarm.ring()
+        self._alarm.ring()
         self._cut_off.close()
         self._drop_connection()
 

@@ -115,7 +115,7 @@ class CutOff:
 
 
 class Alarm:
-    """Ends a wait for a socket from another thread, once and for all."""
+    """Ends a wait, for a socket or for nothing, from another thread, once and for all."""
 
     def __init__(self) -> None:
         pipe = os.pipe()
@@ -123,11 +123,12 @@ class Alarm:
         for end in pipe:
             weakref.finalize(self, os.close, end)
 
-    def wait(self, fd: int, timeout: float) -> None:
+    def wait(self, fd: int | None, timeout: float) -> None:
         """Return when `fd` can be read, or the alarm has rung, at the latest after `timeout` seconds."""
         ready = select.poll()  # select(2) knows no descriptor above 1023
         for each in (fd, self._hears):
-            ready.register(each, select.POLLIN)
+            if each is not None:
+                ready.register(each, select.POLLIN)
         ready.poll(timeout * 1000)
 
     def ring(self) -> None:

@@ -17,7 +17,7 @@ class Unguarded:
     def release(self) -> bool:
         return True
 
-    def wait(self, timeout: float) -> None:
+    def wait(self, timeout: float, poll: float) -> None:
         """Never needed: the first try succeeds."""
 
     def close(self) -> None:

@@ -135,8 +135,8 @@ class RecordedLocker:
         self._history.add(self._who, did, epoch=self._epoch, since=since)
         return done
 
-    def wait(self, timeout: float) -> None:
-        self._inner.wait(timeout)
+    def wait(self, timeout: float, poll: float) -> None:
+        self._inner.wait(timeout, poll)
 
     def close(self) -> None:
         self._inner.close()

@@ -353,9 +353,9 @@ def test_a_release_wakes_the_standby(pg_url: str, table: str, notify: bool, monk
     granted: list[float] = []
     asleep, wait = threading.Event(), standby._locker.wait
 
-    def told(timeout: float) -> None:
+    def told(timeout: float, poll: float) -> None:
         asleep.set()
-        wait(timeout)
+        wait(timeout, poll)
 
     monkeypatch.setattr(standby._locker, "wait", told)
 
@@ -378,9 +378,41 @@ def test_a_release_wakes_the_standby(pg_url: str, table: str, notify: bool, monk
 def test_a_listener_that_is_closed_wakes_up(pg_url: str, table: str) -> None:
     store = SqlStore(configure(name="n", url=pg_url, table=table, create_table="true"))
     store.read("n")
-    assert store.await_release("n", 0.0)
-    waiting = threading.Thread(target=lambda: store.await_release("n", 60.0))
+    assert store.await_release("n", 0.0, 0.0)
+    waiting = threading.Thread(target=lambda: store.await_release("n", 60.0, 60.0))
     waiting.start()
     store.close()
     waiting.join(5)
     assert not waiting.is_alive()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("notify", [True, False])
+def test_a_standby_that_sleeps_asks_nothing_and_has_one_connection_or_none(
+    pg_url: str, table: str, notify: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"name": "n", "url": pg_url, "table": table, "create_table": "true", "notify": notify}
+    clock = BootClock()
+    holder = open_contender(configure(**settings), clock)
+    standby = open_contender(configure(**settings, poll_period=1.0), clock)
+    holder.acquire()
+    store: Any = standby._locker._store  # type: ignore[attr-defined]
+    asked: list[str] = []
+    run = store._run
+    monkeypatch.setattr(store, "_run", lambda what, values: (asked.append(what), run(what, values))[1])
+    connected = []
+    waiting = threading.Thread(target=standby.acquire)
+    waiting.start()
+    end = clock.now() + 3.4
+    while clock.now() < end:
+        connected.append(store._connection is not None)
+        clock.wait(threading.Event(), 0.02)
+    # A look, one more for a release before it listened, and then nothing; or one in each poll period.
+    assert len(asked) <= (2 if notify else 4), asked
+    assert connected[-1] == notify
+    assert connected.count(True) < len(connected) / 4 or notify
+    holder.release()
+    waiting.join(10)
+    assert standby.check()
+    for each in (holder, standby):
+        each.close()

@@ -39,6 +39,7 @@ model: setup    ## every order of events in a small model of the lease (a minute
 bench: setup    ## the speeds that the README names, as ratios measured in one run
 	@$(PY) -m tests.benchmarks.renewal
 	@$(PY) -m tests.benchmarks.start
+	@$(PY) -m tests.benchmarks.handover
 	@$(PY) -m tests.benchmarks.keeper
 	@$(PY) -m tests.benchmarks.delta
 

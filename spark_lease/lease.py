@@ -61,13 +61,17 @@ class RecordLocker:
         self._store, self._name, self._clock = store, name, clock
         self._holder, self._duration, self._protection = holder, duration, protection
         self._mine: LeaseRecord | None = None
+        self._freed: LeaseRecord | None = None
         self._asked = False
         self._standing: tuple[LeaseRecord | None, float] = (None, 0.0)
         self._closed = threading.Event()
 
     def try_acquire(self) -> Grant | Held:
+        freed, self._freed = self._freed, None
         for _ in range(_TRIES):
-            seen = self._store.read(self._name)
+            # Told what a release left, there is no need to look; if it is not there any more, the swap says so.
+            seen = Observed(freed, 0.0) if freed else self._store.read(self._name)
+            freed = None
             if is_grant_of(seen.record, self._holder):
                 return self._swap_mine(seen.record)
             held = self._held(seen)
@@ -89,18 +93,24 @@ class RecordLocker:
     def release(self) -> bool:
         if not self._asked:
             return False
+        mine = self._mine  # as it was last confirmed: most often it is still that
         for _ in range(_TRIES):
-            mine = self._store.read(self._name).record
-            if mine is None or not is_grant_of(mine, self._holder):
-                return False
-            if self._store.swap(self._name, mine, released(mine)):
+            if mine and self._store.swap(self._name, mine, released(mine)):
                 if self._lock:
                     self._lock.unlock()
                 return True
+            mine = self._store.read(self._name).record
+            if mine is None or not is_grant_of(mine, self._holder):
+                return False
         return False
 
     def wait(self, timeout: float, poll: float) -> None:
-        if not (isinstance(self._store, Notifies) and self._store.await_release(self._name, timeout, poll)):
+        waited: LeaseRecord | bool = False
+        if isinstance(self._store, Notifies):
+            waited = self._store.await_release(self._name, timeout, poll)
+        if isinstance(waited, LeaseRecord):
+            self._freed = waited
+        elif not waited:
             self._clock.wait(self._closed, min(timeout, poll))
 
     def close(self) -> None:

@@ -62,11 +62,12 @@ class LeaseStore(Protocol):
 class Notifies(Protocol):
     """A `LeaseStore` that can wait by itself, because it is told of a release, or lets go of something meanwhile."""
 
-    def await_release(self, name: str, timeout: float, poll: float) -> bool:
+    def await_release(self, name: str, timeout: float, poll: float) -> LeaseRecord | bool:
         """Return when it is worth looking again, or once the store is closed: at the latest after `timeout` seconds, or
         after `poll` if it is not told of a release.
 
-        False, at once, if nothing can be waited for here. Never raises.
+        The record that a release left behind, if that is what ended the wait; else True. False, at once, if nothing can
+        be waited for here. Never raises.
         """
         ...
 

@@ -88,7 +88,7 @@ class SqlStore:
     def names(self) -> Sequence[str]:
         return [name for (name,) in self._rows("names", {})]
 
-    def await_release(self, name: str, timeout: float, poll: float) -> bool:
+    def await_release(self, name: str, timeout: float, poll: float) -> LeaseRecord | bool:
         # So that very many who wait do not ask all at once. The earliest may ask in vain, and nobody is late by more.
         timeout += random.random() * min(_JITTER, timeout)
         if not self._is_told:
@@ -107,12 +107,13 @@ class SqlStore:
             if not driver.notifies:
                 self._alarm.wait(driver.fileno(), timeout)
                 driver.poll()
+            told = [each.payload for each in driver.notifies]
             driver.notifies.clear()
         except (SQLAlchemyError, self._driver_error, OSError, ValueError, AttributeError) as error:
             log.debug("%s: cannot listen: %s", self.where, error)  # closed by another thread, or the server is gone
             self._drop_connection()
             return False
-        return True
+        return LeaseRecord(None, int(told[-1]), 0.0, 0) if told and told[-1].isdigit() else True
 
     def _listen(self, name: str) -> None:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, Table, bindparam, func, insert, literal_column, null, select, true, update
+from sqlalchemy import Engine, Table, Text, bindparam, cast, func, insert, literal_column, null, select, true, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from .sql_backends import backend_of
@@ -66,8 +66,10 @@ def statements(engine: Engine, table: Table, *, broker_row: bool, notifies: bool
         reads["names"] = select(literal_column("'activemq'")).select_from(table).where(row)
     if notifies:  # in the transaction of the release: who is woken finds it
         release = writes["release"].cte("freed")
-        told = func.pg_notify(bindparam("channel"), literal_column("''"))
-        writes["release"] = select(release.c.time, release.c.epoch, told)
+        told = func.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))
+        # A release that a crash of the server undoes is a lease that runs out: nobody has to wait for the disk.
+        at_once: ColumnElement[str] = literal_column("set_config('synchronous_commit', 'off', true)")
+        writes["release"] = select(release.c.time, release.c.epoch, told, at_once)
     return {what: str(each.compile(dialect=engine.dialect)) for what, each in (reads | writes).items()}
 
 
@@ -83,7 +85,7 @@ def prepared(sql: Mapping[str, str]) -> dict[str, Prepared]:
     Named after what they are, so that a session which a pooler had given to somebody else cannot run another's.
     """
     found = {}
-    for what in ("read", "renew", "take"):
+    for what in ("read", "renew", "take", "release"):
         names, text = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql[what]))), sql[what]
         for number, each in enumerate(names, start=1):
             text = text.replace(f"%({each})s", f"${number}")

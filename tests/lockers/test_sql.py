@@ -19,6 +19,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.lease import open_contender
+from spark_lease.lockers.base import Held
 from spark_lease.lockers.sql import SqlStore
 from spark_lease.record import taken
 from spark_lease.testing import LeaseStoreContract
@@ -117,7 +118,8 @@ def test_two_processes_that_make_the_table_at_once_both_succeed(config: Config) 
     script = textwrap.dedent(f"""
         import sys
         from spark_lease.config import configure
-        from spark_lease.lockers.sql import SqlStore
+        from spark_lease.lockers.base import Held
+from spark_lease.lockers.sql import SqlStore
         store = SqlStore(configure(name="n", url={config.url!r}, table={config.table!r}, create_table="true"))
         print("ready", flush=True)
         sys.stdin.readline()
@@ -415,4 +417,25 @@ def test_a_standby_that_sleeps_asks_nothing_and_has_one_connection_or_none(
     waiting.join(10)
     assert standby.check()
     for each in (holder, standby):
+        each.close()
+
+
+@pytest.mark.postgres
+def test_who_is_woken_knows_what_the_release_left_and_takes_that_or_nothing(pg_url: str, table: str) -> None:
+    settings = {"name": "n", "url": pg_url, "table": table, "create_table": "true"}
+    contenders = [open_contender(configure(**settings), BootClock()) for _ in range(3)]
+    holder, slow, fast = contenders
+    holder.acquire()
+    store = slow._locker._store  # type: ignore[attr-defined]
+    slow.try_acquire()
+    store.await_release("n", 0.0, 0.0)  # begins to listen
+    holder.release()
+    left = store.await_release("n", 10.0, 10.0)
+    seen = store.read("n").record
+    assert left == dataclasses.replace(seen, duration=0.0, protection="")
+    fast.acquire()
+    slow._locker._freed = left  # type: ignore[attr-defined]  # as if it had been told just now
+    assert isinstance(slow.try_acquire(), Held)
+    assert fast.check()
+    for each in contenders:
         each.close()

@@ -118,8 +118,7 @@ def test_two_processes_that_make_the_table_at_once_both_succeed(config: Config) 
     script = textwrap.dedent(f"""
         import sys
         from spark_lease.config import configure
-        from spark_lease.lockers.base import Held
-from spark_lease.lockers.sql import SqlStore
+        from spark_lease.lockers.sql import SqlStore
         store = SqlStore(configure(name="n", url={config.url!r}, table={config.table!r}, create_table="true"))
         print("ready", flush=True)
         sys.stdin.readline()

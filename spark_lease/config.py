@@ -7,6 +7,7 @@ One declaration per setting gives the argument, the command line flag (`--lease-
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -101,6 +102,18 @@ def identifier(key: str, value: object) -> str:
     return str(value)
 
 
+def texts(key: str, value: object) -> dict[str, str]:
+    """Texts by name: a table of the TOML file, or JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not (isinstance(value, dict) and all(isinstance(each, str) for each in value.values())):
+        raise ConfigError(key, 'is not a table of texts, or JSON like {"read": "SELECT …"}')
+    return dict(value)
+
+
 def default_url() -> str:
     """A SQLite file of this user on this machine: it excludes nobody else."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -122,6 +135,8 @@ class Config:
     password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
     create_table: str = setting(true_false_auto, "auto", "make the table on first use; auto: on SQLite and Delta")
+    column_types: dict[str, str] = setting(texts, dict, "SQL types in place of ours, by column, for a table made here")
+    statements: dict[str, str] = setting(texts, dict, "SQL in place of ours, by what it does; see the README")
     locker: str = setting(
         one_of("lease", "database"), "lease", "lease: a row; database: that, and a session that locks a row for life"
     )

@@ -24,7 +24,7 @@ from ..record import MAX_NAME, LeaseRecord, Observed
 from . import sql_schema
 from .sql_backends import backend_of, code_of, says
 from .sql_engine import Alarm, CutOff, descriptor_of, make_engine
-from .sql_statements import prepared, statements
+from .sql_statements import overridden, prepared, statements
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class SqlStore:
         # A broker's row that is locked for life is no place for a record.
         self._broker_row = config.has_broker_row and config.locker == "lease"
         name = sql_schema.spelled(self._engine, config.record_table, broker_row=self._broker_row)
-        self._use_table(sql_schema.lease_table(name))
+        self._use_table(sql_schema.lease_table(name, config.column_types))
         self._connection: Any = None
         self._cursor: Any = None
         self._fd: int | None = None
@@ -62,7 +62,8 @@ class SqlStore:
 
     def _use_table(self, table: Table) -> None:
         self._table = table
-        self._sql = statements(self._engine, table, broker_row=self._broker_row, notifies=self._is_told)
+        ours = statements(self._engine, table, broker_row=self._broker_row, notifies=self._is_told)
+        self._sql = overridden(ours, self._config.statements, self._engine)
         self._prepared = prepared(self._sql) if self._engine.driver == "psycopg2" else {}
 
     def read(self, name: str) -> Observed:
@@ -160,7 +161,7 @@ class SqlStore:
         if self._config.locker == "lease":
             return [self._table]
         name = sql_schema.spelled(self._engine, self._config.table, broker_row=self._config.has_broker_row)
-        return [self._table, sql_schema.lease_table(name)]
+        return [self._table, sql_schema.lease_table(name, self._config.column_types)]
 
     @property
     def _driver_error(self) -> type[Exception]:
@@ -181,6 +182,8 @@ class SqlStore:
             self._drop_connection()
             if code_of(error) in _NOT_KEPT:
                 self._prepared = {}  # a pooler hands every statement to another session
+            if what in self._config.statements and says(error, self._backend.shape + self._backend.syntax):
+                raise ConfigError(f"statements: {what}", str(self._store_error(error))) from error
             if not says(error, self._backend.shape):
                 raise self._store_error(error) from error
             if self._table_seen:

@@ -101,6 +101,8 @@ class Backend:
     """Equal in every byte, and NULL to NULL."""
     shape: tuple[str, ...] = ()
     """Codes, or words, of "no such table or column"."""
+    syntax: tuple[str, ...] = ()
+    """Those of a statement that is none."""
     locked: tuple[str, ...] = ()
     """Those of "another transaction has locked it"."""
     duplicate: tuple[str, ...] = ()
@@ -136,6 +138,7 @@ _MYSQL = Backend(
     returning=False,
     equal=_is_to_the_byte,
     shape=("1146", "1054", "1049"),
+    syntax=("1064", "1305"),
     locked=("1205", "1969", "3572"),
     duplicate=("1062",),
 )
@@ -149,6 +152,7 @@ BACKENDS: Mapping[str, Backend] = {
         connect=_libpq,
         session=_postgres_session,
         shape=("42P01", "42703", "3F000"),
+        syntax=("42601", "42883", "42P18"),
         locked=("55P03",),
         duplicate=("23505",),
     ),
@@ -163,6 +167,7 @@ BACKENDS: Mapping[str, Backend] = {
         connect=_sqlite,
         paramstyle="named",
         shape=("no such table", "no such column", "has no column named"),
+        syntax=("syntax error", "no such function"),
         duplicate=("UNIQUE constraint failed",),
     ),
 }

@@ -6,13 +6,16 @@ Ours are added to a table that a broker made, never the other way round, and no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, UniqueConstraint, inspect, text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.types import UserDefinedType
 
 from ..config import Config
 from ..errors import ConfigError
@@ -29,19 +32,44 @@ _TEXT = String(MAX_NAME).with_variant(
 )
 
 
-def lease_table(dotted: str) -> Table:
-    """`time` and `duration` are milliseconds: the expiry since 1970 by the database's clock, the holder's lease."""
+class _Spelled(UserDefinedType[Any]):
+    """A type that the configuration names."""
+
+    cache_ok = True
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def get_col_spec(self, **_: Any) -> str:
+        return self.words
+
+
+def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) -> Table:
+    """`time` and `duration` are milliseconds: the expiry since 1970 by the database's clock, the holder's lease.
+
+    `types` are those of the configuration, by column. Raises ConfigError for what cannot be one.
+    """
+    for column, words in types.items():
+        if column not in (*ACTIVEMQ_COLUMNS, *OUR_COLUMNS):
+            known = ", ".join((*ACTIVEMQ_COLUMNS, *OUR_COLUMNS))
+            raise ConfigError("column_types", f"there is no column {column}: {known}")
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_ ]*(\([0-9, ]+\))?[A-Za-z0-9_ ]*", words):
+            raise ConfigError("column_types", f"{words!r} is no type for {column}, like NUMERIC(20)")
+
+    def of(column: str, ours: Any) -> Any:
+        return _Spelled(types[column]) if column in types else ours
+
     schema, _, name = dotted.rpartition(".")
     return Table(
         name,
         MetaData(),
-        Column("id", BigInteger, primary_key=True, autoincrement=False),
-        Column("time", BigInteger),
-        Column("broker_name", _TEXT),
-        Column("name", _TEXT),
-        Column("epoch", BigInteger, nullable=False, server_default=text("0")),
-        Column("duration", BigInteger),
-        Column("protection", String(16)),
+        Column("id", of("id", BigInteger), primary_key=True, autoincrement=False),
+        Column("time", of("time", BigInteger)),
+        Column("broker_name", of("broker_name", _TEXT)),
+        Column("name", of("name", _TEXT)),
+        Column("epoch", of("epoch", BigInteger), nullable=False, server_default=text("0")),
+        Column("duration", of("duration", BigInteger)),
+        Column("protection", of("protection", String(16))),
         UniqueConstraint("name", name=f"{name}_name"),
         schema=schema or None,
     )
@@ -60,7 +88,7 @@ def as_there(engine: Engine, table: Table) -> Table:
     twins = [each for each in names if each.lower() == table.name.lower()]
     if len(twins) != 1 or twins[0] == table.name:
         return table
-    return lease_table(f"{table.schema}.{twins[0]}" if table.schema else twins[0])
+    return table.to_metadata(MetaData(), name=twins[0])
 
 
 def creation(engine: Engine, table: Table) -> Sequence[str]:

@@ -38,7 +38,7 @@ class SessionLock:
         self._engine = make_engine(config, opened=self._arm)
         self._backend = backend_of(self._engine)
         name = sql_schema.spelled(self._engine, config.table, broker_row=config.has_broker_row)
-        self._table = sql_schema.lease_table(name)
+        self._table = sql_schema.lease_table(name, config.column_types)
         self._session: Connection | None = None
 
     def try_lock(self) -> bool:

@@ -8,9 +8,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, Table, Text, bindparam, cast, func, insert, literal_column, null, select, true, update
+from sqlalchemy import (
+    Engine,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    insert,
+    literal_column,
+    null,
+    select,
+    text,
+    true,
+    update,
+)
 from sqlalchemy.sql.elements import ColumnElement
 
+from ..errors import ConfigError
 from .sql_backends import backend_of
 
 BROKER_ID = 1
@@ -71,6 +86,32 @@ def statements(engine: Engine, table: Table, *, broker_row: bool, notifies: bool
         at_once: ColumnElement[str] = literal_column("set_config('synchronous_commit', 'off', true)")
         writes["release"] = select(release.c.time, release.c.epoch, told, at_once)
     return {what: str(each.compile(dialect=engine.dialect)) for what, each in (reads | writes).items()}
+
+
+def overridden(ours: Mapping[str, str], theirs: Mapping[str, str], engine: Engine) -> dict[str, str]:
+    """`ours` with `theirs` in their places. Raises ConfigError for one that cannot do the work of the one it replaces.
+
+    They name their values as `:name`. The comparison with what stands there is in them, so all of ours have to be used.
+    """
+    found = dict(ours)
+    for what, words in theirs.items():
+        if what not in ours:
+            raise ConfigError("statements", f"there is none called {what!r}: {', '.join(sorted(ours))}")
+        clause = text(words)
+        wanted, given = set(_PLACE.findall(ours[what])), set(clause.compile().params)
+        if wanted != given:
+            lacks, knows_not = sorted(wanted - given), sorted(given - wanted)
+            problem = [f"lacks :{', :'.join(lacks)}"] if lacks else []
+            problem += [f"has :{', :'.join(knows_not)}, which there is not"] if knows_not else []
+            raise ConfigError(f"statements: {what}", f"{' and '.join(problem)}. Ours: {ours[what]}")
+        if "RETURNING" in ours[what] and "RETURNING" not in words.upper():
+            raise ConfigError(f"statements: {what}", "has to return time and epoch (RETURNING time, epoch)")
+        found[what] = str(clause.compile(dialect=engine.dialect))
+    return found
+
+
+_PLACE = re.compile(r"(?:%\(|(?<!:):)(\w+)")
+"""A value in a compiled statement: %(name)s or :name."""
 
 
 @dataclass(frozen=True, slots=True)

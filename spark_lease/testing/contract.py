@@ -8,6 +8,7 @@ class TestMyStore(LeaseStoreContract):
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -295,7 +296,7 @@ def _short(config: Config, **changes: Any) -> Config:
 def _as_environment(config: Config) -> dict[str, str]:
     values = {each.name: getattr(config, each.name) for each in fields(Config)}
     return {
-        f"SPARK_LEASE_{key.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
+        f"SPARK_LEASE_{key.upper()}": json.dumps(value) if isinstance(value, (bool, dict)) else str(value)
         for key, value in values.items()
     }
 

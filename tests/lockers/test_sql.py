@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 import textwrap
@@ -21,7 +22,7 @@ from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.lease import open_contender
 from spark_lease.lockers.base import Held
 from spark_lease.lockers.sql import SqlStore
-from spark_lease.record import taken
+from spark_lease.record import renewed, taken
 from spark_lease.testing import LeaseStoreContract
 
 BACKENDS = [
@@ -438,3 +439,40 @@ def test_who_is_woken_knows_what_the_release_left_and_takes_that_or_nothing(pg_u
     assert fast.check()
     for each in contenders:
         each.close()
+
+
+def test_types_and_statements_can_be_replaced(open_store: Any, config: Config, execute: Any) -> None:
+    first = open_store()
+    ours = first._sql
+    first._cut_off.close()
+    named = {what: re.sub(r"%\((\w+)\)s", r":\1", words) for what, words in ours.items()}
+    renew = named["renew"].replace("UPDATE ", "UPDATE /* mine */ ")
+    store = open_store(column_types={"broker_name": "VARCHAR(300)"}, statements={"renew": renew})
+    assert "/* mine */" in store._sql["renew"]
+    record = store.swap("n", None, taken(None, holder="me", duration=30.0))
+    again = store.swap("n", record, renewed(record, duration=20.0))
+    assert again == store.read("n").record
+    assert "VARCHAR(300)" in store.init_statements()["a new table"][0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"statements": {"obtain": "SELECT 1"}}, "there is none called 'obtain': insert, names, now, read"),
+        ({"statements": {"renew": "UPDATE t SET time = 1 WHERE name = :name"}}, "renew: lacks :duration, :epoch"),
+        ({"statements": {"read": "SELECT 1 WHERE :name = :who"}}, "read: has :who, which there is not. Ours: SELECT"),
+        ({"statements": "renew"}, "is not a table of texts"),
+        ({"column_types": {"when": "DATE"}}, "there is no column when: id, time, broker_name"),
+        ({"column_types": {"time": "BIGINT); DROP TABLE x"}}, "is no type for time"),
+    ],
+)
+def test_what_does_not_fit_is_refused_at_start(settings: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        SqlStore(configure(name="n", url="postgresql://x@127.0.0.1:1/x", **settings))
+
+
+def test_a_statement_that_is_none_is_said_as_the_settings_fault(open_store: Any) -> None:
+    store = open_store(statements={"names": "SELEKT name FROM nowhere"})
+    store.read("n")
+    with pytest.raises(ConfigError, match="statements: names"):
+        store.names()

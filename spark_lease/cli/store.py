@@ -29,12 +29,12 @@ def status(arguments: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
     elif rows:
         keys = ("lease", "state", *_HELD)
-        _table([[key.upper().replace("_", " ") for key in keys], *([str(row[key]) for key in keys] for row in rows)])
+        _table([[key.upper().replace("_", " ") for key in keys], *([_cell(row[key]) for key in keys] for row in rows)])
     else:
         print(f"no lease was ever taken in {redacted(config.url)}")
     for row in rows:
-        if "problem" in row:
-            print(f"spark-lease: {row['problem']}", file=sys.stderr)
+        if words := row.get("problem", row.get("note")):
+            print(f"spark-lease: {words}", file=sys.stderr)
     return int(any("problem" in row for row in rows))
 
 
@@ -48,7 +48,11 @@ def _look(store: LeaseStore, name: str) -> dict[str, object]:
         return row | {"problem": f"{name}: there is no such lease"}
     left = expires_in(seen, still_for=0.0)
     state = "free" if seen.record.holder is None else "held" if left > 0 else "expired"
-    held = {"holder": seen.record.holder or "", "expires_in": round(left, 1) if state == "held" else ""}
+    if state == "held" and seen.expires_in is None:
+        problem = f"{store.where} has no clock: {name} may have run out, if nothing has changed for {left:g} s"
+        held: dict[str, object] = {"holder": seen.record.holder, "expires_in": None, "note": problem}
+    else:
+        held = {"holder": seen.record.holder or "", "expires_in": round(left, 1) if state == "held" else ""}
     held["protection"] = seen.record.protection if state == "held" else ""
     return row | {"state": state, "epoch": seen.record.epoch} | held
 
@@ -79,6 +83,10 @@ def config(arguments: argparse.Namespace) -> int:
     else:
         _table([["SETTING", "VALUE", "FROM"], *([key, values[key], settings.origins[key]] for key in SETTINGS)])
     return 0
+
+
+def _cell(value: object) -> str:
+    return "?" if value is None else str(value)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from .errors import ConfigError, LeaseLost
 from .processes import MARK
@@ -130,7 +131,9 @@ class Config:
 
     name: str = setting(text, "", "name of the lease; the same name excludes, another one does not")
     url: str = setting(
-        text, default_url, "lock store: postgresql:// or mysql://user@host/db, sqlite:///path, delta:///folder"
+        text,
+        default_url,
+        "lock store: postgresql:// or mysql://user@host/db, sqlite:////file, delta:///folder, file:///folder",
     )
     password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
@@ -362,7 +365,12 @@ def has_password(url: str) -> bool:
 def redacted(url: str) -> str:
     """`url` with nothing in it that could be a password: neither between : and @ nor as a parameter."""
     url = re.sub(r"^((?>(?:[\w+.-]+://)?)[^:@]*:)(?!@).+@", r"\1***@", url)
-    return re.sub(r"([?&][^=&]*(?:password|passfile|secret|token)[^=&]*=)[^&]+", r"\1***", url, flags=re.I)
+    return re.sub(r"([^=&?;#\s]+)=([^&;\s]*)", _hide, url)
+
+
+def _hide(parameter: re.Match[str]) -> str:
+    secret = re.search(r"passw|passfile|secret|token", unquote(parameter[1]), re.I) and parameter[2]
+    return f"{parameter[1]}=***" if secret else parameter[0]
 
 
 def shown(config: Config) -> Sequence[tuple[str, str]]:

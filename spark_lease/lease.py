@@ -22,7 +22,7 @@ from typing import Protocol
 
 from .clock import Clock
 from .config import Config
-from .errors import LeaseHeldByOther, LeaseLost, LockGone, Loss, RecordUnreadable, StoreError
+from .errors import ConfigError, LeaseHeldByOther, LeaseLost, LockGone, Loss, RecordUnreadable, StoreError
 from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies
 from .lockers.registry import open_lock, open_store
 from .lockers.unguarded import Unguarded
@@ -72,13 +72,13 @@ class RecordLocker:
             # Told what a release left, there is no need to look; if it is not there any more, the swap says so.
             seen = Observed(freed, 0.0) if freed else self._store.read(self._name)
             freed = None
-            if is_grant_of(seen.record, self._holder):
-                return self._swap_mine(seen.record)
-            held = self._held(seen)
-            if held.expires_in > 0:
+            mine, held = is_grant_of(seen.record, self._holder), self._held(seen)
+            if held.expires_in > 0 and not mine:
                 break
             if self._lock and not self._lock.try_lock():
                 return Held(held.holder or "whoever has its lock", self._duration)
+            if mine:
+                return self._swap_mine(seen.record)
             self._asked = True
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
@@ -337,7 +337,7 @@ class Lease(ABC):
         try:
             if self.release():
                 log.info("%s: released, epoch %d", self.name, self._epoch)
-        except StoreError as error:
+        except (StoreError, ConfigError) as error:
             log.warning("%s: not released, it runs out: %s", self.name, error)
 
 
@@ -414,6 +414,8 @@ class Contender(Lease):
         except (LockGone, RecordUnreadable) as error:
             self.lose(error.loss, str(error))
             raise self.lost_error() from error
+        except ConfigError as error:  # the settings were right when it was granted: it is the store that has changed
+            raise StoreError(self.name, str(error)) from error
         if isinstance(answer, Held):
             self.lose(Loss.TAKEN, f"held by {answer.holder}" if answer.holder else "nobody holds it, or it is gone")
         # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.

@@ -43,9 +43,10 @@ class Bounded:
         answer: T = value
         return answer
 
-    def close(self) -> None:
-        """Make no more calls. Waits for none."""
+    def close(self, last: Callable[[], Any] = lambda: None) -> None:
+        """Make no more calls but `last`, after one that is late. Waits for none."""
         if self._thread is not None:
+            self._calls.put((last, queue.SimpleQueue()))
             self._calls.put(None)
             self._thread = None
 
@@ -62,5 +63,7 @@ class Bounded:
             what, answers = call
             try:
                 answers.put((what(), None))
+            except OSError as error:  # a file system that fails is a store that does not answer
+                answers.put((None, StoreError(self._where, f"{error.filename or self._where}: {error.strerror}")))
             except BaseException as error:  # whatever it is: it belongs to the caller
                 answers.put((None, error))

@@ -15,6 +15,7 @@ import json
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -29,7 +30,7 @@ from ..config import Config, redacted
 from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..record import MAX_NAME, LeaseRecord, Observed
 from .bounded import Bounded
-from .folders import folder_of, folders_in, named, refusal
+from .folders import folder_of, folders_in, make, named, refusal
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,18 @@ class DeltaStore:
 
     def close(self) -> None:
         self._bounded.close()
+
+    def init(self) -> Sequence[str]:
+        """Make the folder, and the table of `name` if there is one; what was made. Raises ConfigError, StoreError."""
+        return self._bounded.call(self._init)
+
+    def _init(self) -> list[str]:
+        made = [] if self._root.is_dir() else [f"made {self._root}"]
+        self._root.mkdir(parents=True, exist_ok=True)
+        if self._config.name and not self._has_log(self._config.name):
+            self._create(self._config.name)
+            made.append(f"made {self._path(self._config.name)}")
+        return made
 
     def _names(self) -> list[str]:
         return [each for each in folders_in(self._root) if self._has_log(each)]
@@ -149,8 +162,6 @@ class DeltaStore:
 
     def _create(self, name: str) -> tuple[LeaseRecord | None, DeltaTable | None]:
         """Make the table, with a row that is nobody's; None if another was faster."""
-        if self._config.create_table == "false":
-            raise ConfigError("table", f"there is none for {name} in {self.where}: set create_table = true")
         row = dict.fromkeys(_COLUMNS) | {"lease": name, "epoch": 0, "duration_ms": 0}
         schema = Schema([Field(column, kind, nullable=True) for column, kind in _COLUMNS.items()])
         cells = [
@@ -158,7 +169,7 @@ class DeltaStore:
         ]
         path = self._path(name)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make(self._root, path, replace(self._config, name=name))
             write_deltalake(
                 path,
                 Table.from_arrays(
@@ -172,6 +183,8 @@ class DeltaStore:
             )
         except CommitFailedError:
             return None, None
+        except ConfigError:
+            raise
         except Exception as error:
             if self._has_log(name):  # made by another between our look and our attempt
                 return None, None

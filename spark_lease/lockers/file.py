@@ -13,10 +13,12 @@ waits, as with every store without a clock, until the record stood still for the
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from ..config import Config, redacted
 from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..record import LeaseRecord, Observed
 from .bounded import Bounded
-from .folders import folder_of, folders_in, named, refusal
+from .folders import folder_of, folders_in, make, named, refusal
 
 _KEPT = 3
 """How many of the last files stay: a reader may be about to open the one before the last."""
@@ -37,7 +39,7 @@ class FileStore:
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
-        self._root = folder_of(config.url, "file")
+        self._config, self._root = config, folder_of(config.url, "file")
         self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
         self._seen: set[str] = set()
 
@@ -53,6 +55,22 @@ class FileStore:
     def close(self) -> None:
         self._bounded.close()
 
+    def init(self) -> Sequence[str]:
+        """Make the folder, and that of `name` if there is one; what was made. Raises ConfigError, StoreError."""
+        return self._bounded.call(self._init)
+
+    def _init(self) -> list[str]:
+        made = [] if self._root.is_dir() else [f"made {self._root}"]
+        folder = named(self._root, self._config.name) if self._config.name else self._root
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            if not folder.is_dir():
+                folder.mkdir()
+                made.append(f"made {folder}")
+        except OSError as error:
+            raise refusal(self.where, folder, error) from error
+        return made
+
     def _path(self, name: str) -> Path:
         return named(self._root, name)
 
@@ -65,7 +83,7 @@ class FileStore:
                     raise RecordUnreadable(self.where, f"the record in {folder} is gone")
                 return None
             with contextlib.suppress(FileNotFoundError):  # it was the last when we looked: look again
-                text = (folder / last).read_text()
+                text = (folder / last).read_bytes()
                 self._seen.add(name)
                 return self._record(folder / last, text)
         raise StoreError(self.where, f"{folder} changes faster than it can be read")
@@ -88,9 +106,12 @@ class FileStore:
         written = LeaseRecord(new.holder, epoch, new.duration, stamp, new.protection)
         folder = self._path(name)
         try:
+            make(self._root, folder, replace(self._config, name=name))
             if not self._put(folder, stamp, self._text(name, written)):
                 return None
         except OSError as error:
+            if error.errno in (errno.EPERM, errno.EOPNOTSUPP) and error.filename2:
+                raise ConfigError("url", f"{folder}: this file system has no hard links: name another") from error
             raise refusal(self.where, folder, error) from error
         self._seen.add(name)
         # Paused before the put while others went far ahead and their old files were removed, a number that nobody
@@ -102,7 +123,6 @@ class FileStore:
 
     @staticmethod
     def _put(folder: Path, stamp: int, text: str) -> bool:
-        folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f".{os.getpid()}-{os.urandom(4).hex()}"
         try:
             with draft.open("x") as file:
@@ -121,9 +141,9 @@ class FileStore:
 
     @staticmethod
     def _tidy(folder: Path, stamp: int) -> None:
-        for each in os.listdir(folder):
-            if _is_record(each) and each <= _file(stamp - _KEPT):
-                with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for each in os.listdir(folder):
+                if _is_record(each) and each <= _file(stamp - _KEPT):
                     os.unlink(folder / each)
 
     def _text(self, name: str, record: LeaseRecord) -> str:
@@ -138,7 +158,7 @@ class FileStore:
         }
         return json.dumps(said, indent=1) + "\n"
 
-    def _record(self, path: Path, text: str) -> LeaseRecord:
+    def _record(self, path: Path, text: bytes) -> LeaseRecord:
         try:
             said = json.loads(text)
             holder, epoch, duration = said["holder"], said["epoch"], said["duration"]
@@ -153,9 +173,11 @@ class FileStore:
 class FileLock:
     """flock(2) on one file, for as long as the holder lives. Implements `Lock`."""
 
-    def __init__(self, where: str, path: Path, *, timeout: float, clock: Clock) -> None:
-        self._where, self._path = where, path
-        self._bounded = Bounded(where, timeout=timeout, clock=clock)
+    def __init__(self, config: Config, root: Path, *, clock: Clock) -> None:
+        """In the folder of lease `config.name` below `root`."""
+        self._config, self._root = config, root
+        self._where, self._path = redacted(config.url), named(root, config.name) / "lock"
+        self._bounded = Bounded(self._where, timeout=config.attempt_timeout, clock=clock)
         self._fd = -1
 
     def try_lock(self) -> bool:
@@ -168,16 +190,14 @@ class FileLock:
         self._bounded.call(self._let_go)
 
     def close(self) -> None:
-        with contextlib.suppress(StoreError):
-            self._bounded.call(self._let_go)
-        self._bounded.close()
+        self._bounded.close(last=self._let_go)
 
     def _try_lock(self) -> bool:
         if self._is_ours():
             return True
         self._let_go()
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make(self._root, self._path.parent, self._config)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise refusal(self._where, self._path, error) from error
@@ -188,7 +208,9 @@ class FileLock:
             return False
         except OSError as error:
             os.close(fd)
-            raise ConfigError("url", f"{self._path}: this file system has no locks: {error.strerror}") from error
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise ConfigError("url", f"{self._path}: this file system has no locks: {error.strerror}") from error
+            raise refusal(self._where, self._path, error) from error
         self._fd = fd
         return self._is_ours()
 
@@ -207,13 +229,15 @@ class FileLock:
     def _let_go(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
+            # Not only closed: a forked child has the same open file, and with it the lock.
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
 
 def lock_of(config: Config, clock: Clock) -> FileLock:
     """The lock beside the records of lease `config.name`."""
-    folder = named(folder_of(config.url, "file"), config.name)
-    return FileLock(redacted(config.url), folder / "lock", timeout=config.attempt_timeout, clock=clock)
+    return FileLock(config, folder_of(config.url, "file"), clock=clock)
 
 
 def _file(stamp: int) -> str:

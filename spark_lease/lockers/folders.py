@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from ..config import redacted
+from ..config import Config, redacted
 from ..errors import ConfigError, SparkLeaseError, StoreError
+
+log = logging.getLogger(__name__)
 
 _LONGEST = 200
 
@@ -15,9 +18,10 @@ _LONGEST = 200
 def folder_of(url: str, scheme: str) -> Path:
     """Raises ConfigError if it is none of this machine."""
     parts = urlsplit(url)
-    if parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
+    path = unquote(parts.path)
+    if parts.netloc or not path.startswith("/") or not path.strip("/") or parts.query or parts.fragment:
         raise ConfigError("url", f"{redacted(url)!r} is no folder of this machine: {scheme}:///path/to/leases")
-    return Path(unquote(parts.path))
+    return Path(path)
 
 
 def named(root: Path, name: str) -> Path:
@@ -28,16 +32,37 @@ def named(root: Path, name: str) -> Path:
     return root / (f"%2E{folder[1:]}" if folder.startswith(".") else folder)
 
 
+def make(root: Path, folder: Path, config: Config) -> None:
+    """Make the folder of a lease, unless `create_table` says no. Raises ConfigError, OSError."""
+    if folder.is_dir():
+        return
+    if config.create_table == "false":
+        if root.is_dir():
+            raise ConfigError("url", f"there is no lease {config.name!r} in {root}: spark-lease init makes it")
+        raise ConfigError("url", f"{root} does not exist: is it mounted? spark-lease init makes it")
+    if not root.is_dir():
+        root.mkdir(parents=True, exist_ok=True)
+        # A share that is not mounted on one of two machines would be two stores, and two masters.
+        log.warning('%s: made. If others share it: is it mounted here? create_table = "false" would refuse', root)
+    folder.mkdir(exist_ok=True)
+
+
 def folders_in(root: Path) -> list[str]:
-    """The names of leases that may have a folder there."""
+    """The names of leases that may have a folder there. Raises OSError."""
+    if root.exists() and not root.is_dir():
+        raise ConfigError("url", f"{root} is no folder: name another")
     return sorted(unquote(each.name) for each in root.iterdir() if each.is_dir()) if root.is_dir() else []
 
 
 def refusal(where: str, path: Path, error: Exception) -> SparkLeaseError:
     """What to raise for an error of the file system at `path`."""
-    there = next(each for each in [path, *path.parents] if each.exists())
-    if not there.is_dir() and there != path:
-        return ConfigError("url", f"{there} is no folder: name another")
-    if not os.access(there, os.W_OK):
-        return ConfigError("url", f"{there} cannot be written to: make it writable, or name another folder")
-    return StoreError(where, f"{path}: {' '.join(str(error).split())}")
+    try:
+        there = next(each for each in [path, *path.parents] if each.exists())
+        if not there.is_dir() and there != path:
+            return ConfigError("url", f"{there} is no folder: name another")
+        if not os.access(there, os.W_OK | os.X_OK if there.is_dir() else os.W_OK):
+            return ConfigError("url", f"{there} cannot be written to: make it writable, or name another folder")
+    except OSError as other:
+        error = other
+    words = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return StoreError(where, f"{path}: {words}")

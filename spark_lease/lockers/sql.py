@@ -24,7 +24,7 @@ from ..record import MAX_NAME, LeaseRecord, Observed
 from . import sql_schema
 from .sql_backends import backend_of, code_of, says
 from .sql_engine import Alarm, CutOff, descriptor_of, make_engine
-from .sql_statements import overridden, prepared, statements
+from .sql_statements import BROKER, overridden, prepared, statements
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,8 @@ class SqlStore:
         self._listening_to = ""
         # A broker's row that is locked for life is no place for a record.
         self._broker_row = config.has_broker_row and config.locker == "lease"
+        if config.has_broker_row and not config.holder.isascii():
+            raise ConfigError("holder", f"{config.holder!r} does not fit a broker's table: use ASCII")
         name = sql_schema.spelled(self._engine, config.record_table, broker_row=self._broker_row)
         self._use_table(sql_schema.lease_table(name, config.column_types))
         self._connection: Any = None
@@ -66,8 +68,12 @@ class SqlStore:
         self._sql = overridden(ours, self._config.statements, self._engine)
         self._prepared = prepared(self._sql) if self._engine.driver == "psycopg2" else {}
 
+    def _row_of(self, name: str) -> str:
+        # A broker's row that sessions lock is one for all names: then the record is one as well.
+        return BROKER if self._config.has_broker_row and not self._broker_row else name
+
     def read(self, name: str) -> Observed:
-        row = self._first_row("read", {"name": name})
+        row = self._first_row("read", {"name": self._row_of(name)})
         return Observed(None, 0.0) if row is None else self._observed(name, *row)
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
@@ -79,7 +85,8 @@ class SqlStore:
             what = "insert"
         else:
             what = "renew" if new.epoch == old.epoch else "take"
-        values = {"name": name, "holder": new.holder, "epoch": new.epoch, "duration": round(new.duration * 1000)}
+        values: dict[str, Any] = {"name": self._row_of(name), "holder": new.holder, "epoch": new.epoch}
+        values["duration"] = round(new.duration * 1000)
         values |= {"protection": new.protection, "channel": self._channel(name)}
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
@@ -101,8 +108,9 @@ class SqlStore:
             timeout = min(timeout, poll)
         try:
             if self._listening_to != name:
+                answered = self._cursor is not None  # a store that fails is not asked again before its time
                 self._listen(name)
-                timeout = min(timeout, _UNHEARD)
+                timeout = min(timeout, _UNHEARD if answered else poll)
             driver: Any = self._connection.driver_connection
             driver.poll()
             if not driver.notifies:
@@ -129,7 +137,7 @@ class SqlStore:
 
     def _channel(self, name: str) -> str:
         """One for each lease, so that nobody is woken for another's; any name fits."""
-        return f"spark_lease_{hashlib.sha256(f'{self._table.fullname}:{name}'.encode()).hexdigest()[:32]}"
+        return f"spark_lease_{hashlib.sha256(f'{self._table.fullname}:{self._row_of(name)}'.encode()).hexdigest()[:32]}"
 
     def close(self) -> None:
         self._alarm.ring()
@@ -151,10 +159,8 @@ class SqlStore:
         ours = (*sql_schema.OUR_COLUMNS, sql_schema.UNIQUE)
         made = [line for each in self._all_tables() for line in sql_schema.creation(self._engine, each)]
         *_, last = self._all_tables()
-        return {
-            "a new table": made,
-            "or, on a table that ActiveMQ made": sql_schema.addition(self._engine, last, ours),
-        }
+        added = [*made[:-1], *sql_schema.addition(self._engine, last, ours)]
+        return {"a new table": made, "or, on a table that ActiveMQ made": added}
 
     def _all_tables(self) -> list[Table]:
         """That of the records, and last that in which rows are locked, or shared with a broker."""
@@ -216,7 +222,10 @@ class SqlStore:
         return [(now + values["duration"], epoch if what == "renew" else max(epoch, now))]
 
     def _connect(self) -> None:
-        self._connection = self._engine.raw_connection()
+        try:
+            self._connection = self._engine.raw_connection()
+        except (TypeError, RuntimeError) as error:  # a parameter, or a way to authenticate, that the driver has not
+            raise ConfigError("url", f"{self.where} cannot be used: {error}") from error
         driver: Any = self._connection.driver_connection
         self._cursor = driver.cursor()
         self._fd = descriptor_of(driver)
@@ -282,4 +291,6 @@ class SqlStore:
                 f"a row of {self._table.fullname} is locked by somebody's transaction; an ActiveMQ broker with the "
                 f"database locker does that for as long as it is master: {said}"
             )
+        if says(error, self._backend.denied):
+            said = f"{said} (which waiting does not heal)"
         return StoreError(self.where, said.replace(str(secret), "***") if secret else said)

@@ -101,6 +101,8 @@ class Backend:
     """Equal in every byte, and NULL to NULL."""
     shape: tuple[str, ...] = ()
     """Codes, or words, of "no such table or column"."""
+    denied: tuple[str, ...] = ()
+    """Those of "you must not": a wrong password, a missing privilege, no such database."""
     syntax: tuple[str, ...] = ()
     """Those of a statement that is none."""
     locked: tuple[str, ...] = ()
@@ -137,7 +139,8 @@ _MYSQL = Backend(
     session=_mysql_session,
     returning=False,
     equal=_is_to_the_byte,
-    shape=("1146", "1054", "1049"),
+    shape=("1146", "1054"),
+    denied=("1044", "1045", "1049", "1142", "1227"),
     syntax=("1064", "1305"),
     locked=("1205", "1969", "3572"),
     duplicate=("1062",),
@@ -152,6 +155,8 @@ BACKENDS: Mapping[str, Backend] = {
         connect=_libpq,
         session=_postgres_session,
         shape=("42P01", "42703", "3F000"),
+        # No code comes with a refusal to connect.
+        denied=("42501", "28P01", "28000", "3D000", "password authentication failed", "does not exist"),
         syntax=("42601", "42883", "42P18"),
         locked=("55P03",),
         duplicate=("23505",),
@@ -208,7 +213,7 @@ def _with_driver(url: URL, backend: Backend) -> URL:
 
 def _sqlite_file(url: URL, config: Config) -> URL:
     if not url.database or url.database == ":memory:" or "mode=memory" in str(url):
-        raise ConfigError("url", "a SQLite database in memory excludes nobody: name a file, sqlite:///path")
+        raise ConfigError("url", "a SQLite database in memory excludes nobody: name a file, sqlite:////path")
     file = Path(url.database).expanduser().absolute()
     if config.create_table == "false" and not file.exists():
         raise ConfigError("url", f"{file} does not exist: run spark-lease init")

@@ -72,6 +72,8 @@ def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) ->
         Column("protection", of("protection", String(16))),
         UniqueConstraint("name", name=f"{name}_name"),
         schema=schema or None,
+        mysql_engine="InnoDB",  # another may lock nothing at all
+        mariadb_engine="InnoDB",
     )
 
 

@@ -23,7 +23,6 @@ from ..config import Config, redacted
 from ..errors import ConfigError, StoreError
 from . import sql_schema
 from .file import FileLock
-from .folders import named
 from .sql_backends import backend_of, says, usable_url
 from .sql_engine import CutOff, descriptor_of, make_engine
 from .sql_statements import BROKER_ID
@@ -176,10 +175,7 @@ def lock_beside_sqlite(config: Config, clock: Clock) -> FileLock:
     database = usable_url(config).database
     if not database:
         raise ConfigError("url", "names no file")
-    folder = Path(f"{database}.locks")
-    return FileLock(
-        redacted(config.url), named(folder, config.name) / "lock", timeout=config.attempt_timeout, clock=clock
-    )
+    return FileLock(config, Path(f"{database}.locks"), clock=clock)
 
 
 def _drop(session: Connection) -> None:

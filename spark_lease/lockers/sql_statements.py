@@ -28,6 +28,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from ..errors import ConfigError
 from .sql_backends import backend_of
 
+BROKER = "activemq"
+"""What the lease of a broker's row is called, whatever those who contend for it call it."""
 BROKER_ID = 1
 """The one row of which an ActiveMQ broker knows."""
 
@@ -78,7 +80,7 @@ def statements(engine: Engine, table: Table, *, broker_row: bool, notifies: bool
         "now": select(now),
     }
     if broker_row:
-        reads["names"] = select(literal_column("'activemq'")).select_from(table).where(row)
+        reads["names"] = select(literal_column(f"'{BROKER}'")).select_from(table).where(row)
     if notifies:  # in the transaction of the release: who is woken finds it
         release = writes["release"].cte("freed")
         told = func.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))

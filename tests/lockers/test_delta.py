@@ -204,7 +204,7 @@ def test_places_that_cannot_be_written_are_said(open_store: OpenStore, tmp_path:
     (tmp_path / "leases").write_text("a file")
     with pytest.raises(ConfigError, match="is no folder"):
         open_store().swap("n", None, taken(None, holder="a", duration=30.0))
-    with pytest.raises(ConfigError, match="set create_table"):
+    with pytest.raises(ConfigError, match="spark-lease init makes it"):
         open_store(url=f"delta://{tmp_path}/other", create_table="false").swap(
             "n", None, taken(None, holder="a", duration=30.0)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -16,13 +17,15 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
-from spark_lease.errors import ConfigError, LeaseLost, RecordUnreadable
+from spark_lease.errors import ConfigError, LeaseLost, RecordUnreadable, StoreError
 from spark_lease.lease import Contender, open_contender
 from spark_lease.lockers import file as module
 from spark_lease.lockers.base import Grant, Held
 from spark_lease.lockers.file import FileStore
 from spark_lease.record import renewed, taken
 from spark_lease.testing import LeaseStoreContract
+from tests.cli.test_cli import spark_lease
+from tests.spark.drivers import until
 
 OpenStore = Callable[..., FileStore]
 
@@ -168,10 +171,10 @@ def test_the_lock_of_a_living_holder_keeps_all_others_out(contender: Any, folder
 
 def test_a_file_system_without_locks_is_refused(contender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def without(fd: int, what: int) -> None:
-        raise OSError(37, "No locks available")
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr(module.fcntl, "flock", without)
-    with pytest.raises(ConfigError, match="this file system has no locks: No locks available"):
+    with pytest.raises(ConfigError, match="this file system has no locks: Operation not supported"):
         contender().try_acquire()
     assert fcntl.flock is without
 
@@ -201,3 +204,82 @@ def test_places_that_cannot_be_written_are_said(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="cannot be written to"):
             store.swap("n", None, taken(None, holder="me", duration=1.0))
         store.close()
+
+
+def test_a_fault_of_the_file_system_is_no_answer_and_the_next_renewal_works(
+    contender: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ESTALE and EIO are everyday NFS."""
+    mine = contender()
+    mine.acquire()
+    read, faults = Path.read_bytes, [OSError(errno.ESTALE, "Stale file handle")]
+
+    def once(path: Path) -> bytes:
+        if faults:
+            raise faults.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", once)
+    with pytest.raises(StoreError, match="Stale file handle"):
+        mine.renew()
+    mine.renew()
+    assert mine.check()
+
+
+def test_a_setting_that_turns_wrong_under_a_holder_is_no_answer(
+    contender: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that cannot be written to is the setting's fault at start, and the store's later on."""
+    mine = contender()
+    mine.acquire()
+    with monkeypatch.context() as patched:
+        patched.setattr(module.os, "link", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+        patched.setattr(os, "access", lambda *_: False)
+        with pytest.raises(StoreError, match="cannot be written to"):
+            mine.renew()
+    mine.renew()
+    assert mine.check()
+
+
+def test_a_release_frees_the_lock_though_a_forked_child_has_the_file_open(contender: Any) -> None:
+    mine, other = contender(), contender()
+    mine.acquire()
+    lock = mine._locker._lock
+    child = os.dup(lock._fd)  # what a fork leaves in the child
+    mine.release()
+    assert isinstance(other.try_acquire(), Grant)
+    os.close(child)
+
+
+def test_a_lock_that_comes_late_is_given_back_by_who_gave_up(contender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, flock = threading.Event(), fcntl.flock
+
+    def late(fd: int, what: int) -> None:
+        go.wait(10)
+        flock(fd, what)
+
+    slow, other = contender(attempt_timeout=0.2), contender()
+    monkeypatch.setattr(module.fcntl, "flock", late)
+    with pytest.raises(StoreError, match="no answer within"):
+        slow.try_acquire()
+    monkeypatch.setattr(module.fcntl, "flock", flock)
+    slow.close()
+    go.set()
+    until(lambda: isinstance(other.try_acquire(), Grant))
+
+
+@pytest.mark.parametrize("scheme", ["file", "delta"])
+def test_a_share_that_is_not_mounted_is_no_second_store(scheme: str, tmp_path: Path) -> None:
+    settings = {"name": "n", "url": f"{scheme}://{tmp_path}/mnt/leases", "create_table": "false"}
+    lease = open_contender(configure(**settings), BootClock())
+    with pytest.raises(ConfigError, match=r"mnt/leases does not exist: is it mounted\? spark-lease init makes it"):
+        lease.acquire()
+    lease.close()
+    made = spark_lease("init", "--lease", "n", "--url", settings["url"])
+    assert made.stdout.splitlines() == [f"made {tmp_path}/mnt/leases", f"made {tmp_path}/mnt/leases/n"]
+    lease, stranger = (open_contender(configure(**settings | {"name": each}), BootClock()) for each in ("n", "other"))
+    assert lease.acquire()
+    with pytest.raises(ConfigError, match="there is no lease 'other' in"):
+        stranger.acquire()
+    for each in (lease, stranger):
+        each.close()

@@ -177,3 +177,33 @@ def test_the_lock_alone_knows_whether_it_is_held(config: Config) -> None:
     assert other.try_lock()
     for each in (one, other):
         each.close()
+
+
+def test_all_names_on_a_brokers_row_are_one_lease(contender: Open, config: Config, dba: Connection) -> None:
+    """The session locks one row for all of them: so what runs out after its end has to be one as well."""
+    broker = Broker(config.url)
+    broker.start()
+    one, other = contender(table=TABLE, name="one"), contender(table=TABLE, name="other")
+    try:
+        one._locker._store.init()  # type: ignore[attr-defined]
+        one.acquire()
+        kill(one, dba)
+        assert isinstance(other.try_acquire(), Held)
+    finally:
+        for each in (one, other):
+            each.close()
+        for name in (TABLE, f"{TABLE}_epoch", f"{TABLE}_epoch".lower()):
+            broker.sql(f"DROP TABLE IF EXISTS {name}")
+        broker.connection.close()
+
+
+def test_nothing_is_granted_without_the_lock_not_even_what_is_mine(contender: Open, dba: Connection) -> None:
+    """The grant's answer was lost, and the session with it: a restart of the server does both."""
+    mine, other = contender(), contender()
+    mine.acquire()
+    kill(mine, dba)
+    lock = other._locker._lock  # type: ignore[attr-defined]
+    assert lock.try_lock()
+    assert isinstance(mine.try_acquire(), Held)
+    lock.unlock()
+    assert isinstance(mine.try_acquire(), Grant)

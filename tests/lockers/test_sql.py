@@ -476,3 +476,44 @@ def test_a_statement_that_is_none_is_said_as_the_settings_fault(open_store: Any)
     store.read("n")
     with pytest.raises(ConfigError, match="statements: names"):
         store.names()
+
+
+@pytest.mark.postgres
+def test_a_standby_whose_requests_fail_asks_no_more_often_than_it_polls(pg_url: str, table: str) -> None:
+    holder = open_contender(configure(name="n", url=pg_url, table=table, create_table="true"), BootClock())
+    holder.acquire()
+    renew = "UPDATE {} SET time = :duration / 0 WHERE name = :name AND epoch = :old_epoch AND broker_name = :old_holder"
+    broken = " AND time = :old_time AND :epoch > 0 AND :holder <> '' AND :protection <> '' RETURNING time, epoch"
+    settings = {"name": "n", "url": pg_url, "table": table, "poll_period": 0.5, "acquire_timeout": 2.2}
+    standby = open_contender(configure(**settings, statements={"take": renew.format(table) + broken}), BootClock())
+    holder.release()
+    asked: list[float] = []
+    ask = standby._locker.try_acquire
+
+    def counted() -> Any:
+        asked.append(0)
+        return ask()
+
+    standby._locker.try_acquire = counted  # type: ignore[method-assign]
+    with pytest.raises(StoreError):
+        standby.acquire()
+    assert len(asked) <= 7
+    for each in (holder, standby):
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://u@127.0.0.1:1/d?foo=1", "mysql://u@h/d?passwd=s3cret", "postgresql://u@h/d?pass%77ord=s3cret"]
+)
+def test_parameters_that_a_driver_has_not_and_passwords_however_spelled(url: str) -> None:
+    store = SqlStore(configure(name="n", url=url, attempt_timeout=0.5))
+    assert "s3cret" not in store.where
+    if "foo" in url:
+        with pytest.raises(ConfigError, match=r"cannot be used: .*unexpected keyword argument 'foo'"):
+            store.read("n")
+    store.close()
+
+
+def test_a_holder_that_does_not_fit_a_brokers_table_is_refused() -> None:
+    with pytest.raises(ConfigError, match="does not fit a broker's table: use ASCII"):
+        SqlStore(configure(name="n", url="mysql://u@h/d", table="ACTIVEMQ_LOCK", holder="東京"))

@@ -98,5 +98,5 @@ def test_what_cannot_be_loaded_is_a_sentence_and_ours_stay_ours(installed: Path,
 
 
 def test_an_unknown_url_names_those_that_are_known() -> None:
-    with pytest.raises(ConfigError, match="delta://, mariadb://, mysql://, postgresql://, sqlite://"):
+    with pytest.raises(ConfigError, match="delta://, file://, mariadb://, mysql://, postgresql://, sqlite://"):
         open_store(configure(name="n", url="redis://host"))

@@ -34,7 +34,7 @@ def renew_once(lease: Contender, config: Config, clock: Clock) -> float | None:
 
     After a failure the next try comes sooner, because the deadline does: most failures are a connection that broke.
     """
-    sent = clock.now()
+    sent, pause = clock.now(), config.retry_period / _RETRIES_IN_A_PERIOD
     try:
         lease.renew()
         log.debug("%s: renewed, epoch %d", lease.name, lease.epoch)
@@ -43,10 +43,8 @@ def renew_once(lease: Contender, config: Config, clock: Clock) -> float | None:
         return None
     except StoreError as error:
         log.warning("%s: renewal failed, %.1f s left: %s", lease.name, lease.remaining(), error)
-        pause = config.retry_period / _RETRIES_IN_A_PERIOD
     except Exception:  # a store's own fault, whatever it is: like no answer, and no end of the renewals
         log.exception("%s: renewal failed, %.1f s left", lease.name, lease.remaining())
-        pause = config.retry_period / _RETRIES_IN_A_PERIOD
     return max(sent + pause - clock.now(), 0.0)
 
 

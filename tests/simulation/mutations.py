@@ -19,7 +19,7 @@ from .scenario import random_scenario
 from .simulate import Simulator
 
 _CHECK = Edit("lease", "if not self._lost and self._clock.now() < self._deadline.instant:", "if not self._lost:")
-_NEVER_FOUND = Edit("lease", "            if is_grant_of(seen.record, self._holder):\n", "            if False:\n")
+_NEVER_FOUND = Edit("lease", "mine, held = is_grant_of(seen.record, self._holder), ", "mine, held = False, ")
 _NAME_ALONE = Edit(
     "record", "{label or socket.gethostname()}:{os.getpid()}:{wall_time():.0f}:{os.urandom(4).hex()}", "{label}"
 )
@@ -57,7 +57,11 @@ MUTATIONS = {
     "one failed renewal ends the renewing, and nobody looks at the deadline": _mutation(
         "P1 P3",
         _CHECK,
-        Edit("keepalive", "pause = config.retry_period / _RETRIES_IN_A_PERIOD", "return None"),
+        Edit(
+            "keepalive",
+            "lease.name, lease.remaining(), error)\n",
+            "lease.name, lease.remaining(), error)\n        return None\n",
+        ),
         like="ShedLock's keep-alive",
     ),
     "nobody watches the deadline": _mutation(
@@ -135,8 +139,8 @@ MUTATIONS = {
         "P1 P3",
         Edit(
             "lease",
-            "            seen = self._store.read(self._name)\n",
-            "            self._before = self._clock.now()\n            seen = self._store.read(self._name)\n",
+            "            seen = Observed(freed, 0.0) if freed",
+            "            self._before = self._clock.now()\n            seen = Observed(freed, 0.0) if freed",
         ),
         Edit(
             "lease",

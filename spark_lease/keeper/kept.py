@@ -16,6 +16,7 @@ from ..config import Config
 from ..errors import ConfigError, LeaseLost, Loss, StoreError
 from ..keepalive import WATCH_PERIOD, VitalSign, watch_once
 from ..lease import Lease, OwnDeadline
+from ..processes import look
 from ..record import Protection
 from .channel import Closed
 from .deadline import SharedDeadline
@@ -74,7 +75,9 @@ class KeptLease(Lease):
 
     @property
     def is_kept_by_another(self) -> bool:
-        return not self._ended
+        # One that was stopped kills nobody, and the kernel only what is tied: not what the work itself has started.
+        keeper = look(self._started.process.pid)
+        return not self._ended and keeper is not None and keeper.state not in "Tt"
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         # Only now: whoever was interrupted before this never had a lease, and nobody takes one for him.

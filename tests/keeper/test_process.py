@@ -253,6 +253,26 @@ def test_a_driver_whose_threads_compute_ends_itself(start: Start, proxy: Proxy) 
     until(lambda: not driver.leftovers(), timeout=3)
 
 
+def test_a_keeper_that_is_stopped_spares_nothing_that_the_driver_started(start: Start) -> None:
+    """The kernel ends what is tied to the two; what the work itself has started is ended by the driver then."""
+    driver = start(
+        """
+        import signal, subprocess
+        with hold_lease("n", **SETTINGS):
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # a block that cannot be interrupted
+            child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+            say("held")
+            time.sleep(60)
+        """
+    )
+    driver.until("held")
+    driver.tree()
+    (keeper,) = keepers_of(driver.process.pid)
+    os.kill(keeper, signal.SIGSTOP)
+    driver.end()
+    until(lambda: not driver.leftovers(), timeout=3)
+
+
 def test_several_leases_in_one_driver_are_kept_and_lost_each_for_itself(url: str) -> None:
     with hold_lease("a", url=url) as first, hold_lease("b", url=url) as second:
         assert len(keepers_of(os.getpid())) == 2

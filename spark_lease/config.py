@@ -137,7 +137,7 @@ class Config:
     )
     password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
-    create_table: str = setting(true_false_auto, "auto", "make the table on first use; auto: on SQLite and Delta")
+    create_table: str = setting(true_false_auto, "auto", "make table or folder on first use; auto: not on a server")
     column_types: dict[str, str] = setting(texts, dict, "SQL types in place of ours, by column, for a table made here")
     statements: dict[str, str] = setting(texts, dict, "SQL in place of ours, by what it does; see the README")
     locker: str = setting(

@@ -127,15 +127,10 @@ class SessionLock:
         return False
 
     def _make_row(self, session: Connection) -> None:
-        values: list[Any] = [
-            literal_column(f"coalesce(max(id), {BROKER_ID}) + 1"),
-            bindparam("lease", self._config.name),
-        ]
-        if self._config.has_broker_row:
-            values = [literal_column(str(BROKER_ID)), null()]
-        first = select(*values)
+        first: Any = select(literal_column(str(BROKER_ID)), null())
         if not self._config.has_broker_row:
-            first = first.select_from(self._table)
+            key: Any = literal_column(f"coalesce(max(id), {BROKER_ID}) + 1")
+            first = select(key, bindparam("lease", self._config.name)).select_from(self._table)
         try:
             session.execute(insert(self._table).from_select(["id", "name"], first))
             session.commit()

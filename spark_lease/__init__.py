@@ -1,7 +1,16 @@
 """Only one of several redundant Spark applications may write: a lease for PySpark jobs. See README.md."""
 
 from .doors import hold_lease, leased
-from .errors import ConfigError, LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, SparkLeaseError, StoreError
+from .errors import (
+    ConfigError,
+    Fenced,
+    LeaseHeldByOther,
+    LeaseLost,
+    Loss,
+    RecordUnreadable,
+    SparkLeaseError,
+    StoreError,
+)
 from .events import LeaseEvent
 from .guard import current_lease
 from .lease import Lease
@@ -9,6 +18,7 @@ from .lease import Lease
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError",
+    "Fenced",
     "Lease",
     "LeaseEvent",
     "LeaseHeldByOther",

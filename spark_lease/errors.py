@@ -4,6 +4,7 @@ SparkLeaseError
 ├── ConfigError            a setting is wrong: correct the key that it names
 ├── LeaseHeldByOther       another contender is master: wait, skip or fail, as you were told
 ├── LeaseLost              I was the master and must stop now: write nothing more
+├── Fenced                 the guarded store refused a write of mine, because it knows a newer epoch: the same
 └── StoreError             the lock store gave no answer: nobody knows who is master, try again
     ├── LockGone           the lock beside the record is gone for certain: stop
     └── RecordUnreadable   it answered something that is no lease: a person must look at the row
@@ -67,6 +68,8 @@ class Loss(StrEnum):
     """The driver's JVM ended."""
     KEEPER_GONE = "keeper-gone"
     """The process that kept it ended, and the kernel did not end us with it."""
+    FENCED = "fenced"
+    """The guarded store knows a newer epoch than mine."""
     RELEASED = "released"
     """I gave it back."""
 
@@ -84,6 +87,23 @@ class LeaseLost(SparkLeaseError):
         return f"{self.name}: lease lost ({self.reason}), epoch {self.epoch}" + (
             f": {self.detail}" if self.detail else ""
         )
+
+
+class Fenced(SparkLeaseError):
+    """`where` has been claimed under epoch `newest` of lease `name`, and mine is `epoch`: nothing was written.
+
+    Most often another is master, and this process only thought that it still was. `newest` 0: not known.
+    """
+
+    exit_code = 75
+
+    def __init__(self, name: str, where: str, epoch: int, newest: int) -> None:
+        super().__init__(name, where, epoch, newest)
+        self.name, self.where, self.epoch, self.newest = name, where, epoch, newest
+
+    def __str__(self) -> str:
+        claimed = f"claimed under epoch {self.newest}" if self.newest else "claimed under another epoch"
+        return f"{self.name}: fenced, {self.where} was {claimed} and mine is {self.epoch}: nothing was written"
 
 
 class StoreError(SparkLeaseError):

@@ -276,7 +276,7 @@ class Lease(ABC):
     def stop_by(self) -> float:
         """The instant (own clock) by which all guarded work must have ended."""
         reason, _, at = self._lost[0] if self._lost else (Loss.EXPIRED, "", math.inf)
-        if reason in (Loss.TAKEN, Loss.UNREADABLE):
+        if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE):
             return at  # another may be master already: there is no time to be polite
         return min(self._deadline.instant, at) + self._config.stop_budget
 

@@ -21,6 +21,7 @@ errors clock processes record config
 lockers.base lockers.sql_backends lockers.sql_engine lockers.sql_schema lockers.sql_statements
 lockers.sql lockers.bounded lockers.folders lockers.delta lockers.file lockers.sql_session
 lockers.unguarded lockers.registry
+fences.base
 lease keepalive hold events keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
 spark.connect spark.demotion spark.conf spark.orphan guard doors spark.launcher runner

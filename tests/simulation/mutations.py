@@ -174,7 +174,7 @@ MUTATIONS = {
     ),
     "work is never killed": _mutation("P3", Edit("hold", "        work.kill()\n", "        pass\n")),
     "a no leaves time to be polite": _mutation(
-        "P3", Edit("lease", "if reason in (Loss.TAKEN, Loss.UNREADABLE):", "if False:")
+        "P3", Edit("lease", "if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE):", "if False:")
     ),
     "a renewal is sent after the deadline": _mutation(
         "P3",

@@ -1,0 +1,41 @@
+"""What every fence asks of a lease, and what it does about a refusal. A fence stands below the lease and knows no more.
+
+```
+ claim    the guarded store remembers my epoch, if it is newer than what it knows; before anything is read
+ commit   checks, in the same atomic step, that it still knows none newer; else nothing is written, and Fenced is raised
+```
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..errors import Fenced, Loss
+
+
+class Held(Protocol):
+    """The part of a `Lease` that a fence needs."""
+
+    name: str
+
+    @property
+    def epoch(self) -> int: ...
+
+    def check(self) -> int:
+        """The epoch, or raises LeaseLost."""
+        ...
+
+    def wait_certain(self, timeout: float = ...) -> int:
+        """The epoch, once the lease is mine beyond doubt. Raises LeaseLost, StoreError."""
+        ...
+
+    def lose(self, reason: Loss, detail: str = "") -> None:
+        """Close it from now on; whoever watches it demotes."""
+        ...
+
+
+def fenced(lease: Held, where: str, newest: int) -> Fenced:
+    """The error to raise for a write that `where` refused. The lease is lost by it: another is master already."""
+    error = Fenced(lease.name, where, lease.epoch, newest)
+    lease.lose(Loss.FENCED, str(error))
+    return error

@@ -115,6 +115,15 @@ def texts(key: str, value: object) -> dict[str, str]:
     return dict(value)
 
 
+def words(key: str, value: object) -> tuple[str, ...]:
+    """Several texts: a list of the TOML file, or separated by commas."""
+    if isinstance(value, str):
+        value = [each.strip() for each in value.split(",") if each.strip()]
+    if not (isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)):
+        raise ConfigError(key, 'is not a list of texts, like ["/lake/flights"]')
+    return tuple(value)
+
+
 def default_url() -> str:
     """A SQLite file of this user on this machine: it excludes nobody else."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -167,6 +176,12 @@ class Config:
     release_on_death: str | float = setting(
         early_release, "local", "hand over once the driver is dead: local (if Spark is), never, or after seconds"
     )
+    fence_delta: str = setting(
+        one_of("auto", "required", "off"), "auto", "refuse a former master's Delta writes; required: or do not start"
+    )
+    fence_tables: tuple[str, ...] = setting(
+        words, tuple, "Delta tables to claim besides those that this lease has written to: paths or URLs"
+    )
     max_allowable_diff_from_db_time: float = setting(seconds, 0.0, "warn if the clocks differ by more; 0: do not look")
     enabled: bool = setting(switch, True, "false: run without any lease, for development")
 
@@ -186,6 +201,11 @@ class Config:
     def record_table(self) -> str:
         """The table of the records: apart from that whose row a session locks."""
         return self.table if self.locker == "lease" else f"{self.table}_epoch"
+
+    @property
+    def notes_table(self) -> str:
+        """The table of what is noted beside the leases."""
+        return f"{self.table}_notes"
 
     @property
     def has_broker_row(self) -> bool:

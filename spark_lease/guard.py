@@ -35,6 +35,7 @@ from .keeper.start import CannotStart, start
 from .lease import Lease, open_contender
 from .record import new_holder
 from .spark.demotion import Spark, submitting_jvm, under_spark_submit
+from .spark.fencing import Fencing
 from .spark.orphan import vital_signs
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class Guard:
         signs = [functools.partial(self._while_inside, sign) for sign in vital_signs(submitter)]
         self._spark = Spark(clock=self._clock, submitter=submitter, mark=self._mark)
         self.lease, self._keepalive = self._open(signs)
+        self._fencing = Fencing(self.lease, self.config, self._clock)
 
         def still_wanted() -> None:
             for finding in filter(None, (sign() for sign in signs)):
@@ -110,10 +112,13 @@ class Guard:
             begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
             _held.append(self.lease)
             self.lease.log_grant()
+            self._fencing.begin()
             self._events.held(self.lease)
             return self.lease
         except BaseException as error:
+            lost = self.lease.loss() if self.lease in _held else None
             self._left.set()
+            self._fencing.end()
             if self.lease in _held:
                 _held.remove(self.lease)
             try:
@@ -122,7 +127,7 @@ class Guard:
             finally:  # whatever comes now: the signals are the program's again
                 self._restore_signals()
             if isinstance(error, _Ended):
-                raise SystemExit(128 + self._signal) from None
+                raise lost or SystemExit(128 + self._signal) from None
             raise
 
     def _open(self, signs: Sequence[VitalSign]) -> tuple[Lease, Keepalive | Attendance]:
@@ -194,6 +199,7 @@ class Guard:
             stop_budget=self.config.stop_budget,
             dying=_DYING if self.config.on_lost == "exit" else 0.0,
         )
+        self._fencing.end()
         if self._spark.wait_until_over(self._clock.now()):
             self.lease.settle()
         self._spark.close()

@@ -19,12 +19,13 @@ FLOORS = re.findall(
     """
 errors clock processes record config
 lockers.base lockers.sql_backends lockers.sql_engine lockers.sql_schema lockers.sql_statements
-lockers.sql lockers.bounded lockers.folders lockers.delta lockers.file lockers.sql_session
-lockers.unguarded lockers.registry
-fences.base
+lockers.sql_notes lockers.sql lockers.bounded lockers.folders lockers.delta lockers.file lockers.sql_session
+lockers.unguarded lockers.folder_notes lockers.registry
+fences.base fences.delta fences.tables
 lease keepalive hold events keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
-spark.connect spark.demotion spark.conf spark.orphan guard doors spark.launcher runner
+spark.connect spark.demotion spark.contexts spark.delta_hook spark.fencing spark.conf spark.orphan
+guard doors spark.launcher runner
 testing.clock testing.store testing.contract testing.history testing.checker
 cli.settings cli.run cli.store cli.submit cli.main
 """,
@@ -32,9 +33,9 @@ cli.settings cli.run cli.store cli.submit cli.main
 
 HEAVY = {
     "sqlalchemy": "lockers.sql",
-    "pyspark": "spark.",
+    "pyspark": ("spark.",),
     "delta": "",
-    "deltalake": "lockers.delta",
+    "deltalake": ("lockers.delta", "fences.delta"),
     "arro3": "lockers.delta",
     "psycopg2": "",
     "pymysql": "",

@@ -72,6 +72,31 @@ class Notifies(Protocol):
         ...
 
 
+class Notes(Protocol):
+    """Small texts beside the leases, each under a lease, a kind and a key: what a later holder has to find.
+
+    Whoever takes the lease finds all that a holder before him noted: `add` tells a holder whose lease is gone so.
+    """
+
+    def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
+        """Note `text`, unless there is a note with that key. Durable once it returns.
+
+        Returns the text that stands there then: mine, or that of whoever was first. None if the lease `name` is not
+        `holder`'s under `epoch` any more; then, at the latest, nobody relies on what I do. Raises StoreError.
+        """
+        ...
+
+    def all(self, name: str, kind: str) -> dict[str, str]:
+        """The texts by their keys. Raises StoreError."""
+        ...
+
+    def remove(self, name: str, kind: str, key: str) -> bool:
+        """False if there is none. Raises StoreError."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Lock(Protocol):
     """What a holder keeps besides its record for as long as it lives: no clock and no restored backup frees it.
 

@@ -27,7 +27,7 @@ from ..config import Config, redacted
 from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..record import LeaseRecord, Observed
 from .bounded import Bounded
-from .folders import folder_of, folders_in, make, named, refusal
+from .folders import folder_of, folders_in, make, named, put_new, refusal
 
 _KEPT = 3
 """How many of the last files stay: a reader may be about to open the one before the last."""
@@ -107,7 +107,7 @@ class FileStore:
         folder = self._path(name)
         try:
             make(self._root, folder, replace(self._config, name=name))
-            if not self._put(folder, stamp, self._text(name, written)):
+            if not put_new(folder / _file(stamp), self._text(name, written)):
                 return None
         except OSError as error:
             if error.errno in (errno.EPERM, errno.EOPNOTSUPP) and error.filename2:
@@ -120,24 +120,6 @@ class FileStore:
             return None if self._read(name) != written else written
         self._tidy(folder, stamp)
         return written
-
-    @staticmethod
-    def _put(folder: Path, stamp: int, text: str) -> bool:
-        draft = folder / f".{os.getpid()}-{os.urandom(4).hex()}"
-        try:
-            with draft.open("x") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(draft, folder / _file(stamp))
-            except FileExistsError:
-                # On NFS the answer to a link(2) that was done may be lost, and the repetition find it there.
-                return os.stat(draft).st_nlink == 2
-            _sync(folder)
-            return True
-        finally:
-            draft.unlink(missing_ok=True)
 
     @staticmethod
     def _tidy(folder: Path, stamp: int) -> None:
@@ -246,11 +228,3 @@ def _file(stamp: int) -> str:
 
 def _is_record(name: str) -> bool:
     return name.endswith(".json") and name[:-5].isdigit()
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -54,6 +54,37 @@ def folders_in(root: Path) -> list[str]:
     return sorted(unquote(each.name) for each in root.iterdir() if each.is_dir()) if root.is_dir() else []
 
 
+def put_new(path: Path, text: str) -> bool:
+    """Write a whole file that is not there yet; False if it is. Durable once it returns. Raises OSError.
+
+    A whole file under another name, synced, then link(2): atomic on NFS as well, and nobody ever sees half of it.
+    """
+    draft = path.with_name(f".{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        with draft.open("x") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            # On NFS the answer to a link(2) that was done may be lost, and the repetition find it there.
+            return os.stat(draft).st_nlink == 2
+        sync(path.parent)
+        return True
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def sync(folder: Path) -> None:
+    """Make durable which files there are. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def refusal(where: str, path: Path, error: Exception) -> SparkLeaseError:
     """What to raise for an error of the file system at `path`."""
     try:

@@ -13,7 +13,7 @@ from importlib import metadata
 from ..clock import Clock
 from ..config import Config, redacted
 from ..errors import ConfigError
-from .base import LeaseStore, Lock
+from .base import LeaseStore, Lock, Notes
 
 GROUP = "spark_lease.lockers"
 STORES = {
@@ -33,6 +33,15 @@ LOCKS = {
     "sqlite": {"database": "spark_lease.lockers.sql_session:lock_beside_sqlite"},
 }
 """By scheme and `locker`."""
+_SQL_NOTES, _FOLDER_NOTES = "spark_lease.lockers.sql_notes:SqlNotes", "spark_lease.lockers.folder_notes:FolderNotes"
+NOTES = {
+    "delta": _FOLDER_NOTES,
+    "file": _FOLDER_NOTES,
+    "mariadb": _SQL_NOTES,
+    "mysql": _SQL_NOTES,
+    "postgresql": _SQL_NOTES,
+    "sqlite": _SQL_NOTES,
+}
 EXTRAS = {"delta": "delta", "postgresql": "postgres"}
 """What has to be installed for it."""
 
@@ -58,6 +67,16 @@ def open_lock(config: Config, clock: Clock) -> Lock | None:
         return None
     module, _, name = where.partition(":")
     opens: Callable[[Config, Clock], Lock] = getattr(importlib.import_module(module), name)
+    return opens(config, clock)
+
+
+def open_notes(config: Config, clock: Clock) -> Notes:
+    """What is noted beside the leases of `config.url`; asks nobody yet. Raises ConfigError."""
+    scheme = config.url.partition(":")[0].partition("+")[0]
+    if scheme not in NOTES:
+        raise ConfigError("url", f"{redacted(config.url)!r} keeps leases and nothing else beside them")
+    module, _, name = NOTES[scheme].partition(":")
+    opens: Callable[[Config, Clock], Notes] = getattr(importlib.import_module(module), name)
     return opens(config, clock)
 
 

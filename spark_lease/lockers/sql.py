@@ -24,6 +24,7 @@ from ..record import MAX_NAME, LeaseRecord, Observed
 from . import sql_schema
 from .sql_backends import backend_of, code_of, says
 from .sql_engine import Alarm, CutOff, descriptor_of, make_engine
+from .sql_notes import notes_table
 from .sql_statements import BROKER, overridden, prepared, statements
 
 log = logging.getLogger(__name__)
@@ -148,7 +149,8 @@ class SqlStore:
         """Make or complete the table; the statements that it took. Raises ConfigError, StoreError."""
         try:
             tables = [sql_schema.as_there(self._engine, each) for each in self._all_tables()]
-            return [statement for each in tables for statement in sql_schema.complete(self._engine, each)]
+            done = [statement for each in tables for statement in sql_schema.complete(self._engine, each)]
+            return [*done, *sql_schema.make(self._engine, self._notes_table())]
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:
@@ -160,7 +162,15 @@ class SqlStore:
         made = [line for each in self._all_tables() for line in sql_schema.creation(self._engine, each)]
         *_, last = self._all_tables()
         added = [*made[:-1], *sql_schema.addition(self._engine, last, ours)]
-        return {"a new table": made, "or, on a table that ActiveMQ made": added}
+        notes = sql_schema.creation(self._engine, self._notes_table())
+        return {
+            "what is noted beside the leases": notes,
+            "a new table": made,
+            "or, on a table that ActiveMQ made": added,
+        }
+
+    def _notes_table(self) -> Table:
+        return notes_table(sql_schema.spelled(self._engine, self._config.notes_table, broker_row=False))
 
     def _all_tables(self) -> list[Table]:
         """That of the records, and last that in which rows are locked, or shared with a broker."""

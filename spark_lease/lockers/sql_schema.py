@@ -27,7 +27,7 @@ UNIQUE = "name (unique)"
 
 
 # Two names are two leases, whatever the server's collation says. A broker's own column stays as it was made.
-_TEXT = String(MAX_NAME).with_variant(
+NAME = String(MAX_NAME).with_variant(
     mysql.VARCHAR(MAX_NAME, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
 )
 
@@ -65,8 +65,8 @@ def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) ->
         MetaData(),
         Column("id", of("id", BigInteger), primary_key=True, autoincrement=False),
         Column("time", of("time", BigInteger)),
-        Column("broker_name", of("broker_name", _TEXT)),
-        Column("name", of("name", _TEXT)),
+        Column("broker_name", of("broker_name", NAME)),
+        Column("name", of("name", NAME)),
         Column("epoch", of("epoch", BigInteger), nullable=False, server_default=text("0")),
         Column("duration", of("duration", BigInteger)),
         Column("protection", of("protection", String(16))),
@@ -171,11 +171,29 @@ def refuse_incomplete(engine: Engine, table: Table) -> None:
         raise ConfigError("table", f"{table.fullname} lacks {', '.join(missing)}: run spark-lease init")
 
 
+def may_make(engine: Engine, config: Config) -> bool:
+    """Whether a table that is missing is made on first use."""
+    return config.create_table == "true" or (config.create_table == "auto" and engine.dialect.name == "sqlite")
+
+
+def make(engine: Engine, table: Table) -> Sequence[str]:
+    """Create a table of our own where it is missing; what was run. Raises SQLAlchemyError if the database refuses."""
+    if inspect(engine).has_table(table.name, schema=table.schema):
+        return []
+    statements = creation(engine, table)
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(statements[0])
+    except SQLAlchemyError:  # another process was faster: see `complete`
+        if not inspect(engine).has_table(table.name, schema=table.schema):
+            raise
+    return statements
+
+
 def make_or_refuse(engine: Engine, config: Config, table: Table) -> Table:
     """The table as it is there, made if `create_table` says so; else ConfigError. Raises SQLAlchemyError."""
-    wanted = config.create_table == "true" or (config.create_table == "auto" and engine.dialect.name == "sqlite")
     table = as_there(engine, table)
-    if wanted and missing_columns(engine, table) is None:
+    if may_make(engine, config) and missing_columns(engine, table) is None:
         complete(engine, table)
     else:
         refuse_incomplete(engine, table)

@@ -19,9 +19,11 @@ from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.errors import ConfigError, LeaseLost, RecordUnreadable, StoreError
 from spark_lease.lease import Contender, open_contender
+from spark_lease.lockers import file
 from spark_lease.lockers import file as module
 from spark_lease.lockers.base import Grant, Held
 from spark_lease.lockers.file import FileStore
+from spark_lease.lockers.folders import put_new
 from spark_lease.record import renewed, taken
 from spark_lease.testing import LeaseStoreContract
 from tests.cli.test_cli import spark_lease
@@ -90,18 +92,17 @@ def test_a_writer_that_was_paused_before_its_write_never_wins(
     """Paused until the file that it would write was written and removed again by those who went on."""
     slow, fast = open_store(), open_store()
     first = slow.swap("n", None, taken(None, holder="slow", duration=1.0))
-    put = FileStore._put
 
-    def paused(where: Path, stamp: int, text: str) -> bool:
-        monkeypatch.setattr(FileStore, "_put", staticmethod(put))
+    def paused(path: Path, text: str) -> bool:
+        monkeypatch.setattr(file, "put_new", put_new)
         record = fast.swap("n", first, taken(first, holder="fast", duration=1.0))
         for _ in range(6):
             assert record
             record = fast.swap("n", record, renewed(record, duration=1.0))
-        assert not (where / f"{stamp:020}.json").exists()
-        return put(where, stamp, text)
+        assert not path.exists()
+        return put_new(path, text)
 
-    monkeypatch.setattr(FileStore, "_put", staticmethod(paused))
+    monkeypatch.setattr(file, "put_new", paused)
     assert slow.swap("n", first, renewed(first, duration=1.0)) is None
     seen = fast.read("n").record
     assert seen

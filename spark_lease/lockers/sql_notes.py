@@ -1,0 +1,153 @@
+"""Notes beside leases in a SQL database: one table, `<table>_notes`, a row for each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    insert,
+    literal,
+    literal_column,
+    select,
+)
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..clock import Clock
+from ..config import Config, redacted
+from ..errors import ConfigError, SparkLeaseError, StoreError
+from . import sql_schema
+from .sql_backends import backend_of, says
+from .sql_engine import CutOff, descriptor_of, make_engine
+from .sql_statements import BROKER, BROKER_ID
+
+
+class SqlNotes:
+    """Implements `Notes`. Holds no connection between its calls. Raises ConfigError for a URL that cannot be used."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._config, self._where = config, redacted(config.url)
+        self._cut_off = CutOff(config.attempt_timeout, clock)
+        self._engine = make_engine(config, opened=self._opened)
+        self._backend = backend_of(self._engine)
+        broker_row = config.has_broker_row and config.locker == "lease"
+        dotted = sql_schema.spelled(self._engine, config.record_table, broker_row=broker_row)
+        self._leases = sql_schema.lease_table(dotted, config.column_types)
+        self._by_id = broker_row
+        self._table = notes_table(sql_schema.spelled(self._engine, config.notes_table, broker_row=False))
+
+    def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
+        lease, column = self._leases.c, self._table.c
+        row = lease.id == BROKER_ID if self._by_id else lease.name == self._row_of(name)
+        mine = row & self._backend.equal(lease.broker_name, bindparam("holder")) & (lease.epoch == bindparam("epoch"))
+        values: dict[str, Any] = {
+            "lease": literal(name, String),
+            "kind": literal(kind, String),
+            "digest": literal(_digest(key), String),
+            "item": literal(key, String),
+            "content": literal(text, String),
+            "noted": literal_column(self._backend.now_ms),
+        }
+        # With the row locked: who takes the lease at this moment waits, and finds the note, or we find his epoch.
+        seen = select(*values.values()).select_from(self._leases).where(mine).with_for_update(read=True)
+        try:
+            added = self._run(insert(self._table).from_select(list(values), seen), {"holder": holder, "epoch": epoch})
+        except SQLAlchemyError as error:
+            if not says(error, self._backend.duplicate):
+                raise self._error(error) from error
+        else:
+            return text if added.rowcount else None
+        there = self._rows(select(column.content).where(self._key(name, kind), column.digest == _digest(key)))
+        return str(there[0][0]) if there else None
+
+    def all(self, name: str, kind: str) -> dict[str, str]:
+        column = self._table.c
+        wanted = select(column.item, column.content).where(self._key(name, kind)).order_by(column.noted)
+        return {str(key): str(text) for key, text in self._rows(wanted)}
+
+    def remove(self, name: str, kind: str, key: str) -> bool:
+        gone = delete(self._table).where(self._key(name, kind), self._table.c.digest == _digest(key))
+        try:
+            return bool(self._run(gone).rowcount)
+        except SQLAlchemyError as error:
+            raise self._error(error) from error
+
+    def close(self) -> None:
+        self._cut_off.close()
+
+    def _row_of(self, name: str) -> str:
+        return BROKER if self._config.has_broker_row else name
+
+    def _key(self, name: str, kind: str) -> Any:
+        return (self._table.c.lease == name) & (self._table.c.kind == kind)
+
+    def _rows(self, wanted: Any) -> Sequence[Any]:
+        try:
+            return self._run(wanted).all()  # type: ignore[no-any-return]
+        except SQLAlchemyError as error:
+            raise self._error(error) from error
+
+    def _run(self, statement: Any, values: dict[str, object] | None = None) -> Any:
+        """Run it; a table that is missing is made if it may be. Raises SQLAlchemyError."""
+        try:
+            return self._run_once(statement, values)
+        except SQLAlchemyError as error:
+            if not says(error, self._backend.shape) or not sql_schema.may_make(self._engine, self._config):
+                raise
+        sql_schema.make(self._engine, self._table)
+        return self._run_once(statement, values)
+
+    def _run_once(self, statement: Any, values: dict[str, object] | None) -> Any:
+        try:
+            with self._engine.connect() as connection:
+                result = connection.execute(statement, values or {})
+                return result.freeze()() if result.returns_rows else result
+        finally:
+            self._cut_off.disarm()
+
+    def _opened(self, connection: Any) -> None:
+        if (fd := descriptor_of(connection)) is not None:
+            self._cut_off.arm(fd)
+
+    def _error(self, error: SQLAlchemyError) -> SparkLeaseError:
+        if says(error, self._backend.shape):
+            return ConfigError("table", f"{self._table.fullname} does not exist: run spark-lease init")
+        said = " ".join(str(getattr(error, "orig", None) or error).split())
+        secret = self._engine.url.password
+        return StoreError(self._where, said.replace(str(secret), "***") if secret else said)
+
+
+def notes_table(dotted: str) -> Table:
+    """`digest` stands for `item` in the key: a path may be longer than a key may be. `noted`: ms since 1970."""
+    schema, _, name = dotted.rpartition(".")
+    text = sql_schema.NAME
+    return Table(
+        name,
+        MetaData(),
+        Column("lease", text, nullable=False),
+        Column("kind", String(16), nullable=False),
+        Column("digest", String(64), nullable=False),
+        Column("item", Text, nullable=False),
+        Column("content", Text, nullable=False),
+        Column("noted", BigInteger, nullable=False),
+        PrimaryKeyConstraint("lease", "kind", "digest", name=f"{name}_key"),
+        schema=schema or None,
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        mariadb_charset="utf8mb4",
+    )
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()

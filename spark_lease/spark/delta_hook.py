@@ -1,0 +1,153 @@
+"""The hook through which every Delta transaction of a driver asks the fences of this process.
+
+Delta tells an observer of the thread when a transaction starts, and before it commits (TransactionExecutionObserver, a
+Java interface of Delta's main source; `DeltaLog.startTransaction` is the only place where one is made). Ours stands in
+every thread of the JVM, those of native streams included, because the ThreadLocal itself is replaced. An observer is a
+Python object, so a JVM whose Python is frozen or dead commits nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+
+NO_DELTA = "Delta"
+"""What is missing where there is nothing to fence."""
+_DELTA = "org.apache.spark.sql.delta."
+_OBSERVER = "TransactionExecutionObserver"
+_SETTER = "_setter_$threadObserver_$eq"
+
+
+class Fence(Protocol):
+    """What is asked about a transaction. Whatever it raises refuses it."""
+
+    property: str
+
+    def begin(self, table: str, newest: str | None) -> None:
+        """One starts on `table`; `newest` is the fence's property in its snapshot."""
+        ...
+
+    def commit(self) -> None:
+        """One is about to be committed."""
+        ...
+
+
+class DeltaHook:
+    """Asks all `fences`, which may change meanwhile, about each transaction of the JVMs into which it was put."""
+
+    def __init__(self) -> None:
+        self.fences: tuple[Fence, ...] = ()
+        self._undo: list[tuple[Any, Callable[[], None]]] = []
+
+    def install(self, context: Any) -> str:
+        """Put it into the JVM of a SparkContext, if it is not there. Returns what is missing for that, else nothing."""
+        gateway = context._gateway
+        if any(known is gateway for known, _ in self._undo):
+            return ""
+        if problem := _missing(context):
+            return problem
+        from pyspark.java_gateway import ensure_callback_server_started  # heavy, and there: the context is its own
+
+        ensure_callback_server_started(gateway)
+        companion = getattr(_class(context, _OBSERVER + "$"), "MODULE$")
+        (setter,) = [each for each in dir(companion) if each.endswith(_SETTER)]
+        before = companion.threadObserver()
+        getattr(companion, setter)(context._jvm.java.lang.ThreadLocal.withInitial(_Observers(self)))
+        self._undo.append((gateway, lambda: getattr(companion, setter)(before)))
+        return ""
+
+    def remove(self) -> None:
+        """Take it out again. Never raises: a JVM that is gone has no hook either."""
+        while self._undo:
+            _, undo = self._undo.pop()
+            try:
+                undo()
+            except Exception as error:  # Py4J raises anything once the JVM is on its way out
+                log.debug("the hook is not taken out: %s", error)
+
+
+def _missing(context: Any) -> str:
+    if not _has_class(context, _DELTA + "DeltaLog"):
+        return NO_DELTA
+    if type(context._gateway).__name__ != "ClientServer":
+        # Else a call back from Python runs on another thread of the JVM than the transaction.
+        return "a thread of the JVM for each thread of Python (PYSPARK_PIN_THREAD is off)"
+    if not _has_class(context, _DELTA + _OBSERVER):
+        return f"a Delta Lake with {_OBSERVER} (delta-spark 3.3 or newer)"
+    if context.getConf().get("spark.databricks.delta.v2.enableMode", "").upper() == "STRICT":
+        return "Delta's v1 write path (spark.databricks.delta.v2.enableMode is STRICT)"
+    return ""
+
+
+def _has_class(context: Any, name: str) -> bool:
+    from py4j.protocol import Py4JJavaError  # as above
+
+    loader = context._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        context._jvm.java.lang.Class.forName(name, False, loader)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def _class(context: Any, name: str) -> Any:
+    return getattr(context._jvm.org.apache.spark.sql.delta, name)
+
+
+class _Observer:
+    """What one thread of the JVM tells. Called on the Python thread that waits for it, or on one made for it."""
+
+    def __init__(self, hook: DeltaHook) -> None:
+        self._hook = hook
+
+    def startingTransaction(self, start: Any) -> Any:
+        transaction = start.apply()
+        table = str(transaction.deltaLog().dataPath().toString())
+        properties = transaction.metadata().configuration()
+        for fence in self._hook.fences:
+            newest = properties.get(fence.property)
+            fence.begin(table, str(newest.get()) if newest.isDefined() else None)
+        return transaction
+
+    def preparingCommit(self, prepare: Any) -> Any:
+        self.beginDoCommit()
+        return prepare.apply()
+
+    def beginDoCommit(self) -> None:
+        for fence in self._hook.fences:
+            fence.commit()
+
+    def createChild(self) -> _Observer:
+        return self
+
+    def equals(self, other: object) -> bool:
+        return other is self
+
+    def hashCode(self) -> int:
+        return id(self) & 0x7FFFFFFF
+
+    def toString(self) -> str:
+        return "spark_lease"
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """All else that Delta tells, of this version or another, is of no interest."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_: None
+
+    class Java:
+        implements = (_DELTA + _OBSERVER,)
+
+
+class _Observers:
+    def __init__(self, hook: DeltaHook) -> None:
+        self._hook = hook
+
+    def get(self) -> _Observer:
+        return _Observer(self._hook)
+
+    class Java:
+        implements = ("java.util.function.Supplier",)

@@ -1,0 +1,64 @@
+"""The Delta fence of a guarded driver: claims before its work begins, and the hook in every Spark that it makes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ..clock import Clock
+from ..config import Config
+from ..errors import ConfigError
+from ..fences.tables import DeltaFence
+from ..lease import Lease
+from .contexts import unwatch_contexts, watch_contexts
+from .delta_hook import NO_DELTA, DeltaHook
+
+log = logging.getLogger(__name__)
+
+_hook = DeltaHook()
+"""One for all leases of this process: a transaction asks each of them."""
+
+
+class Fencing:
+    """From the grant of one lease to its end."""
+
+    def __init__(self, lease: Lease, config: Config, clock: Clock) -> None:
+        self._lease, self._config = lease, config
+        self._fence = DeltaFence(lease, config, clock)
+        self._problem = ""
+
+    def begin(self) -> None:
+        """Claim, then watch. Raises Fenced, LeaseLost, StoreError, ConfigError; then nothing must begin."""
+        if self._config.fence_delta == "off" or not self._config.enabled:
+            return
+        try:
+            self._fence.claim_all()
+            _hook.fences += (self._fence,)
+        except ConfigError as error:
+            if self._config.fence_delta == "required":
+                raise
+            self._problem = str(error)  # of no interest before there is a Delta
+        watch_contexts(self._install)
+
+    def end(self) -> None:
+        """After the work has ended. Never raises."""
+        unwatch_contexts(self._install)
+        _hook.fences = tuple(each for each in _hook.fences if each is not self._fence)
+        if not _hook.fences:
+            _hook.remove()
+
+    def _install(self, context: Any) -> None:
+        lacking = _hook.install(context)
+        if lacking == NO_DELTA and self._config.fence_delta == "auto":
+            return
+        if lacking and self._config.fence_delta == "required":
+            raise ConfigError("fence_delta", f"is required, and cannot be had without {lacking}")
+        if self._problem:
+            log.warning("%s: Delta tables are NOT FENCED: %s", self._lease.name, self._problem)
+        elif lacking:
+            log.warning(
+                "%s: Delta tables are fenced by claims alone: what a former master begins to write after them is not "
+                "refused, without %s",
+                self._lease.name,
+                lacking,
+            )

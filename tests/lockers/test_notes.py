@@ -1,0 +1,104 @@
+"""Notes beside leases: durable, made once, and none by a holder whose lease is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_lease.clock import BootClock
+from spark_lease.config import Config, configure
+from spark_lease.errors import ConfigError, SparkLeaseError, StoreError
+from spark_lease.lockers.base import Notes
+from spark_lease.lockers.registry import open_notes, open_store
+from spark_lease.record import LeaseRecord, released, taken
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "broker", "file", "delta"])
+def config(request: pytest.FixtureRequest, tmp_path: Path, table: str) -> Config:
+    urls = {"sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/f", "delta": f"delta://{tmp_path}/d"}
+    if request.param == "mariadb":
+        url = request.getfixturevalue("mariadb").url
+    else:
+        url = urls.get(request.param) or request.getfixturevalue("pg_url")
+    more: dict[str, Any] = {"broker_row": "true"} if request.param == "broker" else {}
+    return configure(name="a", url=url, table=table, create_table="true", **more)
+
+
+@pytest.fixture
+def notes(config: Config) -> Iterator[Notes]:
+    with closing(open_notes(config, BootClock())) as found:
+        yield found
+
+
+def granted(config: Config, holder: str, *, over: LeaseRecord | None = None) -> LeaseRecord:
+    with closing(open_store(config)) as store:
+        there = store.read(config.name).record
+        written = store.swap(config.name, over or there, taken(over or there, holder=holder, duration=30))
+    assert written
+    return written
+
+
+def test_what_a_holder_noted_is_found_by_the_next_one(config: Config, notes: Notes) -> None:
+    mine = granted(config, "paris:1")
+    assert notes.all("a", "table") == {}
+    assert notes.add("a", "table", "s3://lake/flights day=1", "of paris", holder="paris:1", epoch=mine.epoch)
+    with closing(open_notes(config, BootClock())) as others:
+        assert others.all("a", "table") == {"s3://lake/flights day=1": "of paris"}
+        assert others.all("a", "run") == {} == others.all("b", "table")
+        assert others.remove("a", "table", "s3://lake/flights day=1")
+        assert not others.remove("a", "table", "s3://lake/flights day=1")
+    assert notes.all("a", "table") == {}
+
+
+def test_whoever_is_second_is_told_what_stands_there(config: Config, notes: Notes) -> None:
+    mine = granted(config, "paris:1")
+    assert notes.add("a", "run", "2026-11-20", "first", holder="paris:1", epoch=mine.epoch) == "first"
+    assert notes.add("a", "run", "2026-11-20", "second", holder="paris:1", epoch=mine.epoch) == "first"
+    assert notes.all("a", "run") == {"2026-11-20": "first"}
+
+
+def test_a_holder_whose_lease_is_gone_notes_nothing_and_is_told(config: Config, notes: Notes) -> None:
+    mine = granted(config, "paris:1")
+    assert notes.add("a", "table", "/t", "x", holder="lyon:1", epoch=mine.epoch) is None
+    assert notes.add("a", "table", "/t", "x", holder="paris:1", epoch=mine.epoch - 1) is None
+    with closing(open_store(config)) as store:
+        store.swap("a", mine, released(mine))
+    assert notes.add("a", "table", "/t", "x", holder="paris:1", epoch=mine.epoch) is None
+    assert notes.all("a", "table") == {}
+
+
+def test_a_key_may_be_longer_than_a_path_and_in_any_letters(config: Config, notes: Notes) -> None:
+    mine = granted(config, "paris:1")
+    keys = ["Ä" * 2000, "/a", "/A", "/a ", "../../etc", "日本/☃"]
+    for each in keys:
+        assert notes.add("a", "table", each, f"«{each[:9]}»", holder="paris:1", epoch=mine.epoch) == f"«{each[:9]}»"
+    assert notes.all("a", "table") == {each: f"«{each[:9]}»" for each in keys}
+
+
+def test_a_store_that_is_down_gives_no_answer(tmp_path: Path) -> None:
+    config = configure(name="a", url="postgresql://x@127.0.0.1:9/x", attempt_timeout=1.0)
+    with closing(open_notes(config, BootClock())) as notes, pytest.raises(StoreError):
+        notes.all("a", "table")
+
+
+@pytest.mark.parametrize("config", ["postgresql", "mariadb"], indirect=True)
+def test_a_table_that_may_not_be_made_is_asked_for(config: Config) -> None:
+    made = open_notes(config.__class__(**{**_fields(config), "create_table": "auto"}), BootClock())
+    with closing(made), pytest.raises(ConfigError, match="run spark-lease init"):
+        made.all("a", "table")
+
+
+def _fields(config: Config) -> dict[str, Any]:
+    return {key: getattr(config, key) for key in config.__slots__}
+
+
+def test_init_makes_the_notes_as_well(config: Config, notes: Notes) -> None:
+    with closing(open_store(config)) as store:
+        store.init()  # type: ignore[attr-defined]
+        assert not [each for each in store.init() if "notes" in each]  # type: ignore[attr-defined]
+    assert notes.all("a", "table") == {}
+    assert issubclass(ConfigError, SparkLeaseError)

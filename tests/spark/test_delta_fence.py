@@ -1,0 +1,158 @@
+"""The Delta fence in real drivers: what a former master still sends is refused by the table itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from spark_lease.fences.delta import property_of
+from tests.spark.drivers import Driver, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+Start = Callable[..., Driver]
+
+DELTA = """
+    sys.path.insert(0, os.getcwd())
+    from jobs.jars import spark_options
+    TABLE = f"{FOLDER}/flights"
+    def delta_session():
+        from pyspark.sql import SparkSession
+        pairs = (word.split("=", 1) for word in spark_options() if "=" in word)
+        return SparkSession.builder.master("local[2]").config(map=dict(pairs)).getOrCreate()
+"""
+
+EVERY_OPERATION = """
+    import json
+    from delta.tables import DeltaTable
+    from spark_lease import Fenced
+    from spark_lease.clock import BootClock
+    from spark_lease.config import configure
+    from spark_lease.fences.tables import DeltaFence
+    from spark_lease.fences.delta import claim
+    from spark_lease.spark.delta_hook import DeltaHook
+
+    class Lease:
+        def __init__(self, name, epoch):
+            self.name, self.epoch, self.holder = name, epoch, "me"
+        def check(self):
+            return self.epoch
+        wait_certain = check
+        def lose(self, *reason):
+            pass
+
+    class Fence(DeltaFence):
+        def _record(self, table, epoch):
+            say(f"recorded {table}")
+
+    spark = delta_session()
+    hook = DeltaHook()
+    assert hook.install(spark.sparkContext) == "" == hook.install(spark.sparkContext)
+    hook.fences = tuple(Fence(Lease(name, 5), configure(), BootClock()) for name in ("mine", "another"))
+    rows = spark.range(3).selectExpr("id", "id AS day")
+    rows.write.format("delta").partitionBy("day").save(TABLE)
+    spark.sql(f"CREATE TABLE flights USING delta LOCATION '{TABLE}'")
+    table = DeltaTable.forPath(spark, TABLE)
+    rows.createOrReplaceTempView("rows")
+    Path(f"{FOLDER}/arriving").mkdir()
+    rows.write.parquet(f"{FOLDER}/arriving/1")
+
+    def stream(**how):
+        lines = spark.readStream.schema(rows.schema).parquet(f"{FOLDER}/arriving/*")
+        return lines.writeStream.option("checkpointLocation", f"{FOLDER}/{len(how)}-{time.monotonic_ns()}")
+
+    def native():
+        stream().format("delta").trigger(availableNow=True).start(TABLE).awaitTermination()
+
+    def each_batch():
+        def write(batch, number):
+            batch.write.format("delta").mode("append").save(TABLE)
+        stream().foreachBatch(write).trigger(availableNow=True).start().awaitTermination()
+
+    def in_a_thread():
+        errors = []
+        def work():
+            try:
+                append()
+            except Exception as error:
+                errors.append(error)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+
+    def append():
+        rows.write.format("delta").mode("append").save(TABLE)
+
+    operations = {
+        "append": append,
+        "overwrite": lambda: rows.write.format("delta").mode("overwrite").save(TABLE),
+        "insert": lambda: spark.sql("INSERT INTO flights SELECT * FROM rows"),
+        "insert overwrite": lambda: spark.sql("INSERT OVERWRITE flights SELECT * FROM rows"),
+        "writeTo": lambda: rows.writeTo("flights").append(),
+        "saveAsTable": lambda: rows.write.format("delta").mode("append").saveAsTable("flights"),
+        "update": lambda: spark.sql("UPDATE flights SET id = id + 1"),
+        "delete": lambda: spark.sql("DELETE FROM flights WHERE id = 1"),
+        "merge": lambda: table.alias("t").merge(rows.alias("s"), "t.id = s.id").whenNotMatchedInsertAll().execute(),
+        "DeltaTable.delete": lambda: table.delete("id = 0"),
+        "optimize": lambda: table.optimize().executeCompaction(),
+        "vacuum": lambda: table.vacuum(),
+        "restore": lambda: table.restoreToVersion(0),
+        "alter": lambda: spark.sql("ALTER TABLE flights SET TBLPROPERTIES ('a' = 'b')"),
+        "native stream": native,
+        "foreachBatch": each_batch,
+        "thread": in_a_thread,
+    }
+
+    def outcome(operation):
+        try:
+            operation()
+            return "done"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    append()
+    before = {name: outcome(operation) for name, operation in operations.items()}
+    claim(Lease("mine", 6), TABLE, clock=BootClock(), timeout=10)
+    version = table.history(1).first().version
+    after = {name: outcome(operation) for name, operation in operations.items()}
+    same = table.history(1).first().version == version
+    read = spark.read.format("delta").load(TABLE).count() == spark.sql("SELECT * FROM flights").count()
+    streamed = spark.readStream.format("delta").load(TABLE).writeStream.trigger(availableNow=True).option(
+        "checkpointLocation", f"{FOLDER}/readers").foreachBatch(lambda batch, _: say(f"read {batch.count()} rows"))
+    streamed.start().awaitTermination()
+    hook.fences = ()
+    hook.remove()
+    freed = outcome(append)
+    told = {"before": before, "after": after, "same": same, "read": read, "freed": freed}
+    (FOLDER / "told.json").write_text(json.dumps(told))
+"""
+
+
+def test_every_delta_operation_of_an_older_epoch_is_refused_and_readers_go_on(start: Start, tmp_path: Path) -> None:
+    driver = start(_with_delta(EVERY_OPERATION))
+    assert driver.end(240) == 0, driver.log.read_text()
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert set(told["before"].values()) == {"done"}
+    for operation, outcome in told["after"].items():
+        assert "mine: fenced" in outcome and "claimed under epoch 6 and mine is 5" in outcome, f"{operation}: {outcome}"
+    assert told["same"] and told["read"] and told["freed"] == "done"
+    said = driver.log.read_text()
+    assert said.count(f"recorded file:{tmp_path}/flights") == 2  # once for each of the two leases
+    assert re.search(r"read [1-9]\d* rows", said)
+
+
+def _with_delta(script: str) -> str:
+    return textwrap.dedent(DELTA) + textwrap.dedent(script)
+
+
+_ = (DeltaTable, property_of, until, signal, os, contextlib)

@@ -24,6 +24,7 @@ from types import FrameType
 from .clock import BootClock, Clock
 from .config import Config, announcement
 from .errors import LeaseLost, SparkLeaseError
+from .fences.tables import DeltaFence
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive
 from .keeper.death import Watched
@@ -113,12 +114,13 @@ class _Run:
     def _run(self) -> Outcome:
         try:
             begin_hold(self._lease, self._keepalive)
+            self._lease.log_grant()
+            DeltaFence(self._lease, self._config, self._clock).claim_all()
             self._waiting = False
         except BaseException:
             self._waiting = False
             self._give_up()
             raise
-        self._lease.log_grant()
         told = announcement(name=self._lease.name, holder=self._lease.holder, epoch=self._lease.epoch)
         try:
             self._pid = self._minder.start(told, self._deadline.wire)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ..clock import Clock
 from ..config import Config
-from ..errors import Loss, StoreError
+from ..errors import ConfigError, Loss, StoreError
 from ..lockers.registry import open_notes
 from .base import Held
 from .delta import address, claim, property_of, refuse_newer
@@ -39,12 +39,20 @@ class DeltaFence:
         self._known: set[str] = set()
         self.property = property_of(lease.name)
 
-    def claim_all(self) -> None:
-        """Claim what holders before wrote to, and what `fence_tables` names. Raises Fenced, LeaseLost, ConfigError.
+    def claim_all(self) -> str:
+        """Claim what holders before wrote to, and what `fence_tables` names. Raises Fenced, LeaseLost, StoreError.
 
-        A table that cannot be claimed is a StoreError if `fence_delta` is "required", and else a warning.
+        A table that cannot be claimed is a StoreError if `fence_delta` is "required", and else a warning. Where the
+        lease store has no place for notes, nothing can be fenced: ConfigError if that is "required", else its words.
         """
-        recorded = self._recorded()
+        if self._config.fence_delta == "off" or not self._config.enabled:
+            return "it is switched off"
+        try:
+            recorded = self._recorded()
+        except ConfigError as error:
+            if self._config.fence_delta == "required":
+                raise
+            return str(error)
         tables = [*recorded, *(each for each in self._config.fence_tables if each not in recorded)]
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="claim") as pool:
             for table, done in zip(tables, pool.map(self._claim, tables), strict=True):
@@ -52,6 +60,7 @@ class DeltaFence:
                     self._known |= {table} & set(recorded)
                 if done is False and table in recorded and _is_gone(table):
                     self._forget(table)
+        return ""
 
     def begin(self, table: str, newest: str | None) -> None:
         """A transaction on `table` begins, in whose snapshot the property is `newest`. To refuse it, raises

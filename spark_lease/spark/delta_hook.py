@@ -51,6 +51,9 @@ class DeltaHook:
             return problem
         from pyspark.java_gateway import ensure_callback_server_started  # heavy, and there: the context is its own
 
+        calls = logging.getLogger("py4j.clientserver")
+        if calls.level == logging.NOTSET:
+            calls.setLevel(logging.WARNING)  # it logs every call, and there are some for each transaction
         ensure_callback_server_started(gateway)
         companion = getattr(_class(context, _OBSERVER + "$"), "MODULE$")
         (setter,) = [each for each in dir(companion) if each.endswith(_SETTER)]

@@ -28,16 +28,12 @@ class Fencing:
         self._problem = ""
 
     def begin(self) -> None:
-        """Claim, then watch. Raises Fenced, LeaseLost, StoreError, ConfigError; then nothing must begin."""
+        """Claim, then watch for Sparks. Raises Fenced, LeaseLost, StoreError, ConfigError: then nothing must begin."""
+        self._problem = self._fence.claim_all()
         if self._config.fence_delta == "off" or not self._config.enabled:
             return
-        try:
-            self._fence.claim_all()
+        if not self._problem:
             _hook.fences += (self._fence,)
-        except ConfigError as error:
-            if self._config.fence_delta == "required":
-                raise
-            self._problem = str(error)  # of no interest before there is a Delta
         watch_contexts(self._install)
 
     def end(self) -> None:

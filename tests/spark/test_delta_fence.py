@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -151,8 +150,66 @@ def test_every_delta_operation_of_an_older_epoch_is_refused_and_readers_go_on(st
     assert re.search(r"read [1-9]\d* rows", said)
 
 
+MASTER = """
+    spark = delta_session()
+    spark.range(1).selectExpr("0L AS epoch", "id").write.format("delta").save(TABLE)
+    with hold_lease("n", **SETTINGS, keeper="thread") as lease:
+        spark.range(1).selectExpr(f"{lease.epoch}L AS epoch", "id").write.format("delta").mode("append").save(TABLE)
+        say("wrote once")
+        while not Path(f"{FOLDER}/go").exists():
+            time.sleep(0.01)
+        def watch():
+            while not spark.sparkContext.statusTracker().getActiveJobsIds():
+                time.sleep(0.01)
+            say("its job runs")
+        threading.Thread(target=watch, daemon=True).start()
+        # Seconds of work in the JVM alone, which needs no Python to go on.
+        rows = spark.range(0, 20_000_000, 1, 2).selectExpr("max(sha2(CAST(id AS STRING), 512)) AS last")
+        rows = rows.selectExpr(f"{lease.epoch}L AS epoch", "length(last) * 0L AS id")
+        rows.write.format("delta").mode("append").save(TABLE)
+        say("wrote after all")
+"""
+NEXT = """
+    with hold_lease("n", **SETTINGS) as lease:
+        say(f"took over, epoch {lease.epoch}")
+        spark = delta_session()
+        spark.range(1).selectExpr(f"{lease.epoch}L AS epoch", "id").write.format("delta").mode("append").save(TABLE)
+        say("wrote as the next")
+"""
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_master_whose_python_is_frozen_commits_nothing_after_the_next_has_claimed(
+    start: Start, tmp_path: Path, fenced: bool
+) -> None:
+    """Its JVM needs no Python for its work, and no lease for its commit: without the fence the row lands."""
+    script = MASTER if fenced else MASTER.replace('keeper="thread"', 'keeper="thread", fence_delta="off"')
+    master = start(_with_delta(script))
+    master.until("wrote once")
+    standby = start(_with_delta(NEXT))
+    standby.until("standby")
+    (tmp_path / "go").touch()
+    master.until("its job runs")
+    os.kill(master.process.pid, signal.SIGSTOP)
+    table = tmp_path / "flights"
+    try:
+        standby.until("wrote as the next", timeout=90)
+        assert standby.end() == 0
+        if not fenced:
+            until(lambda: _rows(table, master.epoch()) == 2, 90)
+    finally:
+        master.send(signal.SIGCONT)
+    code = master.end()
+    if fenced:
+        assert code == 75, master.log.read_text()
+        assert _rows(table, master.epoch()) == 1
+        assert DeltaTable(table).metadata().configuration[property_of("n")] == str(standby.epoch())
+    assert _rows(table, standby.epoch()) == 1
+
+
+def _rows(table: Path, epoch: int) -> int:
+    return DeltaTable(table).to_pyarrow_table().column("epoch").to_pylist().count(epoch)
+
+
 def _with_delta(script: str) -> str:
     return textwrap.dedent(DELTA) + textwrap.dedent(script)
-
-
-_ = (DeltaTable, property_of, until, signal, os, contextlib)

@@ -1,0 +1,246 @@
+"""Claims of Delta tables, and which tables a lease guards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from arro3.core import Array, DataType, Table
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from spark_lease.clock import BootClock
+from spark_lease.config import Config, configure
+from spark_lease.errors import ConfigError, Fenced, LeaseLost, Loss, StoreError
+from spark_lease.fences.delta import address, claim, property_of
+from spark_lease.fences.tables import KIND, DeltaFence
+from spark_lease.lockers.registry import open_notes, open_store
+from spark_lease.record import taken
+
+
+@dataclass
+class Lease:
+    epoch: int
+    name: str = "n"
+    holder: str = "paris:1"
+    losses: list[Loss] = field(default_factory=list)
+
+    def check(self) -> int:
+        if self.losses:
+            raise LeaseLost(self.name, self.epoch, self.losses[0])
+        return self.epoch
+
+    def wait_certain(self, timeout: float = 0.0) -> int:
+        return self.check()
+
+    def lose(self, reason: Loss, detail: str = "") -> None:
+        self.losses.append(reason)
+
+
+def append(path: Path) -> None:
+    write_deltalake(str(path), Table.from_arrays([Array([1], DataType.int64())], names=["a"]), mode="append")
+
+
+def claimed(path: Path, name: str = "n") -> str | None:
+    return DeltaTable(str(path)).metadata().configuration.get(property_of(name))
+
+
+def test_a_claim_raises_the_epoch_and_an_older_one_is_fenced(tmp_path: Path) -> None:
+    append(tmp_path)
+    for epoch in (5, 5, 7):
+        assert claim(Lease(epoch), str(tmp_path), clock=BootClock(), timeout=5)
+        assert claimed(tmp_path) == str(epoch)
+    old = Lease(6)
+    with pytest.raises(Fenced, match="claimed under epoch 7 and mine is 6"):
+        claim(old, str(tmp_path), clock=BootClock(), timeout=5)
+    assert old.losses == [Loss.FENCED]
+    assert claimed(tmp_path) == "7"
+
+
+def test_a_claim_that_was_made_already_commits_nothing(tmp_path: Path) -> None:
+    append(tmp_path)
+    claim(Lease(5), str(tmp_path), clock=BootClock(), timeout=5)
+    version = DeltaTable(str(tmp_path)).version()
+    claim(Lease(5), str(tmp_path), clock=BootClock(), timeout=5)
+    assert DeltaTable(str(tmp_path)).version() == version
+
+
+def test_two_leases_share_a_table(tmp_path: Path) -> None:
+    append(tmp_path)
+    claim(Lease(9, "a"), str(tmp_path), clock=BootClock(), timeout=5)
+    claim(Lease(2, "b"), str(tmp_path), clock=BootClock(), timeout=5)
+    assert (claimed(tmp_path, "a"), claimed(tmp_path, "b")) == ("9", "2")
+
+
+def test_a_claim_gets_through_against_a_busy_writer(tmp_path: Path) -> None:
+    append(tmp_path)
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            with contextlib.suppress(CommitFailedError):  # what was under way at the claim is refused
+                append(tmp_path)
+
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    for each in writers:
+        each.start()
+    try:
+        assert claim(Lease(5), str(tmp_path), clock=BootClock(), timeout=30)
+    finally:
+        over.set()
+        for each in writers:
+            each.join()
+    assert claimed(tmp_path) == "5"
+
+
+def test_racing_claims_leave_the_newest_epoch(tmp_path: Path) -> None:
+    append(tmp_path)
+
+    def race(epoch: int) -> None:
+        try:
+            claim(Lease(epoch), str(tmp_path), clock=BootClock(), timeout=30)
+        except Fenced:
+            refused.append(epoch)
+
+    refused: list[int] = []
+    threads = [threading.Thread(target=race, args=(epoch,)) for epoch in range(1, 9)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert claimed(tmp_path) == "8"
+    assert 8 not in refused
+
+
+def test_a_property_that_is_no_epoch_is_not_judged(tmp_path: Path) -> None:
+    append(tmp_path)
+    DeltaTable(str(tmp_path)).alter.set_table_properties({property_of("n"): "soon"}, raise_if_not_exists=False)
+    with pytest.raises(ConfigError, match="which no epoch is: ALTER TABLE … UNSET TBLPROPERTIES"):
+        claim(Lease(5), str(tmp_path), clock=BootClock(), timeout=5)
+
+
+def test_a_claim_of_nothing_says_so_and_a_lost_lease_claims_nothing(tmp_path: Path) -> None:
+    assert not claim(Lease(5), str(tmp_path / "none"), clock=BootClock(), timeout=5)
+    append(tmp_path)
+    with pytest.raises(LeaseLost):
+        claim(Lease(5, losses=[Loss.EXPIRED]), str(tmp_path), clock=BootClock(), timeout=5)
+    assert claimed(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("hadoop", "delta_rs"),
+    [
+        ("file:/lake/a%20b", "/lake/a b"),
+        ("/lake/t", "/lake/t"),
+        ("s3a://lake/t", "s3://lake/t"),
+        ("gs://a/b", "gs://a/b"),
+    ],
+)
+def test_a_table_is_found_by_what_hadoop_calls_it(hadoop: str, delta_rs: str) -> None:
+    assert address(hadoop) == delta_rs
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return configure(name="n", url=f"sqlite:///{tmp_path}/leases.db", lease_duration=30)
+
+
+def grant(config: Config, holder: str) -> Lease:
+    with closing(open_store(config)) as store:
+        old = store.read("n").record
+        record = store.swap("n", old, taken(old, holder=holder, duration=30))
+    assert record
+    return Lease(record.epoch, holder=holder)
+
+
+def recorded(config: Config) -> list[str]:
+    with closing(open_notes(config, BootClock())) as notes:
+        return list(notes.all("n", KIND))
+
+
+def test_a_table_is_noted_before_the_first_write_and_claimed_by_the_next_holder(config: Config, tmp_path: Path) -> None:
+    table = f"file:{tmp_path}/lake"
+    append(tmp_path / "lake")
+    first = grant(config, "paris:1")
+    fence = DeltaFence(first, config, BootClock())
+    fence.begin(table, None)
+    fence.begin(table, None)
+    assert recorded(config) == [table]
+    second = grant(config, "lyon:1")
+    assert DeltaFence(second, config, BootClock()).claim_all() == ""
+    assert claimed(tmp_path / "lake") == str(second.epoch)
+    with pytest.raises(Fenced):
+        fence.begin(table, str(second.epoch))
+
+
+def test_a_holder_whose_lease_was_taken_begins_nothing_on_a_table_that_is_new(config: Config) -> None:
+    """The next holder has looked already which tables there are: this one he would never claim."""
+    zombie = grant(config, "paris:1")
+    grant(config, "lyon:1")
+    with pytest.raises(LeaseLost):
+        DeltaFence(zombie, config, BootClock()).begin("/lake/new", None)
+    assert recorded(config) == []
+
+
+def test_nothing_begins_where_a_table_cannot_be_noted(config: Config) -> None:
+    lease = grant(config, "paris:1")
+    fence = DeltaFence(lease, config, BootClock())
+    Path(config.url.removeprefix("sqlite:///")).write_bytes(b"garbage" * 1000)
+    for each in Path(config.url.removeprefix("sqlite:///")).parent.glob("leases.db-*"):
+        each.unlink()
+    with pytest.raises((StoreError, ConfigError)):
+        fence.begin("/lake/new", None)
+
+
+def test_tables_of_the_configuration_are_claimed_too(config: Config, tmp_path: Path) -> None:
+    append(tmp_path / "a")
+    lease = grant(config, "paris:1")
+    named = configure(name="n", url=config.url, fence_tables=f"{tmp_path}/a, {tmp_path}/none")
+    assert DeltaFence(lease, named, BootClock()).claim_all() == ""
+    assert claimed(tmp_path / "a") == str(lease.epoch)
+    assert recorded(config) == []
+
+
+def test_a_table_that_is_gone_is_forgotten_and_one_out_of_reach_is_not(config: Config, tmp_path: Path) -> None:
+    for each in ("gone", "share/kept"):
+        append(tmp_path / each)
+    fence = DeltaFence(grant(config, "paris:1"), config, BootClock())
+    for each in ("gone", "share/kept"):
+        fence.begin(f"file:{tmp_path}/{each}", None)
+    shutil.rmtree(tmp_path / "gone")
+    shutil.rmtree(tmp_path / "share")
+    DeltaFence(grant(config, "lyon:1"), config, BootClock()).claim_all()
+    assert recorded(config) == [f"file:{tmp_path}/share/kept"]
+
+
+def test_a_table_that_cannot_be_claimed_is_said_or_ends_the_start(
+    config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(tmp_path / "a")
+    log = tmp_path / "a" / "_delta_log"
+    (log / f"{0:020}.json").write_text(json.dumps({"protocol": {"minReaderVersion": 99, "minWriterVersion": 99}}))
+    lease = grant(config, "paris:1")
+    named = configure(name="n", url=config.url, fence_tables=(f"{tmp_path}/a",))
+    assert DeltaFence(lease, named, BootClock()).claim_all() == ""
+    assert "NOT FENCED" in caplog.text
+    required = configure(name="n", url=config.url, fence_tables=(f"{tmp_path}/a",), fence_delta="required")
+    with pytest.raises(StoreError, match="cannot be claimed"):
+        DeltaFence(lease, required, BootClock()).claim_all()
+
+
+def test_a_store_without_a_place_for_notes_fences_nothing_and_says_so(config: Config, tmp_path: Path) -> None:
+    lease = grant(config, "paris:1")
+    bare = configure(name="n", url=f"sqlite:///{tmp_path}/leases.db", create_table="false")
+    with pytest.raises(ConfigError, match="run spark-lease init"):
+        DeltaFence(lease, configure(**_as(bare), fence_delta="required"), BootClock()).claim_all()
+    assert "run spark-lease init" in DeltaFence(lease, bare, BootClock()).claim_all()
+
+
+def _as(config: Config) -> dict[str, object]:
+    return {"name": config.name, "url": config.url, "create_table": config.create_table}

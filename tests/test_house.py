@@ -24,7 +24,7 @@ lockers.unguarded lockers.folder_notes lockers.registry
 fences.base fences.delta fences.tables
 lease keepalive hold events keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
-spark.connect spark.demotion spark.contexts spark.delta_hook spark.fencing spark.conf spark.orphan
+spark.connect spark.demotion spark.contexts spark.refusals spark.delta_hook spark.fencing spark.conf spark.orphan
 guard doors spark.launcher runner
 testing.clock testing.store testing.contract testing.history testing.checker
 cli.settings cli.run cli.store cli.submit cli.main

@@ -17,6 +17,7 @@ class Held(Protocol):
     """The part of a `Lease` that a fence needs."""
 
     name: str
+    holder: str
 
     @property
     def epoch(self) -> int: ...

@@ -11,6 +11,7 @@ Spark without the hook that begins after the claim.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import threading
@@ -84,12 +85,15 @@ def _claim_once(lease: Held, table: str) -> bool | None:
     refuse_newer(lease, table, newest)
     if newest is not None and int(newest) == lease.epoch:
         return True
+    said = {"lease": lease.name, "epoch": lease.epoch, "holder": lease.holder}  # for people who DESCRIBE HISTORY
     try:
         there.alter.set_table_properties(
             {key: str(lease.epoch)},
             raise_if_not_exists=False,
             # Without retries: else it would be put on top of a newer claim.
-            commit_properties=CommitProperties(max_commit_retries=0),
+            commit_properties=CommitProperties(
+                max_commit_retries=0, custom_metadata={"userMetadata": json.dumps(said)}
+            ),
             post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
         )
     except CommitFailedError:  # somebody was faster: a writer, another claim, or this one before its answer was lost

@@ -11,7 +11,6 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Protocol
 
 from ..clock import Clock
 from ..config import Config
@@ -27,14 +26,10 @@ KIND = "table"
 _AT_ONCE = 8
 
 
-class Holder(Held, Protocol):
-    holder: str
-
-
 class DeltaFence:
     """What each Delta transaction of this process is asked for one lease. Used by several threads at once."""
 
-    def __init__(self, lease: Holder, config: Config, clock: Clock) -> None:
+    def __init__(self, lease: Held, config: Config, clock: Clock) -> None:
         self._lease, self._config, self._clock = lease, config, clock
         self._known: set[str] = set()
         self.property = property_of(lease.name)

@@ -8,9 +8,13 @@ Python object, so a JVM whose Python is frozen or dead commits nothing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
+
+from ..errors import SparkLeaseError
+from .refusals import Refusals
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,7 @@ class DeltaHook:
 
     def __init__(self) -> None:
         self.fences: tuple[Fence, ...] = ()
+        self.refusals = Refusals()
         self._undo: list[tuple[Any, Callable[[], None]]] = []
 
     def install(self, context: Any) -> str:
@@ -55,6 +60,7 @@ class DeltaHook:
         if calls.level == logging.NOTSET:
             calls.setLevel(logging.WARNING)  # it logs every call, and there are some for each transaction
         ensure_callback_server_started(gateway)
+        self.refusals.install()
         companion = getattr(_class(context, _OBSERVER + "$"), "MODULE$")
         (setter,) = [each for each in dir(companion) if each.endswith(_SETTER)]
         before = companion.threadObserver()
@@ -64,6 +70,8 @@ class DeltaHook:
 
     def remove(self) -> None:
         """Take it out again. Never raises: a JVM that is gone has no hook either."""
+        if self._undo:
+            self.refusals.remove()
         while self._undo:
             _, undo = self._undo.pop()
             try:
@@ -110,9 +118,10 @@ class _Observer:
         transaction = start.apply()
         table = str(transaction.deltaLog().dataPath().toString())
         properties = transaction.metadata().configuration()
-        for fence in self._hook.fences:
-            newest = properties.get(fence.property)
-            fence.begin(table, str(newest.get()) if newest.isDefined() else None)
+        with self._told():
+            for fence in self._hook.fences:
+                newest = properties.get(fence.property)
+                fence.begin(table, str(newest.get()) if newest.isDefined() else None)
         return transaction
 
     def preparingCommit(self, prepare: Any) -> Any:
@@ -120,8 +129,17 @@ class _Observer:
         return prepare.apply()
 
     def beginDoCommit(self) -> None:
-        for fence in self._hook.fences:
-            fence.commit()
+        with self._told():
+            for fence in self._hook.fences:
+                fence.commit()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except SparkLeaseError as error:
+            self._hook.refusals.add(error)
+            raise
 
     def createChild(self) -> _Observer:
         return self

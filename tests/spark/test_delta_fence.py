@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import re
 import signal
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -143,7 +146,8 @@ def test_every_delta_operation_of_an_older_epoch_is_refused_and_readers_go_on(st
     told = json.loads((tmp_path / "told.json").read_text())
     assert set(told["before"].values()) == {"done"}
     for operation, outcome in told["after"].items():
-        assert "mine: fenced" in outcome and "claimed under epoch 6 and mine is 5" in outcome, f"{operation}: {outcome}"
+        assert outcome.startswith("Fenced: mine: fenced, file:"), f"{operation}: {outcome}"
+        assert outcome.endswith("was claimed under epoch 6 and mine is 5: nothing was written")
     assert told["same"] and told["read"] and told["freed"] == "done"
     said = driver.log.read_text()
     assert said.count(f"recorded file:{tmp_path}/flights") == 2  # once for each of the two leases
@@ -205,6 +209,54 @@ def test_a_master_whose_python_is_frozen_commits_nothing_after_the_next_has_clai
         assert _rows(table, master.epoch()) == 1
         assert DeltaTable(table).metadata().configuration[property_of("n")] == str(standby.epoch())
     assert _rows(table, standby.epoch()) == 1
+
+
+BUSY = """
+    spark = delta_session()
+    spark.range(1).selectExpr("0L AS epoch", "id").write.format("delta").save(TABLE)
+    with hold_lease("n", **SETTINGS, keeper="thread") as lease:
+        for number in range(10_000):
+            rows = spark.range(1).selectExpr(f"{lease.epoch}L AS epoch", f"{number}L AS id")
+            rows.write.format("delta").mode("append").save(TABLE)
+            say(f"wrote {number}.")
+"""
+WITHOUT_SPARK = """
+    from arro3.core import Array, DataType, Table
+    from deltalake import write_deltalake
+    with hold_lease("n", **SETTINGS) as lease:
+        columns = [Array([each], DataType.int64()) for each in (lease.epoch, 0)]
+        write_deltalake(TABLE, Table.from_arrays(columns, names=["epoch", "id"]), mode="append")
+        say("wrote as the next")
+"""
+
+
+@pytest.mark.postgres
+def test_a_driver_that_is_frozen_amid_its_writes_adds_nothing_after_the_claim(
+    start: Start, tmp_path: Path, pg_url: str
+) -> None:
+    """Python, JVM and all, at a moment of chance, without the keeper and the kernel that would end it before."""
+    master = start(_with_delta(BUSY), store=pg_url)
+    master.until("wrote 3.")
+    time.sleep(random.uniform(0.0, 1.0))
+    frozen = master.freeze()
+    try:
+        standby = start(_with_delta(WITHOUT_SPARK), store=pg_url)
+        standby.until("wrote as the next", timeout=60)
+        assert standby.end() == 0
+        table = DeltaTable(tmp_path / "flights")
+        assert table.metadata().configuration[property_of("n")] == str(standby.epoch())
+    finally:
+        for each in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGCONT)
+    assert master.end() == 75, master.log.read_text()
+    history = [json.loads(each.read_text().splitlines()[0]) for each in _commits(tmp_path / "flights")]
+    assert "SET TBLPROPERTIES" in history[-2]["commitInfo"]["operation"], "a commit came after the claim"
+    assert _rows(tmp_path / "flights", standby.epoch()) == 1
+
+
+def _commits(table: Path) -> list[Path]:
+    return sorted(table.glob("_delta_log/*.json"))
 
 
 def _rows(table: Path, epoch: int) -> int:

@@ -1,0 +1,51 @@
+"""What was raised in Python while a JVM called it comes back wrapped in Java's words: here it is unwrapped."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from ..errors import SparkLeaseError
+
+_LAST = 32
+_DEEP = 20
+"""How far down a chain of Java causes is followed; they may go in a circle."""
+
+
+class Refusals:
+    """The last of them. Between `install` and `remove`, pyspark raises them as what they were."""
+
+    def __init__(self) -> None:
+        self._last: deque[SparkLeaseError] = deque(maxlen=_LAST)
+        self._pyspark_converts: Any = None
+
+    def add(self, error: SparkLeaseError) -> None:
+        self._last.append(error)
+
+    def install(self) -> None:
+        from pyspark.errors.exceptions import captured  # heavy, and there: a JVM of pyspark's is calling
+
+        if self._pyspark_converts is None:
+            self._pyspark_converts = captured.convert_exception
+            captured.convert_exception = self._convert
+
+    def remove(self) -> None:
+        from pyspark.errors.exceptions import captured
+
+        # Another package may have put itself on top since; then it goes on asking, and nothing is found.
+        if captured.convert_exception == self._convert:
+            captured.convert_exception, self._pyspark_converts = self._pyspark_converts, None
+
+    def _convert(self, java: Any) -> Any:
+        return self._found(java) or self._pyspark_converts(java)
+
+    def _found(self, java: Any) -> SparkLeaseError | None:
+        for _ in range(_DEEP):
+            if java is None:
+                return None
+            said = str(java.toString())
+            for error in reversed(self._last):
+                if f"{type(error).__name__}: {error}" in said:
+                    return error
+            java = java.getCause()
+        return None

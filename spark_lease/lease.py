@@ -23,6 +23,7 @@ from typing import Protocol
 from .clock import Clock
 from .config import Config
 from .errors import ConfigError, LeaseHeldByOther, LeaseLost, LockGone, Loss, RecordUnreadable, StoreError
+from .fences.delta_rs import FencedTable
 from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies
 from .lockers.registry import open_lock, open_store
 from .lockers.unguarded import Unguarded
@@ -272,6 +273,10 @@ class Lease(ABC):
         """
         confirmed = self._deadline.instant - self._config.renew_deadline
         return self._clock.now() < confirmed + self._config.retry_period * _OVERDUE + _LOOK_AGAIN
+
+    def delta_rs(self, table: str) -> FencedTable:
+        """Fenced writes to the Delta table at path or URL `table` without Spark: append, overwrite, merge, delete."""
+        return FencedTable(self, table, self._config, self._clock)
 
     def stop_by(self) -> float:
         """The instant (own clock) by which all guarded work must have ended."""

@@ -6,9 +6,12 @@ a write of an old one can still be on its way.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from concurrent.futures import ThreadPoolExecutor
+import queue
+import threading
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -23,7 +26,6 @@ log = logging.getLogger(__name__)
 
 KIND = "table"
 """Of the notes that name a table."""
-_AT_ONCE = 8
 
 
 class DeltaFence:
@@ -48,13 +50,12 @@ class DeltaFence:
             if self._config.fence_delta == "required":
                 raise
             return str(error)
-        tables = [*recorded, *(each for each in self._config.fence_tables if each not in recorded)]
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="claim") as pool:
-            for table, done in zip(tables, pool.map(self._claim, tables), strict=True):
-                if done is not None:
-                    self._known |= {table} & set(recorded)
-                if done is False and table in recorded and _is_gone(table):
-                    self._forget(table)
+        self._known = set(recorded)
+        for table, found in self._claim_all({*recorded, *self._config.fence_tables}).items():
+            if isinstance(found, Exception):
+                self._not_claimed(table, found)
+            elif not found and table in recorded and _is_gone(table):
+                self._forget(table)
         return ""
 
     def begin(self, table: str, newest: str | None) -> None:
@@ -84,20 +85,38 @@ class DeltaFence:
         with closing(open_notes(self._config, self._clock)) as notes:
             return list(notes.all(self._lease.name, KIND))
 
-    def _claim(self, table: str) -> bool | None:
-        """Whether there is such a table; None if it could not be claimed."""
-        try:
-            return claim(self._lease, table, clock=self._clock, timeout=self._config.lease_duration)
-        except ModuleNotFoundError as error:
-            problem = f"{error.name} is not installed: pip install 'spark_lease[delta]'"
-        except StoreError as error:
-            problem = str(error.problem)
-        if self._config.fence_delta == "required":
-            raise StoreError(table, problem)
-        log.warning("%s: NOT FENCED: %s: %s", self._lease.name, table, problem)
-        return None
+    def _claim_all(self, tables: Iterable[str]) -> dict[str, bool | Exception]:
+        """Side by side: for each, whether there is such a table, or what was raised. Bounded by `lease_duration`."""
+        limit = self._config.lease_duration
+        end, answers = self._clock.now() + limit, queue.SimpleQueue[tuple[str, bool | Exception]]()
+        found: dict[str, bool | Exception] = {}
+
+        def work(table: str) -> None:
+            try:
+                answers.put((table, claim(self._lease, table, clock=self._clock, timeout=limit)))
+            except Exception as error:  # it belongs to whoever waits
+                answers.put((table, error))
+
+        waited = set(tables)
+        for table in waited:
+            threading.Thread(target=work, args=(table,), name=f"claim {table}", daemon=True).start()
+        with contextlib.suppress(queue.Empty):
+            while waited - set(found):
+                table, answer = answers.get(timeout=max(end - self._clock.now(), 0.0))
+                found[table] = answer
+        silent = StoreError("Delta", f"no answer within {limit:g} s")
+        return found | dict.fromkeys(waited - set(found), silent)
+
+    def _not_claimed(self, table: str, error: Exception) -> None:
+        """Raise it, or say it where that is all that was asked for."""
+        if isinstance(error, ModuleNotFoundError):
+            error = StoreError(table, f"{error.name} is not installed: pip install 'spark_lease[delta]'")
+        if not isinstance(error, StoreError) or self._config.fence_delta == "required":
+            raise error
+        log.warning("%s: NOT FENCED: %s: %s", self._lease.name, table, error.problem)
 
     def _forget(self, table: str) -> None:
+        self._known.discard(table)
         with closing(open_notes(self._config, self._clock)) as notes:
             notes.remove(self._lease.name, KIND, table)
         log.info("%s: %s is gone, it is guarded no more", self._lease.name, table)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -46,6 +47,18 @@ class DeltaHook:
         self.fences: tuple[Fence, ...] = ()
         self.refusals = Refusals()
         self._undo: list[tuple[Any, Callable[[], None]]] = []
+        self._changing = threading.Lock()
+
+    def add(self, fence: Fence) -> None:
+        with self._changing:
+            self.fences = (*self.fences, fence)
+
+    def discard(self, fence: Fence) -> None:
+        """Ask it no more; after the last the hook is taken out."""
+        with self._changing:
+            self.fences = tuple(each for each in self.fences if each is not fence)
+        if not self.fences:
+            self.remove()
 
     def install(self, context: Any) -> str:
         """Put it into the JVM of a SparkContext, if it is not there. Returns what is missing for that, else nothing."""

@@ -10,6 +10,7 @@ from ..config import Config
 from ..errors import ConfigError
 from ..fences.tables import DeltaFence
 from ..lease import Lease
+from .connect import is_connected
 from .contexts import unwatch_contexts, watch_contexts
 from .delta_hook import NO_DELTA, DeltaHook
 
@@ -32,16 +33,16 @@ class Fencing:
         self._problem = self._fence.claim_all()
         if self._config.fence_delta == "off" or not self._config.enabled:
             return
+        if self._config.fence_delta == "required" and is_connected():
+            raise ConfigError("fence_delta", "is required, and cannot be had on a Spark Connect server")
         if not self._problem:
-            _hook.fences += (self._fence,)
+            _hook.add(self._fence)
         watch_contexts(self._install)
 
     def end(self) -> None:
         """After the work has ended. Never raises."""
         unwatch_contexts(self._install)
-        _hook.fences = tuple(each for each in _hook.fences if each is not self._fence)
-        if not _hook.fences:
-            _hook.remove()
+        _hook.discard(self._fence)
 
     def _install(self, context: Any) -> None:
         lacking = _hook.install(context)

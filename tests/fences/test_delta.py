@@ -6,10 +6,13 @@ import contextlib
 import json
 import shutil
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import pyarrow
 import pytest
 from arro3.core import Array, DataType, Table
 from deltalake import DeltaTable, write_deltalake
@@ -19,6 +22,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.errors import ConfigError, Fenced, LeaseLost, Loss, StoreError
 from spark_lease.fences.delta import address, claim, property_of
+from spark_lease.fences.delta_rs import FencedTable
 from spark_lease.fences.tables import KIND, DeltaFence
 from spark_lease.lockers.registry import open_notes, open_store
 from spark_lease.record import taken
@@ -244,3 +248,61 @@ def test_a_store_without_a_place_for_notes_fences_nothing_and_says_so(config: Co
 
 def _as(config: Config) -> dict[str, object]:
     return {"name": config.name, "url": config.url, "create_table": config.create_table}
+
+
+def test_delta_rs_writes_are_fenced_and_noted(config: Config, tmp_path: Path) -> None:
+    rows = Table.from_arrays([Array([1, 2], DataType.int64())], names=["a"])
+    first = grant(config, "paris:1")
+    table = FencedTable(first, f"{tmp_path}/lake", config, BootClock())
+    table.append(rows)
+    table.append(rows)
+    table.overwrite(rows)
+    table.delete("a = 2")
+    table.merge(
+        rows,
+        "t.a = s.a",
+        lambda merge: merge.when_not_matched_insert_all(),
+        source_alias="s",
+        target_alias="t",
+    )
+    assert sorted(DeltaTable(f"{tmp_path}/lake").to_pyarrow_table().column("a").to_pylist()) == [1, 2]
+    assert recorded(config) == [f"{tmp_path}/lake"]
+    DeltaFence(grant(config, "lyon:1"), config, BootClock()).claim_all()
+    version = DeltaTable(f"{tmp_path}/lake").version()
+    for write in (
+        lambda: table.append(rows),
+        lambda: table.overwrite(rows),
+        lambda: table.delete("a = 1"),
+        lambda: table.merge(rows, "t.a = s.a", lambda merge: merge.when_matched_delete(), source_alias="s"),
+    ):
+        with pytest.raises(Fenced):
+            write()
+    assert DeltaTable(f"{tmp_path}/lake").version() == version
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_delta_rs_write_that_is_paused_before_its_commit_is_refused_after_a_claim(
+    config: Config, tmp_path: Path, fenced: bool
+) -> None:
+    """Its rows are made slowly: the claim comes after the snapshot and before the commit. A writer that retries on its
+    own, without the fence, and opens the table anew, gets through."""
+    append(tmp_path / "lake")
+    zombie = grant(config, "paris:1")
+
+    def rows() -> Iterator[Any]:
+        successor = grant(config, "lyon:1")
+        named = configure(name="n", url=config.url, fence_tables=(f"{tmp_path}/lake",))
+        DeltaFence(successor, named, BootClock()).claim_all()
+        yield pyarrow.record_batch({"a": [99]})
+
+    def slowly() -> Any:
+        return pyarrow.RecordBatchReader.from_batches(pyarrow.schema({"a": pyarrow.int64()}), rows())
+
+    if fenced:
+        with pytest.raises(Fenced):
+            FencedTable(zombie, f"{tmp_path}/lake", config, BootClock()).append(slowly())
+    else:
+        with pytest.raises(CommitFailedError):
+            write_deltalake(f"{tmp_path}/lake", slowly(), mode="append")
+        write_deltalake(f"{tmp_path}/lake", pyarrow.table({"a": [99]}), mode="append")
+    assert (99 in DeltaTable(f"{tmp_path}/lake").to_pyarrow_table().column("a").to_pylist()) is not fenced

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 # macOS has no CLOCK_BOOTTIME; its CLOCK_MONOTONIC stands still during sleep.
@@ -41,6 +41,11 @@ class BootClock:
 def wall_time() -> float:
     """Seconds since 1970, to be shown and logged, never to be compared with a deadline."""
     return time.time()
+
+
+def span(duration: float) -> timedelta:
+    """`duration`, in seconds, as other libraries want it."""
+    return timedelta(seconds=duration)
 
 
 def utc_text(instant: float) -> str:

@@ -124,6 +124,16 @@ def words(key: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def options(key: str, value: object) -> dict[str, str]:
+    """Texts by name: a table of the TOML file, JSON, or `name=text,name=text`."""
+    if isinstance(value, str) and value and not value.lstrip().startswith("{"):
+        pairs = [each.partition("=") for each in value.split(",")]
+        if not all(name.strip() and equals for name, equals, _ in pairs):
+            raise ConfigError(key, "is neither name=text,name=text nor JSON: a text with a comma in it needs JSON")
+        return {name.strip(): each for name, _, each in pairs}
+    return texts(key, value or {})
+
+
 def default_url() -> str:
     """A SQLite file of this user on this machine: it excludes nobody else."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -142,7 +152,11 @@ class Config:
     url: str = setting(
         text,
         default_url,
-        "lock store: postgresql:// or mysql://user@host/db, sqlite:////file, delta:///folder, file:///folder",
+        "lock store: postgresql:// or mysql://user@host/db, sqlite:////file, file:///folder, delta:///folder, "
+        "delta+s3://bucket/folder",
+    )
+    storage_options: dict[str, str] = setting(
+        options, dict, "of the object store in url, as delta-rs and obstore call them: region, endpoint, keys"
     )
     password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
@@ -237,7 +251,7 @@ class Config:
 
 
 SETTINGS = {each.name: each.metadata for each in fields(Config)}
-SECRETS = frozenset({"password"})
+SECRETS = frozenset({"password", "storage_options"})
 """Settings that have no command line flag and are never printed."""
 
 
@@ -314,6 +328,9 @@ def from_spark(conf: Mapping[str, str]) -> Layer:
         raise ConfigError(
             SPARK + "url", "carries a password, and Spark writes it to its event log: use SPARK_LEASE_PASSWORD"
         )
+    if "storage_options" in found:
+        key, _ = found["storage_options"]
+        raise ConfigError(key, "may hold keys, and Spark writes it to its event log: use SPARK_LEASE_STORAGE_OPTIONS")
     return _layer("spark conf", found)
 
 
@@ -389,11 +406,15 @@ def redacted(url: str) -> str:
 
 
 def _hide(parameter: re.Match[str]) -> str:
-    secret = re.search(r"passw|passfile|secret|token", unquote(parameter[1]), re.I) and parameter[2]
+    secret = re.search(r"passw|passfile|secret|token|^sig$", unquote(parameter[1]), re.I) and parameter[2]
     return f"{parameter[1]}=***" if secret else parameter[0]
 
 
 def shown(config: Config) -> Sequence[tuple[str, str]]:
     """Each key and its value as it may be printed."""
-    hidden = {"password": "***" if config.password else "", "url": redacted(config.url)}
+    hidden = {
+        "password": "***" if config.password else "",
+        "storage_options": str(dict.fromkeys(config.storage_options, "***")),
+        "url": redacted(config.url),
+    }
     return [(key, hidden.get(key, str(getattr(config, key)))) for key in SETTINGS]

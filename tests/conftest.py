@@ -11,6 +11,7 @@ import pytest
 from spark_lease.cli.submit import JAVA_MISSING, has_java
 from spark_lease.testing import MemoryStore, VirtualClock
 from tests.services.mariadb import MISSING, MariaDb, installed, running_mariadb
+from tests.services.objects import ObjectServer, running_objects
 from tests.services.postgres import running_postgres
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver
@@ -55,6 +56,12 @@ def mariadb() -> Iterator[MariaDb]:
     if not installed() and "CI" not in os.environ:
         pytest.skip(MISSING)
     with running_mariadb() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def objects() -> Iterator[ObjectServer]:
+    with running_objects() as server:
         yield server
 
 

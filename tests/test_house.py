@@ -19,8 +19,8 @@ FLOORS = re.findall(
     """
 errors clock processes record config
 lockers.base lockers.sql_backends lockers.sql_engine lockers.sql_schema lockers.sql_statements
-lockers.sql_notes lockers.sql lockers.bounded lockers.folders lockers.delta lockers.file lockers.sql_session
-lockers.unguarded lockers.folder_notes lockers.registry
+lockers.sql_notes lockers.sql lockers.bounded lockers.folders lockers.delta_files lockers.delta_objects lockers.delta
+lockers.file lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
 fences.base fences.delta fences.tables fences.delta_rs
 lease keepalive hold events keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
@@ -36,6 +36,7 @@ HEAVY = {
     "pyspark": ("spark.",),
     "delta": "",
     "deltalake": ("lockers.delta", "fences.delta"),
+    "obstore": "lockers.delta_objects",
     "arro3": "lockers.delta",
     "psycopg2": "",
     "pymysql": "",

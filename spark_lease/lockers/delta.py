@@ -1,8 +1,9 @@
 """A lease store in Delta tables, through delta-rs: for sites that share a lake and no database.
 
-`delta:///folder` holds one table for each lease, `folder/NAME`, with one row that any engine can read. A write is one
-commit that adds the same tiny data file again, with other partition values: the newest add of a path is the one that
-counts (Delta protocol, "Add File and Remove File"). So there is nothing to vacuum, and no Spark job in it.
+`delta:///folder`, or `delta+s3://bucket/folder`, holds one table for each lease, with one row that any engine can read.
+A write is one commit that adds the same tiny data file again, with other partition values: the newest add of a path is
+the one that counts (Delta protocol, "Add File and Remove File"). So there is nothing to vacuum, and no Spark job in it.
+Where the folder is, and what is looked for there besides, is in `delta_files.py` and `delta_objects.py`.
 
 The swap is put-if-absent of the next version, without retries: whoever read an older version is refused. There is no
 clock that all share: whether a lease has run out is judged by its record standing still (`record.expires_in`), and the
@@ -15,8 +16,6 @@ import json
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,7 +29,7 @@ from ..config import Config, redacted
 from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..record import MAX_NAME, LeaseRecord, Observed
 from .bounded import Bounded
-from .folders import folder_of, folders_in, make, named, refusal
+from .delta_files import Files, LocalFiles
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +55,7 @@ class DeltaStore:
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
-        self._config = config
-        self._root = folder_of(config.url, "delta")
+        self._config, self._files = config, files_of(config)
         self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
         self._tables: dict[str, DeltaTable] = {}
         self._rows: dict[str, tuple[DeltaTable, int, dict[str, Any]]] = {}
@@ -81,25 +79,26 @@ class DeltaStore:
         return self._bounded.call(self._init)
 
     def _init(self) -> list[str]:
-        made = [] if self._root.is_dir() else [f"made {self._root}"]
-        self._root.mkdir(parents=True, exist_ok=True)
-        if self._config.name and not self._has_log(self._config.name):
-            self._create(self._config.name)
-            made.append(f"made {self._path(self._config.name)}")
+        self._files.check()
+        made, name = self._files.init(), self._config.name
+        if name and not self._files.has_log(name):
+            self._create(name)
+            made.append(f"made {self._files.table(name)}")
         return made
 
     def _names(self) -> list[str]:
-        return [each for each in folders_in(self._root) if self._has_log(each)]
+        return [each for each in self._files.names() if self._files.has_log(each)]
 
     def _read(self, name: str) -> Observed:
         # A standby asks this all day: one look for the next version, and one at the last.
         known = self._known.get(name)
-        if known and not self._version(name, known.stamp, ahead=1).exists() and self._stands(name, known):
+        if known and not self._files.has_commit(name, (known.stamp or 0) + 1) and self._stands(name, known):
             return Observed(known, None)
         table = self._latest(name)
         return Observed(None if table is None else self._record(name, table), None)
 
     def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        self._files.check()
         table = self._latest(name)
         if table is None and old is None:
             old, table = self._create(name)
@@ -121,42 +120,34 @@ class DeltaStore:
 
     def _latest(self, name: str) -> DeltaTable | None:
         """The table as it is now; None if there is none, and never was. Raises StoreError."""
-        path = self._path(name)
+        path = self._files.table(name)
         if table := self._tables.get(name):
             try:
                 table.update_incremental()
                 if self._stands(name, self._record(name, table)):
                     return table
-            except RecordUnreadable:
+            except (RecordUnreadable, StoreError, ConfigError):
                 raise
             except Exception as error:  # delta-rs raises anything where the log was cleaned up meanwhile
-                log.debug("%s: opened anew: %s", path, error)
+                log.debug("%s: opened anew: %s", path, self._files.words(error))
             del self._tables[name]
-        if not self._has_log(name):
+        if not self._files.has_log(name):
             if name in self._known:
                 raise RecordUnreadable(self.where, f"the table {path} is gone")
             return None
         try:
-            self._tables[name] = DeltaTable(path)
+            self._tables[name] = DeltaTable(path, storage_options=self._files.options)
         except Exception as error:  # "not found" as well, which it also says of a log that is being cleaned up
-            raise StoreError(self.where, f"{path}: {_words(error)}") from error
+            raise StoreError(self.where, f"{path}: {self._files.words(error)}") from None
         return self._tables[name]
-
-    def _has_log(self, name: str) -> bool:
-        """False if no version of the table exists; a folder is there a moment before its first version."""
-        try:
-            return any(each.suffix in (".json", ".parquet") for each in (self._path(name) / "_delta_log").iterdir())
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError as error:
-            raise StoreError(self.where, _words(error)) from error
 
     def _stands(self, name: str, record: LeaseRecord) -> bool:
         """True if `record` is what its commit wrote; what is newer than it, delta-rs finds, and nothing else."""
+        text = self._files.commit(name, record.stamp or 0)
         try:
-            lines = self._version(name, record.stamp).read_text().splitlines()
+            lines = (text or "").splitlines()
             (values,) = [action["add"]["partitionValues"] for line in lines if "add" in (action := json.loads(line))]
-        except (OSError, ValueError, KeyError):  # cleaned up, or another engine's: open it anew
+        except (ValueError, KeyError):  # cleaned up, or another engine's: open it anew
             return False
         return (values.get("holder"), values.get("epoch")) == (record.holder, str(record.epoch))
 
@@ -167,28 +158,26 @@ class DeltaStore:
         cells = [
             Array([row[column]], DataType.int64() if column == "expires" else kind) for column, kind in _COLUMNS.items()
         ]
-        path = self._path(name)
+        self._files.make(name)
         try:
-            make(self._root, path, replace(self._config, name=name))
             write_deltalake(
-                path,
+                self._files.table(name),
                 Table.from_arrays(
                     [cell.cast(kind) for cell, kind in zip(cells, _COLUMNS.values(), strict=True)], schema=schema
                 ),
                 partition_by=_CHANGING,
                 mode="error",
                 configuration=_SETTINGS,
+                storage_options=self._files.options,
                 commit_properties=_ONLY_NEXT,
                 post_commithook_properties=_NOTHING_ELSE,
             )
         except CommitFailedError:
             return None, None
-        except ConfigError:
-            raise
         except Exception as error:
-            if self._has_log(name):  # made by another between our look and our attempt
+            if self._files.has_log(name):  # made by another between our look and our attempt
                 return None, None
-            raise refusal(self.where, path, error) from error
+            raise self._files.refusal(name, error) from None
         table = self._latest(name)
         return (None if table is None else self._record(name, table)), table
 
@@ -216,9 +205,9 @@ class DeltaStore:
         except CommitFailedError:
             return False
         except Exception as error:
-            raise refusal(self.where, self._path(name), error) from error
+            raise self._files.refusal(name, error) from None
         if (table.version() + 1) % _TIDY_EVERY == 0:
-            self._tidy(self._path(name))
+            self._tidy(name)
         return True
 
     def _record(self, name: str, table: DeltaTable) -> LeaseRecord:
@@ -229,7 +218,7 @@ class DeltaStore:
         )
 
         def refuse(column: str, value: object) -> RecordUnreadable:
-            path = self._path(name)
+            path = self._files.table(name)
             return RecordUnreadable(
                 self.where, f"{path} has {column}={value!r}, which no lease has: correct it by hand"
             )
@@ -253,39 +242,39 @@ class DeltaStore:
         actions = table.get_add_actions(flatten=True)
         columns = set(actions.schema.names)
         if lacking := [each for each in _CHANGING if f"partition.{each}" not in columns]:
-            words = f"{self._path(name)} is a table of somebody else's, with no partition column {', '.join(lacking)}"
-            raise RecordUnreadable(self.where, f"{words}: name another folder")
+            words = f"is a table of somebody else's, with no partition column {', '.join(lacking)}: name another folder"
+            raise RecordUnreadable(self.where, f"{self._files.table(name)} {words}")
         found = {column: actions.column(column).to_pylist() for column in actions.schema.names}
         rows = sum(each or 0 for each in found["num_records"])
         if rows != 1 or actions.num_rows != 1:
             raise RecordUnreadable(
-                self.where, f"{self._path(name)} has {rows} rows, a lease has one: correct it by hand"
+                self.where, f"{self._files.table(name)} has {rows} rows, a lease has one: correct it by hand"
             )
         row = {column: values[0] for column, values in found.items()}
         self._rows[name] = table, table.version(), row
         return row
 
-    def _version(self, name: str, stamp: int | None, ahead: int = 0) -> Path:
-        return self._path(name) / "_delta_log" / f"{(stamp or 0) + ahead:020}.json"
-
-    def _path(self, name: str) -> Path:
-        return named(self._root, name)
-
-    def _tidy(self, path: Path) -> None:
+    def _tidy(self, name: str) -> None:
         """Keep the log short, beside the renewals. It may fail, or be killed, at any moment."""
         if self._tidying is None or not self._tidying.is_alive():
-            self._tidying = threading.Thread(target=_tidied, args=(path,), name=f"tidy {path}", daemon=True)
+            self._tidying = threading.Thread(target=_tidied, args=(self._files, name), name=f"tidy {name}", daemon=True)
             self._tidying.start()
 
 
-def _tidied(path: Path) -> None:
+def files_of(config: Config) -> Files:
+    """Where the tables of `config.url` are. Raises ConfigError."""
+    if config.url.startswith("delta:"):
+        return LocalFiles(config)
+    from .delta_objects import ObjectFiles  # not needed for a folder of this machine
+
+    return ObjectFiles(config)
+
+
+def _tidied(files: Files, name: str) -> None:
+    path = files.table(name)
     try:
-        table = DeltaTable(path)
+        table = DeltaTable(path, storage_options=files.options)
         table.create_checkpoint()
         table.cleanup_metadata()
     except Exception as error:  # delta-rs raises anything; the log is longer until the next time
-        log.debug("%s: not tidied: %s", path, error)
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())
+        log.debug("%s: not tidied: %s", path, files.words(error))

@@ -1,4 +1,4 @@
-"""A TCP door to PostgreSQL or MariaDB that can hang, swallow the answers, or slam."""
+"""A TCP door to a server that can hang, swallow the answers, or slam."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Proxy:
         self._open = threading.Event()
         self._open.set()
         self._sockets: list[socket.socket] = []
-        self.mode, self._stall_at = "open", b""
+        self.mode, self._stall_at, self._deaf_at = "open", b"", b""
         user = parts.netloc.rpartition("@")[0]
         self.url = f"{parts.scheme}://{user}@127.0.0.1:{self._door.getsockname()[1]}{parts.path}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -38,6 +38,10 @@ class Proxy:
 
     def swallow_answers(self) -> None:
         self.mode = "deaf"
+
+    def swallow_answers_from(self, words: bytes) -> None:
+        """Swallow all answers as soon as a request has `words` in it."""
+        self._deaf_at = words
 
     def reopen(self) -> None:
         self.mode = "open"
@@ -72,6 +76,9 @@ class Proxy:
                 if self._stall_at and self._stall_at in data:
                     self._stall_at = b""
                     self.stall()
+                if self._deaf_at and self._deaf_at in data:
+                    self._deaf_at = b""
+                    self.swallow_answers()
                 self._open.wait()
                 if not (answers and self.mode == "deaf"):
                     sink.sendall(data)

@@ -1,0 +1,219 @@
+"""The tables of Delta leases in an object store: `delta+s3://bucket/folder`, or s3a, gs, az, abfs, abfss.
+
+Looks through obstore, which is the library that delta-rs itself looks through, with the same options and the same
+variables of the environment. What one of them would not understand is refused: a key that only one of them reads could
+lead the two to different places.
+
+delta-rs commits by a put that the store must refuse if the object is there (If-None-Match). There are servers that
+ignore it, and then everybody is master: so it is tried before the first write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
+from obstore.store import from_url
+
+from ..clock import span
+from ..config import Config, redacted, switch
+from ..errors import ConfigError, SparkLeaseError, StoreError
+from .delta_files import refuse_unsafe, version_file
+
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+_LONGEST = 200
+_SWITCHES = ("allow_http", "allow_invalid_certificates")
+_CLIENT = (*_SWITCHES, "proxy_url", "proxy_ca_certificate", "proxy_excludes")
+_FOLLOW = ("timeout", "connect_timeout", "max_retries", "retry_timeout")
+_NOT_BOTH = ("http1_", "http2_", "pool_", "default_content", "default_headers", "randomize_", "user_agent")
+_RETRIES = 2
+_SECRET = re.compile(r"key|secret|token|sas|signature|password|credential", re.I)
+_PREFIXES = ("aws_", "azure_", "google_")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist", "BucketNotFound")
+_DENIED = ("lacked the necessary privileges", "403 Forbidden", "401 Unauthorized", "Unauthenticated")
+
+
+class ObjectFiles:
+    """Implements `Files`. Raises ConfigError at once for what cannot be used, asks nobody yet."""
+
+    def __init__(self, config: Config) -> None:
+        self._url, self._config = config.url.partition("+")[2], config
+        self._where = redacted(config.url)
+        given = _given(config.storage_options)
+        scheme = _refuse_url(self._url, self._where)
+        ours = scheme in ("s3", "s3a")
+        environ = {key: value for key, value in os.environ.items() if ours or not key.lower().startswith("aws_")}
+        refuse_unsafe(config.storage_options, environ)
+        self._secrets = _secrets(given, os.environ)
+        timeout = config.attempt_timeout
+        self.options: dict[str, str] | None = given | {
+            "timeout": _milliseconds(timeout),
+            "connect_timeout": _milliseconds(timeout),
+            "max_retries": str(_RETRIES),
+            "retry_timeout": _milliseconds(timeout),
+        }
+        self._store = self._open(given, timeout)
+        self._checked = False
+
+    def table(self, name: str) -> str:
+        return f"{self._url.rstrip('/')}/{_folder(name)}"
+
+    def commit(self, name: str, version: int) -> str | None:
+        try:
+            return bytes(obstore.get(self._store, _version(name, version)).bytes()).decode()
+        except (FileNotFoundError, UnicodeDecodeError):  # cleaned up, or another engine's
+            return None
+        except BaseError as error:
+            raise self.refusal(name, error) from None
+
+    def has_commit(self, name: str, version: int) -> bool:
+        try:
+            obstore.head(self._store, _version(name, version))
+        except FileNotFoundError:
+            return False
+        except BaseError as error:
+            raise self.refusal(name, error) from None
+        return True
+
+    def has_log(self, name: str) -> bool:
+        found = self._list(f"{_folder(name)}/_delta_log")["objects"]
+        return any(each["path"].endswith((".json", ".parquet")) for each in found)
+
+    def names(self) -> Sequence[str]:
+        return sorted(_name(each.rpartition("/")[2]) for each in self._list(None)["common_prefixes"])
+
+    def check(self) -> None:
+        if self._checked:
+            return
+        probe = f".spark_lease-probe-{secrets.token_hex(8)}"
+        try:
+            for each in (b"1", b"2"):  # the first is refused where its answer was lost and it was sent again
+                obstore.put(self._store, probe, each, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            self._checked = True
+        except (BaseError, OSError) as error:
+            raise self.refusal("", error) from None
+        finally:
+            with contextlib.suppress(BaseError, OSError):
+                obstore.delete(self._store, probe)
+        if not self._checked:
+            raise ConfigError(
+                "url",
+                f"{self._where}: this store ignores If-None-Match and puts one object over another, so that two would "
+                "become master: take a store that honours it, or leases in a database",
+            )
+
+    def init(self) -> list[str]:
+        self._list(None)
+        return []
+
+    def make(self, name: str) -> None:
+        if self._config.create_table == "false":
+            raise ConfigError("url", f"there is no lease {name!r} in {self._where}: spark-lease init makes it")
+
+    def refusal(self, name: str, error: Exception) -> SparkLeaseError:
+        text, where = str(error), f"{self._where}/{_folder(name)}" if name else self._where
+        if any(each in text for each in _NO_BUCKET):
+            return ConfigError("url", f"{self._where}: there is no such bucket: make it, or name another")
+        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or any(each in text for each in _DENIED):
+            return ConfigError(
+                "url",
+                f"{where} refuses these credentials, which must allow list, get, put and delete: {self.words(error)}",
+            )
+        return StoreError(where, self.words(error))
+
+    def words(self, error: Exception) -> str:
+        text = str(error).partition("Debug source:")[0]
+        for each in self._secrets:
+            text = text.replace(each, "***")
+        text = re.sub(r"\x1b\[\d*m|↳", "", re.sub(r"\?[^\s\"'<>)]+", "?…", text))  # a query may be a signature
+        return " ".join(text.split())[:500]
+
+    def _list(self, folder: str | None) -> Any:
+        try:
+            return obstore.list_with_delimiter(self._store, folder)
+        except (BaseError, OSError) as error:
+            raise self.refusal("", error) from None
+
+    def _open(self, given: Mapping[str, str], timeout: float) -> Any:
+        client: dict[str, Any] = {"timeout": span(timeout), "connect_timeout": span(timeout)}
+        for key in (each for each in given if each in _CLIENT):
+            client[key] = switch("storage_options", given[key]) if key in _SWITCHES else given[key]
+        keys: dict[str, Any] = {key: value for key, value in given.items() if key not in _CLIENT}
+        retry: Any = {"max_retries": _RETRIES, "retry_timeout": span(timeout)}
+        try:
+            return from_url(self._url, config=keys, client_options=client, retry_config=retry)  # type: ignore[call-overload]
+        except UnknownConfigurationKeyError as error:
+            words = self.words(error).split(". ")[0]
+            raise ConfigError("storage_options", f"{words}: see the README for those there are") from None
+        except Exception as error:  # it checks them with whatever it has
+            raise ConfigError("storage_options", f"{self._where} cannot be opened: {self.words(error)}") from None
+
+
+def _refuse_url(url: str, where: str) -> str:
+    """Its scheme. Raises ConfigError, without the URL where it may hold a signature."""
+    parts = urlsplit(url)
+    if parts.query or parts.fragment or parts.password:
+        raise ConfigError("url", "carries a query or a password: keys of an object store go into storage_options")
+    if parts.scheme not in SCHEMES:
+        raise ConfigError("url", f"{where!r}: delta+ goes with {', '.join(f'{each}://' for each in SCHEMES)}")
+    if not parts.netloc or not re.fullmatch(r"(/[\w.=!-]+)+/?", parts.path, re.ASCII):
+        raise ConfigError(
+            "url", f"{where!r} names no bucket and folder, of letters, digits, - _ . = !: delta+s3://bucket/leases"
+        )
+    return parts.scheme
+
+
+def _given(options: Mapping[str, str]) -> dict[str, str]:
+    """As both libraries take them: in small letters, those of the connection without a cloud in front."""
+    given = {}
+    for key, value in options.items():
+        small = key.lower()
+        bare = re.sub(f"^({'|'.join(_PREFIXES)})", "", small)
+        if bare in _FOLLOW or "backoff" in bare:
+            raise ConfigError("storage_options", f"{key} follows from attempt_timeout: set that")
+        if bare.startswith(_NOT_BOTH):
+            raise ConfigError("storage_options", f"{key} is not for a lease: take it away")
+        given[bare if bare in _CLIENT else small] = value
+    return given
+
+
+def _secrets(options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    """Every value that may be one, the longest first."""
+    cloud = {key: value for key, value in environ.items() if key.lower().startswith(_PREFIXES)}
+    found = {value for key, value in [*options.items(), *cloud.items()] if _SECRET.search(key) and len(value) > 5}
+    return sorted(found, key=len, reverse=True)
+
+
+def _folder(name: str) -> str:
+    """What a lease is called there: no % and no ~, which one library or the other would quote once more, and nothing
+    that Delta hides."""
+    folder = quote(name, safe="").replace("~", "%7E").replace("%", "!")
+    if len(folder) > _LONGEST:
+        raise ConfigError("name", f"{name!r} is too long for a folder of its own: shorten it")
+    return f"!{ord(folder[0]):02X}{folder[1:]}" if folder.startswith((".", "_")) else folder
+
+
+def _name(folder: str) -> str:
+    return unquote(folder.replace("!", "%"))
+
+
+def _version(name: str, version: int) -> str:
+    return f"{_folder(name)}/_delta_log/{version_file(version)}"
+
+
+def _milliseconds(duration: float) -> str:
+    return f"{max(round(duration * 1000), 1)}ms"

@@ -126,7 +126,7 @@ class DeltaStore:
                 table.update_incremental()
                 if self._stands(name, self._record(name, table)):
                     return table
-            except (RecordUnreadable, StoreError, ConfigError):
+            except (RecordUnreadable, ConfigError):
                 raise
             except Exception as error:  # delta-rs raises anything where the log was cleaned up meanwhile
                 log.debug("%s: opened anew: %s", path, self._files.words(error))
@@ -239,7 +239,10 @@ class DeltaStore:
         known, version, row = self._rows.get(name, (None, 0, {}))
         if known is table and version == table.version():
             return row
-        actions = table.get_add_actions(flatten=True)
+        try:
+            actions = table.get_add_actions(flatten=True)
+        except Exception as error:  # delta-rs may read for it, and raises anything
+            raise self._files.refusal(name, error) from None
         columns = set(actions.schema.names)
         if lacking := [each for each in _CHANGING if f"partition.{each}" not in columns]:
             words = f"is a table of somebody else's, with no partition column {', '.join(lacking)}: name another folder"

@@ -52,7 +52,7 @@ class ObjectFiles:
     def __init__(self, config: Config) -> None:
         self._url, self._config = config.url.partition("+")[2], config
         self._where = redacted(config.url)
-        given = _given(config.storage_options)
+        given = _connection(os.environ) | _given(config.storage_options)
         scheme = _refuse_url(self._url, self._where)
         ours = scheme in ("s3", "s3a")
         environ = {key: value for key, value in os.environ.items() if ours or not key.lower().startswith("aws_")}
@@ -181,14 +181,22 @@ def _given(options: Mapping[str, str]) -> dict[str, str]:
     """As both libraries take them: in small letters, those of the connection without a cloud in front."""
     given = {}
     for key, value in options.items():
-        small = key.lower()
-        bare = re.sub(f"^({'|'.join(_PREFIXES)})", "", small)
+        small, bare = key.lower(), _bare(key)
         if bare in _FOLLOW or "backoff" in bare:
             raise ConfigError("storage_options", f"{key} follows from attempt_timeout: set that")
         if bare.startswith(_NOT_BOTH):
             raise ConfigError("storage_options", f"{key} is not for a lease: take it away")
         given[bare if bare in _CLIENT else small] = value
     return given
+
+
+def _connection(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the environment says of the connection, which obstore would not look up."""
+    return {_bare(key): value for key, value in environ.items() if key != _bare(key) and _bare(key) in _CLIENT}
+
+
+def _bare(key: str) -> str:
+    return re.sub(f"^({'|'.join(_PREFIXES)})", "", key.lower())
 
 
 def _secrets(options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:

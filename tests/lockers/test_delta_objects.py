@@ -232,9 +232,10 @@ def test_a_table_is_made_by_init_where_first_use_may_not(open_store: OpenStore) 
 def test_a_server_that_hangs_is_an_error_in_time(own_objects: ObjectServer) -> None:
     options, clock = own_objects.options(), BootClock()
     url = f"delta+s3://{BUCKET}/x"
-    settings: dict[str, Any] = {"name": "n", "url": url, "storage_options": options, "attempt_timeout": 0.5}
-    store, unprobed = DeltaStore(configure(**settings)), DeltaStore(configure(**settings))
-    record = _grant(store)
+    settings: dict[str, Any] = {"name": "n", "url": url, "storage_options": options}
+    first = DeltaStore(configure(**settings))
+    record = _grant(first)
+    store, unprobed = (DeltaStore(configure(attempt_timeout=0.5, **settings)) for _ in range(2))
     own_objects.hang()
     asks: list[Callable[[], Any]] = [
         lambda: store.read("n"),
@@ -248,8 +249,8 @@ def test_a_server_that_hangs_is_an_error_in_time(own_objects: ObjectServer) -> N
         assert clock.now() - start < 1.5
     own_objects.go_on()
     assert _eventually(lambda: store.read("n").record)
-    unprobed.close()
-    store.close()
+    for each in (first, store, unprobed):
+        each.close()
 
 
 def _eventually(ask: Callable[[], Any]) -> Any:
@@ -284,7 +285,7 @@ def through_the_door(door: Proxy, objects: ObjectServer, table: str) -> Iterator
     port = door.url.rpartition(":")[2].partition("/")[0]
     options = objects.options(aws_endpoint_url=f"http://127.0.0.1:{port}")
     url = f"delta+s3://{BUCKET}/{table}"
-    contender = open_contender(configure(name="n", url=url, storage_options=options, attempt_timeout=1.0), BootClock())
+    contender = open_contender(configure(name="n", url=url, storage_options=options, attempt_timeout=2.0), BootClock())
     yield contender
     contender.close()
 
@@ -293,7 +294,7 @@ def test_an_answer_that_was_lost_is_found_again(through_the_door: Contender, doo
     """At the grant, at a renewal, at the release."""
     lease, commit = through_the_door, COMMIT % table.encode()
     steps: list[Callable[[], Any]] = [lease.try_acquire, lambda: lease._locker.renew(), lambda: lease._locker.release()]
-    lease._locker._store.init()  # type: ignore[attr-defined]
+    assert _eventually(lease._locker._store.init)  # type: ignore[attr-defined]
     answers: list[Any] = []
     for step in steps:
         door.swallow_answers_from(commit)
@@ -391,3 +392,21 @@ def test_options_come_as_a_table_as_json_or_as_pairs(tmp_path: Path) -> None:
     assert "key=a" not in str(raised.value)
     with pytest.raises(ConfigError, match="SPARK_LEASE_STORAGE_OPTIONS"):
         from_spark({"spark.lease.storageOptions": "key=s3cret"})
+
+
+@pytest.mark.parametrize("spell", [str.upper, str.lower, lambda key: key.removeprefix("aws_")])
+def test_options_are_understood_as_both_libraries_spell_them(
+    spell: Callable[[str], str], open_store: OpenStore, config: Config
+) -> None:
+    options = {spell(key): value for key, value in config.storage_options.items()}
+    assert _grant(open_store(storage_options=options))
+
+
+def test_options_may_come_from_the_clouds_own_variables(
+    open_store: OpenStore, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in config.storage_options.items():
+        monkeypatch.setenv("AWS_ALLOW_HTTP" if key == "allow_http" else key.upper(), value)
+    store = open_store(storage_options={})
+    assert _grant(store)
+    assert store._files.words(OSError(f"it was {SECRET}, {KEY}")) == "it was ***, ***"

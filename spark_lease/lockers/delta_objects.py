@@ -41,6 +41,11 @@ _FOLLOW = ("timeout", "connect_timeout", "max_retries", "retry_timeout")
 _NOT_BOTH = ("http1_", "http2_", "pool_", "default_content", "default_headers", "randomize_", "user_agent")
 _RETRIES = 2
 _SECRET = re.compile(r"key|secret|token|sas|signature|password|credential", re.I)
+_PASSING = re.compile(
+    r" in [\d.]+\w+(, after \d+ retries, max_retries:? \d+, retry_timeout:? \w+)?"
+    r"|<(RequestId|HostId)>.*?</\2>|(?<=lease-probe)-\w+"
+)
+"""What differs each time that the same error is met: the log says it once."""
 _PREFIXES = ("aws_", "azure_", "google_")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist", "BucketNotFound")
 _DENIED = ("lacked the necessary privileges", "403 Forbidden", "401 Unauthorized", "Unauthenticated")
@@ -76,7 +81,7 @@ class ObjectFiles:
             return bytes(obstore.get(self._store, _version(name, version)).bytes()).decode()
         except (FileNotFoundError, UnicodeDecodeError):  # cleaned up, or another engine's
             return None
-        except BaseError as error:
+        except (BaseError, OSError) as error:
             raise self.refusal(name, error) from None
 
     def has_commit(self, name: str, version: int) -> bool:
@@ -84,7 +89,7 @@ class ObjectFiles:
             obstore.head(self._store, _version(name, version))
         except FileNotFoundError:
             return False
-        except BaseError as error:
+        except (BaseError, OSError) as error:
             raise self.refusal(name, error) from None
         return True
 
@@ -139,8 +144,8 @@ class ObjectFiles:
         text = str(error).partition("Debug source:")[0]
         for each in self._secrets:
             text = text.replace(each, "***")
-        text = re.sub(r"\x1b\[\d*m|↳", "", re.sub(r"\?[^\s\"'<>)]+", "?…", text))  # a query may be a signature
-        return " ".join(text.split())[:500]
+        text = re.sub(r"(?<=[\w/])\?[^\s\"'<>)]+", "?…", text)  # a query may be a signature
+        return _PASSING.sub("", " ".join(re.sub(r"\x1b\[\d*m|↳", "", text).split()))[:500]
 
     def _list(self, folder: str | None) -> Any:
         try:

@@ -364,6 +364,21 @@ def test_the_query_of_a_url_is_in_no_message(config: Config) -> None:
     assert ObjectFiles(config).words(error) == "PUT https://x.blob.core.windows.net/b/k?… failed, ***"
 
 
+def test_the_same_error_has_the_same_words(config: Config) -> None:
+    """So that a standby logs it once, and not at every look."""
+    store = _unreachable(config)
+
+    def said(ask: Callable[[], Any]) -> str:
+        with pytest.raises(StoreError) as raised:
+            ask()
+        return str(raised.value)
+
+    asks: list[Callable[[], Any]] = [lambda: store.read("n"), lambda: _grant(store)]
+    for ask in asks:
+        assert said(ask) == said(ask)
+    store.close()
+
+
 def test_options_are_printed_nowhere(config: Config, tmp_path: Path) -> None:
     assert SECRET not in repr(config)
     assert "'aws_secret_access_key': '***'" in dict(shown(config))["storage_options"]

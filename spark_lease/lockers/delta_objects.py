@@ -110,15 +110,16 @@ class ObjectFiles:
         except AlreadyExistsError:
             self._checked = True
         except (BaseError, OSError) as error:
-            raise self.refusal("", error) from None
+            if "501 Not Implemented" not in str(error):
+                raise self.refusal("", error) from None
         finally:
             with contextlib.suppress(BaseError, OSError):
                 obstore.delete(self._store, probe)
         if not self._checked:
             raise ConfigError(
                 "url",
-                f"{self._where}: this store ignores If-None-Match and puts one object over another, so that two would "
-                "become master: take a store that honours it, or leases in a database",
+                f"{self._where}: this store does not honour If-None-Match: it puts one object over another, so that "
+                "two would become master, or none: take a store that honours it, or leases in a database",
             )
 
     def init(self) -> list[str]:

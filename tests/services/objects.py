@@ -1,7 +1,8 @@
 """An S3 of the tests' own: moto in a process of its own, which honours If-None-Match one request after the other.
 
 In the bucket `careless` it ignores If-None-Match, as some servers do. In `forgetful` every second object that it puts
-is answered with an error. `locked` refuses everybody, and repeats the key that was shown.
+is answered with an error. `locked` refuses everybody, and repeats the key that was shown. `old-one` knows no
+conditional puts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BUCKET, CARELESS, FORGETFUL, LOCKED = "leases", "careless", "forgetful", "locked"
+BUCKET, CARELESS, FORGETFUL, LOCKED, OLD = "leases", "careless", "forgetful", "locked", "old-one"
 KEY, SECRET = "AKIAOFTHETESTS", "s3cret-of-the-tests"
 
 
@@ -92,6 +93,9 @@ def _one_by_one(app: App) -> App:
             start("403 FORBIDDEN", [("Content-Type", "application/xml")])
             said = environ.get("HTTP_AUTHORIZATION", "")
             return [f"<Error><Code>InvalidAccessKeyId</Code><Message>{said}</Message></Error>".encode()]
+        if bucket == OLD and "HTTP_IF_NONE_MATCH" in environ:
+            start("501 NOT IMPLEMENTED", [])
+            return []
         length = int(environ.get("CONTENT_LENGTH") or 0)
         if length:  # before the lock: a client may hang
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
@@ -113,7 +117,7 @@ def _serve(port: int) -> None:
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    for bucket in (BUCKET, CARELESS, FORGETFUL):
+    for bucket in (BUCKET, CARELESS, FORGETFUL, OLD):
         s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket(bucket, "us-east-1")
     app = _one_by_one(DomainDispatcherApplication(create_backend_app))  # type: ignore[arg-type]
     server = make_server("127.0.0.1", port, app, threaded=True)

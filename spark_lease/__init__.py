@@ -2,6 +2,7 @@
 
 from .doors import hold_lease, leased
 from .errors import (
+    AlreadyDone,
     ConfigError,
     Fenced,
     LeaseHeldByOther,
@@ -17,6 +18,7 @@ from .lease import Lease
 
 __version__ = "0.1.0"
 __all__ = [
+    "AlreadyDone",
     "ConfigError",
     "Fenced",
     "Lease",

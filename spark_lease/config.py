@@ -190,6 +190,11 @@ class Config:
     release_on_death: str | float = setting(
         early_release, "local", "hand over once the driver is dead: local (if Spark is), never, or after seconds"
     )
+    run_key: str = setting(text, "", "what this run does, once for all: the day, say; a key that is done is skipped")
+    if_done: str = setting(
+        one_of("done", "skip"), "done", "a run key that is done already: exit 0, or skip (standby_exit_code)"
+    )
+    run_retention: float = setting(seconds, 90 * 86400.0, "how long runs, and that their keys are done, are remembered")
     fence_delta: str = setting(
         one_of("auto", "required", "off"), "auto", "refuse a former master's Delta writes; required: or do not start"
     )
@@ -206,6 +211,8 @@ class Config:
             raise ConfigError("holder", "is not a printable text")
         if not 1 <= self.lease_duration <= LONGEST:
             raise ConfigError("lease_duration", f"{self.lease_duration:g} s: it must be at least 1 s, at most a day")
+        if len(self.run_key) > MAX_NAME or not self.run_key.isprintable():
+            raise ConfigError("run_key", f"is not a printable text of at most {MAX_NAME} characters")
         for key in ("retry_period", "attempt_timeout", "stop_budget", "kill_budget", "poll_period"):
             if not getattr(self, key) > 0:
                 raise ConfigError(key, "must be more than 0")

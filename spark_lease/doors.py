@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from .config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
-from .errors import ConfigError, LeaseLost, SparkLeaseError
+from .errors import AlreadyDone, ConfigError, LeaseLost, SparkLeaseError
 from .events import OnEvent
 from .guard import Guard, held_names
 from .outcome import exit_code_of
@@ -31,7 +31,8 @@ def hold_lease(name: str | None = None, *, on_event: OnEvent | None = None, **se
 
     `settings` are those of `spark_lease.config.Config`; what is not given comes from spark.lease.*, the environment,
     the TOML file and the defaults, in this order. Entering waits as `acquire_timeout` and `if_held` say and raises
-    LeaseHeldByOther, StoreError or ConfigError. Leaving stops Spark if it still works, then releases.
+    LeaseHeldByOther, AlreadyDone (the `run_key` is), StoreError, Fenced or ConfigError. Leaving stops Spark if it still
+    works, then releases.
 
     Raises LeaseLost, `from` whatever the block died of, if the lease was lost before the block ended. With
     `on_lost = "exit"` (default) the process is then gone within `stop_budget`, by SIGKILL of its JVM and exit code 75
@@ -49,8 +50,8 @@ def leased(
     """Decorate a program's main: it runs under the lease `name`, passed as `lease` if it has such an argument.
 
     Settings and waiting are those of `hold_lease`. As a main's end is the program's end, whatever keeps it from
-    running becomes an exit code: 99 standby, 75 lost, 69 no store, 78 configuration, 128 + n a signal. With `on_lost`
-    other than "exit" the errors are raised instead.
+    running becomes an exit code: 0 already done, 99 standby, 75 lost, 69 no store, 78 configuration, 128 + n a signal.
+    With `on_lost` other than "exit" the errors are raised instead.
     """
 
     def decorate(main: Callable[..., _R]) -> Callable[..., _R]:
@@ -74,7 +75,7 @@ def leased(
                 on_lost = config.on_lost if config else settings.get("on_lost", "exit")
                 if on_lost != "exit" or error is own_error:
                     raise
-                log.error("%s", str(error) or "interrupted")
+                log.log(logging.INFO if isinstance(error, AlreadyDone) else logging.ERROR, "%s", error or "interrupted")
                 if isinstance(error, LeaseLost):
                     end_process(error.exit_code)
                 code = exit_code_of(error, config) if isinstance(error, SparkLeaseError) else INTERRUPTED

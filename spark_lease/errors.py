@@ -4,6 +4,7 @@ SparkLeaseError
 ├── ConfigError            a setting is wrong: correct the key that it names
 ├── LeaseHeldByOther       another contender is master: wait, skip or fail, as you were told
 ├── LeaseLost              I was the master and must stop now: write nothing more
+├── AlreadyDone            the run key was finished by another run: there is nothing to do
 ├── Fenced                 the guarded store refused a write of mine, because it knows a newer epoch: the same
 └── StoreError             the lock store gave no answer: nobody knows who is master, try again
     ├── LockGone           the lock beside the record is gone for certain: stop
@@ -104,6 +105,19 @@ class Fenced(SparkLeaseError):
     def __str__(self) -> str:
         claimed = f"claimed under epoch {self.newest}" if self.newest else "claimed under another epoch"
         return f"{self.name}: fenced, {self.where} was {claimed} and mine is {self.epoch}: nothing was written"
+
+
+class AlreadyDone(SparkLeaseError):
+    """The run key `key` of lease `name` was finished under `epoch`: nothing was started."""
+
+    exit_code = 0
+
+    def __init__(self, name: str, key: str, epoch: int) -> None:
+        super().__init__(name, key, epoch)
+        self.name, self.key, self.epoch = name, key, epoch
+
+    def __str__(self) -> str:
+        return f"{self.name}: run key {self.key!r} was done under epoch {self.epoch}"
 
 
 class StoreError(SparkLeaseError):

@@ -26,7 +26,7 @@ from typing import Any
 
 from .clock import BootClock, Clock
 from .config import Config
-from .errors import ConfigError, LeaseLost, Loss
+from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
 from .events import Events, OnEvent
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
@@ -34,6 +34,7 @@ from .keeper.kept import Attendance, KeptLease
 from .keeper.start import CannotStart, start
 from .lease import Lease, open_contender
 from .record import new_holder
+from .spark.contexts import application_id
 from .spark.demotion import Spark, submitting_jvm, under_spark_submit
 from .spark.fencing import Fencing
 from .spark.orphan import vital_signs
@@ -65,6 +66,10 @@ def held_names() -> list[str]:
     return [lease.name for lease in _held]
 
 
+def _is_success(error: BaseException | None) -> bool:
+    return error is None or (isinstance(error, SystemExit) and not error.code)
+
+
 class Guard:
     """One hold, from the wait to the release; a context manager that gives the Lease. Use `hold_lease`."""
 
@@ -86,6 +91,7 @@ class Guard:
         self._left = threading.Event()
         self._interrupting = threading.Lock()
         self._signal = 0
+        self._unnoted: SparkLeaseError | None = None
         self._old_handlers: dict[int, Any] = {}
 
     @property
@@ -113,6 +119,8 @@ class Guard:
             _held.append(self.lease)
             self.lease.log_grant()
             self._fencing.begin()
+            if self.config.run_key:
+                self.lease.runs.begin(self.config.run_key)
             self._events.held(self.lease)
             return self.lease
         except BaseException as error:
@@ -167,6 +175,7 @@ class Guard:
             return  # a forked child leaves its copy of the block: the lease is not its to give back
         while True:
             try:
+                self._unnoted = self._note_the_run(error)
                 lost = self._leave(error)
                 break
             except KeyboardInterrupt as interrupt:  # sent to the block just before it was left, or Ctrl-C once more
@@ -178,6 +187,8 @@ class Guard:
             raise SystemExit(128 + self._signal) from None
         if isinstance(error, KeyboardInterrupt):
             raise error
+        if self._unnoted:
+            raise self._unnoted
 
     def _leave(self, error: BaseException | None) -> LeaseLost | None:
         """End all work, then release; the loss if there was one."""
@@ -186,7 +197,7 @@ class Guard:
             pass
         if self.lease in _held:
             _held.remove(self.lease)
-        if self.lease.loss() is None and (error is None or (isinstance(error, SystemExit) and not error.code)):
+        if self.lease.loss() is None and _is_success(error):
             self._spark.quiesce(self._left)
         else:
             # A block that failed leaves nobody knowing what its tasks still do.
@@ -206,6 +217,13 @@ class Guard:
         self.lease.close()
         self._events.end()
         return lost
+
+    def _note_the_run(self, error: BaseException | None) -> SparkLeaseError | None:
+        """Before the release, while it is certain whose lease it is."""
+        outcome = "finished" if _is_success(error) else "failed"
+        if isinstance(error, KeyboardInterrupt):
+            outcome = "interrupted"
+        return self.lease.runs.settle(self.config.run_key, outcome, application=application_id())
 
     def _while_inside(self, sign: VitalSign) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.

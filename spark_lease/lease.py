@@ -28,6 +28,7 @@ from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies
 from .lockers.registry import open_lock, open_store
 from .lockers.unguarded import Unguarded
 from .record import LeaseRecord, Observed, Protection, expires_in, is_grant_of, new_holder, released, renewed, taken
+from .runs import Runs
 
 log = logging.getLogger(__name__)
 
@@ -221,6 +222,7 @@ class Lease(ABC):
         self._epoch = 0
         self._acquired = False
         self._lost: list[tuple[Loss, str, float]] = []
+        self.run_key, self.runs = config.run_key, Runs(self, config, clock)
 
     @property
     def is_kept_by_another(self) -> bool:
@@ -273,6 +275,13 @@ class Lease(ABC):
         """
         confirmed = self._deadline.instant - self._config.renew_deadline
         return self._clock.now() < confirmed + self._config.retry_period * _OVERDUE + _LOOK_AGAIN
+
+    def complete(self, run_key: str, **counts: int) -> None:
+        """Note beside the lease that `run_key` is done, with numbers of your choice (rows=123); for good.
+
+        May be repeated. Raises LeaseLost, StoreError, and Fenced if it was done under another epoch meanwhile.
+        """
+        self.runs.complete(run_key, counts=counts)
 
     def delta_rs(self, table: str) -> FencedTable:
         """Fenced writes to the Delta table at path or URL `table` without Spark: append, overwrite, merge, delete."""

@@ -9,10 +9,11 @@ import sys
 from dataclasses import asdict, dataclass
 
 from .config import Config
-from .errors import ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
+from .errors import AlreadyDone, ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
 from .lease import Lease
 
 _WORDS = {
+    AlreadyDone: "already done",
     LeaseHeldByOther: "standby",
     LeaseLost: "lost",
     Fenced: "lost",
@@ -23,7 +24,10 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`outcome`: finished, failed, interrupted, standby, lost, unreachable, misconfigured. `epoch` 0: never held."""
+    """`outcome`: finished, failed, interrupted, already done, standby, lost, unreachable, misconfigured.
+
+    `epoch` 0: never held.
+    """
 
     lease: str
     outcome: str
@@ -31,6 +35,7 @@ class Outcome:
     epoch: int = 0
     holder: str = ""
     reason: str = ""
+    run_key: str = ""
 
     def __str__(self) -> str:
         return json.dumps(asdict(self))
@@ -49,7 +54,7 @@ def announce(outcome: Outcome) -> None:
 def ended(lease: Lease, exit_code: int, *, interrupted: bool = False) -> Outcome:
     """The work ran and ended by itself, or because a signal told it to."""
     word = "interrupted" if interrupted else "finished" if exit_code == 0 else "failed"
-    return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder)
+    return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder, run_key=lease.run_key)
 
 
 def refused(config: Config | None, error: SparkLeaseError, lease: Lease | None = None) -> Outcome:
@@ -62,6 +67,7 @@ def refused(config: Config | None, error: SparkLeaseError, lease: Lease | None =
         lease.epoch if lease else 0,
         lease.holder if lease else "",
         str(error),
+        config.run_key if config else "",
     )
 
 
@@ -69,4 +75,6 @@ def exit_code_of(error: SparkLeaseError, config: Config | None) -> int:
     """What a program should end with because of `error`: 75, 69, 78, and for a standby what was configured."""
     if isinstance(error, LeaseHeldByOther) and config:
         return 1 if config.if_held == "fail" else config.standby_exit_code
+    if isinstance(error, AlreadyDone) and config and config.if_done == "skip":
+        return config.standby_exit_code
     return error.exit_code

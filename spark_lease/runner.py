@@ -116,6 +116,8 @@ class _Run:
             begin_hold(self._lease, self._keepalive)
             self._lease.log_grant()
             DeltaFence(self._lease, self._config, self._clock).claim_all()
+            if self._config.run_key:
+                self._lease.runs.begin(self._config.run_key)
             self._waiting = False
         except BaseException:
             self._waiting = False
@@ -133,6 +135,8 @@ class _Run:
         work = _Command(self._pid, self._minder.pid, self._clock)
         if news is not None or not work.wait_until_over(self._clock.now() + _LOOK_AGAIN):
             work.signal(news if isinstance(news, int) else signal.SIGTERM)
+        code = 128 + news if isinstance(news, int) else self._code()
+        unnoted = self._note_the_run(news, code)
         lost = end_hold(
             self._lease,
             self._keepalive,
@@ -144,10 +148,18 @@ class _Run:
         self._deadline.disarm()
         if lost is not None:
             return refused(self._config, lost, self._lease)
-        if isinstance(news, int):
-            return ended(self._lease, 128 + news, interrupted=True)
+        if unnoted is not None:
+            return refused(self._config, unnoted, self._lease)
+        return ended(self._lease, code, interrupted=isinstance(news, int))
+
+    def _code(self) -> int:
+        """The command's exit code, as a shell says it."""
         code = os.waitstatus_to_exitcode(self._status) if self._status is not None else -signal.SIGKILL
-        return ended(self._lease, code if code >= 0 else 128 - code)
+        return code if code >= 0 else 128 - code
+
+    def _note_the_run(self, news: int | LeaseLost | None, code: int) -> SparkLeaseError | None:
+        outcome = "interrupted" if isinstance(news, int) else "failed" if code else "finished"
+        return self._lease.runs.settle(self._config.run_key if self._lease.loss() is None else "", outcome)
 
     def _stands_still(self) -> str:
         found = look(self._pid) if self._pid else None

@@ -21,7 +21,7 @@ errors clock processes record config
 lockers.base lockers.sql_backends lockers.sql_engine lockers.sql_schema lockers.sql_statements
 lockers.sql_notes lockers.sql lockers.bounded lockers.folders lockers.delta_files lockers.delta_objects lockers.delta
 lockers.file lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
-fences.base fences.delta fences.tables fences.delta_rs
+fences.base fences.delta fences.tables fences.delta_rs runs
 lease keepalive hold events keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
 spark.connect spark.demotion spark.contexts spark.refusals spark.delta_hook spark.fencing spark.conf spark.orphan

@@ -14,7 +14,7 @@ from .settings import USAGE, Parser, add_settings
 
 _EXIT_CODES = """exit codes of run and submit:
   the command's own · 99 standby, never started · 75 lease lost while running · 69 lock store unreachable
-  78 configuration · 64 usage · 127 no such command · 128+n ended by signal n"""
+  0 also: its run key is done already · 78 configuration · 64 usage · 127 no such command · 128+n ended by signal n"""
 
 _COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": (
@@ -23,6 +23,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
         """examples:
   spark-lease run --lease nightly -- spark-submit jobs/flights.py
   spark-lease run --lease nightly --if-held skip --lease-duration 60 -- ./load.sh 2026-11-20
+  spark-lease run --lease nightly --run-key 2026-11-20 -- ./load.sh 2026-11-20
 
 """
         + _EXIT_CODES,
@@ -41,6 +42,11 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
         "who holds which lease",
         "spark_lease.cli.store:status",
         "examples:\n  spark-lease status\n  spark-lease status nightly --json",
+    ),
+    "runs": (
+        "which run keys were begun, ended and done",
+        "spark_lease.cli.store:runs",
+        "examples:\n  spark-lease runs nightly\n  spark-lease runs nightly --json",
     ),
     "init": (
         "make the table of the leases, or add our columns to ActiveMQ's",
@@ -81,9 +87,11 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         command.usage = _usage(name)
     if name == "status":
         command.add_argument("leases", nargs="*", metavar="LEASE", help="default: all of them")
+    if name == "runs":
+        command.add_argument("lease", nargs="?", metavar="LEASE", default="")
     if name == "init":
         command.add_argument("--print-sql", action="store_true", help="print the statements and ask no database")
-    if name in ("status", "config"):
+    if name in ("status", "runs", "config"):
         command.add_argument("--json", action="store_true", help="for programs")
     add_settings(command)
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+from ..clock import BootClock
 from ..config import SETTINGS, redacted, shown
 from ..errors import ConfigError, RecordUnreadable
 from ..lockers.base import LeaseStore
-from ..lockers.registry import open_store
+from ..lockers.registry import open_notes, open_store
 from ..record import expires_in
-from .settings import resolved
+from ..runs import runs_of
+from .settings import need_name, resolved
 
 _HELD = ("holder", "epoch", "expires_in", "protection")
 
@@ -55,6 +58,28 @@ def _look(store: LeaseStore, name: str) -> dict[str, object]:
         held = {"holder": seen.record.holder or "", "expires_in": round(left, 1) if state == "held" else ""}
     held["protection"] = seen.record.protection if state == "held" else ""
     return row | {"state": state, "epoch": seen.record.epoch} | held
+
+
+def runs(arguments: argparse.Namespace) -> int:
+    """Exit code 1 if the lease has no runs."""
+    config = replace(resolved(arguments).config, create_table="false")
+    name = arguments.lease or config.name
+    need_name(name)
+    with closing(open_notes(config, BootClock())) as notes:
+        found = [asdict(run) for run in runs_of(notes, name)]
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+    elif found:
+        keys = ("key", "outcome", "epoch", "holder", "started", "finished", "application")
+        _table([[key.upper() for key in keys], *([_short(row[key]) for key in keys] for row in found)])
+    else:
+        print(f"spark-lease: {name} has no runs with a key", file=sys.stderr)
+    return int(not found)
+
+
+def _short(value: object) -> str:
+    """Times without what is less than a second."""
+    return re.sub(r"(?<=:\d\d)\.\d+$", "", str(value))
 
 
 def init(arguments: argparse.Namespace) -> int:

@@ -78,6 +78,8 @@ class Notes(Protocol):
     Whoever takes the lease finds all that a holder before him noted: `add` tells a holder whose lease is gone so.
     """
 
+    where: str
+
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
         """Note `text`, unless there is a note with that key. Durable once it returns.
 
@@ -92,6 +94,10 @@ class Notes(Protocol):
 
     def remove(self, name: str, kind: str, key: str) -> bool:
         """False if there is none. Raises StoreError."""
+        ...
+
+    def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
+        """Remove what was noted more than `age` seconds ago. Raises StoreError."""
         ...
 
     def close(self) -> None: ...

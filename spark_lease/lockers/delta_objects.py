@@ -52,7 +52,7 @@ _DENIED = ("lacked the necessary privileges", "403 Forbidden", "401 Unauthorized
 
 
 class ObjectFiles:
-    """Implements `Files`. Raises ConfigError at once for what cannot be used, asks nobody yet."""
+    """Implements `Files` and `NoteFiles`. Raises ConfigError at once for what cannot be used, asks nobody yet."""
 
     def __init__(self, config: Config) -> None:
         self._url, self._config = config.url.partition("+")[2], config
@@ -78,11 +78,9 @@ class ObjectFiles:
 
     def commit(self, name: str, version: int) -> str | None:
         try:
-            return bytes(obstore.get(self._store, _version(name, version)).bytes()).decode()
-        except (FileNotFoundError, UnicodeDecodeError):  # cleaned up, or another engine's
+            return self.get(name, f"_delta_log/{version_file(version)}")
+        except UnicodeDecodeError:  # another engine's
             return None
-        except (BaseError, OSError) as error:
-            raise self.refusal(name, error) from None
 
     def has_commit(self, name: str, version: int) -> bool:
         try:
@@ -129,6 +127,39 @@ class ObjectFiles:
     def make(self, name: str) -> None:
         if self._config.create_table == "false":
             raise ConfigError("url", f"there is no lease {name!r} in {self._where}: spark-lease init makes it")
+
+    def put_new(self, name: str, path: str, text: str) -> bool:
+        self.check()
+        try:
+            obstore.put(self._store, f"{_folder(name)}/{path}", text.encode(), mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            # Sent again after an answer that was lost, it finds itself.
+            return self.get(name, path) == text
+        except (BaseError, OSError) as error:
+            raise self.refusal(name, error) from None
+        return True
+
+    def get(self, name: str, path: str) -> str | None:
+        try:
+            return bytes(obstore.get(self._store, f"{_folder(name)}/{path}").bytes()).decode()
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise self.refusal(name, error) from None
+
+    def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
+        found = self._list(f"{_folder(name)}/{folder}")["objects"]
+        return [(each["last_modified"].timestamp(), f"{folder}/{each['path'].rpartition('/')[2]}") for each in found]
+
+    def remove(self, name: str, path: str) -> bool:
+        there = self.get(name, path) is not None
+        try:
+            obstore.delete(self._store, f"{_folder(name)}/{path}")
+        except FileNotFoundError:
+            return False
+        except (BaseError, OSError) as error:
+            raise self.refusal(name, error) from None
+        return there
 
     def refusal(self, name: str, error: Exception) -> SparkLeaseError:
         text, where = str(error), f"{self._where}/{_folder(name)}" if name else self._where

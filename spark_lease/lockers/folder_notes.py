@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
-from ..clock import Clock
+from ..clock import Clock, wall_time
 from ..config import Config, redacted
 from ..errors import RecordUnreadable
 from ..record import is_grant_of
@@ -20,19 +22,39 @@ from .file import FileStore
 from .folders import folder_of, named, put_new, refusal
 
 
+class NoteFiles(Protocol):
+    """Where they are; `path` begins with the lease's name. Raises StoreError or ConfigError."""
+
+    def put_new(self, name: str, path: str, text: str) -> bool:
+        """Write a whole file that is not there yet; False if it is. Durable once it returns."""
+        ...
+
+    def get(self, name: str, path: str) -> str | None:
+        """None if there is none."""
+        ...
+
+    def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
+        """When each was written (seconds since 1970), and its path."""
+        ...
+
+    def remove(self, name: str, path: str) -> bool:
+        """False if there is none."""
+        ...
+
+
 class FolderNotes:
     """Implements `Notes`. Raises ConfigError for a URL that cannot be used."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
-        scheme = config.url.partition(":")[0]
-        self._where, self._root = redacted(config.url), folder_of(config.url, scheme)
-        self._leases: LeaseStore = FileStore(config, clock) if scheme == "file" else DeltaStore(config, clock)
-        self._bounded = Bounded(self._where, timeout=config.attempt_timeout, clock=clock)
+        self.where = redacted(config.url)
+        self._leases: LeaseStore = (FileStore if config.url.startswith("file:") else DeltaStore)(config, clock)
+        self._files = _files(config)
+        self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock)
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
         if not is_grant_of(self._leases.read(name).record, holder, epoch):
             return None
-        there = self._bounded.call(lambda: self._add(name, kind, key, text))
+        there = self._bounded.call(lambda: self._add(name, _path(kind, key), key, text))
         # Looked at again: if it is mine still, whoever takes it later finds the note.
         return there if is_grant_of(self._leases.read(name).record, holder, epoch) else None
 
@@ -40,38 +62,83 @@ class FolderNotes:
         return self._bounded.call(lambda: self._all(name, kind))
 
     def remove(self, name: str, kind: str, key: str) -> bool:
-        return self._bounded.call(lambda: self._remove(self._file(name, kind, key)))
+        return self._bounded.call(lambda: self._files.remove(name, _path(kind, key)))
+
+    def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
+        self._bounded.call(lambda: self._prune(name, kinds, wall_time() - age))
 
     def close(self) -> None:
         self._leases.close()
         self._bounded.close()
 
-    def _add(self, name: str, kind: str, key: str, text: str) -> str:
-        file = self._file(name, kind, key)
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if put_new(file, json.dumps({"key": key, "text": text}, indent=1) + "\n"):
-                return text
-        except OSError as error:
-            raise refusal(self._where, file.parent, error) from error
-        return self._text(file)[1]
+    def _add(self, name: str, path: str, key: str, text: str) -> str:
+        if self._files.put_new(name, path, json.dumps({"key": key, "text": text}, indent=1) + "\n"):
+            return text
+        there = self._text(path, self._files.get(name, path))
+        return there[1] if there else text  # removed since: nobody's but mine
 
     def _all(self, name: str, kind: str) -> dict[str, str]:
-        folder = self._file(name, kind, "").parent
-        files = [each for each in folder.glob("*.json") if not each.name.startswith(".")] if folder.is_dir() else []
-        return dict(self._text(each) for each in sorted(files, key=lambda each: (each.stat().st_mtime_ns, each.name)))
+        found = [self._text(path, self._files.get(name, path)) for _, path in sorted(self._files.list(name, _in(kind)))]
+        return dict(each for each in found if each)
 
-    def _text(self, file: Path) -> tuple[str, str]:
+    def _prune(self, name: str, kinds: Sequence[str], before: float) -> None:
+        for kind in kinds:
+            for written, path in self._files.list(name, _in(kind)):
+                if written < before:
+                    self._files.remove(name, path)
+
+    def _text(self, path: str, text: str | None) -> tuple[str, str] | None:
+        if text is None:
+            return None
         try:
-            said = json.loads(file.read_text())
+            said = json.loads(text)
             return str(said["key"]), str(said["text"])
         except (ValueError, KeyError, TypeError):
-            raise RecordUnreadable(self._where, f"{file} is no note: correct it by hand, or remove it") from None
+            raise RecordUnreadable(self.where, f"{path} is no note: correct it by hand, or remove it") from None
 
-    def _remove(self, file: Path) -> bool:
-        there = file.exists()
-        file.unlink(missing_ok=True)
+
+class LocalNoteFiles:
+    """In folders of this machine. Implements `NoteFiles`."""
+
+    def __init__(self, where: str, root: Path) -> None:
+        self._where, self._root = where, root
+
+    def put_new(self, name: str, path: str, text: str) -> bool:
+        file = named(self._root, name) / path
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            return put_new(file, text)
+        except OSError as error:
+            raise refusal(self._where, file.parent, error) from error
+
+    def get(self, name: str, path: str) -> str | None:
+        try:
+            return (named(self._root, name) / path).read_text()
+        except FileNotFoundError:
+            return None
+
+    def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
+        files = (named(self._root, name) / folder).glob("[!.]*.json")
+        return [(each.stat().st_mtime, f"{folder}/{each.name}") for each in files]
+
+    def remove(self, name: str, path: str) -> bool:
+        there = self.get(name, path) is not None
+        (named(self._root, name) / path).unlink(missing_ok=True)
         return there
 
-    def _file(self, name: str, kind: str, key: str) -> Path:
-        return named(self._root, name) / "_notes" / kind / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+
+def _files(config: Config) -> NoteFiles:
+    scheme = config.url.partition(":")[0]
+    if scheme in ("file", "delta"):
+        return LocalNoteFiles(redacted(config.url), folder_of(config.url, scheme))
+    from .delta_objects import ObjectFiles  # needs obstore, and few have their leases there
+
+    return ObjectFiles(config)
+
+
+def _in(kind: str) -> str:
+    return f"_notes/{kind}"
+
+
+def _path(kind: str, key: str) -> str:
+    return f"{_in(kind)}/{hashlib.sha256(key.encode()).hexdigest()}.json"

@@ -36,7 +36,7 @@ class SqlNotes:
     """Implements `Notes`. Holds no connection between its calls. Raises ConfigError for a URL that cannot be used."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
-        self._config, self._where = config, redacted(config.url)
+        self._config, self.where = config, redacted(config.url)
         self._cut_off = CutOff(config.attempt_timeout, clock)
         self._engine = make_engine(config, opened=self._opened)
         self._backend = backend_of(self._engine)
@@ -76,11 +76,12 @@ class SqlNotes:
         return {str(key): str(text) for key, text in self._rows(wanted)}
 
     def remove(self, name: str, kind: str, key: str) -> bool:
-        gone = delete(self._table).where(self._key(name, kind), self._table.c.digest == _digest(key))
-        try:
-            return bool(self._run(gone).rowcount)
-        except SQLAlchemyError as error:
-            raise self._error(error) from error
+        return self._delete(self._key(name, kind), self._table.c.digest == _digest(key)) > 0
+
+    def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
+        column, now = self._table.c, literal_column(self._backend.now_ms, BigInteger)
+        before = now - bindparam("age", round(age * 1000), BigInteger)
+        self._delete(column.lease == name, column.kind.in_(kinds), column.noted < before)
 
     def close(self) -> None:
         self._cut_off.close()
@@ -94,6 +95,12 @@ class SqlNotes:
     def _rows(self, wanted: Any) -> Sequence[Any]:
         try:
             return self._run(wanted).all()  # type: ignore[no-any-return]
+        except SQLAlchemyError as error:
+            raise self._error(error) from error
+
+    def _delete(self, *those: Any) -> int:
+        try:
+            return int(self._run(delete(self._table).where(*those)).rowcount)
         except SQLAlchemyError as error:
             raise self._error(error) from error
 
@@ -124,7 +131,7 @@ class SqlNotes:
             return ConfigError("table", f"{self._table.fullname} does not exist: run spark-lease init")
         said = " ".join(str(getattr(error, "orig", None) or error).split())
         secret = self._engine.url.password
-        return StoreError(self._where, said.replace(str(secret), "***") if secret else said)
+        return StoreError(self.where, said.replace(str(secret), "***") if secret else said)
 
 
 def notes_table(dotted: str) -> Table:

@@ -10,6 +10,12 @@ from .demotion import spark_context
 
 Seen = Callable[[Any], None]
 _watchers: list[Seen] = []
+_applications: list[str] = []
+
+
+def application_id() -> str:
+    """What Spark calls the last application that was watched; empty if there was none. Asks no JVM."""
+    return _applications[-1] if _applications else ""
 
 
 def watch_contexts(seen: Seen) -> None:
@@ -18,7 +24,7 @@ def watch_contexts(seen: Seen) -> None:
     if _patch():
         _watchers.append(seen)
         if (context := spark_context()) is not None:
-            seen(context)
+            _tell(context, [seen])
 
 
 def unwatch_contexts(seen: Seen) -> None:
@@ -38,9 +44,15 @@ def _patch() -> bool:
     @functools.wraps(made)
     def do_init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
-        for seen in list(_watchers):
-            seen(self)
+        _tell(self, list(_watchers))
 
     do_init.tells_spark_lease = True  # type: ignore[attr-defined]
     SparkContext._do_init = do_init
     return True
+
+
+def _tell(context: Any, watchers: list[Seen]) -> None:
+    if watchers:
+        _applications.append(str(context.applicationId))
+    for seen in watchers:
+        seen(context)

@@ -15,11 +15,15 @@ from spark_lease.errors import ConfigError, SparkLeaseError, StoreError
 from spark_lease.lockers.base import Notes
 from spark_lease.lockers.registry import open_notes, open_store
 from spark_lease.record import LeaseRecord, released, taken
+from tests.services.objects import BUCKET, ObjectServer
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "broker", "file", "delta"])
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "broker", "file", "delta", "objects"])
 def config(request: pytest.FixtureRequest, tmp_path: Path, table: str) -> Config:
     urls = {"sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/f", "delta": f"delta://{tmp_path}/d"}
+    if request.param == "objects":
+        server: ObjectServer = request.getfixturevalue("objects")
+        return configure(name="a", url=f"delta+s3://{BUCKET}/{table}", storage_options=server.options())
     if request.param == "mariadb":
         url = request.getfixturevalue("mariadb").url
     else:
@@ -77,6 +81,17 @@ def test_a_key_may_be_longer_than_a_path_and_in_any_letters(config: Config, note
     for each in keys:
         assert notes.add("a", "table", each, f"«{each[:9]}»", holder="paris:1", epoch=mine.epoch) == f"«{each[:9]}»"
     assert notes.all("a", "table") == {each: f"«{each[:9]}»" for each in keys}
+
+
+def test_what_is_old_is_pruned_and_what_is_not_stays(config: Config, notes: Notes) -> None:
+    mine = granted(config, "paris:1")
+    for kind in ("run", "table"):
+        notes.add("a", kind, "k", "x", holder="paris:1", epoch=mine.epoch)
+    notes.prune("a", ["run"], 3600.0)
+    assert notes.all("a", "run") == {"k": "x"}
+    notes.prune("a", ["run"], -3600.0)
+    assert notes.all("a", "run") == {}
+    assert notes.all("a", "table") == {"k": "x"}
 
 
 def test_a_store_that_is_down_gives_no_answer(tmp_path: Path) -> None:

@@ -1,0 +1,174 @@
+"""Run keys: what two schedulers both start is done once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from spark_lease import AlreadyDone, Fenced, LeaseLost, hold_lease, leased
+from spark_lease.clock import BootClock
+from spark_lease.config import configure
+from spark_lease.errors import ConfigError
+from spark_lease.lease import open_contender
+from spark_lease.lockers.registry import open_notes
+from spark_lease.runs import Run, runs_of
+
+
+def runs(url: str) -> list[Run]:
+    with closing(open_notes(configure(name="n", url=url), BootClock())) as notes:
+        return runs_of(notes, "n")
+
+
+def spark_lease(*words: str, url: str) -> subprocess.Popen[str]:
+    command = [str(Path(sys.executable).with_name("spark-lease")), *words]
+    environ = os.environ | {"SPARK_LEASE_URL": url, "SPARK_LEASE_POLL_PERIOD": "0.05"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+
+
+def ends(process: subprocess.Popen[str]) -> tuple[int, dict[str, object]]:
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, json.loads(said.splitlines()[-1])
+
+
+def test_a_finished_key_is_not_run_again_and_another_is(url: str) -> None:
+    with hold_lease("n", url=url, run_key="2026-11-20") as lease:
+        epoch = lease.epoch
+    with pytest.raises(AlreadyDone, match=rf"'2026-11-20' was done under epoch {epoch}"):
+        hold_lease("n", url=url, run_key="2026-11-20").__enter__()
+    with hold_lease("n", url=url, run_key="2026-11-21"):
+        pass
+    assert [(run.key, run.outcome) for run in runs(url)] == [("2026-11-20", "finished"), ("2026-11-21", "finished")]
+
+
+def test_a_run_that_failed_is_run_again_under_a_new_epoch(url: str) -> None:
+    with pytest.raises(ZeroDivisionError), hold_lease("n", url=url, run_key="k"):
+        1 / 0  # noqa: B018
+    with hold_lease("n", url=url, run_key="k"):
+        pass
+    failed, finished = runs(url)
+    assert (failed.outcome, finished.outcome) == ("failed", "finished")
+    assert failed.epoch < finished.epoch
+    assert failed.started <= failed.finished <= finished.started
+
+
+def test_a_run_that_never_ended_is_run_again(url: str) -> None:
+    killed = spark_lease("run", "--lease", "n", "--run-key", "k", "--lease-duration", "1", "--", "sleep", "60", url=url)
+    while not any(run.outcome == "begun" for run in runs(url)):
+        assert killed.poll() is None
+    killed.kill()
+    killed.communicate()
+    code, outcome = ends(spark_lease("run", "--lease", "n", "--run-key", "k", "--", "true", url=url))
+    assert (code, outcome["outcome"], outcome["run_key"]) == (0, "finished", "k")
+    assert [run.outcome for run in runs(url)] == ["begun", "finished"]
+
+
+@pytest.mark.parametrize(("if_done", "exit_code"), [("done", 0), ("skip", 99)])
+def test_two_schedulers_fire_one_day_and_it_is_produced_once(
+    url: str, tmp_path: Path, if_done: str, exit_code: int
+) -> None:
+    settings = ["--lease", "n", "--run-key", "2026-11-20", "--if-done", if_done]
+    produce = ["sh", "-c", f"echo produced >> {tmp_path}/days; sleep 0.3"]
+    both = [spark_lease("run", *settings, "--", *produce, url=url) for _ in range(2)]
+    ended = sorted((ends(each) for each in both), key=lambda each: str(each[1]["outcome"]))
+    assert [(code, outcome["outcome"]) for code, outcome in ended] == [(exit_code, "already done"), (0, "finished")]
+    assert (tmp_path / "days").read_text() == "produced\n"
+
+
+def test_an_interrupted_command_is_noted_as_such(url: str) -> None:
+    process = spark_lease("run", "--lease", "n", "--run-key", "k", "--", "sleep", "60", url=url)
+    while not runs(url):
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert ends(process)[0] == 143
+    assert [run.outcome for run in runs(url)] == ["interrupted"]
+
+
+def test_a_block_completes_keys_of_its_own_with_numbers(url: str) -> None:
+    with hold_lease("n", url=url) as lease:
+        for day in ("a", "b"):
+            lease.complete(day, rows=7)
+            lease.complete(day, rows=7)
+    assert [(run.key, dict(run.counts)) for run in runs(url)] == [("a", {"rows": 7}), ("b", {"rows": 7})]
+
+
+def test_a_former_master_cannot_finish_a_key_and_learns_that_it_is_none(url: str) -> None:
+    """Frozen past its lease before it could say that it was done: its own deadline is not what holds it back here."""
+    config = configure(name="n", url=url, lease_duration=1)
+    zombie, successor = (open_contender(config, BootClock()) for _ in range(2))
+    with closing(zombie), closing(successor):
+        zombie.acquire()
+        successor.acquire()
+        zombie._deadline.publish(BootClock().now() + 60)
+        with pytest.raises(LeaseLost, match="taken"):
+            zombie.complete("k")
+        assert runs(url) == []
+        successor.complete("k")
+        assert [run.epoch for run in runs(url)] == [successor.epoch]
+
+
+def test_two_masters_in_turn_cannot_both_finish_one_key(url: str) -> None:
+    config = configure(name="n", url=url)
+    first, second = (open_contender(config, BootClock()) for _ in range(2))
+    with closing(first), closing(second):
+        first.acquire()
+        first.complete("k")
+        first.release()
+        second.acquire()
+        with pytest.raises(Fenced, match="run key 'k' was claimed under epoch"):
+            second.complete("k")
+
+
+def test_what_cannot_be_noted_as_done_is_said_by_the_exit_code(url: str) -> None:
+    """It would be run again, and whoever started it has to know."""
+    spoil = f"from pathlib import Path; p = Path({url.removeprefix('sqlite:///')!r}); p.unlink(); p.mkdir()"
+    settings = ["--lease", "n", "--run-key", "k", "--lease-duration", "3"]
+    code, outcome = ends(spark_lease("run", *settings, "--", sys.executable, "-c", spoil, url=url))
+    assert code in (69, 75)
+    assert outcome["outcome"] in ("unreachable", "lost")
+
+
+def test_a_decorated_main_is_left_out_when_its_key_is_done(url: str) -> None:
+    ran: list[str] = []
+
+    @leased("n", url=url, run_key="k")
+    def main() -> None:
+        ran.append("once")
+
+    main()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ran, ended.value.code) == (["once"], 0)
+
+
+def test_old_runs_are_forgotten(url: str) -> None:
+    with hold_lease("n", url=url, run_key="k"):
+        pass
+    with hold_lease("n", url=url, run_key="k", run_retention=0):
+        pass
+    assert len(runs(url)) == 1
+
+
+@pytest.mark.parametrize("key", ["x" * 251, "a\nb"])
+def test_a_key_that_is_none_is_refused(url: str, key: str) -> None:
+    with pytest.raises(ConfigError, match="run_key: is not a printable text"):
+        hold_lease("n", url=url, run_key=key)
+
+
+def test_the_command_line_lists_them(url: str) -> None:
+    with hold_lease("n", url=url, run_key="2026-11-20"):
+        pass
+    process = spark_lease("runs", "n", url=url)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert said.splitlines()[0].split()[:3] == ["KEY", "OUTCOME", "EPOCH"]
+    assert said.splitlines()[1].split()[:2] == ["2026-11-20", "finished"]
+    process = spark_lease("runs", "m", url=url)
+    _, problem = process.communicate(timeout=30)
+    assert (process.returncode, problem) == (1, "spark-lease: m has no runs with a key\n")

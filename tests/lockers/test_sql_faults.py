@@ -23,7 +23,9 @@ from spark_lease.lockers.sql import SqlStore
 from spark_lease.lockers.sql_backends import usable_url
 from spark_lease.record import taken
 from tests.services.mariadb import MariaDb
+from tests.services.postgres import PostgreSql, own_postgres
 from tests.services.proxy import Proxy
+from tests.spark.drivers import until
 
 LIMIT = 1.0
 
@@ -147,6 +149,101 @@ def test_a_row_that_somebody_locks_raises_in_time(lease: Contender, url: str, ta
 @pytest.mark.mariadb
 def test_a_mariadb_that_is_killed_and_comes_back_costs_a_warning(mariadb: MariaDb, table: str) -> None:
     ride_out(mariadb.url, table, lambda: mariadb.stop(signal.SIGKILL), mariadb.start)
+
+
+@pytest.fixture
+def postgres() -> Iterator[PostgreSql]:
+    with own_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def keep() -> Iterator[Callable[[Contender, Config], threading.Event]]:
+    """Have a lease renewed and watched; the event says that it was lost."""
+    started: list[Keepalive] = []
+
+    def start(lease: Contender, config: Config) -> threading.Event:
+        lost = threading.Event()
+        started.append(Keepalive(lease, config, clock=BootClock(), on_lost=lambda error: lost.set()))
+        started[-1].start()
+        return lost
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
+def test_a_postgresql_that_is_restarted_costs_a_warning(
+    postgres: PostgreSql, table: str, number: int, keep: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = limits(postgres.url, table, lease_duration=9)
+    lease = open_contender(config, BootClock())
+    epoch = lease.acquire()
+    lost = keep(lease, config)
+    postgres.stop(number)
+    until(lambda: "renewal failed" in caplog.text)
+    postgres.start()
+    seen = lease.remaining()
+    until(lambda: lease.remaining() > seen)
+    assert lease.check() == epoch and not lost.is_set()
+    assert {each.levelname for each in caplog.records} == {"WARNING"}
+    lease.close()
+
+
+@pytest.mark.postgres
+def test_after_a_longer_outage_somebody_is_master_again_and_nobody_was_too_early(
+    postgres: PostgreSql, table: str, keep: Any
+) -> None:
+    config = limits(postgres.url, table, lease_duration=4, attempt_timeout=0.7, retry_period=0.7)
+    lease, standby = open_contender(config, BootClock()), open_contender(config, BootClock())
+    lease.acquire()
+    lost, granted = keep(lease, config), []
+    waiting = threading.Thread(target=lambda: granted.append((standby.acquire(), BootClock().now())))
+    waiting.start()
+    until(lambda: store_of(standby)._listening_to)
+    postgres.stop()
+    assert lost.wait(10) and not granted
+    with pytest.raises(LeaseLost) as raised:
+        lease.check()
+    assert raised.value.reason is Loss.EXPIRED
+    postgres.start()
+    waiting.join(20)
+    (epoch, since), *_ = granted
+    assert epoch > lease.epoch and since > lease.stop_by()
+    standby.release()
+    for each in (lease, standby):
+        each.close()
+
+
+@pytest.mark.postgres
+def test_a_standby_that_listened_over_a_restart_is_still_woken_by_the_release(postgres: PostgreSql, table: str) -> None:
+    """Only a release, heard on its next connection, can wake it before the lease of half a minute runs out."""
+    config = limits(postgres.url, table, lease_duration=30, poll_period=0.2)
+    lease, standby = open_contender(config, BootClock()), open_contender(config, BootClock())
+    lease.acquire()
+    waiting = threading.Thread(target=standby.acquire)
+    waiting.start()
+    until(lambda: store_of(standby)._listening_to)
+    before = store_of(standby)._connection
+    postgres.stop(signal.SIGQUIT)
+    until(lambda: store_of(standby)._connection is None)
+    postgres.start()
+    until(lambda: store_of(standby)._listening_to)
+    assert store_of(standby)._connection is not before
+    with pytest.raises(StoreError):
+        lease.renew()
+    lease.renew()
+    lease.release()
+    waiting.join(10)
+    assert standby.check() > lease.epoch
+    for each in (lease, standby):
+        each.close()
+
+
+def store_of(lease: Contender) -> Any:
+    return lease._locker._store  # type: ignore[attr-defined]
 
 
 def ride_out(url: str, table: str, kill: Callable[[], Any], start: Callable[[], Any]) -> None:

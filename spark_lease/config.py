@@ -177,7 +177,7 @@ class Config:
     retry_period: float = setting(seconds, Share(1 / 6), "time between renewals")
     attempt_timeout: float = setting(seconds, Share(1 / 6), "limit for one request to the lock store")
     poll_period: float = setting(seconds, 1.0, "how often a standby looks for a release")
-    notify: bool = setting(switch, True, "PostgreSQL: a release wakes the standby; false: not through this pooler")
+    notify: bool = setting(switch, True, "PostgreSQL: a release wakes the standby; false: nobody keeps a connection")
     acquire_timeout: float = setting(seconds, math.inf, "how long a standby waits; 0: ask once, inf: for ever")
     if_held: str = setting(
         one_of("wait", "skip", "fail"), "wait", "wait, or ask once and then skip (exit 99) or fail (1)"

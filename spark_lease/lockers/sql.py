@@ -61,13 +61,14 @@ class SqlStore:
         self._connection: Any = None
         self._cursor: Any = None
         self._fd: int | None = None
-        self._table_seen = False
+        self._table_seen = self._clocks_compared = False
 
     def _use_table(self, table: Table) -> None:
         self._table = table
         ours = statements(self._engine, table, broker_row=self._broker_row, notifies=self._is_told)
         self._sql = overridden(ours, self._config.statements, self._engine)
-        self._prepared = prepared(self._sql) if self._engine.driver == "psycopg2" else {}
+        # Planned for a session that is kept, and that is ours alone.
+        self._prepared = prepared(self._sql) if self._is_told else {}
 
     def _row_of(self, name: str) -> str:
         # A broker's row that sessions lock is one for all names: then the record is one as well.
@@ -92,6 +93,8 @@ class SqlStore:
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
         row = self._first_row(what, values)
+        if not self._config.notify:  # a write is the last for some time
+            self._drop_connection()
         return None if row is None else replace(new, epoch=row[1], stamp=row[0])
 
     def names(self) -> Sequence[str]:
@@ -241,7 +244,7 @@ class SqlStore:
         self._fd = descriptor_of(driver)
         for each in self._prepared.values():
             self._cursor.execute(each.prepare)
-        if self._config.max_allowable_diff_from_db_time:
+        if self._config.max_allowable_diff_from_db_time and not self._clocks_compared:
             self._warn_of_clock_difference()
 
     def _opened(self, connection: Any) -> None:
@@ -256,6 +259,7 @@ class SqlStore:
 
     def _warn_of_clock_difference(self) -> None:
         self._cursor.execute(self._sql["now"])
+        self._clocks_compared = True
         difference = wall_time() - self._cursor.fetchone()[0] / 1000
         if abs(difference) > self._config.max_allowable_diff_from_db_time:
             log.warning("%s: this machine's clock is %+.1f s off the database's", self._config.name, difference)

@@ -6,7 +6,7 @@ JARS  := .jars
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run test lint simulate mutate model bench bench-job test-faults setup jars clean
+.PHONY: help run test lint simulate mutate model bench bench-job bench-crowd test-faults setup jars clean
 SEEDS ?= 2000
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,6 +45,9 @@ bench: setup    ## the speeds that the README names, as ratios measured in one r
 
 bench-job: jars ## what a guard costs the flights job, in interleaved runs (a quarter of an hour)
 	@$(PY) -m tests.benchmarks.guard
+
+bench-crowd: setup ## a thousand leases with two contenders each on one PostgreSQL (six minutes; ARGS='--leases 200')
+	@$(PY) -m tests.benchmarks.crowd $(ARGS)
 
 test-faults: jars ## the drills and faults again and again (TIMES=30 ONLY=keeper)
 	@$(PY) -m tests.faults.repeat $(TIMES) $(ONLY)

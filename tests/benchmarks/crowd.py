@@ -1,0 +1,182 @@
+"""Very many leases on one PostgreSQL with few connections: is one lost, how late are renewals, what does it cost?
+
+    python -m tests.benchmarks.crowd --leases 1000 --minutes 5
+
+Two contenders for each lease, each with a store of its own, in several processes, at the defaults but for what the
+README says for many leases: `notify = false`, so that nobody keeps a connection, and a longer `poll_period`. The one
+that is granted the lease renews and watches it with the library's own loops, the other waits in `acquire`. The
+server counts connections and transactions; the time in which all begin is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import statistics
+import sys
+import threading
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+import psycopg2
+
+from spark_lease.clock import BootClock
+from spark_lease.config import Config, configure
+from spark_lease.errors import StoreError
+from spark_lease.hold import begin_hold
+from spark_lease.keepalive import Keepalive
+from spark_lease.lease import Contender, open_contender
+from spark_lease.lockers.sql import SqlStore
+from tests.benchmarks.table import report
+from tests.services.postgres import own_postgres
+
+CONNECTIONS = 100
+PROCESSES = 4
+LOOK = 0.1
+_WATCH = 1.0
+"""Seconds between two looks of a watching thread: the renewals are measured here, not how early a loss is seen."""
+_STACK = 256 * 1024
+
+
+@dataclass
+class Crowd:
+    """What the contenders of one process went through since it was last forgotten."""
+
+    config: list[Config]
+    left: list[float] = field(default_factory=list)
+    """What `remaining()` was before each renewal."""
+    failed: int = 0
+    lost: list[str] = field(default_factory=list)
+    granted: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Two contenders for each lease, one after the other: who comes first is not always master."""
+        for config in [*self.config, *self.config]:
+            lease = self.measured(open_contender(config, BootClock()))
+            threading.Thread(target=self.contend, args=(lease, config), daemon=True).start()
+
+    def contend(self, lease: Contender, config: Config) -> None:
+        keepalive = Keepalive(
+            lease,
+            config,
+            clock=BootClock(),
+            on_lost=lambda lost: self.lost.append(str(lost)),
+            watch_period=_WATCH,
+        )
+        begin_hold(lease, keepalive)
+        self.granted.append(lease.name)
+
+    def measured(self, lease: Contender) -> Contender:
+        renew = lease.renew
+
+        def measure() -> None:
+            self.left.append(lease.remaining())
+            try:
+                renew()
+            except StoreError:
+                self.failed += 1
+                raise
+
+        lease.renew = measure  # type: ignore[method-assign]
+        return lease
+
+    def forget(self) -> None:
+        self.left, self.failed, self.lost, self.granted = [], 0, [], []
+
+
+def one_process(main: Connection, url: str, names: list[str], poll: float) -> None:
+    threading.stack_size(_STACK)
+    logging.getLogger("spark_lease").setLevel(logging.ERROR)  # what failed is counted
+    crowd = Crowd([configure(name=name, url=url, notify=False, poll_period=poll) for name in names])
+    crowd.begin()
+    clock, never = BootClock(), threading.Event()
+    while len(crowd.granted) < len(names):
+        clock.wait(never, LOOK)
+    main.send("all are held")
+    main.recv()
+    crowd.forget()
+    main.recv()
+    main.send((crowd.left, crowd.failed, crowd.lost, crowd.granted))
+    main.recv()
+
+
+class Server:
+    """What the server says of itself, seen from another of its databases: nothing of that is counted."""
+
+    def __init__(self, url: str) -> None:
+        head, _, self._database = url.rpartition("/")
+        self._connection = psycopg2.connect(f"{head}/template1")
+        self._connection.autocommit = True
+        self._cursor = self._connection.cursor()
+
+    def connections(self) -> int:
+        self._cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = %s", (self._database,))
+        return int(self._cursor.fetchone()[0])
+
+    def counted(self) -> tuple[int, int]:
+        """Sessions and statements since the server was started. The transaction that begins a session is none."""
+        columns = "sessions, xact_commit + xact_rollback - sessions"
+        self._cursor.execute(f"SELECT {columns} FROM pg_stat_database WHERE datname = %s", (self._database,))
+        sessions, statements = self._cursor.fetchone()
+        return int(sessions), int(statements)
+
+
+def main(leases: int, minutes: float, poll: float) -> int:
+    with own_postgres(max_connections=CONNECTIONS) as server:
+        SqlStore(configure(name="n", url=server.url)).init()
+        return watch(Server(server.url), server.url, leases=leases, seconds=minutes * 60, poll=poll)
+
+
+def watch(server: Server, url: str, *, leases: int, seconds: float, poll: float) -> int:
+    names = [f"lease {number}" for number in range(leases)]
+    pipes, processes = [], []
+    context = multiprocessing.get_context("spawn")
+    for number in range(PROCESSES):
+        ours, theirs = context.Pipe()
+        pipes.append(ours)
+        words = (theirs, url, names[number::PROCESSES], poll)
+        processes.append(context.Process(target=one_process, args=words, daemon=True))
+        processes[-1].start()
+    for pipe in pipes:
+        pipe.recv()
+    clock, never, most = BootClock(), threading.Event(), 0
+    before, start = server.counted(), clock.now()
+    for pipe in pipes:
+        pipe.send("begin")
+    while clock.now() < start + seconds:
+        most = max(most, server.connections())
+        clock.wait(never, LOOK)
+    periods = leases * (clock.now() - start) / configure(name="n").retry_period
+    sessions, statements = (after - first for after, first in zip(server.counted(), before, strict=True))
+    for pipe in pipes:
+        pipe.send("tell")
+    left, failed, lost, granted = zip(*(pipe.recv() for pipe in pipes), strict=True)
+    for process in processes:
+        process.kill()
+        process.join()
+    margins = sorted(value for each in left for value in each)
+    title = f"{leases} LEASES, 2 CONTENDERS EACH, {seconds:.0f} s"
+    rows = [
+        ("leases lost", sum(map(len, lost)), 0.0, ""),
+        ("leases granted to their standby", sum(map(len, granted)), 0.0, ""),
+        ("most connections at once", most, CONNECTIONS, ""),
+        ("statements per lease and retry period", statements / periods, float("inf"), ""),
+        ("connections per lease and retry period", sessions / periods, float("inf"), ""),
+        ("renewals", len(margins), float("inf"), ""),
+        ("  that failed, and were tried again", sum(failed), float("inf"), ""),
+    ]
+    over = report(title, rows)
+    print(f"left of a lease's {configure(name='n').renew_deadline:g} s when a renewal began:", end=" ")
+    print(f"median {statistics.median(margins):.2f} s, ", end="")
+    print(f"1 % below {margins[len(margins) // 100]:.2f} s, least {margins[0]:.2f} s")
+    return over
+
+
+if __name__ == "__main__":
+    flags = argparse.ArgumentParser()
+    flags.add_argument("--leases", type=int, default=1000)
+    flags.add_argument("--minutes", type=float, default=5)
+    flags.add_argument("--poll", type=float, default=10, help="poll_period of the standbys, in seconds")
+    given = flags.parse_args()
+    sys.exit(main(given.leases, given.minutes, given.poll))

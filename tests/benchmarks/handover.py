@@ -3,8 +3,11 @@
     python -m tests.benchmarks.handover [ROUNDS]
 
 The yardstick for a release is a blocking advisory lock, which is all that a session lock can do: one waits inside the
-server, the other unlocks. Rounds are interleaved. A holder is frozen by SIGSTOP, with all that it started; the standby
-is late by the time from the expiry that is stored to its grant, both by the server's clock.
+server, the other unlocks. It is measured plainly and through tooz, where that is there (`pip install tooz`: with its
+eight dependencies and theirs it is too heavy to come with the tests). Neither of them writes anything, while a grant
+has to be on the disk before it counts; so a third one locks and then commits one UPDATE, which is what the disk costs
+alone. Rounds are interleaved. A holder is frozen by SIGSTOP, with all that it started; the standby is late by the time
+from the expiry that is stored to its grant, both by the server's clock.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg2
@@ -28,7 +33,14 @@ from spark_lease.processes import kill, tree
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
 
+try:
+    from tooz import coordination
+except ImportError:
+    coordination = None
+
 COMMAND = str(Path(sys.executable).with_name("spark-lease"))
+NOTHING = "SELECT 1"
+COMMIT = "UPDATE durable SET at = clock_timestamp()"
 SETTLE = 0.15
 """Seconds in which the one that waits has begun to wait."""
 
@@ -37,42 +49,63 @@ def contender(url: str, **settings: object) -> Contender:
     return open_contender(configure(name="bench", url=url, create_table="true", **settings), BootClock())
 
 
+def handed_over(give: Callable[[], object], take: Callable[[], object]) -> float:
+    """Seconds from the beginning of `give` to the end of a `take` that waits for it on another thread."""
+    taken: list[float] = []
+    waiting = threading.Thread(target=lambda: (take(), taken.append(time.monotonic())))
+    waiting.start()
+    time.sleep(SETTLE)
+    start = time.monotonic()
+    give()
+    waiting.join(30)
+    return taken[0] - start
+
+
 def released(url: str) -> float:
     """Seconds from the beginning of a release to the grant."""
     holder, standby = contender(url), contender(url)
     holder.acquire()
-    granted: list[float] = []
-    waiting = threading.Thread(target=lambda: (standby.acquire(), granted.append(time.monotonic())))
-    waiting.start()
-    time.sleep(SETTLE)
-    start = time.monotonic()
-    holder.release()
-    waiting.join(30)
+    took = handed_over(holder.release, standby.acquire)
     standby.release()
     for each in (holder, standby):
         each.close()
-    return granted[0] - start
+    return took
 
 
-def unlocked(url: str) -> float:
-    """Seconds from the beginning of an unlock to the end of a lock that waited for it."""
+def unlocked(url: str, *, then: str = NOTHING) -> float:
+    """Seconds from the beginning of an unlock to the end of a lock that waited for it, and of the statement `then`."""
     holder, standby = psycopg2.connect(url), psycopg2.connect(url)
     for each in (holder, standby):
         each.autocommit = True
-    taken: list[float] = []
     with holder.cursor() as one, standby.cursor() as other:
+        other.execute(then)  # once for the plan and the caches
         one.execute("SELECT pg_advisory_lock(42)")
-        waiting = threading.Thread(
-            target=lambda: (other.execute("SELECT pg_advisory_lock(42)"), taken.append(time.monotonic()))
-        )
-        waiting.start()
-        time.sleep(SETTLE)
-        start = time.monotonic()
-        one.execute("SELECT pg_advisory_unlock(42)")
-        waiting.join(30)
+
+        def lock() -> None:
+            other.execute("SELECT pg_advisory_lock(42)")
+            if then != NOTHING:
+                other.execute(then)
+
+        took = handed_over(lambda: one.execute("SELECT pg_advisory_unlock(42)"), lock)
     for each in (holder, standby):
         each.close()
-    return taken[0] - start
+    return took
+
+
+def unlocked_by_tooz(url: str) -> float:
+    """The same through tooz: a coordinator for each of the two, as two processes would have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its driver is deprecated
+        both = [coordination.get_coordinator(url, name) for name in (b"holder", b"standby")]
+    for each in both:
+        each.start()
+    holder, standby = (each.get_lock(b"bench") for each in both)
+    holder.acquire()
+    took = handed_over(holder.release, standby.acquire)
+    standby.release()
+    for each in both:
+        each.stop()
+    return took
 
 
 def frozen(url: str) -> float:
@@ -99,13 +132,23 @@ def frozen(url: str) -> float:
 
 def main(rounds: int) -> int:
     with running_postgres() as url:
-        ours, theirs = zip(*((released(url), unlocked(url)) for _ in range(rounds)), strict=True)
+        with psycopg2.connect(url) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE durable AS SELECT clock_timestamp() AS at")
+        connection.close()
+        ways = {
+            "release to grant": released,
+            "advisory lock": unlocked,
+            "the same and a durable commit": lambda url: unlocked(url, then=COMMIT),
+        }
+        if coordination:
+            ways["tooz"] = unlocked_by_tooz
+        timed = [[way(url) for way in ways.values()] for _ in range(rounds)]
         late = [frozen(url) for _ in range(max(rounds // 5, 3))]
-    ratio = statistics.median(ours) / statistics.median(theirs)
-    rows = [
-        ("release to grant, ms", statistics.median(ours) * 1000, float("inf"), "ms"),
-        ("unlock to lock, ms (advisory lock)", statistics.median(theirs) * 1000, float("inf"), "ms"),
-        ("their ratio", ratio, 2.0, ""),
+    medians = dict(zip(ways, map(statistics.median, zip(*timed, strict=True)), strict=True))
+    ours, *theirs = medians.items()
+    rows = [(f"{what}, ms", value * 1000, float("inf"), "ms") for what, value in medians.items()]
+    rows += [(f"ratio to {what}", ours[1] / value, 2.0, "") for what, value in theirs]
+    rows += [
         ("frozen holder: grant after the expiry", statistics.median(late) * 1000, 50.0, "ms"),
         ("  at most", max(late) * 1000, float("inf"), "ms"),
     ]

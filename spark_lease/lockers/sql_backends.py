@@ -214,7 +214,12 @@ def _with_driver(url: URL, backend: Backend) -> URL:
 def _sqlite_file(url: URL, config: Config) -> URL:
     if not url.database or url.database == ":memory:" or "mode=memory" in str(url):
         raise ConfigError("url", "a SQLite database in memory excludes nobody: name a file, sqlite:////path")
-    file = Path(url.database).expanduser().absolute()
+    file = Path(url.database).expanduser()
+    if not file.is_absolute():
+        where = f"sqlite:///{file.absolute()}"
+        raise ConfigError(
+            "url", f"{url.database} is relative: each working folder would have a master. Write it as {where}"
+        )
     if config.create_table == "false" and not file.exists():
         raise ConfigError("url", f"{file} does not exist: run spark-lease init")
     if "." in config.table:

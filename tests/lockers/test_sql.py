@@ -296,6 +296,21 @@ def test_urls_that_cannot_be_used_are_refused_before_anything_is_asked(url: str,
     assert "hunter2" not in str(raised.value)
 
 
+def test_a_relative_sqlite_path_is_refused_with_the_absolute_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two working folders would be two stores, and two masters."""
+    monkeypatch.chdir(tmp_path)
+    for url in ("sqlite:///leases.db", "sqlite+pysqlite:///./leases.db", "sqlite:///file:leases.db?uri=true"):
+        with pytest.raises(ConfigError, match=f"relative: .* Write it as sqlite:///{tmp_path}/"):
+            SqlStore(configure(name="n", url=url))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store = SqlStore(configure(name="n", url="sqlite:///~/leases.db"))
+    assert store.read("n").record is None
+    assert (tmp_path / "leases.db").exists()
+    store.close()
+
+
 def test_a_password_is_in_no_message(pg_url: str) -> None:
     store = SqlStore(configure(name="n", url="postgresql://u:hunter2@127.0.0.1:1/x", attempt_timeout=1))
     with pytest.raises(StoreError) as raised:

@@ -19,11 +19,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..clock import BootClock, Clock, wall_time
 from ..config import Config, redacted
-from ..errors import ConfigError, RecordUnreadable, SparkLeaseError, StoreError
+from ..errors import ConfigError, RecordUnreadable, SparkLeaseError
 from ..record import MAX_NAME, LeaseRecord, Observed
 from . import sql_schema
 from .sql_backends import backend_of, code_of, says
-from .sql_engine import Alarm, CutOff, descriptor_of, make_engine
+from .sql_engine import Alarm, CutOff, descriptor_of, make_engine, store_error
 from .sql_notes import notes_table
 from .sql_statements import BROKER, overridden, prepared, statements
 
@@ -32,8 +32,9 @@ log = logging.getLogger(__name__)
 _NOT_KEPT = {"26000", "42P05"}
 """PostgreSQL: a prepared statement is unknown, or there already: this session is not ours alone."""
 
-
 _JITTER = 0.02
+"""Seconds by which a wait may be longer, by chance: so that very many who wait for one moment do not ask all at once.
+The earliest may ask in vain, and nobody is late by more."""
 _BRIEF = 0.5
 """A poll period, in seconds, for which a connection is not given up."""
 _UNHEARD = 0.05
@@ -101,7 +102,6 @@ class SqlStore:
         return [name for (name,) in self._rows("names", {})]
 
     def await_release(self, name: str, timeout: float, poll: float) -> LeaseRecord | bool:
-        # So that very many who wait do not ask all at once. The earliest may ask in vain, and nobody is late by more.
         timeout += random.random() * min(_JITTER, timeout)
         if not self._is_told:
             if poll > _BRIEF:
@@ -296,15 +296,14 @@ class SqlStore:
         return Observed(LeaseRecord(holder, epoch, (duration or 0) / 1000, time, protected), expires_in)
 
     def _store_error(self, error: Exception) -> SparkLeaseError:
-        said = " ".join(str(getattr(error, "orig", None) or error).split())
-        secret = self._engine.url.password
-        if "file is not a database" in said:
+        if "file is not a database" in str(error):
             return ConfigError("url", f"{self.where} is a file of another kind: name another")
+        note = "{}"
         if says(error, self._backend.locked):
-            said = (
+            note = (
                 f"a row of {self._table.fullname} is locked by somebody's transaction; an ActiveMQ broker with the "
-                f"database locker does that for as long as it is master: {said}"
+                "database locker does that for as long as it is master: {}"
             )
         if says(error, self._backend.denied):
-            said = f"{said} (which waiting does not heal)"
-        return StoreError(self.where, said.replace(str(secret), "***") if secret else said)
+            note += " (which waiting does not heal)"
+        return store_error(self._engine, self.where, error, note)

@@ -19,6 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from ..clock import Clock
 from ..config import Config
+from ..errors import StoreError
 from .sql_backends import BACKENDS, usable_url
 
 
@@ -58,6 +59,13 @@ def descriptor_of(connection: Any) -> int | None:
     """The socket of a driver's connection; None if there is none, as with SQLite."""
     holder = connection if hasattr(connection, "fileno") else getattr(connection, "_sock", None)
     return None if holder is None else int(holder.fileno())
+
+
+def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") -> StoreError:
+    """What the driver said, in one line and without the password, put in the place of the braces of `note`."""
+    said = note.format(" ".join(str(getattr(error, "orig", None) or error).split()))
+    secret = engine.url.password
+    return StoreError(where, said.replace(str(secret), "***") if secret else said)
 
 
 class CutOff:

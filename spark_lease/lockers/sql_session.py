@@ -20,11 +20,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..clock import Clock
 from ..config import Config, redacted
-from ..errors import ConfigError, StoreError
+from ..errors import ConfigError
 from . import sql_schema
 from .file import FileLock
 from .sql_backends import backend_of, says, usable_url
-from .sql_engine import CutOff, descriptor_of, make_engine
+from .sql_engine import CutOff, descriptor_of, make_engine, store_error
 from .sql_statements import BROKER_ID
 
 
@@ -46,7 +46,7 @@ class SessionLock:
         try:
             session = self._engine.connect()
         except SQLAlchemyError as error:
-            raise self._store_error(error) from error
+            raise store_error(self._engine, self._where, error) from error
         finally:
             self._cut_off.disarm()
         try:
@@ -56,8 +56,9 @@ class SessionLock:
             if says(error, self._backend.locked):
                 return False
             if says(error, self._backend.shape):
-                return self._made_the_table() and self.try_lock()
-            raise self._store_error(error) from error
+                self._make_or_refuse_table()
+                return self.try_lock()
+            raise store_error(self._engine, self._where, error) from error
         finally:
             self._cut_off.disarm()
         if not locked:
@@ -66,14 +67,13 @@ class SessionLock:
         self._session = session
         return True
 
-    def _made_the_table(self) -> bool:
+    def _make_or_refuse_table(self) -> None:
         try:
             self._table = sql_schema.make_or_refuse(self._engine, self._config, self._table)
         except SQLAlchemyError as error:
-            raise self._store_error(error) from error
+            raise store_error(self._engine, self._where, error) from error
         finally:
             self._cut_off.disarm()
-        return True
 
     def is_held(self) -> bool:
         """Ask in the very transaction that locked it: another session, or another transaction, cannot answer."""
@@ -158,11 +158,6 @@ class SessionLock:
     def _arm(self, connection: Any) -> None:
         if (fd := descriptor_of(connection)) is not None:
             self._cut_off.arm(fd)
-
-    def _store_error(self, error: SQLAlchemyError) -> StoreError:
-        secret = self._engine.url.password
-        said = " ".join(str(getattr(error, "orig", None) or error).split())
-        return StoreError(self._where, said.replace(str(secret), "***") if secret else said)
 
 
 def lock_beside_sqlite(config: Config, clock: Clock) -> FileLock:

@@ -213,6 +213,8 @@ class SqlStore:
 
     def _run(self, what: str, values: Mapping[str, object]) -> list[Any]:
         try:
+            if not self._table_seen:
+                sql_schema.refuse_engine(self._engine, self._table)
             if self._cursor is None:
                 self._connect()
             prepared = self._prepared.get(what)

@@ -136,12 +136,34 @@ def refuse_foreign(table: Table, missing: Sequence[str]) -> None:
         )
 
 
+def refuse_engine(engine: Engine, table: Table) -> None:
+    """Raise ConfigError if MySQL or MariaDB keeps the table in an engine that locks no rows, and loses some in a crash.
+
+    Nothing for a table that is not there. Raises SQLAlchemyError.
+    """
+    if engine.dialect.name not in ("mysql", "mariadb"):
+        return
+    where = {"schema": table.schema, "name": table.name}
+    with engine.connect() as connection:
+        kind = connection.execute(text(_ENGINE), where).scalar()
+    if kind and kind.lower() != "innodb":
+        raise ConfigError(
+            "table", f"{table.fullname} is kept by {kind}: run ALTER TABLE {table.fullname} ENGINE=InnoDB"
+        )
+
+
+_ENGINE = """\
+SELECT engine FROM information_schema.tables
+WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"""
+
+
 def complete(engine: Engine, table: Table) -> Sequence[str]:
     """Create the table, or add our columns to ActiveMQ's; the statements that were run.
 
     Safe to be run by several processes at once. Raises ConfigError for a table of somebody else's, SQLAlchemyError if
     the database refuses.
     """
+    refuse_engine(engine, table)
     missing = missing_columns(engine, table)
     if missing is None:
         statements = creation(engine, table)
@@ -163,6 +185,7 @@ def complete(engine: Engine, table: Table) -> Sequence[str]:
 
 def refuse_incomplete(engine: Engine, table: Table) -> None:
     """Raise ConfigError that says what to do about a table that is missing, foreign or lacks our columns."""
+    refuse_engine(engine, table)
     missing = missing_columns(engine, table)
     if missing is None:
         raise ConfigError("table", f"{table.fullname} does not exist: run spark-lease init, or set create_table = true")

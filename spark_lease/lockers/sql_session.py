@@ -44,6 +44,7 @@ class SessionLock:
         if self._session is not None and self.is_held():
             return True
         try:
+            sql_schema.refuse_engine(self._engine, self._table)
             session = self._engine.connect()
         except SQLAlchemyError as error:
             raise store_error(self._engine, self._where, error) from error

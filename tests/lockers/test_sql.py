@@ -22,6 +22,7 @@ from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.lease import open_contender
 from spark_lease.lockers.base import Held
 from spark_lease.lockers.sql import SqlStore
+from spark_lease.lockers.sql_session import SessionLock
 from spark_lease.record import renewed, taken
 from spark_lease.testing import LeaseStoreContract
 
@@ -183,6 +184,23 @@ def test_a_table_where_a_name_may_stand_twice_is_refused(open_store: Any, config
         store.swap("n", None, taken(None, holder="me", duration=30.0))
     assert [each for each in store.init() if "UNIQUE" in each]
     assert store.swap("n", None, taken(None, holder="me", duration=30.0)) is not None
+
+
+@pytest.mark.parametrize("config", [pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True)
+def test_a_table_that_is_not_innodb_is_refused_by_init_and_at_first_use(
+    open_store: Any, config: Config, execute: Any
+) -> None:
+    """MyISAM locks no rows, and a crash of the server may take back what it had confirmed."""
+    store = open_store()
+    record = store.swap("n", None, taken(None, holder="me", duration=30.0))
+    execute(f"ALTER TABLE {config.table} ENGINE=MyISAM")
+    locked = SessionLock(config, BootClock())
+    for ask in (open_store().init, lambda: open_store().read("n"), open_store(locker="lease").names, locked.try_lock):
+        with pytest.raises(ConfigError, match=f"kept by MyISAM: run ALTER TABLE {config.table} ENGINE=InnoDB"):
+            ask()
+    execute(f"ALTER TABLE {config.table} ENGINE=InnoDB")
+    assert open_store().read("n").record == record
+    locked.close()
 
 
 def test_two_leases_that_are_first_taken_at_once_are_both_taken(open_store: Any, config: Config) -> None:

@@ -98,8 +98,7 @@ class RecordLocker:
         mine = self._mine  # as it was last confirmed: most often it is still that
         for _ in range(_TRIES):
             if mine and self._store.swap(self._name, mine, released(mine)):
-                if self._lock:
-                    self._lock.unlock()
+                self._unlock()
                 return True
             mine = self._store.read(self._name).record
             if mine is None or not is_grant_of(mine, self._holder):
@@ -133,6 +132,13 @@ class RecordLocker:
             if not is_grant_of(mine, self._holder, epoch):
                 return Held(mine.holder if mine else None)
         raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder")
+
+    def _unlock(self) -> None:
+        try:
+            if self._lock:
+                self._lock.unlock()
+        except StoreError as error:  # the release stands: whoever says "not released" now sends people to wait for it
+            log.warning("%s: released, but its lock stays until it is closed: %s", self._name, error)
 
     def _held(self, seen: Observed) -> Held:
         holder = seen.record.holder if seen.record else None

@@ -419,3 +419,30 @@ def test_unguarded_work_has_epoch_zero_and_is_never_lost(clock: VirtualClock) ->
     clock.advance(3600)  # a laptop slept, a debugger stood still: there is nothing to be lost
     assert lease.check() == 0
     assert lease.remaining() == math.inf
+
+
+class StuckLock:
+    """One that cannot be given back."""
+
+    def try_lock(self) -> bool:
+        return True
+
+    def is_held(self) -> bool:
+        return True
+
+    def unlock(self) -> None:
+        raise StoreError("/share", "no answer within 5 s")
+
+    def close(self) -> None: ...
+
+
+def test_a_release_stands_although_its_lock_cannot_be_given_back(
+    master: Contender, standby: Contender, caplog: pytest.LogCaptureFixture
+) -> None:
+    master.lease._locker._lock = StuckLock()  # type: ignore[attr-defined]
+    with caplog.at_level("INFO"):
+        master.lease.give_back()
+    assert "nightly: released, but its lock stays until it is closed: lock store /share: no answer" in caplog.text
+    assert f"nightly: released, epoch {master.lease.epoch}" in caplog.text
+    assert "not released" not in caplog.text
+    assert isinstance(standby.lease.try_acquire(), Grant)

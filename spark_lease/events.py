@@ -66,6 +66,7 @@ class Events:
             self._say(What.CERTAIN, lease)
 
     def lost(self, lost: LeaseLost) -> None:
+        """May be found by several, and is told once, as the last."""
         self._waiting.put(LeaseEvent(What.LOST, lost.name, lost.epoch, 0.0, f"{lost.reason}: {lost.detail}"))
 
     def end(self) -> None:
@@ -81,3 +82,5 @@ class Events:
                 on_event(event)
             except Exception:  # it is the user's: whatever it is, the next event may be the loss
                 log.exception("%s: on_event failed", event.name)
+            if event.what is What.LOST:
+                return

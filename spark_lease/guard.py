@@ -215,6 +215,8 @@ class Guard:
             self.lease.settle()
         self._spark.close()
         self.lease.close()
+        if lost is not None:  # whoever watches may have stopped before it was found
+            self._events.lost(lost)
         self._events.end()
         return lost
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_lease import LeaseEvent, LeaseLost, StoreError, hold_lease
+from spark_lease.errors import Loss
 from spark_lease.testing import MemoryStore, VirtualClock, lost_request
 from tests.policy import Contender
 from tests.spark.drivers import until
@@ -79,3 +80,13 @@ def test_a_block_is_told_what_happens_to_its_lease(url: str, keeper: str, tmp_pa
     assert {each.epoch for each in told} == {lease.epoch}
     assert told[-1].detail.startswith("expired: not renewed within 2 s")
     until(lambda: not [each for each in threading.enumerate() if each.name.startswith("events of")])
+
+
+@pytest.mark.parametrize("keeper", ["process", "thread"])
+def test_a_loss_that_is_found_while_the_block_is_left_is_told_once(url: str, keeper: str) -> None:
+    told: list[LeaseEvent] = []
+    with pytest.raises(LeaseLost, match="taken"):
+        with hold_lease("n", on_event=told.append, url=url, lease_duration=4, keeper=keeper, on_lost="stop") as lease:
+            lease.lose(Loss.TAKEN, "held by another")  # and nobody has looked yet
+    until(lambda: not [each for each in threading.enumerate() if each.name.startswith("events of")])
+    assert [(each.what, each.detail) for each in told] == [("held", ""), ("lost", "taken: held by another")]

@@ -213,10 +213,10 @@ class SqlStore:
 
     def _run(self, what: str, values: Mapping[str, object]) -> list[Any]:
         try:
-            if not self._table_seen:
-                sql_schema.refuse_engine(self._engine, self._table)
             if self._cursor is None:
                 self._connect()
+            if not self._table_seen:
+                sql_schema.refuse_engine(self._engine, self._table)
             prepared = self._prepared.get(what)
             if self._fd is not None:
                 self._cut_off.arm(self._fd)

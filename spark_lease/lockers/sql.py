@@ -104,7 +104,7 @@ class SqlStore:
     def await_release(self, name: str, timeout: float, poll: float) -> LeaseRecord | bool:
         timeout += random.random() * min(_JITTER, timeout)
         if not self._is_told:
-            if poll > _BRIEF:
+            if poll > _BRIEF or not self._config.notify:
                 self._drop_connection()
             self._alarm.wait(None, min(timeout, poll))
             return True

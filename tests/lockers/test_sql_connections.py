@@ -50,6 +50,18 @@ def test_without_notify_a_holder_has_no_connection_between_renewals(
 
 
 @pytest.mark.postgres
+def test_without_notify_a_standby_has_no_connection_while_it_sleeps_however_briefly(pg_url: str, table: str) -> None:
+    settings: Any = {"name": "n", "url": pg_url, "table": table, "create_table": "true", "notify": False}
+    lease, standby = (open_contender(configure(**settings, poll_period=0.01), BootClock()) for _ in range(2))
+    lease.acquire()
+    assert isinstance(standby.try_acquire(), Held)
+    standby._locker.wait(1.0, 0.01)
+    assert store_of(standby)._connection is None
+    for each in (lease, standby):
+        each.close()
+
+
+@pytest.mark.postgres
 def test_with_notify_a_holder_keeps_its_connection(pg_url: str, table: str) -> None:
     lease = open_contender(configure(name="n", url=pg_url, table=table, create_table="true"), BootClock())
     lease.acquire()

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.crowd --leases 1000 --minutes 5
 
 Two contenders for each lease, each with a store of its own, in several processes, at the defaults but for what the
-README says for many leases: `notify = false`, so that nobody keeps a connection, and a longer `poll_period`. The one
+README says for many leases: `notify = false`, so that nobody keeps a connection, and `poll_period = 30`. The one
 that is granted the lease renews and watches it with the library's own loops, the other waits in `acquire`. The
 server counts connections and transactions; the time in which all begin is not counted.
 """
@@ -11,6 +11,7 @@ server counts connections and transactions; the time in which all begin is not c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import multiprocessing
 import statistics
@@ -36,6 +37,8 @@ PROCESSES = 4
 LOOK = 0.1
 _WATCH = 1.0
 """Seconds between two looks of a watching thread: the renewals are measured here, not how early a loss is seen."""
+_APART = 0.12
+"""Seconds between the beginnings of two contenders of one process: each compiles its statements."""
 _STACK = 256 * 1024
 
 
@@ -51,8 +54,10 @@ class Crowd:
     granted: list[str] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Two contenders for each lease, one after the other: who comes first is not always master."""
+        """Two contenders for each lease, one after the other: the first of each lease, then the second."""
+        clock, never = BootClock(), threading.Event()
         for config in [*self.config, *self.config]:
+            clock.wait(never, _APART)
             lease = self.measured(open_contender(config, BootClock()))
             threading.Thread(target=self.contend, args=(lease, config), daemon=True).start()
 
@@ -87,6 +92,7 @@ class Crowd:
 
 def one_process(main: Connection, url: str, names: list[str], poll: float) -> None:
     threading.stack_size(_STACK)
+    sys.setswitchinterval(0.1)  # many threads that wait for the interpreter wake up so often, for nothing
     logging.getLogger("spark_lease").setLevel(logging.ERROR)  # what failed is counted
     crowd = Crowd([configure(name=name, url=url, notify=False, poll_period=poll) for name in names])
     crowd.begin()
@@ -123,9 +129,18 @@ class Server:
         return int(sessions), int(statements)
 
 
+def make_rows(url: str, leases: int) -> None:
+    """Those of leases that were held before: only the first holder in the life of a lease looks at the whole table."""
+    rows = f"SELECT 2 + n, 'lease ' || n FROM generate_series(0, {leases - 1}) n"
+    with contextlib.closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"INSERT INTO spark_lease (id, name) {rows}")
+        connection.commit()
+
+
 def main(leases: int, minutes: float, poll: float) -> int:
     with own_postgres(max_connections=CONNECTIONS) as server:
         SqlStore(configure(name="n", url=server.url)).init()
+        make_rows(server.url, leases)
         return watch(Server(server.url), server.url, leases=leases, seconds=minutes * 60, poll=poll)
 
 
@@ -177,6 +192,6 @@ if __name__ == "__main__":
     flags = argparse.ArgumentParser()
     flags.add_argument("--leases", type=int, default=1000)
     flags.add_argument("--minutes", type=float, default=5)
-    flags.add_argument("--poll", type=float, default=10, help="poll_period of the standbys, in seconds")
+    flags.add_argument("--poll", type=float, default=30, help="poll_period of the standbys, in seconds")
     given = flags.parse_args()
     sys.exit(main(given.leases, given.minutes, given.poll))

@@ -25,10 +25,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..clock import Clock
 from ..config import Config, redacted
-from ..errors import ConfigError, SparkLeaseError, StoreError
+from ..errors import ConfigError, SparkLeaseError
 from . import sql_schema
 from .sql_backends import backend_of, says
-from .sql_engine import CutOff, descriptor_of, make_engine
+from .sql_engine import CutOff, descriptor_of, make_engine, store_error
 from .sql_statements import BROKER, BROKER_ID
 
 
@@ -129,9 +129,7 @@ class SqlNotes:
     def _error(self, error: SQLAlchemyError) -> SparkLeaseError:
         if says(error, self._backend.shape):
             return ConfigError("table", f"{self._table.fullname} does not exist: run spark-lease init")
-        said = " ".join(str(getattr(error, "orig", None) or error).split())
-        secret = self._engine.url.password
-        return StoreError(self.where, said.replace(str(secret), "***") if secret else said)
+        return store_error(self._engine, self.where, error)
 
 
 def notes_table(dotted: str) -> Table:

@@ -37,11 +37,7 @@ model: setup    ## every order of events in a small model of the lease (a minute
 	@$(PY) -m tests.simulation.model
 
 bench: setup    ## the speeds that the README names, as ratios measured in one run
-	@$(PY) -m tests.benchmarks.renewal
-	@$(PY) -m tests.benchmarks.start
-	@$(PY) -m tests.benchmarks.handover
-	@$(PY) -m tests.benchmarks.keeper
-	@$(PY) -m tests.benchmarks.delta
+	@failed=0; for each in renewal start handover keeper delta; do $(PY) -m tests.benchmarks.$$each || failed=1; done; exit $$failed
 
 bench-job: jars ## what a guard costs the flights job, in interleaved runs (a quarter of an hour)
 	@$(PY) -m tests.benchmarks.guard

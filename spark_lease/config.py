@@ -314,7 +314,9 @@ def from_arguments(arguments: Mapping[str, object], origin: str = "argument") ->
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
     """`SPARK_LEASE_*`. What a guard tells its child by `announcement` is no setting of that child."""
-    told = {ENV + "EPOCH", MARK} | ({ENV + "NAME", ENV + "HOLDER"} if ENV + "EPOCH" in environ else set())
+    told = {ENV + "EPOCH", MARK}
+    if ENV + "EPOCH" in environ:
+        told |= {ENV + "NAME", ENV + "HOLDER", ENV + "RUN_KEY"}
     found = {
         key.removeprefix(ENV).lower(): (key, value)
         for key, value in environ.items()
@@ -323,9 +325,9 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
     return _layer("environment", found)
 
 
-def announcement(*, name: str, holder: str, epoch: int) -> dict[str, str]:
-    """The environment that tells guarded work under which lease it runs."""
-    return {ENV + "NAME": name, ENV + "HOLDER": holder, ENV + "EPOCH": str(epoch)}
+def announcement(*, name: str, holder: str, epoch: int, run_key: str = "") -> dict[str, str]:
+    """The environment that tells guarded work under which lease it runs, and what for."""
+    return {ENV + "NAME": name, ENV + "HOLDER": holder, ENV + "EPOCH": str(epoch), ENV + "RUN_KEY": run_key}
 
 
 def from_spark(conf: Mapping[str, str]) -> Layer:

@@ -123,7 +123,8 @@ class _Run:
             self._waiting = False
             self._give_up()
             raise
-        told = announcement(name=self._lease.name, holder=self._lease.holder, epoch=self._lease.epoch)
+        lease = self._lease
+        told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
         try:
             self._pid = self._minder.start(told, self._deadline.wire)
         except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -172,3 +173,20 @@ def test_the_command_line_lists_them(url: str) -> None:
     process = spark_lease("runs", "m", url=url)
     _, problem = process.communicate(timeout=30)
     assert (process.returncode, problem) == (1, "spark-lease: m has no runs with a key\n")
+
+
+def test_a_run_key_is_told_to_the_work_and_is_no_setting_of_what_that_guards(url: str, tmp_path: Path) -> None:
+    inner = [
+        str(Path(sys.executable).with_name("spark-lease")),
+        "run",
+        "--lease",
+        "m",
+        "--",
+        "sh",
+        "-c",
+        "echo inner $SPARK_LEASE_RUN_KEY.",
+    ]
+    command = ["sh", "-c", f"echo outer $SPARK_LEASE_RUN_KEY.; {shlex.join(inner)}"]
+    said, _ = spark_lease("run", "--lease", "n", "--run-key", "k", "--", *command, url=url).communicate(timeout=30)
+    assert "outer k." in said
+    assert "inner ." in said

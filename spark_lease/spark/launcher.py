@@ -45,7 +45,8 @@ def main() -> int:
         guard = Guard(config, mark=os.environ.get(MARK, "").rpartition(":")[2], last_words=last_words)
         try:
             with guard as lease:
-                os.environ.update(announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch))
+                told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
+                os.environ.update(told)
                 if code := run_script(sys.argv[0]):
                     raise SystemExit(code)  # the guard has to know that it failed
             outcome = ended(lease, 0)

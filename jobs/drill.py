@@ -3,6 +3,7 @@
     python -m jobs.drill                the master's driver gets SIGKILL: its keeper hands over
     python -m jobs.drill --everything   so does all of it, keeper included: the lease runs out
     python -m jobs.drill --pause        all of it is frozen past its lease and thawed: it must not write again
+    python -m jobs.drill --zombie       likewise without a keeper, so that it is thawed alive: the table refuses it
 
 Everything is real: two spark-submits, one lease in SQLite, or where SPARK_LEASE_URL says (and SPARK_LEASE_LOCKER, see
 `make run URL=… LOCKER=…`), one Delta table. Who wrote what is read back from the
@@ -43,6 +44,8 @@ _NEWS = (
     ("lost", re.compile(r"lease lost \((.*?)\)")),
     ("released", re.compile(r"released, epoch (\d+)")),
 )
+
+_REFUSED = re.compile(r"Fenced: |MetadataChangedException|lease lost")
 
 
 class Site:
@@ -99,6 +102,7 @@ class Drill:
     def _command(self) -> list[str]:
         submit = [str(Path(sys.executable).with_name("spark-lease")), "submit", "--lease=flights"]
         lease = ["--lease-duration", str(self.arguments.lease_duration), "--poll-period", "0.1"]
+        lease += ["--keeper", "thread"] if self.arguments.zombie else []
         job = ["jobs/flights_daily.py", "--table", str(self.table), "--input", str(self.folder / "input")]
         spark = ["--master", "local[2]", *spark_options()]
         return [*submit, *lease, "--", *spark, *job, "--days", str(self.arguments.days)]
@@ -168,7 +172,8 @@ class Drill:
         while fresh := [each for each in site.tree() if each.pid not in {known.pid for known in self.frozen}]:
             self.frozen += fresh
             _send(fresh, signal.SIGSTOP)
-        self._say(site, f"*** SIGSTOP to its whole process tree ({len(self.frozen)} processes, keeper included) ***")
+        keeper = "without a keeper" if self.arguments.zombie else "keeper included"
+        self._say(site, f"*** SIGSTOP to its whole process tree ({len(self.frozen)} processes, {keeper}) ***")
 
     def _thaw(self) -> None:
         assert self.victim is not None
@@ -201,6 +206,8 @@ class Drill:
             took = self.taken_at - self.struck_at
             print(f"take-over   {took:.2f} s after the {'freeze' if self.arguments.pause else 'kill'}, ", end="")
             print(f"of a lease of {self.arguments.lease_duration:g} s")
+        if self.arguments.zombie and self.victim:
+            print(_fence(history, self.victim))
         for problem in wrong:
             print(f"WRONG       {problem}")
         if not wrong:
@@ -224,6 +231,17 @@ class Drill:
         return wrong
 
 
+def _fence(history: Sequence[Commit], zombie: Site) -> str:
+    """How the table was claimed, and what became of what the former master still wanted to write."""
+    newest = history[-1].epoch if history else 0
+    claim = next((each.version for each in history if each.epoch == newest and not each.day), None)
+    said = [line for line in zombie.log.read_text().splitlines() if _REFUSED.search(line)]
+    became = f"{zombie.name} wrote nothing after it: {_words_for(zombie.process.returncode)}"
+    return f"fence       version {claim} claims the table under epoch {newest}; {became}\n" + "".join(
+        f"            {line[:160]}\n" for line in said[-2:]
+    ).rstrip("\n")
+
+
 def _send(victims: Sequence[Process], number: int) -> None:
     for victim in victims:
         with suppress(ProcessLookupError):
@@ -239,10 +257,12 @@ def main() -> int:
     parser.add_argument("--days", type=int, default=75, metavar="N", help="days of 2013 to write, 365 at most [75]")
     parser.add_argument("--after", type=int, default=12, metavar="N", help="strike when the master wrote so many [12]")
     parser.add_argument("--pause", action="store_true", help="freeze the master past its lease instead of killing it")
+    parser.add_argument("--zombie", action="store_true", help="--pause without a keeper: it is the fence that holds")
     parser.add_argument("--everything", action="store_true", help="kill all of the master, keeper included")
     parser.add_argument("--lease-duration", type=float, default=10.0, metavar="S", help="seconds [10]")
     parser.add_argument("--folder", default="out/drill", help="where table, lease and logs go; emptied first")
     arguments = parser.parse_args()
+    arguments.pause |= arguments.zombie
     if not 0 < arguments.after < arguments.days <= 365:
         parser.error("0 < --after < --days <= 365")
     if not has_java():

@@ -41,7 +41,7 @@ def test_it_runs_on_every_locker(request: pytest.FixtureRequest, tmp_path: Path,
     assert float(re.findall(r"take-over +([\d.]+) s", done.stdout)[0]) < 3  # half the lease
 
 
-@pytest.mark.parametrize("kind", ["crash", "everything", "pause"])
+@pytest.mark.parametrize("kind", ["crash", "everything", "pause", "zombie"])
 def test_the_standby_takes_over_and_the_table_is_right(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "jobs.drill", "--days", "9", "--after", "3", "--lease-duration", "6"]
     command += ["--folder", str(tmp_path / "drill"), *([f"--{kind}"] if kind != "crash" else [])]
@@ -50,6 +50,8 @@ def test_the_standby_takes_over_and_the_table_is_right(kind: str, tmp_path: Path
     assert "check       every day is there" in done.stdout
     took = float(re.findall(r"take-over +([\d.]+) s", done.stdout)[0])
     assert took < 3 if kind == "crash" else took > 3  # half the lease: handed over, or run out
+    if kind == "zombie":
+        assert re.search(r"fence       version \d+ claims the table under epoch", done.stdout)
     history = commits(tmp_path / "drill" / "flights_daily")
     first, second = sorted({commit.epoch for commit in history})
     assert len({commit.holder for commit in history}) == 2

@@ -3,10 +3,11 @@ SHELL := /bin/bash
 VENV  := .venv
 PY    := $(VENV)/bin/python
 JARS  := .jars
+OLDER := .venv-spark35
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run test lint simulate mutate model bench bench-job bench-crowd test-faults setup jars clean
+.PHONY: help run test lint simulate mutate model bench bench-job bench-crowd test-faults setup jars older clean
 SEEDS ?= 2000
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -18,6 +19,7 @@ run: jars       ## the failover drill: two submissions, one is killed (ARGS=--pa
 
 test: setup     ## all tests; those that need Java are left out where there is none (ARGS=… for pytest)
 	@if $(PY) -m jobs.jars --check-java; then $(MAKE) --no-print-directory jars; fi
+	@test -z "$$CI" || $(MAKE) --no-print-directory older
 	@$(PY) -m tests.services.mariadb || test -z "$$CI"
 	@$(PY) -m pytest $(ARGS)
 
@@ -66,5 +68,13 @@ $(JARS)/.resolved: jobs/jars.py
 	@$(PY) -m jobs.jars $(JARS)
 	@touch $@
 
+older: jars $(OLDER)/.installed ## Spark 3.5 with Delta 3.3, for the tests of the Delta fence
+$(OLDER)/.installed: jobs/jars.py
+	@echo "setting up $(OLDER), a minute ..."
+	@python3 -m venv $(OLDER)
+	@$(OLDER)/bin/python -m pip install -q -e . 'pyspark==3.5.*' delta-spark==3.3.2 'deltalake>=1.6,<2' 'pandas<3' pyarrow
+	@$(PY) -m jobs.jars $(OLDER)/jars io.delta:delta-spark_2.12:3.3.2
+	@touch $@
+
 clean:          ## remove what the targets above made
-	rm -rf $(VENV) $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDER) $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache

@@ -1,7 +1,7 @@
 """Delta's jars, resolved once into a folder, so that a start needs no network and two starts at once do not collide.
 
-`python -m jobs.jars FOLDER` asks Maven Central through Spark's own resolver; `python -m jobs.jars --options` prints the
-options that hand the jars on to spark-submit.
+`python -m jobs.jars FOLDER [COORDINATES]` asks Maven Central through Spark's own resolver; `python -m jobs.jars
+--options` prints the options that hand the jars on to spark-submit.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def spark_options(folder: Path = FOLDER) -> list[str]:
     return [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
 
 
-def resolve(folder: Path) -> None:
+def resolve(folder: Path, delta: str = DELTA) -> None:
     """Download what is missing. Raises SystemExit with a sentence if that cannot be done."""
     if not has_java():
         raise SystemExit(JAVA_MISSING)
-    print(f"resolving {DELTA} into {folder} ...", flush=True)
+    print(f"resolving {delta} into {folder} ...", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         script = Path(scratch, "nothing.py")
@@ -53,7 +53,7 @@ def resolve(folder: Path) -> None:
         command = [
             str(Path(sys.executable).with_name("spark-submit")),
             "--packages",
-            DELTA,
+            delta,
             "--exclude-packages",
             _SPARK_HAS,
         ]
@@ -65,7 +65,7 @@ def resolve(folder: Path) -> None:
         )
         found = list(Path(scratch, "ivy", "jars").glob(_NEEDED))
         if done.returncode or not found:
-            raise SystemExit(f"cannot resolve {DELTA}, is Maven Central within reach?\n{done.stderr[-2000:]}")
+            raise SystemExit(f"cannot resolve {delta}, is Maven Central within reach?\n{done.stderr[-2000:]}")
         for jar in found:
             shutil.copy(jar, folder / jar.name)
 
@@ -76,4 +76,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--options":
         print(*spark_options())
     else:
-        resolve(Path(sys.argv[1]))
+        resolve(Path(sys.argv[1]), *sys.argv[2:])

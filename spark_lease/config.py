@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from .errors import ConfigError, LeaseLost
+from .fences.session import session_environment
 from .processes import MARK
 from .record import MAX_NAME
 
@@ -283,8 +284,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
 
 
 def announcement(*, name: str, holder: str, epoch: int) -> dict[str, str]:
-    """The environment that tells guarded work under which lease it runs."""
-    return {ENV + "NAME": name, ENV + "HOLDER": holder, ENV + "EPOCH": str(epoch)}
+    """The environment that tells guarded work, and its sessions of PostgreSQL, under which lease it runs."""
+    return {ENV + "NAME": name, ENV + "HOLDER": holder, ENV + "EPOCH": str(epoch), **session_environment(name, epoch)}
 
 
 def from_spark(conf: Mapping[str, str]) -> Layer:

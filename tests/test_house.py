@@ -17,7 +17,7 @@ PACKAGE = Path(spark_lease.__file__).parent
 FLOORS = re.findall(
     r"\S+",
     """
-errors clock processes record config
+errors clock processes record fences.session config
 lockers.base lockers.sql_backends lockers.sql_engine lockers.sql_schema lockers.sql_statements
 lockers.sql lockers.bounded lockers.folders lockers.delta lockers.file lockers.sql_session
 lockers.unguarded lockers.registry

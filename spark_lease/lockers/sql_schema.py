@@ -27,7 +27,7 @@ UNIQUE = "name (unique)"
 
 
 # Two names are two leases, whatever the server's collation says. A broker's own column stays as it was made.
-_TEXT = String(MAX_NAME).with_variant(
+NAME = String(MAX_NAME).with_variant(
     mysql.VARCHAR(MAX_NAME, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
 )
 
@@ -65,8 +65,8 @@ def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) ->
         MetaData(),
         Column("id", of("id", BigInteger), primary_key=True, autoincrement=False),
         Column("time", of("time", BigInteger)),
-        Column("broker_name", of("broker_name", _TEXT)),
-        Column("name", of("name", _TEXT)),
+        Column("broker_name", of("broker_name", NAME)),
+        Column("name", of("name", NAME)),
         Column("epoch", of("epoch", BigInteger), nullable=False, server_default=text("0")),
         Column("duration", of("duration", BigInteger)),
         Column("protection", of("protection", String(16))),

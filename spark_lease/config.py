@@ -136,6 +136,10 @@ class Config:
         default_url,
         "lock store: postgresql:// or mysql://user@host/db, sqlite:////file, delta:///folder, file:///folder",
     )
+    fence_url: str = setting(
+        text, "", "database with fenced tables, claimed before the work begins; default: url, if it is PostgreSQL"
+    )
+    fence_password: str = setting(text, "", "password for fence_url, kept out of it")
     password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
     create_table: str = setting(true_false_auto, "auto", "make table or folder on first use; auto: not on a server")
@@ -178,6 +182,9 @@ class Config:
             raise ConfigError("holder", "is not a printable text")
         if not 1 <= self.lease_duration <= LONGEST:
             raise ConfigError("lease_duration", f"{self.lease_duration:g} s: it must be at least 1 s, at most a day")
+        if self.fence_url and not re.match(r"(postgresql|mysql|mariadb|sqlite)(\+\w+)?://", self.fence_url):
+            problem = f"{redacted(self.fence_url)!r} is no database with a fence: postgresql:// (mysql://, sqlite:///)"
+            raise ConfigError("fence_url", problem)
         for key in ("retry_period", "attempt_timeout", "stop_budget", "kill_budget", "poll_period"):
             if not getattr(self, key) > 0:
                 raise ConfigError(key, "must be more than 0")
@@ -218,8 +225,10 @@ class Config:
 
 
 SETTINGS = {each.name: each.metadata for each in fields(Config)}
-SECRETS = frozenset({"password"})
+SECRETS = frozenset({"password", "fence_password"})
 """Settings that have no command line flag and are never printed."""
+URLS = {"url": "password", "fence_url": "fence_password"}
+"""Settings that may carry a password, and where it belongs instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,10 +300,10 @@ def announcement(*, name: str, holder: str, epoch: int) -> dict[str, str]:
 def from_spark(conf: Mapping[str, str]) -> Layer:
     """The `spark.lease.*` keys of a Spark configuration. Refuses a password where Spark would publish it."""
     found = {snake(k.removeprefix(SPARK)): (k, v) for k, v in conf.items() if k.startswith(SPARK)}
-    if has_password(conf.get(SPARK + "url", "")):
-        raise ConfigError(
-            SPARK + "url", "carries a password, and Spark writes it to its event log: use SPARK_LEASE_PASSWORD"
-        )
+    for key, secret in URLS.items():
+        if has_password(conf.get(called := SPARK + camel(key), "")):
+            instead = ENV + secret.upper()
+            raise ConfigError(called, f"carries a password, and Spark writes it to its event log: use {instead}")
     return _layer("spark conf", found)
 
 
@@ -376,5 +385,6 @@ def _hide(parameter: re.Match[str]) -> str:
 
 def shown(config: Config) -> Sequence[tuple[str, str]]:
     """Each key and its value as it may be printed."""
-    hidden = {"password": "***" if config.password else "", "url": redacted(config.url)}
+    hidden = {key: "***" if getattr(config, key) else "" for key in SECRETS}
+    hidden |= {key: redacted(getattr(config, key)) for key in URLS}
     return [(key, hidden.get(key, str(getattr(config, key)))) for key in SETTINGS]

@@ -9,10 +9,16 @@ import sys
 from dataclasses import asdict, dataclass
 
 from .config import Config
-from .errors import ConfigError, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
+from .errors import ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
 from .lease import Lease
 
-_WORDS = {LeaseHeldByOther: "standby", LeaseLost: "lost", StoreError: "unreachable", ConfigError: "misconfigured"}
+_WORDS = {
+    LeaseHeldByOther: "standby",
+    LeaseLost: "lost",
+    Fenced: "lost",
+    StoreError: "unreachable",
+    ConfigError: "misconfigured",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from types import FrameType
 from .clock import BootClock, Clock
 from .config import Config, announcement
 from .errors import LeaseLost, SparkLeaseError
+from .fences.databases import claim_databases
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive
 from .keeper.death import Watched
@@ -113,6 +114,8 @@ class _Run:
     def _run(self) -> Outcome:
         try:
             begin_hold(self._lease, self._keepalive)
+            claim_databases(self._config, self._lease, clock=self._clock)
+            self._lease.check()  # the claim may have taken its time
             self._waiting = False
         except BaseException:
             self._waiting = False

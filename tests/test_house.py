@@ -22,7 +22,7 @@ lockers.base lockers.sql_backends lockers.sql_engine lockers.sql_schema lockers.
 lockers.sql lockers.bounded lockers.folders lockers.delta lockers.file lockers.sql_session
 lockers.unguarded lockers.registry
 fences.base fences.older fences.table fences.claim fences.psycopg2_commit fences.commit fences.refusals fences.sql
-fences.postgres
+fences.postgres fences.databases
 lease keepalive hold events keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
 spark.connect spark.demotion spark.conf spark.orphan guard doors spark.launcher runner

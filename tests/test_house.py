@@ -27,7 +27,7 @@ lease keepalive hold events keeper.kernel keeper.deadline keeper.death keeper.ch
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
 spark.connect spark.demotion spark.conf spark.orphan guard doors spark.launcher runner
 testing.clock testing.store testing.contract testing.history testing.checker
-cli.settings cli.run cli.store cli.submit cli.main
+cli.settings cli.table cli.run cli.store cli.fence cli.submit cli.main
 """,
 )
 

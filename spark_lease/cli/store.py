@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from ..lockers.base import LeaseStore
 from ..lockers.registry import open_store
 from ..record import expires_in
 from .settings import resolved
+from .table import print_table
 
 _HELD = ("holder", "epoch", "expires_in", "protection")
 
@@ -29,7 +29,9 @@ def status(arguments: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
     elif rows:
         keys = ("lease", "state", *_HELD)
-        _table([[key.upper().replace("_", " ") for key in keys], *([_cell(row[key]) for key in keys] for row in rows)])
+        print_table(
+            [[key.upper().replace("_", " ") for key in keys], *([_cell(row[key]) for key in keys] for row in rows)]
+        )
     else:
         print(f"no lease was ever taken in {redacted(config.url)}")
     for row in rows:
@@ -81,15 +83,9 @@ def config(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({key: {"value": values[key], "from": settings.origins[key]} for key in SETTINGS}, indent=2))
     else:
-        _table([["SETTING", "VALUE", "FROM"], *([key, values[key], settings.origins[key]] for key in SETTINGS)])
+        print_table([["SETTING", "VALUE", "FROM"], *([key, values[key], settings.origins[key]] for key in SETTINGS)])
     return 0
 
 
 def _cell(value: object) -> str:
     return "?" if value is None else str(value)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

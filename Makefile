@@ -42,6 +42,7 @@ bench: setup    ## the speeds that the README names, as ratios measured in one r
 	@$(PY) -m tests.benchmarks.handover
 	@$(PY) -m tests.benchmarks.keeper
 	@$(PY) -m tests.benchmarks.delta
+	@$(PY) -m tests.benchmarks.fences
 
 bench-job: jars ## what a guard costs the flights job, in interleaved runs (a quarter of an hour)
 	@$(PY) -m tests.benchmarks.guard

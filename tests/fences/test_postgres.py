@@ -20,13 +20,17 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from spark_lease.config import configure
 from spark_lease.errors import ConfigError, FenceUnreachable
 from spark_lease.fences import postgres
 from spark_lease.fences.claim import Desk, claim
 from spark_lease.fences.session import application_of, session_environment
 from spark_lease.fences.sql import fenced_sql
+from spark_lease.lockers.sql_backends import usable_url
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
+from tests.services.postgres import running_postgres
+from tests.spark.drivers import until
 
 NAME = "nightly"
 ROUNDS = 6
@@ -227,6 +231,35 @@ def test_session_replication_role_does_not_pass_by_it(fenced: Engine, session: S
     loader = session(4)
     run(loader, "SET session_replication_role = replica")
     assert refusal(loader, WRITES[0]) == postgres.OLDER
+
+
+def test_the_apply_worker_of_logical_replication_passes_by_it() -> None:
+    """Does not hold, and is meant so by PostgreSQL: it applies rows, not statements. Fence the table at its source."""
+    with running_postgres(wal_level="logical") as url:
+        source = create_engine(usable_url(configure(url=url)), isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        target = create_engine(source.url.set(database="target"), isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        with source.connect() as connection:
+            connection.exec_driver_sql("CREATE DATABASE target")
+            connection.exec_driver_sql("CREATE TABLE guarded (id INT PRIMARY KEY)")
+            connection.exec_driver_sql("CREATE PUBLICATION p FOR TABLE guarded")
+            connection.exec_driver_sql("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        with target.connect() as connection:
+            connection.exec_driver_sql("CREATE TABLE guarded (id INT PRIMARY KEY)")
+            postgres.add(target, "guarded", NAME)
+            folder = source.url.query["host"]
+            connection.exec_driver_sql(
+                f"CREATE SUBSCRIPTION s CONNECTION 'host={folder} user=postgres dbname=postgres' PUBLICATION p "
+                "WITH (create_slot = false, copy_data = false)"
+            )
+            with source.connect() as writing:
+                writing.exec_driver_sql("INSERT INTO guarded VALUES (1)")
+            until(lambda: rows(target) == 1)
+            connection.exec_driver_sql("ALTER SUBSCRIPTION s DISABLE")
+            connection.exec_driver_sql("ALTER SUBSCRIPTION s SET (slot_name = NONE)")
+            connection.exec_driver_sql("DROP SUBSCRIPTION s")
+        with source.connect() as connection:
+            until(lambda: not connection.exec_driver_sql("SELECT active FROM pg_replication_slots").scalar())
+            connection.exec_driver_sql("SELECT pg_drop_replication_slot('s')")
 
 
 def test_who_owns_the_table_may_pass_by_it(fenced: Engine, session: Session) -> None:

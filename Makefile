@@ -39,7 +39,7 @@ model: setup    ## every order of events in a small model of the lease (a minute
 	@$(PY) -m tests.simulation.model
 
 bench: setup    ## the speeds that the README names, as ratios measured in one run
-	@failed=0; for each in renewal start handover keeper delta; do $(PY) -m tests.benchmarks.$$each || failed=1; done; exit $$failed
+	@failed=0; for each in renewal start handover keeper delta fences; do $(PY) -m tests.benchmarks.$$each || failed=1; done; exit $$failed
 
 bench-job: jars ## what a guard costs the flights job, in interleaved runs (a quarter of an hour)
 	@$(PY) -m tests.benchmarks.guard

@@ -1,10 +1,10 @@
 """Flights that arrive as files, a day in each, summed up into a Delta table and, if asked, a PostgreSQL table.
 
-    spark-lease submit --lease flights -- $(python -m jobs.jars --options) jobs/flights_stream.py --arriving out/arriving
+    spark-lease submit --lease flights -- $(python -m jobs.jars --options) jobs/flights_stream.py --arriving FOLDER
 
-Start it as often as you like, on one checkpoint: it writes once, and whoever comes next goes on where it was. A batch that
-a crash repeats is told apart by its number: Delta skips what it has (txnAppId, txnVersion), and in PostgreSQL the rows
-of a day replace themselves, in a transaction that commits only under the newest epoch.
+Start it as often as you like, on one checkpoint: it writes once, and whoever comes next goes on where it was. A batch
+that a crash repeats is told apart by its number: Delta skips what it has (txnAppId, txnVersion), and in PostgreSQL the
+rows of a day replace themselves, in a transaction that commits only under the newest epoch.
 """
 
 from __future__ import annotations
@@ -45,8 +45,12 @@ def main() -> None:
             replace(engine, daily)
         say(number, daily)
 
-    files = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", "1").csv(str(folder), header=True, nullValue="NA")
-    stream = files.writeStream.foreachBatch(write).option("checkpointLocation", str(Path(arguments.checkpoint).absolute()))
+    files = (
+        spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", "1").csv(str(folder), header=True, nullValue="NA")
+    )
+    stream = files.writeStream.foreachBatch(write).option(
+        "checkpointLocation", str(Path(arguments.checkpoint).absolute())
+    )
     stream.trigger(availableNow=True).start().awaitTermination()
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from .errors import ConfigError, LeaseLost
+from .fences.session import session_environment
 from .processes import MARK
 from .record import MAX_NAME
 
@@ -158,6 +159,10 @@ class Config:
     storage_options: dict[str, str] = setting(
         options, dict, "of the object store in url, as delta-rs and obstore call them: region, endpoint, keys"
     )
+    fence_url: str = setting(
+        text, "", "database with fenced tables, claimed before the work begins; default: url, if it is PostgreSQL"
+    )
+    fence_password: str = setting(text, "", "password for fence_url, kept out of it")
     password: str = setting(text, "", "password for url, kept out of it; libpq's own PGPASSWORD and .pgpass work too")
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
     create_table: str = setting(true_false_auto, "auto", "make table or folder on first use; auto: not on a server")
@@ -213,6 +218,9 @@ class Config:
             raise ConfigError("lease_duration", f"{self.lease_duration:g} s: it must be at least 1 s, at most a day")
         if len(self.run_key) > MAX_NAME or not self.run_key.isprintable():
             raise ConfigError("run_key", f"is not a printable text of at most {MAX_NAME} characters")
+        if self.fence_url and not re.match(r"(postgresql|mysql|mariadb|sqlite)(\+\w+)?://", self.fence_url):
+            problem = f"{redacted(self.fence_url)!r} is no database with a fence: postgresql:// (mysql://, sqlite:///)"
+            raise ConfigError("fence_url", problem)
         for key in ("retry_period", "attempt_timeout", "stop_budget", "kill_budget", "poll_period"):
             if not getattr(self, key) > 0:
                 raise ConfigError(key, "must be more than 0")
@@ -258,8 +266,10 @@ class Config:
 
 
 SETTINGS = {each.name: each.metadata for each in fields(Config)}
-SECRETS = frozenset({"password", "storage_options"})
+SECRETS = frozenset({"password", "fence_password", "storage_options"})
 """Settings that have no command line flag and are never printed."""
+URLS = {"url": "password", "fence_url": "fence_password"}
+"""Settings that may carry a password, and where it belongs instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,17 +336,18 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
 
 
 def announcement(*, name: str, holder: str, epoch: int, run_key: str = "") -> dict[str, str]:
-    """The environment that tells guarded work under which lease it runs, and what for."""
-    return {ENV + "NAME": name, ENV + "HOLDER": holder, ENV + "EPOCH": str(epoch), ENV + "RUN_KEY": run_key}
+    """The environment that tells guarded work, and its sessions of PostgreSQL, under which lease it runs."""
+    told = {"NAME": name, "HOLDER": holder, "EPOCH": str(epoch), "RUN_KEY": run_key}
+    return {ENV + key: value for key, value in told.items()} | session_environment(name, epoch)
 
 
 def from_spark(conf: Mapping[str, str]) -> Layer:
     """The `spark.lease.*` keys of a Spark configuration. Refuses a password where Spark would publish it."""
     found = {snake(k.removeprefix(SPARK)): (k, v) for k, v in conf.items() if k.startswith(SPARK)}
-    if has_password(conf.get(SPARK + "url", "")):
-        raise ConfigError(
-            SPARK + "url", "carries a password, and Spark writes it to its event log: use SPARK_LEASE_PASSWORD"
-        )
+    for key, secret in URLS.items():
+        if has_password(conf.get(called := SPARK + camel(key), "")):
+            instead = ENV + secret.upper()
+            raise ConfigError(called, f"carries a password, and Spark writes it to its event log: use {instead}")
     if "storage_options" in found:
         key, _ = found["storage_options"]
         raise ConfigError(key, "may hold keys, and Spark writes it to its event log: use SPARK_LEASE_STORAGE_OPTIONS")
@@ -421,9 +432,7 @@ def _hide(parameter: re.Match[str]) -> str:
 
 def shown(config: Config) -> Sequence[tuple[str, str]]:
     """Each key and its value as it may be printed."""
-    hidden = {
-        "password": "***" if config.password else "",
-        "storage_options": str(dict.fromkeys(config.storage_options, "***")),
-        "url": redacted(config.url),
-    }
+    hidden = {key: "***" if getattr(config, key) else "" for key in SECRETS}
+    hidden |= {key: redacted(getattr(config, key)) for key in URLS}
+    hidden["storage_options"] = str(dict.fromkeys(config.storage_options, "***"))
     return [(key, hidden.get(key, str(getattr(config, key)))) for key in SETTINGS]

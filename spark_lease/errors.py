@@ -7,6 +7,7 @@ SparkLeaseError
 ├── AlreadyDone            the run key was finished by another run: there is nothing to do
 ├── Fenced                 the guarded store refused a write of mine, because it knows a newer epoch: the same
 └── StoreError             the lock store gave no answer: nobody knows who is master, try again
+    ├── FenceUnreachable   a guarded store did not let its fence be claimed or looked at: see what it says, try again
     ├── LockGone           the lock beside the record is gone for certain: stop
     └── RecordUnreadable   it answered something that is no lease: a person must look at the row
 
@@ -93,18 +94,20 @@ class LeaseLost(SparkLeaseError):
 class Fenced(SparkLeaseError):
     """`where` has been claimed under epoch `newest` of lease `name`, and mine is `epoch`: nothing was written.
 
-    Most often another is master, and this process only thought that it still was. `newest` 0: not known.
+    Most often another is master, and this process only thought that it still was. `newest` 0: not known. `advice` says
+    what to do where it may be otherwise.
     """
 
     exit_code = 75
 
-    def __init__(self, name: str, where: str, epoch: int, newest: int) -> None:
-        super().__init__(name, where, epoch, newest)
-        self.name, self.where, self.epoch, self.newest = name, where, epoch, newest
+    def __init__(self, name: str, where: str, epoch: int, newest: int, advice: str = "") -> None:
+        super().__init__(name, where, epoch, newest, advice)
+        self.name, self.where, self.epoch, self.newest, self.advice = name, where, epoch, newest, advice
 
     def __str__(self) -> str:
         claimed = f"claimed under epoch {self.newest}" if self.newest else "claimed under another epoch"
-        return f"{self.name}: fenced, {self.where} was {claimed} and mine is {self.epoch}: nothing was written"
+        said = f"{self.name}: fenced, {self.where} was {claimed} and mine is {self.epoch}: nothing was written"
+        return f"{said}. {self.advice}" if self.advice else said
 
 
 class AlreadyDone(SparkLeaseError):
@@ -131,6 +134,13 @@ class StoreError(SparkLeaseError):
 
     def __str__(self) -> str:
         return f"lock store {self.where}: {self.problem}"
+
+
+class FenceUnreachable(StoreError):
+    """The guarded store at `where` (no credentials) gave no usable answer about its fence; nothing was begun."""
+
+    def __str__(self) -> str:
+        return f"fence in {self.where}: {self.problem}"
 
 
 class LockGone(StoreError):

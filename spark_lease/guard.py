@@ -28,6 +28,7 @@ from .clock import BootClock, Clock
 from .config import Config
 from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
 from .events import Events, OnEvent
+from .fences.databases import claim_databases
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
 from .keeper.kept import Attendance, KeptLease
@@ -118,9 +119,11 @@ class Guard:
             begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
             _held.append(self.lease)
             self.lease.log_grant()
+            claim_databases(self.config, self.lease, clock=self._clock)
             self._fencing.begin()
             if self.config.run_key:
                 self.lease.runs.begin(self.config.run_key)
+            self.lease.check()  # all that may have taken its time
             self._events.held(self.lease)
             return self.lease
         except BaseException as error:

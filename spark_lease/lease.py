@@ -18,11 +18,13 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from .clock import Clock
 from .config import Config
 from .errors import ConfigError, LeaseHeldByOther, LeaseLost, LockGone, Loss, RecordUnreadable, StoreError
+from .fences import session
 from .fences.delta_rs import FencedTable
 from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies
 from .lockers.registry import open_lock, open_store
@@ -272,6 +274,20 @@ class Lease(ABC):
             if left <= 0:
                 raise StoreError(self.name, f"in doubt for longer than {timeout:g} s: a renewal is overdue")
             self._clock.wait(never, min(left, _LOOK_AGAIN))
+
+    def fenced_sql(self, engine: Any) -> AbstractContextManager[Any]:
+        """One transaction on an Engine of SQLAlchemy, which commits only while my epoch is the newest: `fences.sql`.
+
+        Gives the Connection. Commits at the end of the block, rolls back if an exception leaves it.
+        Raises Fenced, LeaseLost, StoreError, ConfigError, and what the database raises.
+        """
+        from .fences.sql import fenced_sql  # SQLAlchemy, for those who use it
+
+        return fenced_sql(self, engine)
+
+    def jdbc_url(self, url: str) -> str:
+        """`url`, a jdbc:postgresql: one, with the epoch in it, for tables that are fenced. Raises ConfigError."""
+        return session.jdbc_url(url, self.name, self.check())
 
     def _is_certain(self) -> bool:
         """Confirmed no longer ago than it takes from one renewal to the next.

@@ -24,7 +24,8 @@ from types import FrameType
 from .clock import BootClock, Clock
 from .config import Config, announcement
 from .errors import LeaseLost, SparkLeaseError
-from .fences.tables import DeltaFence
+from .fences.databases import claim_databases
+from .fences.delta_tables import DeltaFence
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive
 from .keeper.death import Watched
@@ -115,9 +116,11 @@ class _Run:
         try:
             begin_hold(self._lease, self._keepalive)
             self._lease.log_grant()
+            claim_databases(self._config, self._lease, clock=self._clock)
             DeltaFence(self._lease, self._config, self._clock).claim_all()
             if self._config.run_key:
                 self._lease.runs.begin(self._config.run_key)
+            self._lease.check()  # all that may have taken its time
             self._waiting = False
         except BaseException:
             self._waiting = False

@@ -25,6 +25,8 @@ from spark_lease.config import (
 )
 from spark_lease.errors import (
     ConfigError,
+    Fenced,
+    FenceUnreachable,
     LeaseHeldByOther,
     LeaseLost,
     Loss,
@@ -77,6 +79,8 @@ def test_a_shorter_lease_needs_one_setting() -> None:
         ({"on_lost": "cry"}, "on_lost", "none of exit, stop"),
         ({"standby_exit_code": 300}, "standby_exit_code", "exit code"),
         ({"enabled": "perhaps"}, "enabled", "neither true nor false"),
+        ({"fence_url": "delta:///x"}, "fence_url", "is no database with a fence"),
+        ({"fence_url": "warehouse"}, "fence_url", "is no database with a fence"),
         ({"lease_durration": 30}, "lease_durration", "did you mean lease_duration"),
     ],
 )
@@ -149,10 +153,16 @@ def test_activemqs_names_are_understood(tmp_path: Path) -> None:
     assert "retry_period" in from_spark({"spark.lease.lockKeepAlivePeriod": "2000"}).values
 
 
-def test_a_password_where_spark_would_publish_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match="event log") as raised:
-        from_spark({"spark.lease.url": "postgresql://u:hunter2@db/x"})
+@pytest.mark.parametrize(("key", "instead"), [("url", "PASSWORD"), ("fenceUrl", "FENCE_PASSWORD")])
+def test_a_password_where_spark_would_publish_it_is_refused(key: str, instead: str) -> None:
+    with pytest.raises(ConfigError, match=f"event log: use SPARK_LEASE_{instead}$") as raised:
+        from_spark({f"spark.lease.{key}": "postgresql://u:hunter2@db/x"})
     assert "hunter2" not in str(raised.value)
+
+
+def test_the_password_of_a_guarded_database_is_not_shown() -> None:
+    config = configure(fence_url="postgresql://u:hunter2@db/x", fence_password="hunter2")
+    assert "hunter2" not in f"{config!r} {shown(config)}"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +216,14 @@ def test_a_holder_is_unique_and_fits_the_column() -> None:
         (ConfigError("table", "is odd"), "table: is odd", 78),
         (LeaseHeldByOther("n", "h", 3.21), "n: held by h, which has 3.2 s left to renew it", 99),
         (LeaseLost("n", 4, Loss.TAKEN, "held by h"), "n: lease lost (taken), epoch 4: held by h", 75),
+        (Fenced("n", "db", 4, 5), "n: fenced, db was claimed under epoch 5 and mine is 4: nothing was written", 75),
+        (
+            Fenced("n", "db", 4, 0, "Look."),
+            "n: fenced, db was claimed under another epoch and mine is 4: nothing was written. Look.",
+            75,
+        ),
         (StoreError("db", "is down"), "lock store db: is down", 69),
+        (FenceUnreachable("db", "is down"), "fence in db: is down", 69),
         (RecordUnreadable("db", "garbage"), "lock store db: garbage", 69),
     ],
 )

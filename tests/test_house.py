@@ -17,22 +17,24 @@ PACKAGE = Path(spark_lease.__file__).parent
 FLOORS = re.findall(
     r"\S+",
     """
-errors clock processes record config
+errors clock processes record fences.session config
 lockers.base lockers.sql_backends lockers.sql_engine lockers.sql_schema lockers.sql_statements
 lockers.sql_notes lockers.sql lockers.bounded lockers.folders lockers.delta_files lockers.delta_objects lockers.delta
 lockers.file lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
-fences.base fences.delta fences.tables fences.delta_rs runs
+fences.base fences.delta fences.delta_tables fences.delta_rs
+fences.sql_older fences.sql_table fences.sql_claim fences.sql_psycopg2 fences.sql_commit fences.sql_refusals fences.sql
+fences.postgres fences.databases runs
 lease keepalive hold events keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
 spark.connect spark.demotion spark.contexts spark.refusals spark.delta_hook spark.fencing spark.conf spark.orphan
 guard doors spark.launcher runner
 testing.clock testing.store testing.contract testing.history testing.checker
-cli.settings cli.run cli.store cli.submit cli.main
+cli.settings cli.table cli.run cli.store cli.fence cli.submit cli.main
 """,
 )
 
 HEAVY = {
-    "sqlalchemy": "lockers.sql",
+    "sqlalchemy": ("lockers.sql", "fences."),
     "pyspark": ("spark.",),
     "delta": "",
     "deltalake": ("lockers.delta", "fences.delta"),

@@ -53,6 +53,20 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
         "spark_lease.cli.store:init",
         "examples:\n  spark-lease init --url postgresql://db/ops\n  spark-lease init --url postgresql:// --print-sql",
     ),
+    "fence": (
+        "tables that are written only under a lease",
+        "spark_lease.cli.fence:fence",
+        """add: nobody writes to the TABLE of PostgreSQL who does not carry the newest epoch of the lease
+drop: everybody may write to it again          list: the tables that are fenced
+forget: clear the fence of the lease, after the lease's own row was lost or restored and no master is at work
+
+examples:
+  spark-lease fence add --lease nightly --on public.flights --fence-url postgresql://etl@db/warehouse
+  spark-lease fence add --lease nightly --on flights '"My Table"' --print-sql
+  spark-lease fence drop --on public.flights
+  spark-lease fence list --json
+  spark-lease fence forget --lease nightly""",
+    ),
     "config": (
         "each setting, its value and where it came from",
         "spark_lease.cli.store:config",
@@ -91,7 +105,20 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("lease", nargs="?", metavar="LEASE", default="")
     if name == "init":
         command.add_argument("--print-sql", action="store_true", help="print the statements and ask no database")
-    if name in ("status", "runs", "config"):
+    if name == "fence":
+        command.add_argument("action", choices=("add", "drop", "list", "forget"))
+        command.add_argument(
+            "--on",
+            dest="tables",
+            nargs="+",
+            action="extend",
+            default=[],
+            metavar="TABLE",
+            help="schema.table if need be",
+        )
+        command.add_argument("--allow-unleased", action="store_true", help="add: who carries no epoch at all may write")
+        command.add_argument("--print-sql", action="store_true", help="add: print the statements and ask no database")
+    if name in ("status", "runs", "config", "fence"):
         command.add_argument("--json", action="store_true", help="for programs")
     add_settings(command)
 

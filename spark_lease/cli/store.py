@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 
@@ -18,6 +17,7 @@ from ..lockers.registry import open_notes, open_store
 from ..record import expires_in
 from ..runs import runs_of
 from .settings import need_name, resolved
+from .table import print_table
 
 _HELD = ("holder", "epoch", "expires_in", "protection")
 
@@ -32,7 +32,9 @@ def status(arguments: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
     elif rows:
         keys = ("lease", "state", *_HELD)
-        _table([[key.upper().replace("_", " ") for key in keys], *([_cell(row[key]) for key in keys] for row in rows)])
+        print_table(
+            [[key.upper().replace("_", " ") for key in keys], *([_cell(row[key]) for key in keys] for row in rows)]
+        )
     else:
         print(f"no lease was ever taken in {redacted(config.url)}")
     for row in rows:
@@ -71,7 +73,7 @@ def runs(arguments: argparse.Namespace) -> int:
         print(json.dumps(found, indent=2))
     elif found:
         keys = ("key", "outcome", "epoch", "holder", "started", "finished", "application")
-        _table([[key.upper() for key in keys], *([_short(row[key]) for key in keys] for row in found)])
+        print_table([[key.upper() for key in keys], *([_short(row[key]) for key in keys] for row in found)])
     else:
         print(f"spark-lease: {name} has no runs with a key", file=sys.stderr)
     return int(not found)
@@ -106,15 +108,9 @@ def config(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({key: {"value": values[key], "from": settings.origins[key]} for key in SETTINGS}, indent=2))
     else:
-        _table([["SETTING", "VALUE", "FROM"], *([key, values[key], settings.origins[key]] for key in SETTINGS)])
+        print_table([["SETTING", "VALUE", "FROM"], *([key, values[key], settings.origins[key]] for key in SETTINGS)])
     return 0
 
 
 def _cell(value: object) -> str:
     return "?" if value is None else str(value)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ..config import ENV, SPARK, Layer, camel, from_spark, has_password
+from ..config import ENV, SPARK, URLS, Layer, camel, from_spark, has_password
 from ..errors import ConfigError, SparkLeaseError
 from ..outcome import announce, refused
 from ..processes import add_mark
@@ -71,11 +71,12 @@ def as_conf(layer: Layer, environ: dict[str, str]) -> list[str]:
     """The flags as spark.lease.* keys, the last being the strongest; a password goes the way nobody can look."""
     options: list[str] = []
     for key, (_, value) in layer.values.items():
-        if key == "url" and (password := urlsplit(str(value)).password):
-            environ[ENV + "PASSWORD"] = unquote(password)
+        if key in URLS and (password := urlsplit(str(value)).password):
+            environ[ENV + URLS[key].upper()] = unquote(password)
             value = str(value).replace(f":{password}@", "@")
-        if key == "url" and has_password(str(value)):
-            raise ConfigError("url", "carries a password as a parameter: use SPARK_LEASE_PASSWORD or PGPASSWORD")
+        if key in URLS and has_password(str(value)):
+            instead = ENV + URLS[key].upper()
+            raise ConfigError(key, f"carries a password as a parameter: use {instead} or PGPASSWORD")
         options += ["--conf", f"{SPARK}{camel(key)}={value}"]
     return options
 

@@ -35,8 +35,8 @@ class Held(Protocol):
         ...
 
 
-def fenced(lease: Held, where: str, newest: int) -> Fenced:
+def fenced(lease: Held, where: str, newest: int, advice: str = "") -> Fenced:
     """The error to raise for a write that `where` refused. The lease is lost by it: another is master already."""
-    error = Fenced(lease.name, where, lease.epoch, newest)
+    error = Fenced(lease.name, where, lease.epoch, newest, advice)
     lease.lose(Loss.FENCED, str(error))
     return error

@@ -13,7 +13,7 @@ from ..clock import Clock
 from ..config import Config
 from .base import Held
 from .delta import address
-from .tables import DeltaFence
+from .delta_tables import DeltaFence
 
 T = TypeVar("T")
 

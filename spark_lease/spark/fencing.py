@@ -8,7 +8,7 @@ from typing import Any
 from ..clock import Clock
 from ..config import Config
 from ..errors import ConfigError
-from ..fences.tables import DeltaFence
+from ..fences.delta_tables import DeltaFence
 from ..lease import Lease
 from .connect import is_connected
 from .contexts import unwatch_contexts, watch_contexts

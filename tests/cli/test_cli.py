@@ -24,7 +24,7 @@ def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["submit"], ["status"], ["init"], ["config"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["submit"], ["status"], ["init"], ["fence"], ["config"]])
 def test_help_has_examples(command: list[str]) -> None:
     done = spark_lease(*command, "--help")
     assert done.returncode == 0

@@ -31,6 +31,7 @@ def commands(turn: int, only: str) -> dict[str, list[str]]:
         "drill, pause": [*drill, f"{chance.uniform(4, 9):.2f}", "--after", str(chance.randint(2, 6)), "--pause"],
         "store faults": [*pytest, "tests/lockers/test_sql_faults.py"],
         "runner": [*pytest, "tests/cli/test_run.py"],
+        "fences": [*pytest, "tests/fences"],
         "keeper": [*pytest, "tests/spark/test_keeper.py", "tests/keeper/test_process.py"],
         "drivers": [*pytest, "tests/spark/test_guard.py"],
         "submissions": [*pytest, "tests/spark/test_submit.py"],

@@ -23,7 +23,7 @@ from spark_lease.config import Config, configure
 from spark_lease.errors import ConfigError, Fenced, LeaseLost, Loss, StoreError
 from spark_lease.fences.delta import address, claim, property_of
 from spark_lease.fences.delta_rs import FencedTable
-from spark_lease.fences.tables import KIND, DeltaFence
+from spark_lease.fences.delta_tables import KIND, DeltaFence
 from spark_lease.lockers.registry import open_notes, open_store
 from spark_lease.record import taken
 

@@ -1,4 +1,4 @@
-"""A TCP door to a server that can hang, swallow the answers, or slam."""
+"""A TCP door to a server that can hang, swallow the answers, slam, or cut at a word."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Proxy:
         self._open.set()
         self._sockets: list[socket.socket] = []
         self.mode, self._stall_at, self._deaf_at = "open", b"", b""
+        self._cut_at, self._is_done, self.cuts = b"", True, 0
         user = parts.netloc.rpartition("@")[0]
         self.url = f"{parts.scheme}://{user}@127.0.0.1:{self._door.getsockname()[1]}{parts.path}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -35,6 +36,14 @@ class Proxy:
     def stall_at(self, words: bytes) -> None:
         """Stall as soon as a request has `words` in it."""
         self._stall_at = words
+
+    def cut_before(self, words: bytes) -> None:
+        """Break every connection in place of the next request with `words` in it; new ones are let in."""
+        self._cut_at, self._is_done = words, False
+
+    def cut_after(self, words: bytes) -> None:
+        """Break every connection in place of the answer to the next request with `words` in it."""
+        self._cut_at, self._is_done = words, True
 
     def swallow_answers(self) -> None:
         self.mode = "deaf"
@@ -59,6 +68,11 @@ class Proxy:
         self._door.close()
         self.slam()
 
+    def _cut(self) -> None:
+        self._cut_at, self.mode = b"", "open"
+        self.cuts += 1
+        self.slam()
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -79,6 +93,14 @@ class Proxy:
                 if self._deaf_at and self._deaf_at in data:
                     self._deaf_at = b""
                     self.swallow_answers()
+                if self._cut_at and self._cut_at in data and not answers:
+                    if not self._is_done:
+                        self._cut()
+                        break
+                    self.mode = "cutting"
+                elif answers and self.mode == "cutting":
+                    self._cut()
+                    break
                 self._open.wait()
                 if not (answers and self.mode == "deaf"):
                     sink.sendall(data)

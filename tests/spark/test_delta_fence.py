@@ -41,7 +41,7 @@ EVERY_OPERATION = """
     from spark_lease import Fenced
     from spark_lease.clock import BootClock
     from spark_lease.config import configure
-    from spark_lease.fences.tables import DeltaFence
+    from spark_lease.fences.delta_tables import DeltaFence
     from spark_lease.fences.delta import claim
     from spark_lease.spark.delta_hook import DeltaHook
 

@@ -1,0 +1,56 @@
+"""At a take-over: claim the database of the configuration before anything of the guarded work runs.
+
+Then nothing of the master before can still be on its way into a table that is fenced there. Loads SQLAlchemy only where
+there is something to claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ..clock import BootClock, Clock
+from ..config import Config
+from ..errors import ConfigError
+from .base import Held
+
+
+def claim_databases(config: Config, lease: Held, *, clock: Clock | None = None) -> None:
+    """Claim the database of `fence_url`; by default the lease store itself, if it is PostgreSQL and has a fence.
+
+    To be called once the lease is held and before the work begins. Takes `attempt_timeout` at most, and what it takes
+    to connect. Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
+    """
+    is_store = not config.fence_url
+    if not config.enabled or (is_store and not config.url.startswith("postgresql")):
+        return
+    from .sql_claim import Desk, claim
+
+    with open_database(config, clock or BootClock()) as engine:
+        limits: dict[str, Any] = {"timeout": config.attempt_timeout, "clock": clock}
+        if not is_store or Desk(engine, **limits).has_fence():
+            claim(lease, engine, **limits)
+
+
+@contextlib.contextmanager
+def open_database(config: Config, clock: Clock) -> Iterator[Any]:
+    """An Engine for the database with the fences, of which every wait ends. Raises ConfigError."""
+    from ..lockers.sql_engine import CutOff, descriptor_of, make_engine
+
+    if config.fence_url:
+        config = replace(config, url=config.fence_url, password=config.fence_password)
+    cut_off = CutOff(config.attempt_timeout, clock)
+
+    def opened(connection: Any) -> None:
+        if (fd := descriptor_of(connection)) is not None:
+            cut_off.arm(fd)
+
+    try:
+        yield make_engine(config, opened)
+    except ConfigError as error:
+        raise ConfigError("fence_url" if error.key == "url" else error.key, error.problem) from error
+    finally:
+        cut_off.disarm()
+        cut_off.close()

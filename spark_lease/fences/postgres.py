@@ -1,0 +1,234 @@
+"""Fenced tables of PostgreSQL: whoever does not carry the newest epoch of the table's lease cannot write to them.
+
+A trigger before each statement reads the fence's row in share mode and compares it with the epoch that came with the
+session (`session.py`). So it is the database that refuses, whatever program writes: psql, COPY, JDBC, an ORM. A
+transaction that is open under an older epoch makes a claim wait, and a claim ends its session (`claim.py`).
+
+What it does not hold back is in the README, beside the tests that show it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from ..errors import ConfigError, FenceUnreachable, SparkLeaseError
+from ..lockers.sql_backends import backend_of, code_of, says
+from .session import setting_of
+from .sql_claim import said
+from .sql_table import FENCE, tables_sql, where_is
+
+_DIALECT: Any = postgresql.dialect  # SQLAlchemy 2.0 has no type for it
+UNLEASED, OLDER = "SL001", "SL002"
+"""SQLSTATE of a refusal: no epoch came with the session; it was not the newest."""
+TRIGGER = "spark_lease"
+_WRITES = "INSERT OR UPDATE OR DELETE OR TRUNCATE"
+_FUNCTION = """
+CREATE OR REPLACE FUNCTION {schema}spark_lease_check() RETURNS trigger LANGUAGE plpgsql AS $check$
+DECLARE
+    mine text := current_setting(TG_ARGV[1], true);
+    newest bigint;
+BEGIN
+    IF coalesce(mine, '') = '' THEN
+        IF TG_ARGV[2] = 'allow unleased' THEN
+            RETURN NULL;
+        END IF;
+        RAISE EXCEPTION 'spark_lease: %.% is written only under the lease %, and this session carries no epoch of it',
+            TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[0] USING ERRCODE = '{unleased}';
+    END IF;
+    SELECT epoch INTO newest FROM {schema}{fence} WHERE name = TG_ARGV[0] FOR SHARE;
+    IF newest::text IS DISTINCT FROM mine THEN
+        RAISE EXCEPTION 'spark_lease: fenced, %.% was claimed under epoch % of the lease %, and mine is %',
+            TG_TABLE_SCHEMA, TG_TABLE_NAME, coalesce(newest::text, 'none'), TG_ARGV[0], mine USING ERRCODE = '{older}';
+    END IF;
+    RETURN NULL;
+END
+$check$"""
+_LOOK = f"""
+SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, coalesce(t.tgargs, ''), pg_has_role(c.relowner, 'USAGE')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = '{TRIGGER}' AND NOT t.tgisinternal
+WHERE """
+_PARTITIONS = "c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s::int8::regclass))"
+_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
+
+
+@dataclass(frozen=True, slots=True)
+class FencedTable:
+    """A table, and the lease under which it is written. `allow_unleased`: also by who carries no epoch at all."""
+
+    name: str
+    lease: str
+    allow_unleased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    oid: int
+    schema: str
+    table: str
+    kind: str
+    arguments: tuple[str, ...]
+    owned: bool
+
+
+def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> list[str]:
+    """What fences `table`, for a DBA to read and run; the fence stands in the schema public. Raises ConfigError."""
+    made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT())]
+    return [*made, _function("public."), *_trigger(_quoted_name(table), "public.", lease, allow_unleased)]
+
+
+def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False) -> Sequence[str]:
+    """Fence `table`, `schema.table` if need be, with its partitions; the statements that it took, all or none.
+
+    Doing it again is no harm. Raises ConfigError for what cannot be fenced, FenceUnreachable.
+    """
+    with _transaction(engine) as connection:
+        found = _find(connection, engine, table)
+        schema = f"{_quote(_schema(connection))}."
+        statements = [*tables_sql(engine.dialect), *_function_if_needed(connection, schema)]
+        for each in _with_partitions(connection, found):
+            if each.arguments and each.arguments[0] != lease:
+                raise ConfigError(
+                    "table", f"{table} is written under the lease {each.arguments[0]}: drop it there first"
+                )
+            name = f"{_quote(each.schema)}.{_quote(each.table)}"
+            statements += _trigger(name, schema, lease, allow_unleased)
+        for statement in statements:
+            connection.exec_driver_sql(statement.replace("%", "%%"))
+    return statements
+
+
+def drop(engine: Engine, table: str) -> Sequence[str]:
+    """Let everybody write to `table` again; the statements that it took. Raises ConfigError, FenceUnreachable."""
+    with _transaction(engine) as connection:
+        found = [each for each in _with_partitions(connection, _find(connection, engine, table)) if each.arguments]
+        names = [f"{_quote(each.schema)}.{_quote(each.table)}" for each in found]
+        statements = [f"DROP TRIGGER {TRIGGER} ON {name}" for name in names]
+        for statement in statements:
+            connection.exec_driver_sql(statement.replace("%", "%%"))
+    return statements
+
+
+def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
+    """All fenced tables of the database, or those of one lease. Raises FenceUnreachable."""
+    with _transaction(engine) as connection:
+        found = _look(connection, "t.tgname IS NOT NULL", {})
+    tables = [
+        FencedTable(f"{each.schema}.{each.table}", each.arguments[0], each.arguments[2:3] == ("allow unleased",))
+        for each in found
+    ]
+    return [each for each in tables if lease in ("", each.lease)]
+
+
+def _find(connection: Connection, engine: Engine, table: str) -> _Found:
+    # to_regclass follows the search path, takes quotes as SQL does, and gives no name to what is no table's.
+    which = "c.oid = to_regclass(%(name)s)"
+    found = _look(connection, which, {"name": _quoted_name(table)})
+    if not found:
+        raise ConfigError("table", f"there is no {table} in {where_is(engine)}")
+    if (kind := found[0].kind) not in "rp":
+        raise ConfigError("table", f"{table} is {_KINDS.get(kind, 'no table')}: fence the tables behind it")
+    if not found[0].owned:
+        raise ConfigError(
+            "table", f"this role does not own {table}: give its owner what `spark-lease fence add --print-sql` prints"
+        )
+    return found[0]
+
+
+def _with_partitions(connection: Connection, found: _Found) -> list[_Found]:
+    if found.kind != "p":
+        return [found]
+    return [each for each in _look(connection, _PARTITIONS, {"oid": found.oid}) if each.kind in "rp"]
+
+
+def _look(connection: Connection, which: str, values: dict[str, object]) -> list[_Found]:
+    rows = connection.exec_driver_sql(f"{_LOOK}{which} ORDER BY 2, 3", values).all()
+    return [_Found(oid, schema, table, kind, _arguments(told), owned) for oid, schema, table, kind, told, owned in rows]
+
+
+def _arguments(stored: bytes | memoryview | str) -> tuple[str, ...]:
+    """Those of a trigger (PostgreSQL documentation, pg_trigger.tgargs: each ends with a zero byte)."""
+    raw = stored.encode() if isinstance(stored, str) else bytes(stored)
+    return tuple(each.decode() for each in raw.split(b"\0")[:-1])
+
+
+def _schema(connection: Connection) -> str:
+    found = connection.exec_driver_sql("SELECT current_schema()").scalar()
+    if found is None:
+        raise ConfigError("table", "this role has no schema in its search_path, and the fence has to be in one")
+    return str(found)
+
+
+def _function_if_needed(connection: Connection, schema: str) -> list[str]:
+    """None where it is there already: then it may be another role's, which alone could replace it."""
+    values = {"name": f"{schema}spark_lease_check()"}
+    there = "SELECT prosrc FROM pg_proc WHERE oid = to_regprocedure(%(name)s)"
+    wanted = _function(schema)
+    return [] if connection.exec_driver_sql(there, values).scalar() == wanted.split("$check$")[1] else [wanted]
+
+
+def _function(schema: str) -> str:
+    names = {"schema": schema, "fence": FENCE.name}
+    return _FUNCTION.format(**names, unleased=UNLEASED, older=OLDER).strip()
+
+
+def _trigger(name: str, schema: str, lease: str, allow_unleased: bool) -> list[str]:
+    # ALWAYS: else session_replication_role = replica, which loaders set to be fast, would pass by it.
+    told = (lease, setting_of(lease), "allow unleased" if allow_unleased else "refuse unleased")
+    arguments = ", ".join(_literal(each) for each in told)
+    return [
+        f"DROP TRIGGER IF EXISTS {TRIGGER} ON {name}",
+        f"CREATE TRIGGER {TRIGGER} BEFORE {_WRITES} ON {name} FOR EACH STATEMENT "
+        f"EXECUTE FUNCTION {schema}spark_lease_check({arguments})",
+        f"ALTER TABLE {name} ENABLE ALWAYS TRIGGER {TRIGGER}",
+    ]
+
+
+def _quoted_name(table: str) -> str:
+    """`table` as SQL has to spell it: parts in double quotes as they are, others in lower case. Raises ConfigError."""
+    parts = re.findall(r'"(?:[^"\0]|"")+"|[^".\s\0]+', table)
+    if ".".join(parts) != table or not 1 <= len(parts) <= 2:
+        raise ConfigError("table", f'{table!r} is no name of a table, like flights, public.flights or "My Table"')
+    plain = [each[1:-1].replace('""', '"') if each.startswith('"') else each.lower() for each in parts]
+    return ".".join(_quote(each) for each in plain)
+
+
+def _quote(identifier: str) -> str:
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    # A trigger takes literals alone. With a backslash the meaning would hang on standard_conforming_strings.
+    quoted = text.replace("'", "''")
+    return "E'" + quoted.replace("\\", "\\\\") + "'" if "\\" in text else f"'{quoted}'"
+
+
+@contextmanager
+def _transaction(engine: Engine) -> Iterator[Connection]:
+    """All or nothing, with the database's own words as one sentence."""
+    if engine.dialect.name != "postgresql":
+        raise ConfigError("table", "fenced tables are PostgreSQL's: elsewhere write inside lease.fenced_sql")
+    try:
+        with engine.connect() as connection:
+            connection = connection.execution_options(isolation_level="READ COMMITTED")
+            with connection.begin():
+                yield connection
+    except SQLAlchemyError as error:
+        raise _as_a_sentence(engine, error) from error
+
+
+def _as_a_sentence(engine: Engine, error: SQLAlchemyError) -> SparkLeaseError:
+    words = said(engine, error)
+    if isinstance(error, DBAPIError) and says(error, backend_of(engine).denied) and code_of(error):
+        return ConfigError(
+            "table", f"this role may not: {words}. `spark-lease fence add --print-sql` is for one that may"
+        )
+    return FenceUnreachable(where_is(engine), words)

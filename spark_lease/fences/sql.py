@@ -1,0 +1,109 @@
+"""A SQL transaction that commits only while its lease's epoch is the newest, on any engine of SQLAlchemy that can.
+
+```
+with lease.fenced_sql(engine) as connection:     waits until the lease is certain; claims, the first time; begins
+    connection.execute(…)                        whatever you write
+                                                 at the end: my epoch still the newest? COMMIT, in the same step
+```
+What it does not do: it holds back no writer that goes past it. On PostgreSQL a fenced table does (`postgres.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from ..errors import FenceUnreachable, SparkLeaseError
+from .base import Held, fenced
+from .sql_claim import Desk, claim
+from .sql_commit import NotNewest, ends_of, values_of
+from .sql_refusals import watch, watched
+from .sql_table import where_is
+
+log = logging.getLogger(__name__)
+__all__ = ["claim", "fenced_sql"]
+
+_claimed: WeakKeyDictionary[Engine, set[tuple[str, int]]] = WeakKeyDictionary()
+"""By this process, or its parent. Doing it twice is doing it once, so threads need no order here."""
+_runs: WeakKeyDictionary[Engine, dict[str, list[str]]] = WeakKeyDictionary()
+_AT_SOME = 1000
+"""Runs after which those whose end is known are forgotten."""
+
+
+@contextmanager
+def fenced_sql(lease: Held, engine: Engine) -> Iterator[Connection]:
+    """One transaction under `lease`: committed at the end of the block, rolled back if an exception leaves it.
+
+    Raises Fenced if a newer epoch was claimed, LeaseLost if the lease is lost, and then nothing was written;
+    FenceUnreachable if it is not known whether it was; ConfigError; and what the database raises, after a look
+    whether the fence is the reason. An answer to COMMIT that was lost is looked for.
+    """
+    epoch = lease.wait_certain()
+    if epoch == 0:  # enabled = false: nothing is guarded
+        with engine.begin() as connection:
+            yield connection
+        return
+    _claim_once(lease, engine, epoch)
+    run, committing = uuid.uuid4().hex, False
+    try:
+        with engine.connect() as connection:
+            ends, values = ends_of(engine), values_of(lease.name, epoch, run)
+            try:
+                ends.begin(connection, values)
+                with watched(connection):
+                    yield connection
+                lease.check()
+                committing = True
+                ends.commit(connection, values)
+                _forget(engine, lease.name, run)
+            finally:
+                ends.close(connection)
+    except (DBAPIError, NotNewest) as error:
+        _judge(lease, engine, run if committing else "", error)
+
+
+def _claim_once(lease: Held, engine: Engine, epoch: int) -> None:
+    known = _claimed.setdefault(engine, set())
+    if (lease.name, epoch) not in known:
+        claim(lease, engine)
+        watch(engine)
+        known.add((lease.name, epoch))
+
+
+def _judge(lease: Held, engine: Engine, run: str, error: DBAPIError | NotNewest) -> None:
+    """Return if the transaction was committed after all; else raise what is the reason that it was not."""
+    desk, where = Desk(engine), where_is(engine)
+    if run and isinstance(error, DBAPIError) and error.connection_invalidated:
+        try:
+            if desk.was_committed(lease.name, lease.epoch, run):
+                return
+        except SparkLeaseError as unknown:
+            problem = f"the answer to COMMIT was lost; it was committed if spark_lease_fence_run has {run} ({unknown})"
+            raise FenceUnreachable(where, problem) from error
+    try:
+        newest = desk.newest(lease.name)
+    except SparkLeaseError as unknown:
+        log.warning("%s: cannot look whether the fence is the reason: %s", lease.name, unknown)
+        newest = lease.epoch
+    if newest > lease.epoch:
+        raise fenced(lease, where, newest) from error
+    if newest == lease.epoch and isinstance(error, DBAPIError):
+        raise error
+    _claimed.pop(engine, None)  # whoever tries again claims again
+    raise FenceUnreachable(where, f"somebody has cleared the fence of {lease.name}: nothing was written") from error
+
+
+def _forget(engine: Engine, name: str, run: str) -> None:
+    """Its end is known, so nobody will ask for it."""
+    known = _runs.setdefault(engine, {}).setdefault(name, [])
+    known.append(run)
+    if len(known) >= _AT_SOME:
+        done, known[:] = list(known), []
+        with suppress(SparkLeaseError):
+            Desk(engine).forget_runs(name, done)

@@ -1,0 +1,232 @@
+"""Claim: the guarded database remembers my epoch, if it is newer than what it knows.
+
+A claim is one statement in a session of its own that ends with it, so that no claim can be frozen half-way; done twice
+it is done once, so that an answer that was lost does no harm. Where a transaction of an older epoch is in its way,
+PostgreSQL is told to end that session. Every wait ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, delete
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from ..clock import BootClock, Clock
+from ..errors import ConfigError, FenceUnreachable, SparkLeaseError
+from ..lockers.sql_backends import backend_of, code_of, says
+from ..lockers.sql_engine import CutOff, descriptor_of
+from .base import Held, fenced
+from .sql_older import end_older_sessions
+from .sql_table import (
+    FENCE,
+    RUN,
+    forget_runs,
+    insert_run,
+    prune_runs,
+    raise_epoch,
+    read_epoch,
+    refuse_unknown,
+    tables_sql,
+    where_is,
+)
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+TIMEOUT = 10.0
+_GRACE = 0.05
+"""Seconds for a transaction of an older epoch to come to its end by itself, before its session is ended."""
+_AGAIN = 0.05
+_SQLITE_LOCKED = "database is locked"
+_PASSES = ("40001", "40P01", "1213", "1020", _SQLITE_LOCKED)
+"""Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
+_LOWER = (
+    "If no other master is at work, the lease's own row was lost or restored from a backup and its epochs began anew "
+    "below it: `spark-lease fence forget --lease {name}` clears what the fence remembers, once you are sure"
+)
+
+
+def claim(lease: Held, engine: Engine, *, timeout: float = TIMEOUT, clock: Clock | None = None) -> None:
+    """Raise the fence of `lease` in the database of `engine` to my epoch; at once if it is there already.
+
+    The tables of the fence are made where they are missing. Takes no longer than `timeout` seconds and what it takes to
+    connect. Raises LeaseLost; Fenced if a newer epoch was claimed; FenceUnreachable; ConfigError.
+    """
+    epoch = lease.check()
+    newest = Desk(engine, timeout=timeout, clock=clock).raise_to(lease.name, epoch)
+    if newest > epoch:
+        raise fenced(lease, where_is(engine), newest, _LOWER.format(name=lease.name))
+
+
+class Desk:
+    """Where a fence is looked at and claimed: short sessions on the user's engine, of which every wait ends."""
+
+    def __init__(self, engine: Engine, *, timeout: float = TIMEOUT, clock: Clock | None = None) -> None:
+        refuse_unknown(engine)
+        self._engine, self._timeout, self._clock = engine, timeout, clock or BootClock()
+        self._backend = backend_of(engine)
+        self._is_postgres = engine.dialect.name == "postgresql"
+
+    def raise_to(self, name: str, epoch: int) -> int:
+        """The newest epoch of `name` after it was raised to `epoch`. Raises FenceUnreachable, ConfigError."""
+
+        def ask(session: Connection) -> int:
+            before = self._read(session, name)
+            if before < epoch:
+                session.execute(raise_epoch(self._engine, name, epoch))
+            newest = self._read(session, name)
+            if newest == epoch:
+                self._tidy(session, name, epoch, before)
+            return newest
+
+        return self._ask(ask, lambda session: self._make_way(session, name, epoch))
+
+    def newest(self, name: str) -> int:
+        """The newest epoch that was claimed; 0 if none was. Raises FenceUnreachable, ConfigError."""
+        return self._ask(lambda session: self._read(session, name))
+
+    def has_fence(self) -> bool:
+        """True if the database, which is PostgreSQL, has the table of a fence. Raises FenceUnreachable."""
+        there = f"SELECT to_regclass('{FENCE.name}') IS NOT NULL"
+        return bool(self._ask(lambda session: session.exec_driver_sql(there).scalar()))
+
+    def was_committed(self, name: str, epoch: int, run: str) -> bool:
+        """Whether the transaction that was to write the row of `run` was committed; if not, it cannot be any more.
+
+        A row of the same key waits for a transaction that is still open, and keeps out one that is not there yet.
+        Raises FenceUnreachable while nobody can tell.
+        """
+        values = {"name": name, "run": run, "epoch": epoch}
+        return self._ask(lambda session: session.execute(insert_run(self._engine, values)).rowcount == 0)
+
+    def forget(self, name: str) -> int:
+        """Clear the fence of `name`; the epoch that it had, 0 if none. Raises FenceUnreachable, ConfigError."""
+
+        def ask(session: Connection) -> int:
+            before = session.execute(read_epoch(name)).scalar()
+            session.execute(delete(FENCE).where(FENCE.c.name == name))
+            return before or 0
+
+        return self._ask(ask)
+
+    def forget_runs(self, name: str, runs: Sequence[str]) -> None:
+        """Nobody will ask for them any more. Raises FenceUnreachable."""
+        self._ask(lambda session: session.execute(forget_runs(name, runs)))
+
+    def _ask(self, ask: Callable[[Connection], _T], make_way: Callable[[Connection], str] = lambda session: "") -> _T:
+        """What `ask` answers, tried again until it does or the time is over."""
+        end, never, hindrance = self._clock.now() + self._timeout, threading.Event(), ""
+        while True:
+            try:
+                with self._session(end) as session:
+                    try:
+                        return ask(session)
+                    except DBAPIError as error:
+                        if not says(error, self._backend.locked) or error.connection_invalidated:
+                            raise
+                        hindrance = make_way(session)
+                        problem: SQLAlchemyError = error
+            except SQLAlchemyError as error:
+                problem = error
+                if says(error, self._backend.shape):
+                    problem = self._make_tables(end) or error
+                elif not self._may_pass(error):
+                    raise self._unreachable(error) from error
+            if self._clock.now() >= end:
+                raise self._unreachable(problem, hindrance) from problem
+            if not says(problem, (*self._backend.locked, _SQLITE_LOCKED)):  # then it has waited already
+                self._clock.wait(never, _AGAIN)
+
+    def _may_pass(self, error: SQLAlchemyError) -> bool:
+        lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        return lost or says(error, self._backend.locked + _PASSES)
+
+    @contextlib.contextmanager
+    def _session(self, end: float) -> Iterator[Connection]:
+        """A session in autocommit that is ended with its use, because its settings are not the user's."""
+        cut_off = CutOff(max(end - self._clock.now(), _AGAIN), self._clock)
+        try:
+            with self._engine.connect() as pooled:
+                connection = pooled.execution_options(isolation_level="AUTOCOMMIT")
+                if (fd := descriptor_of(connection.connection.driver_connection)) is not None:
+                    cut_off.arm(fd)
+                connection.detach()
+                for statement in self._bounds(end):
+                    connection.exec_driver_sql(statement)
+                yield connection
+        finally:
+            cut_off.disarm()
+            cut_off.close()
+
+    def _bounds(self, end: float) -> list[str]:
+        left = max(end - self._clock.now(), _AGAIN)
+        if self._is_postgres:
+            grace, bound = (math.ceil(seconds * 1000) for seconds in (_GRACE, left + 2 * _GRACE))
+            set_both = "set_config('lock_timeout', '{}', false), set_config('statement_timeout', '{}', false)"
+            return [f"SELECT {set_both.format(grace, bound)}"]
+        if self._engine.dialect.name == "sqlite":
+            # Shorter than SQLite's own pauses become: against a busy writer one has to ask often.
+            return [f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}"]
+        return ["SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"]  # it counts in whole seconds
+
+    def _read(self, session: Connection, name: str) -> int:
+        epoch = session.execute(read_epoch(name)).scalar()
+        if epoch is None:
+            return 0
+        if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
+            problem = f"{FENCE.name} has EPOCH={epoch!r} for {name}, which no lease has: correct it by hand"
+            raise FenceUnreachable(where_is(self._engine), problem)
+        return epoch
+
+    def _make_way(self, session: Connection, name: str, epoch: int) -> str:
+        if not self._is_postgres:
+            return ""
+        return end_older_sessions(session, name, epoch) or (
+            "a transaction without the application_name of an older epoch holds it, or a server process that stands "
+            "still: see pg_blocking_pids"
+        )
+
+    def _tidy(self, session: Connection, name: str, epoch: int, before: int) -> None:
+        """What is of use after a claim, and no part of it. The runs of the epoch before may still be asked for."""
+        try:
+            if self._is_postgres and (denied := end_older_sessions(session, name, epoch)):
+                log.warning("%s: %s. It can write nothing more, but may hold locks on rows", name, denied)
+            if 0 < before < epoch:
+                session.execute(prune_runs(name, before))
+        except DBAPIError as error:
+            log.debug("%s: not tidied up after the claim: %s", name, error)
+
+    def _make_tables(self, end: float) -> SQLAlchemyError | None:
+        """What was in the way, if it may pass. Raises ConfigError if they cannot be made here."""
+        statements = tables_sql(self._engine.dialect)
+        try:
+            with self._session(end) as session:
+                for statement in statements:
+                    session.exec_driver_sql(statement)
+        except SQLAlchemyError as error:
+            # IF NOT EXISTS does not exclude another process: the slower one fails on the catalogue's own keys.
+            if self._may_pass(error) or says(error, (*self._backend.duplicate, "1050", "already exists")):
+                return error
+            problem = f"its tables are missing and cannot be made here ({said(self._engine, error)})"
+            sql = "; ".join(statements)
+            raise ConfigError("fence", f"{where_is(self._engine)}: {problem}. Run: {sql}") from error
+        return None
+
+    def _unreachable(self, error: SQLAlchemyError, hindrance: str = "") -> SparkLeaseError:
+        if code_of(error) in ("42501", "1142"):
+            hindrance = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {FENCE.name}, {RUN.name} TO this role"
+        words = said(self._engine, error) + (f" ({hindrance})" if hindrance else "")
+        return FenceUnreachable(where_is(self._engine), words)
+
+
+def said(engine: Engine, error: SQLAlchemyError) -> str:
+    """What the database said, in one line and without the password."""
+    words = " ".join(str(getattr(error, "orig", None) or error).split())
+    secret: Any = engine.url.password
+    return words.replace(str(secret), "***") if secret else words

@@ -1,0 +1,157 @@
+"""The two ends of a fenced transaction in each database's own way: how it begins, and check and COMMIT in one step.
+
+The check locks the fence's row in share mode: whoever claims waits for the transaction to end, and a transaction that
+reads a snapshot of its own is refused instead of seeing the old epoch. Where the driver sends several statements as one
+message, check and COMMIT travel together: a client cannot be frozen between them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Engine
+
+from ..errors import ConfigError
+from .session import application_of, setting_of
+from .sql_psycopg2 import AUTOCOMMIT, Psycopg2
+
+
+class Ends(Protocol):
+    """How a transaction begins and ends. Values: name, epoch, run, setting, application."""
+
+    def begin(self, connection: Connection, values: dict[str, Any]) -> None: ...
+
+    def commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        """Writes the row of the run and commits, if my epoch is still the newest. Raises DBAPIError, NotNewest."""
+        ...
+
+    def close(self, connection: Connection) -> None:
+        """Leave the connection as it was found, and no transaction open that was not committed."""
+        ...
+
+
+class NotNewest(Exception):
+    """The fence has another epoch than mine, or none: nothing was committed."""
+
+
+def ends_of(engine: Engine) -> Ends:
+    """What fits the database and its driver, for one transaction. Call it once there has been a connection."""
+    if engine.dialect.name == "postgresql":
+        return Psycopg2() if engine.driver == "psycopg2" else _Postgres()
+    if engine.dialect.name == "sqlite":
+        return _Sqlite()
+    return _MariaDb() if getattr(engine.dialect, "is_mariadb", False) else _MySql()
+
+
+@lru_cache(maxsize=64)
+def _told(name: str, epoch: int) -> dict[str, Any]:
+    return {"name": name, "epoch": epoch, "setting": setting_of(name), "application": application_of(name, epoch)}
+
+
+def values_of(name: str, epoch: int, run: str) -> dict[str, Any]:
+    return _told(name, epoch) | {"run": run}
+
+
+_RUN = "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (%(name)s, %(run)s, %(epoch)s)"
+_MINE = "FROM spark_lease_fence WHERE name = %(name)s AND epoch = %(epoch)s"
+
+
+class _Postgres:
+    """With any driver: the check, then COMMIT. The row of the run is NULL, and so refused, where my epoch is not."""
+
+    _BEGIN = (
+        "SELECT set_config(%(setting)s, CAST(%(epoch)s AS text), true), "
+        "set_config('application_name', %(application)s, true)"
+    )
+    _RUN = (
+        "INSERT INTO spark_lease_fence_run (name, run, epoch) "
+        f"VALUES (%(name)s, %(run)s, (SELECT epoch {_MINE} FOR SHARE))"
+    )
+
+    def begin(self, connection: Connection, values: dict[str, Any]) -> None:
+        _refuse_autocommit(getattr(connection.connection.driver_connection, "autocommit", False))
+        connection.exec_driver_sql(self._BEGIN, values)
+
+    def commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        connection.exec_driver_sql(self._RUN, values)
+        connection.commit()
+
+    def close(self, connection: Connection) -> None:
+        _roll_back(connection)
+
+
+class _MySql:
+    _CHECK = f"SELECT 1 {_MINE} LOCK IN SHARE MODE"
+
+    def __init__(self) -> None:
+        self._committed = False
+
+    def begin(self, connection: Connection, values: dict[str, Any]) -> None:
+        driver: Any = connection.connection.driver_connection
+        _refuse_autocommit(driver.get_autocommit() if hasattr(driver, "get_autocommit") else False)
+
+    def commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        connection.exec_driver_sql(_RUN, values)
+        if connection.exec_driver_sql(self._CHECK, values).first() is None:
+            raise NotNewest
+        connection.commit()
+        self._committed = True
+
+    def close(self, connection: Connection) -> None:
+        if not self._committed:
+            _roll_back(connection)
+
+
+class _MariaDb(_MySql):
+    _AT_ONCE = (
+        f"BEGIN NOT ATOMIC DECLARE mine INT; {_RUN}; SELECT count(*) INTO mine {_MINE} LOCK IN SHARE MODE; "
+        "IF mine = 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'spark_lease: another epoch was claimed'; END IF; "
+        "COMMIT; END"
+    )
+
+    def commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        connection.exec_driver_sql(self._AT_ONCE, values)
+        self._committed = True
+
+
+class _Sqlite:
+    """The one writer of the file from its first statement on, so that the check holds until the end."""
+
+    _MINE = "SELECT 1 FROM spark_lease_fence WHERE name = ? AND epoch = ?"
+
+    def __init__(self) -> None:
+        self._found: Any = None
+
+    def begin(self, connection: Connection, values: dict[str, Any]) -> None:
+        driver: Any = connection.connection.driver_connection
+        _refuse_autocommit(driver.isolation_level is None)
+        self._found, driver.isolation_level = driver.isolation_level, None  # Python's BEGIN comes late
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        if connection.exec_driver_sql(self._MINE, (values["name"], values["epoch"])).first() is None:
+            raise NotNewest
+
+    def commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        connection.commit()
+
+    def close(self, connection: Connection) -> None:
+        if self._found is not None:
+            _roll_back(connection)
+            driver: Any = connection.connection.driver_connection
+            driver.isolation_level = self._found
+
+
+def _roll_back(connection: Connection) -> None:
+    """By the driver: SQLAlchemy takes a transaction for ended whose commit() was refused, and leaves it open."""
+    if connection.invalidated or connection.closed:
+        return
+    driver: Any = connection.connection.driver_connection
+    try:
+        driver.rollback()
+    except connection.dialect.loaded_dbapi.Error:
+        connection.invalidate()
+
+
+def _refuse_autocommit(is_on: bool) -> None:
+    if is_on:
+        raise ConfigError("fenced_sql", AUTOCOMMIT)

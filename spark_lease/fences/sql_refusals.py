@@ -1,0 +1,99 @@
+"""What must not stand in a fenced transaction, because it would end it before the check; as far as a look can tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Engine, event
+
+from ..errors import ConfigError
+
+_COMMENTS = r"(?:\s|/\*[^!M].*?\*/|--[^\n]*\n|#[^\n]*\n)*"
+_ENDS = re.compile(
+    _COMMENTS + r"(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(WORK\s+)?TO\b))\b",
+    re.I | re.S,
+)
+# MariaDB knowledge base, "SQL statements that cause an implicit commit".
+_DDL = re.compile(
+    _COMMENTS + r"((CREATE|DROP)(?!\s+(OR\s+REPLACE\s+)?TEMPORARY\b)|ALTER|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK"
+    r"|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|FLUSH|RESET|INSTALL|UNINSTALL|SET\s+PASSWORD|SET\s+(SESSION\s+|@@)?autocommit)\b",
+    re.I | re.S,
+)
+_NAME = r"((?:`[^`]+`|\w+)(?:\s*\.\s*(?:`[^`]+`|\w+))?)"
+_WRITES = re.compile(
+    _COMMENTS + r"(?:(?:INSERT|REPLACE)\b(?:\s+(?:LOW_PRIORITY|DELAYED|HIGH_PRIORITY|IGNORE|INTO))*\s+"
+    r"|UPDATE\b(?:\s+(?:LOW_PRIORITY|IGNORE))*\s+"
+    r"|DELETE\b(?:\s+(?:LOW_PRIORITY|QUICK|IGNORE))*\s+FROM\s+"
+    r"|LOAD\s+DATA\b.*?\bINTO\s+TABLE\s+)" + _NAME,
+    re.I | re.S,
+)
+_ENGINE = (
+    "SELECT engine FROM information_schema.tables "
+    "WHERE table_schema = coalesce(%s, database()) AND table_name = %s AND engine IS NOT NULL"
+)
+_known: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
+"""Tables of MariaDB that have been looked at and roll back."""
+
+
+_INSIDE = "spark_lease fenced_sql"
+
+
+def watch(engine: Engine) -> None:
+    """Have the connections of `engine` looked at; only between `watched` anything is refused."""
+    listeners: dict[str, Any] = {"before_cursor_execute": _look, "commit": _refuse_commit, "rollback": _refuse_rollback}
+    for what, listener in listeners.items():
+        if not event.contains(engine, what, listener):
+            event.listen(engine, what, listener)
+
+
+@contextmanager
+def watched(connection: Connection) -> Iterator[None]:
+    """Refuse, with a ConfigError before it is run, what would end or evade the transaction of `connection`."""
+    inside = connection.info
+    inside[_INSIDE] = True
+    try:
+        yield
+    finally:
+        inside.pop(_INSIDE, None)
+
+
+def _look(connection: Connection, cursor: Any, statement: str, *_: object) -> None:
+    if _INSIDE not in connection.info:
+        return
+    if _ENDS.match(statement):
+        raise ConfigError("fenced_sql", f"the block itself begins and ends its transaction: {statement.strip()[:40]!r}")
+    if connection.dialect.name not in ("mysql", "mariadb"):
+        return
+    if _DDL.match(statement):
+        raise ConfigError(
+            "fenced_sql", f"this database commits at {statement.strip()[:40]!r}, before the check: do it outside"
+        )
+    if (written := _WRITES.match(statement)) and written[1] not in (
+        known := _known.setdefault(connection.engine, set())
+    ):
+        _refuse_without_rollback(connection, written[1])
+        known.add(written[1])
+
+
+def _refuse_without_rollback(connection: Connection, name: str) -> None:
+    *schema, table = [part.strip().strip("`") for part in re.split(r"\.(?=(?:[^`]*`[^`]*`)*[^`]*$)", name)]
+    cursor: Any = connection.connection.cursor()
+    cursor.execute(_ENGINE, (schema[0] if schema else None, table))
+    found = cursor.fetchone()
+    cursor.close()
+    if found and found[0] != "InnoDB":
+        raise ConfigError("fenced_sql", f"{name} is a table of {found[0]}, which cannot be rolled back: make it InnoDB")
+
+
+def _refuse_commit(connection: Connection) -> None:
+    if _INSIDE in connection.info:
+        raise ConfigError("fenced_sql", "the block commits when it ends: no commit() inside")
+
+
+def _refuse_rollback(connection: Connection) -> None:
+    if not connection.invalidated and _INSIDE in connection.info:
+        raise ConfigError("fenced_sql", "the block rolls back when an exception leaves it: no rollback() inside")

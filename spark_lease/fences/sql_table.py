@@ -1,0 +1,97 @@
+"""The fence's own two tables in a guarded database, and the statements about them in that database's SQL.
+
+`spark_lease_fence (name, epoch)`: the highest epoch that was claimed, a row for each lease.
+`spark_lease_fence_run (name, run, epoch)`: a row for each fenced transaction of late, which proves that it was
+committed to one whose answer was lost. Both are found by the session's search path, in its default schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, delete, func, select
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.schema import CreateTable
+
+from ..config import redacted
+from ..errors import ConfigError
+from ..lockers.sql_backends import BACKENDS
+from ..lockers.sql_schema import NAME
+
+_INNODB: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mariadb_engine": "InnoDB",
+}  # another neither locks a row nor rolls back
+FENCE = Table(
+    "spark_lease_fence",
+    MetaData(),
+    Column("name", NAME, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    **_INNODB,
+)
+RUN = Table(
+    "spark_lease_fence_run",
+    MetaData(),
+    Column("name", NAME, primary_key=True),
+    Column("run", String(32), primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    **_INNODB,
+)
+
+
+def where_is(engine: Engine) -> str:
+    """The database, without credentials."""
+    return redacted(engine.url.render_as_string(hide_password=True))
+
+
+def refuse_unknown(engine: Engine) -> None:
+    """Raise ConfigError for a database that cannot keep a fence."""
+    if engine.dialect.name not in BACKENDS:
+        known = ", ".join(BACKENDS)
+        raise ConfigError("fence", f"{engine.dialect.name} is no database that is known here: {known}")
+    if engine.dialect.name == "sqlite" and (
+        engine.url.database in (None, "", ":memory:") or "mode=memory" in str(engine.url)
+    ):
+        raise ConfigError("fence", "a SQLite database in memory is nobody else's: it needs no fence and keeps none")
+
+
+def tables_sql(dialect: Dialect) -> Sequence[str]:
+    """The statements that make both tables."""
+    made = (CreateTable(each, if_not_exists=True).compile(dialect=dialect) for each in (FENCE, RUN))
+    return [" ".join(str(each).split()) for each in made]
+
+
+def raise_epoch(engine: Engine, name: str, epoch: int) -> Any:
+    """A statement that raises the epoch of `name`, and leaves a higher one. Doing it twice is doing it once."""
+    values = {"name": name, "epoch": epoch}
+    if engine.dialect.name in ("mysql", "mariadb"):
+        mine = mysql.insert(FENCE).values(values)
+        return mine.on_duplicate_key_update(epoch=func.greatest(FENCE.c.epoch, mine.inserted.epoch))
+    insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+    first: Any = insert(FENCE).values(values)
+    return first.on_conflict_do_update(
+        index_elements=["name"], set_={"epoch": epoch}, where=FENCE.c.epoch < first.excluded.epoch
+    )
+
+
+def read_epoch(name: str) -> Any:
+    return select(FENCE.c.epoch).where(FENCE.c.name == name)
+
+
+def insert_run(engine: Engine, values: dict[str, Any]) -> Any:
+    """Writes no row where it is there already; waits for a transaction that is about to write the same."""
+    if engine.dialect.name in ("mysql", "mariadb"):
+        return mysql.insert(RUN).values(values).prefix_with("IGNORE")
+    insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+    return insert(RUN).values(values).on_conflict_do_nothing()
+
+
+def prune_runs(name: str, before: int) -> Any:
+    """Forget the runs of epochs older than `before`."""
+    return delete(RUN).where(RUN.c.name == name, RUN.c.epoch < before)
+
+
+def forget_runs(name: str, runs: Sequence[str]) -> Any:
+    return delete(RUN).where(RUN.c.name == name, RUN.c.run.in_(runs))

@@ -26,6 +26,8 @@ ENV, SPARK = "SPARK_LEASE_", "spark.lease."
 LONGEST = 86400.0
 CLOCK_RATE_ERROR = 0.01
 """The most by which one clock may gain on another (1 %): far more than NTP's 500 ppm, enough for a bad VM."""
+BROKER = "activemq"
+"""What the lease of a broker's row is called, whatever those who contend for it call it."""
 DEFAULT_FILE = Path("conf/spark_lease.toml")
 
 OnLost = str | Callable[[LeaseLost], None]
@@ -221,6 +223,9 @@ class Config:
         if self.fence_url and not re.match(r"(postgresql|mysql|mariadb|sqlite)(\+\w+)?://", self.fence_url):
             problem = f"{redacted(self.fence_url)!r} is no database with a fence: postgresql:// (mysql://, sqlite:///)"
             raise ConfigError("fence_url", problem)
+        for table in self.fence_tables:
+            if not re.match(r"/|[A-Za-z][\w+.-]*:/", table):
+                raise ConfigError("fence_tables", f"{table!r} is neither an absolute path nor a URL")
         for key in ("retry_period", "attempt_timeout", "stop_budget", "kill_budget", "poll_period"):
             if not getattr(self, key) > 0:
                 raise ConfigError(key, "must be more than 0")
@@ -230,6 +235,11 @@ class Config:
     def record_table(self) -> str:
         """The table of the records: apart from that whose row a session locks."""
         return self.table if self.locker == "lease" else f"{self.table}_epoch"
+
+    @property
+    def shared_name(self) -> str:
+        """The lease's name; of a broker's row one for all, whatever they call it."""
+        return BROKER if self.has_broker_row else self.name
 
     @property
     def notes_table(self) -> str:

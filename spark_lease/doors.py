@@ -101,7 +101,10 @@ def end_process(code: int) -> NoReturn:
 
 def load_config(strongest: Layer) -> Config:
     """The settings for a guard in this process, from all sources. Raises ConfigError."""
-    config = resolve(strongest, from_spark(submitted_conf()), from_environment(), from_file()).config
+    layers = [from_spark(submitted_conf()), from_environment(), from_file()]
+    if held_names():  # a run key given from outside is that of the outermost lease
+        layers = [Layer(each.origin, {k: v for k, v in each.values.items() if k != "run_key"}) for each in layers]
+    config = resolve(strongest, *layers).config
     if not config.name:
         raise ConfigError("name", 'a lease needs a name: hold_lease("nightly-flights"), --lease or SPARK_LEASE_NAME')
     told = os.environ.get(ENV + "NAME") if ENV + "EPOCH" in os.environ else None

@@ -28,6 +28,7 @@ from .clock import BootClock, Clock
 from .config import Config
 from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
 from .events import Events, OnEvent
+from .fences.base import NothingBegun
 from .fences.databases import claim_databases
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
@@ -92,7 +93,7 @@ class Guard:
         self._left = threading.Event()
         self._interrupting = threading.Lock()
         self._signal = 0
-        self._unnoted: SparkLeaseError | None = None
+        self._unnoted: list[SparkLeaseError] = []
         self._old_handlers: dict[int, Any] = {}
 
     @property
@@ -116,13 +117,14 @@ class Guard:
 
         self._handle_signals()
         try:
+            self._fencing.prepare()
             begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
             _held.append(self.lease)
             self.lease.log_grant()
-            claim_databases(self.config, self.lease, clock=self._clock)
-            self._fencing.begin()
             if self.config.run_key:
                 self.lease.runs.begin(self.config.run_key)
+            claim_databases(self.config, NothingBegun(self.lease), clock=self._clock)
+            self._fencing.begin()
             self.lease.check()  # all that may have taken its time
             self._events.held(self.lease)
             return self.lease
@@ -133,6 +135,8 @@ class Guard:
             if self.lease in _held:
                 _held.remove(self.lease)
             try:
+                if lost is None:
+                    self.lease.runs.settle(self.config.run_key, "interrupted")
                 abandon(self.lease, self._keepalive)
                 self.lease.close()
             finally:  # whatever comes now: the signals are the program's again
@@ -178,7 +182,6 @@ class Guard:
             return  # a forked child leaves its copy of the block: the lease is not its to give back
         while True:
             try:
-                self._unnoted = self._note_the_run(error)
                 lost = self._leave(error)
                 break
             except KeyboardInterrupt as interrupt:  # sent to the block just before it was left, or Ctrl-C once more
@@ -191,7 +194,7 @@ class Guard:
         if isinstance(error, KeyboardInterrupt):
             raise error
         if self._unnoted:
-            raise self._unnoted
+            raise self._unnoted[0]
 
     def _leave(self, error: BaseException | None) -> LeaseLost | None:
         """End all work, then release; the loss if there was one."""
@@ -212,6 +215,7 @@ class Guard:
             clock=self._clock,
             stop_budget=self.config.stop_budget,
             dying=_DYING if self.config.on_lost == "exit" else 0.0,
+            on_over=lambda: self._note_the_run(error),
         )
         self._fencing.end()
         if self._spark.wait_until_over(self._clock.now()):
@@ -223,12 +227,13 @@ class Guard:
         self._events.end()
         return lost
 
-    def _note_the_run(self, error: BaseException | None) -> SparkLeaseError | None:
-        """Before the release, while it is certain whose lease it is."""
+    def _note_the_run(self, error: BaseException | None) -> None:
         outcome = "finished" if _is_success(error) else "failed"
-        if isinstance(error, KeyboardInterrupt):
+        if self._signal or isinstance(error, KeyboardInterrupt) or (outcome == "finished" and self._spark.was_busy):
             outcome = "interrupted"
-        return self.lease.runs.settle(self.config.run_key, outcome, application=application_id())
+        if self.config.run_key and self._spark.was_busy and _is_success(error):
+            log.error("%s: the block was left while Spark still worked: its key is not done", self.config.name)
+        self._unnoted = self.lease.runs.settle(self.config.run_key, outcome, application=application_id())
 
     def _while_inside(self, sign: VitalSign) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.

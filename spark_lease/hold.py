@@ -51,9 +51,18 @@ def abandon(lease: Lease, keepalive: Kept) -> None:
 
 
 def end_hold(
-    lease: Lease, keepalive: Kept, work: Work, *, clock: Clock, stop_budget: float, dying: float
+    lease: Lease,
+    keepalive: Kept,
+    work: Work,
+    *,
+    clock: Clock,
+    stop_budget: float,
+    dying: float,
+    on_over: Callable[[], None] = lambda: None,
 ) -> LeaseLost | None:
     """See the work out, then give the lease back; the loss if it was lost before. May be called again.
+
+    `on_over` is called in between, if the work is over and the lease still mine; it is renewed meanwhile.
 
     The lease is renewed until the work is over. It is killed after `stop_budget` seconds, or when a loss says so, and
     another `dying` seconds are allowed for it to be gone. If it may still run then, or the store still has a request,
@@ -64,6 +73,8 @@ def end_hold(
     except Exception:  # whatever it is: a lease that nobody will end must not be renewed for ever
         keepalive.stop()
         raise
+    if over and lease.loss() is None:
+        on_over()
     lost = lease.loss()
     answered = keepalive.stop()
     if lost is None and over and answered:

@@ -301,9 +301,13 @@ class Lease(ABC):
     def complete(self, run_key: str, **counts: int) -> None:
         """Note beside the lease that `run_key` is done, with numbers of your choice (rows=123); for good.
 
-        May be repeated. Raises LeaseLost, StoreError, and Fenced if it was done under another epoch meanwhile.
+        May be repeated. Raises LeaseLost, StoreError, and AlreadyDone if it was done under another epoch.
         """
         self.runs.complete(run_key, counts=counts)
+
+    def is_done(self, run_key: str) -> bool:
+        """Whether a master has completed `run_key`. Raises StoreError."""
+        return self.runs.is_done(run_key)
 
     def delta_rs(self, table: str) -> FencedTable:
         """Fenced writes to the Delta table at path or URL `table` without Spark: append, overwrite, merge, delete."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Collection, Iterator, MutableMapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ MARK = "SPARK_LEASE_MARK"
 A list: a guarded process that is started by guarded work adds its own mark behind those it inherited.
 """
 
+PYTHON = sys.executable or "/proc/self/exe"
 _PROC = Path("/proc")
 
 
@@ -169,3 +171,10 @@ def kill(victims: Collection[Process], number: int = signal.SIGKILL) -> None:
     for pid in [-group for group in groups] + [each.pid for each in victims if each.group not in groups]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def import_path() -> list[str]:
+    """`sys.path` for a process that may stand elsewhere, with this package in it for certain."""
+    path = [str(Path(each or ".").absolute()) for each in sys.path]
+    package = str(Path(__file__).parents[1])
+    return path if package in path else [*path, package]

@@ -24,6 +24,7 @@ from types import FrameType
 from .clock import BootClock, Clock
 from .config import Config, announcement
 from .errors import LeaseLost, SparkLeaseError
+from .fences.base import NothingBegun
 from .fences.databases import claim_databases
 from .fences.delta_tables import DeltaFence
 from .hold import abandon, begin_hold, end_hold
@@ -116,10 +117,10 @@ class _Run:
         try:
             begin_hold(self._lease, self._keepalive)
             self._lease.log_grant()
-            claim_databases(self._config, self._lease, clock=self._clock)
-            DeltaFence(self._lease, self._config, self._clock).claim_all()
             if self._config.run_key:
                 self._lease.runs.begin(self._config.run_key)
+            claim_databases(self._config, NothingBegun(self._lease), clock=self._clock)
+            DeltaFence(NothingBegun(self._lease), self._config, self._clock).claim_all()
             self._lease.check()  # all that may have taken its time
             self._waiting = False
         except BaseException:
@@ -131,16 +132,17 @@ class _Run:
         try:
             self._pid = self._minder.start(told, self._deadline.wire)
         except OSError as error:
-            self._give_up()
+            self._give_up("failed")
             problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
             return Outcome(self._lease.name, "failed", NOT_RUN, self._lease.epoch, self._lease.holder, problem)
         threading.Thread(target=self._await, name="await command", daemon=True).start()
         news = self._news.get()
         work = _Command(self._pid, self._minder.pid, self._clock)
-        if news is not None or not work.wait_until_over(self._clock.now() + _LOOK_AGAIN):
+        by_itself = news is None and work.wait_until_over(self._clock.now() + _LOOK_AGAIN)
+        if not by_itself:
             work.signal(news if isinstance(news, int) else signal.SIGTERM)
         code = 128 + news if isinstance(news, int) else self._code()
-        unnoted = self._note_the_run(news, code)
+        unnoted: list[SparkLeaseError] = []
         lost = end_hold(
             self._lease,
             self._keepalive,
@@ -148,12 +150,13 @@ class _Run:
             clock=self._clock,
             stop_budget=self._config.stop_budget,
             dying=math.inf,  # whoever waits for us believes that the command has ended with us
+            on_over=lambda: unnoted.extend(self._note_the_run(news, code, by_itself)),
         )
         self._deadline.disarm()
         if lost is not None:
             return refused(self._config, lost, self._lease)
-        if unnoted is not None:
-            return refused(self._config, unnoted, self._lease)
+        if unnoted:
+            return refused(self._config, unnoted[0], self._lease)
         return ended(self._lease, code, interrupted=isinstance(news, int))
 
     def _code(self) -> int:
@@ -161,15 +164,19 @@ class _Run:
         code = os.waitstatus_to_exitcode(self._status) if self._status is not None else -signal.SIGKILL
         return code if code >= 0 else 128 - code
 
-    def _note_the_run(self, news: int | LeaseLost | None, code: int) -> SparkLeaseError | None:
-        outcome = "interrupted" if isinstance(news, int) else "failed" if code else "finished"
-        return self._lease.runs.settle(self._config.run_key if self._lease.loss() is None else "", outcome)
+    def _note_the_run(self, news: int | LeaseLost | None, code: int, by_itself: bool) -> list[SparkLeaseError]:
+        outcome = "interrupted" if isinstance(news, int) or not by_itself else "failed" if code else "finished"
+        if self._config.run_key and not by_itself and not code:
+            log.error("%s: the command left work behind, which was ended: its key is not done", self._lease.name)
+        return self._lease.runs.settle(self._config.run_key, outcome)
 
     def _stands_still(self) -> str:
         found = look(self._pid) if self._pid else None
         return f"the command (pid {found.pid})" if found and found.state in "Tt" else ""
 
-    def _give_up(self) -> None:
+    def _give_up(self, outcome: str = "interrupted") -> None:
+        if self._lease.loss() is None:
+            self._lease.runs.settle(self._config.run_key, outcome)
         abandon(self._lease, self._keepalive)
         self._deadline.disarm()
 

@@ -16,19 +16,20 @@ from typing import Any
 
 from .clock import Clock, utc_text, wall_time
 from .config import Config
-from .errors import AlreadyDone, Fenced, Loss, RecordUnreadable, SparkLeaseError, StoreError
-from .fences.base import Held
+from .errors import AlreadyDone, Loss, RecordUnreadable, SparkLeaseError, StoreError
+from .fences.base import HeldLease
 from .lockers.base import Notes
 from .lockers.registry import open_notes
 
 log = logging.getLogger(__name__)
 
 BEGUN, ENDED, DONE = "run", "run-ended", "run-done"
+_FOR_EVER = 100 * 365 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt at a key. `outcome`: begun, failed, interrupted, lost, finished. Times are UTC, by the holder."""
+    """One attempt at a key. `outcome`: begun, failed, interrupted, finished. Times are UTC, by the holder."""
 
     lease: str
     key: str
@@ -45,19 +46,24 @@ class Runs:
     """The runs of one hold. Everything raises LeaseLost if it is over, StoreError, and ConfigError where the lease
     store has no place for notes."""
 
-    def __init__(self, lease: Held, config: Config, clock: Clock) -> None:
+    def __init__(self, lease: HeldLease, config: Config, clock: Clock) -> None:
         self._lease, self._config, self._clock = lease, config, clock
         self._started: dict[str, str] = {}
 
+    def is_done(self, key: str) -> bool:
+        with closing(open_notes(self._config, self._clock)) as notes:
+            return notes.get(self._lease.name, DONE, key) is not None
+
     def begin(self, key: str) -> None:
         """Note that a run of `key` begins. Raises AlreadyDone if there is nothing to do."""
+        if not self._config.enabled:
+            return
         with closing(open_notes(self._config, self._clock)) as notes:
-            notes.prune(self._lease.name, (BEGUN, ENDED, DONE), self._config.run_retention)
-            if done := notes.all(self._lease.name, DONE).get(key):
-                raise AlreadyDone(self._lease.name, key, _run(done, notes).epoch)
+            self._refuse_done(notes, key)
             run = self._run_of(key, "begun", started=utc_text(wall_time()))
             self._started[key] = run.started
             self._note(notes, BEGUN, run)
+            notes.prune(self._lease.name, (BEGUN, ENDED, DONE), min(self._config.run_retention, _FOR_EVER))
 
     def end(self, key: str, outcome: str, *, application: str = "") -> None:
         """Note that it ended otherwise than well: failed, interrupted."""
@@ -66,31 +72,44 @@ class Runs:
             self._note(notes, ENDED, run)
 
     def complete(self, key: str, *, counts: Mapping[str, int], application: str = "") -> None:
-        """Note that `key` is done; may be repeated. Raises Fenced if it was done under another epoch meanwhile."""
+        """Note that `key` is done; may be repeated. Raises AlreadyDone if it was done under another epoch."""
+        if not self._config.enabled:
+            return
         finished = utc_text(wall_time())
         run = self._run_of(key, "finished", finished=finished, application=application, counts=dict(counts))
         with closing(open_notes(self._config, self._clock)) as notes:
             there = _run(self._note(notes, DONE, run), notes)
         if there.epoch != run.epoch:
-            raise Fenced(run.lease, f"run key {key!r}", run.epoch, there.epoch)
+            raise AlreadyDone(run.lease, key, there.epoch)
 
-    def settle(self, key: str, outcome: str, *, application: str = "") -> SparkLeaseError | None:
-        """Note how the run of `key` ended, patiently. Never raises: what kept it from being noted as done, so that it
-        will be run again; None if nothing did, or a `key` is empty."""
-        end, never = self._clock.now() + self._config.renew_deadline, threading.Event()
-        while key:
+    def settle(self, key: str, outcome: str, *, application: str = "") -> list[SparkLeaseError]:
+        """Note how the run of `key` ended; nothing if it did not begin. Never raises.
+
+        Patient with the store if it finished: returns what kept it from being noted as done, so that it will be run
+        again.
+        """
+        patience = self._config.renew_deadline if outcome == "finished" else 0.0
+        end, never = self._clock.now() + patience, threading.Event()
+        while key in self._started:
             try:
                 if outcome == "finished":
                     self.complete(key, counts={}, application=application)
                 else:
                     self.end(key, outcome, application=application)
-                return None
-            except SparkLeaseError as error:
+                return []
+            except AlreadyDone as error:
+                log.warning("%s", error)
+                return []
+            except Exception as error:  # whatever it is, the release that comes after this has to come
                 if not isinstance(error, StoreError) or self._clock.now() >= end:
                     log.error("%s: run key %r is not noted as %s: %s", self._lease.name, key, outcome, error)
-                    return error if outcome == "finished" else None
+                    return [_as_ours(error)] if outcome == "finished" else []
             self._clock.wait(never, self._config.retry_period / 5)
-        return None
+        return []
+
+    def _refuse_done(self, notes: Notes, key: str) -> None:
+        if done := notes.get(self._lease.name, DONE, key):
+            raise AlreadyDone(self._lease.name, key, _run(done, notes).epoch)
 
     def _run_of(self, key: str, outcome: str, **more: Any) -> Run:
         told = {"started": self._started.get(key, ""), **more}
@@ -122,3 +141,7 @@ def _run(text: str, notes: Notes) -> Run:
         return Run(**json.loads(text))
     except (ValueError, TypeError):
         raise RecordUnreadable(notes.where, f"a note of a run is none: {text[:80]!r}") from None
+
+
+def _as_ours(error: Exception) -> SparkLeaseError:
+    return error if isinstance(error, SparkLeaseError) else StoreError("notes", repr(error))

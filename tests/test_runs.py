@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from spark_lease import AlreadyDone, Fenced, LeaseLost, hold_lease, leased
+from spark_lease import AlreadyDone, LeaseLost, hold_lease, leased
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import ConfigError
@@ -122,7 +124,8 @@ def test_two_masters_in_turn_cannot_both_finish_one_key(url: str) -> None:
         first.complete("k")
         first.release()
         second.acquire()
-        with pytest.raises(Fenced, match="run key 'k' was claimed under epoch"):
+        assert second.is_done("k")
+        with pytest.raises(AlreadyDone, match=f"'k' was done under epoch {first.epoch}"):
             second.complete("k")
 
 
@@ -149,11 +152,12 @@ def test_a_decorated_main_is_left_out_when_its_key_is_done(url: str) -> None:
 
 
 def test_old_runs_are_forgotten(url: str) -> None:
-    with hold_lease("n", url=url, run_key="k"):
+    with hold_lease("n", url=url, run_key="old"):
         pass
-    with hold_lease("n", url=url, run_key="k", run_retention=0):
+    time.sleep(0.2)
+    with hold_lease("n", url=url, run_key="new", run_retention=0.2):
         pass
-    assert len(runs(url)) == 1
+    assert [run.key for run in runs(url)] == ["new"]
 
 
 @pytest.mark.parametrize("key", ["x" * 251, "a\nb"])
@@ -190,3 +194,33 @@ def test_a_run_key_is_told_to_the_work_and_is_no_setting_of_what_that_guards(url
     said, _ = spark_lease("run", "--lease", "n", "--run-key", "k", "--", *command, url=url).communicate(timeout=30)
     assert "outer k." in said
     assert "inner ." in said
+
+
+def test_a_key_is_not_done_when_work_that_was_left_behind_had_to_be_ended(url: str) -> None:
+    command = ["sh", "-c", "(sleep 60) & exit 0"]
+    code, outcome = ends(spark_lease("run", "--lease", "n", "--run-key", "k", "--", *command, url=url))
+    assert (code, outcome["outcome"]) == (0, "finished")
+    assert [run.outcome for run in runs(url)] == ["interrupted"]
+
+
+def test_a_key_is_not_done_when_a_signal_ended_the_block_that_swallowed_it(url: str) -> None:
+    with pytest.raises(SystemExit), hold_lease("n", url=url, run_key="k"):
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+    assert [run.outcome for run in runs(url)] == ["interrupted"]
+
+
+def test_a_lease_inside_another_does_not_inherit_its_key(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LEASE_RUN_KEY", "k")
+    with hold_lease("n", url=url) as outer:
+        for _ in range(2):
+            with hold_lease("inner", url=url) as inner:
+                assert (outer.run_key, inner.run_key) == ("k", "")
+
+
+def test_a_switched_off_lease_notes_nothing(url: str) -> None:
+    for _ in range(2):
+        with hold_lease("n", url=url, run_key="k", enabled=False) as lease:
+            lease.complete("another")
+    assert runs(url) == []

@@ -13,7 +13,7 @@ from typing import Protocol
 from ..errors import Fenced, Loss
 
 
-class Held(Protocol):
+class HeldLease(Protocol):
     """The part of a `Lease` that a fence needs."""
 
     name: str
@@ -35,8 +35,24 @@ class Held(Protocol):
         ...
 
 
-def fenced(lease: Held, where: str, newest: int, advice: str = "") -> Fenced:
+def fenced(lease: HeldLease, where: str, newest: int, advice: str = "") -> Fenced:
     """The error to raise for a write that `where` refused. The lease is lost by it: another is master already."""
     error = Fenced(lease.name, where, lease.epoch, newest, advice)
     lease.lose(Loss.FENCED, str(error))
     return error
+
+
+class NothingBegun:
+    """A lease under which no work has begun. A refusal does not lose it: whoever took it gives it back."""
+
+    def __init__(self, lease: HeldLease) -> None:
+        self.name, self.holder = lease.name, lease.holder
+        self.check, self.wait_certain = lease.check, lease.wait_certain
+        self._lease = lease
+
+    @property
+    def epoch(self) -> int:
+        return self._lease.epoch
+
+    def lose(self, reason: Loss, detail: str = "") -> None:
+        """The error that is raised says it."""

@@ -14,10 +14,10 @@ from typing import Any
 from ..clock import BootClock, Clock
 from ..config import Config
 from ..errors import ConfigError
-from .base import Held
+from .base import HeldLease
 
 
-def claim_databases(config: Config, lease: Held, *, clock: Clock | None = None) -> None:
+def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = None) -> None:
     """Claim the database of `fence_url`; by default the lease store itself, if it is PostgreSQL and has a fence.
 
     To be called once the lease is held and before the work begins. Takes `attempt_timeout` at most, and what it takes

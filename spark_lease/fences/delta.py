@@ -12,20 +12,31 @@ Spark without the hook that begins after the claim.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import threading
-from urllib.parse import unquote, urlsplit
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..clock import Clock
-from ..errors import ConfigError, SparkLeaseError, StoreError
-from .base import Held, fenced
+from ..errors import ConfigError, Fenced, StoreError
+from .base import HeldLease, fenced
 
-log = logging.getLogger(__name__)
-
-_TRIES_IN_A_ROW = 5
-_PAUSE = 0.02
+_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_TRIES = 6
+"""Errors in a row, with longer and longer pauses, after which no other try will heal it: some three seconds."""
 _NEVER = threading.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a table is to remember: `epoch` of `holder` under the property of lease `name`."""
+
+    name: str
+    epoch: int
+    holder: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What delta-rs needs to get at an object store, besides the environment."""
 
 
 def property_of(name: str) -> str:
@@ -33,62 +44,65 @@ def property_of(name: str) -> str:
     return f"spark_lease.epoch.{name}"
 
 
-def refuse_newer(lease: Held, table: str, newest: str | None) -> None:
-    """Raise Fenced if the table has been claimed under a newer epoch than `lease`'s; ConfigError for what is none."""
+def newer_than(name: str, epoch: int, table: str, newest: str | None) -> int:
+    """The epoch under which the table has been claimed, if it is newer than `epoch`, else 0. Raises ConfigError."""
     if newest is None:
-        return
+        return 0
     if not re.fullmatch(r"\d{1,19}", newest):
-        key = property_of(lease.name)
-        raise ConfigError(
-            "fence", f"{table} has {key} = {newest!r}, which no epoch is: ALTER TABLE … UNSET TBLPROPERTIES ('{key}')"
-        )
-    if int(newest) > lease.epoch:
-        raise fenced(lease, table, int(newest))
+        raise ConfigError("fence", f"{table} has {property_of(name)} = {newest!r}, which no epoch is: {_unset(name)}")
+    return int(newest) if int(newest) > epoch else 0
 
 
-def claim(lease: Held, table: str, *, clock: Clock, timeout: float) -> bool:
-    """Raise the epoch of the Delta table at path or URL `table` to the lease's; False if there is no such table.
+def refuse_newer(lease: HeldLease, name: str, table: str, newest: str | None) -> None:
+    """Raise Fenced if the table has been claimed under a newer epoch than `lease`'s; ConfigError for what is none."""
+    if newer := newer_than(name, lease.epoch, table, newest):
+        raise fenced(lease, table, newer)
+
+
+def claim(claim: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
+    """Raise the epoch of the Delta table at path or URL `table`; False if there is no such table.
 
     May be repeated: a claim that was made, and whose answer was lost, is found. Raises Fenced if a newer epoch has it,
-    LeaseLost, StoreError if it could not be made, or not within `timeout` seconds.
+    ConfigError, StoreError if it could not be made, or not within `timeout` seconds. delta-rs holds the interpreter
+    while it makes one: `delta_claims.py` has a process for that.
     """
-    end, tries = clock.now() + timeout, 0
-    while True:
-        lease.check()
+    end, errors = clock.now() + timeout, 0
+    while clock.now() < end:
         try:
-            done = _claim_once(lease, table)
-        except SparkLeaseError:
+            if (done := _claim_once(claim, table)) is not None:
+                return done
+            errors = 0
+        except (Fenced, ConfigError):
             raise
         except Exception as error:  # delta-rs raises anything, and what it says of a commit proves nothing: look again
-            tries += 1
-            if tries >= _TRIES_IN_A_ROW or clock.now() >= end:
-                raise StoreError(table, f"cannot be claimed: {' '.join(str(error).split())}") from error
-            done = None
-        if done is not None:
-            return done
-        if clock.now() >= end:
-            raise StoreError(table, f"cannot be claimed: others kept writing to it for {timeout:g} s")
-        clock.wait(_NEVER, _PAUSE)
+            errors += 1
+            if errors >= _TRIES:
+                raise StoreError(table, f"cannot be claimed: {_words(error)}") from error
+        clock.wait(_NEVER, _PAUSE * 2 ** (2 * errors) if errors < 3 else _LONGEST_PAUSE)
+    raise StoreError(table, f"cannot be claimed: others kept writing to it for {timeout:g} s")
 
 
-def _claim_once(lease: Held, table: str) -> bool | None:
+def _claim_once(claim: Claim, table: str) -> bool | None:
     """True once it is claimed, False if there is none, None if it has to be looked at again."""
     from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties  # heavy, and not everybody has Delta
     from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-    url, key = address(table), property_of(lease.name)
+    key = property_of(claim.name)
     try:
-        there = DeltaTable(url)
-    except TableNotFoundError:
+        there = DeltaTable(address(table), storage_options=options_for(table, claim.options))
+    except TableNotFoundError as error:
+        if "No files in log segment" in str(error):  # its log is being cleaned up at this moment
+            raise
         return False
     newest = there.metadata().configuration.get(key)
-    refuse_newer(lease, table, newest)
-    if newest is not None and int(newest) == lease.epoch:
+    if newer := newer_than(claim.name, claim.epoch, table, newest):
+        raise Fenced(claim.name, table, claim.epoch, newer, _advice(claim.name))
+    if newest is not None and int(newest) == claim.epoch:
         return True
-    said = {"lease": lease.name, "epoch": lease.epoch, "holder": lease.holder}  # for people who DESCRIBE HISTORY
+    said = {"lease": claim.name, "epoch": claim.epoch, "holder": claim.holder}  # for people who DESCRIBE HISTORY
     try:
         there.alter.set_table_properties(
-            {key: str(lease.epoch)},
+            {key: str(claim.epoch)},
             raise_if_not_exists=False,
             # Without retries: else it would be put on top of a newer claim.
             commit_properties=CommitProperties(
@@ -102,8 +116,35 @@ def _claim_once(lease: Held, table: str) -> bool | None:
 
 
 def address(table: str) -> str:
-    """What delta-rs calls the table that Hadoop calls `table`: file:/t is /t, s3a:// and s3n:// are s3://."""
-    parts = urlsplit(table)
-    if parts.scheme == "file" or not parts.scheme:
-        return unquote(parts.path) if parts.scheme else table
-    return re.sub(r"^s3[an]://", "s3://", table)
+    """What delta-rs calls the table that Hadoop calls `table`: s3a:// and s3n:// are s3://, a path is a URL.
+
+    Hadoop does not escape what it prints, and delta-rs reads an escape in a path as what it stands for.
+    """
+    path = local_path(table)
+    return re.sub(r"^s3[an]://", "s3://", table) if path is None else path.as_uri()
+
+
+def local_path(table: str) -> Path | None:
+    """The folder of this machine that `table` is; None if it is none. A relative one is of this working folder."""
+    if re.match(r"(?!file:)[A-Za-z][\w+.-]*:/", table):
+        return None
+    return Path(re.sub(r"^file:(//(?=/))?", "", table)).absolute()
+
+
+def options_for(table: str, options: Mapping[str, str]) -> dict[str, str] | None:
+    return dict(options) if options and local_path(table) is None else None
+
+
+def _words(error: Exception) -> str:
+    return " ".join(re.sub(r"\x1b\[\d*m|↳", "", str(error)).split())
+
+
+def _unset(name: str) -> str:
+    return f"ALTER TABLE … UNSET TBLPROPERTIES ('{property_of(name)}')"
+
+
+def _advice(name: str) -> str:
+    return (
+        "If no other master is at work, the lease's own record was lost or restored and its epochs began anew below "
+        f"the table's: {_unset(name)}, once you are sure"
+    )

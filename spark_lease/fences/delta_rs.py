@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from ..clock import Clock
 from ..config import Config
-from .base import Held
-from .delta import address
+from .base import HeldLease
+from .delta import address, local_path, options_for
 from .delta_tables import DeltaFence
 
 T = TypeVar("T")
@@ -25,8 +25,11 @@ class FencedTable:
     raises; then nothing was written. `how` is what delta-rs takes besides.
     """
 
-    def __init__(self, lease: Held, table: str, config: Config, clock: Clock) -> None:
-        self._lease, self._table = lease, table
+    def __init__(self, lease: HeldLease, table: str, config: Config, clock: Clock) -> None:
+        # Absolute: a master after me may stand elsewhere, and has to find it.
+        path = local_path(table)
+        self._table = table if path is None else str(path)
+        self._options = options_for(table, config.storage_options)
         self._fence = DeltaFence(lease, config, clock)
 
     def append(self, data: Any, **how: Any) -> None:
@@ -50,16 +53,16 @@ class FencedTable:
 
         def write(there: Any) -> None:
             # Where there is none, only the one who is first to make it succeeds.
-            write_deltalake(there or address(self._table), data, mode=mode if there else "error", **how)
+            where = there or address(self._table)
+            write_deltalake(where, data, mode=mode if there else "error", storage_options=self._options, **how)
 
         self._commit(write, or_make=True)
 
     def _commit(self, write: Callable[[Any], T], *, or_make: bool = False) -> T:
-        from deltalake import DeltaTable  # heavy
-        from deltalake.exceptions import CommitFailedError, TableNotFoundError
+        from deltalake.exceptions import CommitFailedError, TableNotFoundError  # heavy
 
         try:
-            there = DeltaTable(address(self._table))
+            there = self._open()
         except TableNotFoundError:
             if not or_make:
                 raise
@@ -70,9 +73,14 @@ class FencedTable:
             return write(there)
         except CommitFailedError:
             if there is not None:
-                self._begin(DeltaTable(address(self._table)))  # if it was a claim, that says so
+                self._begin(self._open())  # if it was a claim, that says so
             raise
 
     def _begin(self, there: Any) -> None:
         newest = None if there is None else there.metadata().configuration.get(self._fence.property)
         self._fence.begin(self._table, newest)
+
+    def _open(self) -> Any:
+        from deltalake import DeltaTable  # heavy
+
+        return DeltaTable(address(self._table), storage_options=self._options)

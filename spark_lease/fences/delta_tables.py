@@ -6,21 +6,17 @@ a write of an old one can still be on its way.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import queue
-import threading
-from collections.abc import Iterable
 from contextlib import closing
-from pathlib import Path
 
 from ..clock import Clock
-from ..config import Config
+from ..config import Config, redacted
 from ..errors import ConfigError, Loss, StoreError
 from ..lockers.registry import open_notes
-from .base import Held
-from .delta import address, claim, property_of, refuse_newer
+from .base import HeldLease
+from .delta import Claim, property_of, refuse_newer
+from .delta_claims import Answer, claim_side_by_side
 
 log = logging.getLogger(__name__)
 
@@ -31,37 +27,47 @@ KIND = "table"
 class DeltaFence:
     """What each Delta transaction of this process is asked for one lease. Used by several threads at once."""
 
-    def __init__(self, lease: Held, config: Config, clock: Clock) -> None:
+    def __init__(self, lease: HeldLease, config: Config, clock: Clock) -> None:
         self._lease, self._config, self._clock = lease, config, clock
+        self._name = config.shared_name
         self._known: set[str] = set()
-        self.property = property_of(lease.name)
+        self.property = property_of(self._name)
+
+    @property
+    def is_wanted(self) -> bool:
+        return self._config.fence_delta != "off" and self._config.enabled
 
     def claim_all(self) -> str:
-        """Claim what holders before wrote to, and what `fence_tables` names. Raises Fenced, LeaseLost, StoreError.
+        """Claim what holders before wrote to, and what `fence_tables` names; to be called before the work begins.
 
-        A table that cannot be claimed is a StoreError if `fence_delta` is "required", and else a warning. Where the
-        lease store has no place for notes, nothing can be fenced: ConfigError if that is "required", else its words.
+        Raises Fenced, LeaseLost; and what kept a table from being claimed, if `fence_delta` is "required", else that is
+        a warning. Returns why nothing can be noted beside the lease, so that nothing can be fenced; most often "".
         """
-        if self._config.fence_delta == "off" or not self._config.enabled:
-            return "it is switched off"
+        if not self.is_wanted:
+            return ""
+        problem, noted = "", list[str]()
         try:
-            recorded = self._recorded()
+            with closing(open_notes(self._config, self._clock)) as notes:
+                noted = list(notes.all(self._name, KIND))
         except ConfigError as error:
             if self._config.fence_delta == "required":
                 raise
-            return str(error)
-        self._known = set(recorded)
-        for table, found in self._claim_all({*recorded, *self._config.fence_tables}).items():
-            if isinstance(found, Exception):
-                self._not_claimed(table, found)
-            elif not found and table in recorded and _is_gone(table):
-                self._forget(table)
-        return ""
+            problem = str(error)
+        self._known = set(noted)
+        wanted = Claim(self._name, self._lease.check(), self._lease.holder, self._config.storage_options)
+        limit, tables = self._config.lease_duration, {*noted, *self._config.fence_tables}
+        answers = claim_side_by_side(wanted, tables, clock=self._clock, timeout=limit, still_mine=self._lease.check)
+        for table, answer in sorted(answers.items()):
+            if answer is not True:
+                self._not_claimed(table, answer)
+        return problem
 
     def begin(self, table: str, newest: str | None) -> None:
         """A transaction on `table` begins, in whose snapshot the property is `newest`. To refuse it, raises
         Fenced, LeaseLost, StoreError or ConfigError."""
-        refuse_newer(self._lease, table, newest)
+        if not self.is_wanted:
+            return
+        refuse_newer(self._lease, self._name, table, newest)
         epoch = self._lease.wait_certain()
         if table not in self._known:
             # Before it goes on: a master after me claims what is noted, and nothing else.
@@ -70,59 +76,25 @@ class DeltaFence:
 
     def commit(self) -> None:
         """It is about to be committed. Raises LeaseLost to refuse that."""
-        self._lease.check()
+        if self.is_wanted:
+            self._lease.check()
 
     def _record(self, table: str, epoch: int) -> None:
         text = json.dumps({"epoch": epoch, "holder": self._lease.holder})
         with closing(open_notes(self._config, self._clock)) as notes:
-            there = notes.add(self._lease.name, KIND, table, text, holder=self._lease.holder, epoch=epoch)
+            there = notes.add(self._name, KIND, table, text, holder=self._lease.holder, epoch=epoch)
         if there is None:
             self._lease.lose(Loss.TAKEN, f"{table} was to be written to, and the lease is another's")
             self._lease.check()
-        log.info("%s: guards %s", self._lease.name, table)
+        log.info("%s: guards %s", self._lease.name, redacted(table))
 
-    def _recorded(self) -> list[str]:
-        with closing(open_notes(self._config, self._clock)) as notes:
-            return list(notes.all(self._lease.name, KIND))
-
-    def _claim_all(self, tables: Iterable[str]) -> dict[str, bool | Exception]:
-        """Side by side: for each, whether there is such a table, or what was raised. Bounded by `lease_duration`."""
-        limit = self._config.lease_duration
-        end, answers = self._clock.now() + limit, queue.SimpleQueue[tuple[str, bool | Exception]]()
-        found: dict[str, bool | Exception] = {}
-
-        def work(table: str) -> None:
-            try:
-                answers.put((table, claim(self._lease, table, clock=self._clock, timeout=limit)))
-            except Exception as error:  # it belongs to whoever waits
-                answers.put((table, error))
-
-        waited = set(tables)
-        for table in waited:
-            threading.Thread(target=work, args=(table,), name=f"claim {table}", daemon=True).start()
-        with contextlib.suppress(queue.Empty):
-            while waited - set(found):
-                table, answer = answers.get(timeout=max(end - self._clock.now(), 0.0))
-                found[table] = answer
-        silent = StoreError("Delta", f"no answer within {limit:g} s")
-        return found | dict.fromkeys(waited - set(found), silent)
-
-    def _not_claimed(self, table: str, error: Exception) -> None:
-        """Raise it, or say it where that is all that was asked for."""
-        if isinstance(error, ModuleNotFoundError):
-            error = StoreError(table, f"{error.name} is not installed: pip install 'spark_lease[delta]'")
-        if not isinstance(error, StoreError) or self._config.fence_delta == "required":
-            raise error
-        log.warning("%s: NOT FENCED: %s: %s", self._lease.name, table, error.problem)
-
-    def _forget(self, table: str) -> None:
-        self._known.discard(table)
-        with closing(open_notes(self._config, self._clock)) as notes:
-            notes.remove(self._lease.name, KIND, table)
-        log.info("%s: %s is gone, it is guarded no more", self._lease.name, table)
-
-
-def _is_gone(table: str) -> bool:
-    """False where it may only be out of reach: of a share that is not mounted, nothing is there."""
-    path = Path(address(table))
-    return path.is_absolute() and path.parent.is_dir() and not path.exists()
+    def _not_claimed(self, table: str, answer: Answer) -> None:
+        """Raise why, or say it where that is all that was asked for."""
+        where = redacted(table)
+        if not answer:
+            # It may be a share that is not mounted. Nothing is forgotten by itself: it would not be claimed again.
+            problem = f"there is no such table; if it is gone for good: spark-lease fence forget --on {where}"
+            answer = StoreError(where, problem)
+        if not isinstance(answer, StoreError) or self._config.fence_delta == "required":
+            raise answer  # type: ignore[misc]
+        log.warning("%s: NOT FENCED: %s: %s", self._lease.name, where, answer.problem)

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import FenceUnreachable, SparkLeaseError
-from .base import Held, fenced
+from .base import HeldLease, fenced
 from .sql_claim import Desk, claim
 from .sql_commit import NotNewest, ends_of, values_of
 from .sql_refusals import watch, watched
@@ -37,7 +37,7 @@ _AT_SOME = 1000
 
 
 @contextmanager
-def fenced_sql(lease: Held, engine: Engine) -> Iterator[Connection]:
+def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
     """One transaction under `lease`: committed at the end of the block, rolled back if an exception leaves it.
 
     Raises Fenced if a newer epoch was claimed, LeaseLost if the lease is lost, and then nothing was written;
@@ -68,7 +68,7 @@ def fenced_sql(lease: Held, engine: Engine) -> Iterator[Connection]:
         _judge(lease, engine, run if committing else "", error)
 
 
-def _claim_once(lease: Held, engine: Engine, epoch: int) -> None:
+def _claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
     known = _claimed.setdefault(engine, set())
     if (lease.name, epoch) not in known:
         claim(lease, engine)
@@ -76,7 +76,7 @@ def _claim_once(lease: Held, engine: Engine, epoch: int) -> None:
         known.add((lease.name, epoch))
 
 
-def _judge(lease: Held, engine: Engine, run: str, error: DBAPIError | NotNewest) -> None:
+def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNewest) -> None:
     """Return if the transaction was committed after all; else raise what is the reason that it was not."""
     desk, where = Desk(engine), where_is(engine)
     if run and isinstance(error, DBAPIError) and error.connection_invalidated:

@@ -21,7 +21,7 @@ from ..clock import BootClock, Clock
 from ..errors import ConfigError, FenceUnreachable, SparkLeaseError
 from ..lockers.sql_backends import backend_of, code_of, says
 from ..lockers.sql_engine import CutOff, descriptor_of
-from .base import Held, fenced
+from .base import HeldLease, fenced
 from .sql_older import end_older_sessions
 from .sql_table import (
     FENCE,
@@ -52,7 +52,7 @@ _LOWER = (
 )
 
 
-def claim(lease: Held, engine: Engine, *, timeout: float = TIMEOUT, clock: Clock | None = None) -> None:
+def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT, clock: Clock | None = None) -> None:
     """Raise the fence of `lease` in the database of `engine` to my epoch; at once if it is there already.
 
     The tables of the fence are made where they are missing. Takes no longer than `timeout` seconds and what it takes to

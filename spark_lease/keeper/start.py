@@ -13,11 +13,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from ..config import Config
-from ..processes import MARK
+from ..processes import MARK, PYTHON, import_path
 from .channel import Channel, Closed
 from .driver import KEEPS
 
@@ -25,7 +24,6 @@ log = logging.getLogger(__name__)
 
 START_TIMEOUT = 30.0
 """Seconds that a loaded machine may take to start a Python."""
-_PYTHON = sys.executable or "/proc/self/exe"
 _BOOT = (
     "import json, socket, sys; s = socket.socket(fileno=int(sys.argv[1])); "
     "sys.path[:] = json.loads(s.recv(1 << 17))['path']; "
@@ -61,7 +59,7 @@ def start(config: Config, *, holder: str, mark: str) -> Started:
     ours, theirs = Channel.pair()
     try:
         process = subprocess.Popen(
-            [_PYTHON, "-I", "-c", _BOOT, str(theirs.fileno()), f"{KEEPS} {config.name}"],
+            [PYTHON, "-I", "-c", _BOOT, str(theirs.fileno()), f"{KEEPS} {config.name}"],
             env={key: value for key, value in os.environ.items() if key != MARK},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -75,7 +73,7 @@ def start(config: Config, *, holder: str, mark: str) -> Started:
         theirs.close()
     _running.add(process.pid)
     try:
-        ours.send({"path": _path()})
+        ours.send({"path": import_path()})
         ours.send(_order(config, holder, mark))
         level = _level(ours)
     except BaseException as error:
@@ -98,13 +96,6 @@ def _level(channel: Channel) -> str:
                     log.warning("the kernel takes no part in keeping the lease here: %s", why)
                 return str(level)
     raise Closed(f"no answer within {START_TIMEOUT:g} s")
-
-
-def _path() -> list[str]:
-    """`sys.path` for a process that may stand elsewhere, with this package in it for certain."""
-    path = [str(Path(each or ".").absolute()) for each in sys.path]
-    package = str(Path(__file__).parents[2])
-    return path if package in path else [*path, package]
 
 
 def _order(config: Config, holder: str, mark: str) -> Mapping[str, Any]:

@@ -88,6 +88,10 @@ class Notes(Protocol):
         """
         ...
 
+    def get(self, name: str, kind: str, key: str) -> str | None:
+        """The text with that key, if there is one. Raises StoreError."""
+        ...
+
     def all(self, name: str, kind: str) -> dict[str, str]:
         """The texts by their keys. Raises StoreError."""
         ...

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ..clock import Clock, wall_time
+from ..clock import Clock
 from ..config import Config, redacted
 from ..errors import RecordUnreadable
 from ..record import is_grant_of
@@ -58,6 +58,11 @@ class FolderNotes:
         # Looked at again: if it is mine still, whoever takes it later finds the note.
         return there if is_grant_of(self._leases.read(name).record, holder, epoch) else None
 
+    def get(self, name: str, kind: str, key: str) -> str | None:
+        path = _path(kind, key)
+        there = self._text(path, self._bounded.call(lambda: self._files.get(name, path)))
+        return there[1] if there else None
+
     def all(self, name: str, kind: str) -> dict[str, str]:
         return self._bounded.call(lambda: self._all(name, kind))
 
@@ -65,7 +70,7 @@ class FolderNotes:
         return self._bounded.call(lambda: self._files.remove(name, _path(kind, key)))
 
     def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
-        self._bounded.call(lambda: self._prune(name, kinds, wall_time() - age))
+        self._bounded.call(lambda: self._prune(name, kinds, age))
 
     def close(self) -> None:
         self._leases.close()
@@ -81,11 +86,12 @@ class FolderNotes:
         found = [self._text(path, self._files.get(name, path)) for _, path in sorted(self._files.list(name, _in(kind)))]
         return dict(each for each in found if each)
 
-    def _prune(self, name: str, kinds: Sequence[str], before: float) -> None:
-        for kind in kinds:
-            for written, path in self._files.list(name, _in(kind)):
-                if written < before:
-                    self._files.remove(name, path)
+    def _prune(self, name: str, kinds: Sequence[str], age: float) -> None:
+        found = [each for kind in kinds for each in self._files.list(name, _in(kind))]
+        newest = max((written for written, _ in found), default=0.0)  # not now, which is this machine's clock
+        for written, path in found:
+            if written < newest - age:
+                self._files.remove(name, path)
 
     def _text(self, path: str, text: str | None) -> tuple[str, str] | None:
         if text is None:

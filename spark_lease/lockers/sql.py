@@ -18,14 +18,14 @@ from sqlalchemy import Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..clock import BootClock, Clock, wall_time
-from ..config import Config, redacted
+from ..config import BROKER, Config, redacted
 from ..errors import ConfigError, RecordUnreadable, SparkLeaseError
 from ..record import MAX_NAME, LeaseRecord, Observed
 from . import sql_schema
 from .sql_backends import backend_of, code_of, says
 from .sql_engine import Alarm, CutOff, descriptor_of, make_engine, store_error
 from .sql_notes import notes_table
-from .sql_statements import BROKER, overridden, prepared, statements
+from .sql_statements import overridden, prepared, statements
 
 log = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..clock import Clock
-from ..config import Config, redacted
+from ..config import BROKER, Config, redacted
 from ..errors import ConfigError, SparkLeaseError
 from . import sql_schema
 from .sql_backends import backend_of, says
 from .sql_engine import CutOff, descriptor_of, make_engine, store_error
-from .sql_statements import BROKER, BROKER_ID
+from .sql_statements import BROKER_ID
 
 
 class SqlNotes:
@@ -47,7 +47,7 @@ class SqlNotes:
         self._table = notes_table(sql_schema.spelled(self._engine, config.notes_table, broker_row=False))
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
-        lease, column = self._leases.c, self._table.c
+        lease = self._leases.c
         row = lease.id == BROKER_ID if self._by_id else lease.name == self._row_of(name)
         mine = row & self._backend.equal(lease.broker_name, bindparam("holder")) & (lease.epoch == bindparam("epoch"))
         values: dict[str, Any] = {
@@ -67,6 +67,10 @@ class SqlNotes:
                 raise self._error(error) from error
         else:
             return text if added.rowcount else None
+        return self.get(name, kind, key)
+
+    def get(self, name: str, kind: str, key: str) -> str | None:
+        column = self._table.c
         there = self._rows(select(column.content).where(self._key(name, kind), column.digest == _digest(key)))
         return str(there[0][0]) if there else None
 

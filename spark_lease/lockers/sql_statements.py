@@ -25,11 +25,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.elements import ColumnElement
 
+from ..config import BROKER
 from ..errors import ConfigError
 from .sql_backends import backend_of
 
-BROKER = "activemq"
-"""What the lease of a broker's row is called, whatever those who contend for it call it."""
 BROKER_ID = 1
 """The one row of which an ActiveMQ broker knows."""
 

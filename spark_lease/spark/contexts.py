@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .demotion import spark_context
 
 Seen = Callable[[Any], None]
+_PATIENCE = 60.0
 _watchers: list[Seen] = []
 _applications: list[str] = []
 
@@ -21,10 +23,25 @@ def application_id() -> str:
 def watch_contexts(seen: Seen) -> None:
     """Call `seen` with the context that there is, and with each that is made until `unwatch_contexts`, before anybody
     can use it. If `seen` raises, there is no such context. Imports pyspark, if it is installed."""
-    if _patch():
+    if is_watchable():
         _watchers.append(seen)
-        if (context := spark_context()) is not None:
+        with _nobody_makes_one():
+            context = spark_context()
+        if context is not None:
             _tell(context, [seen])
+
+
+@contextlib.contextmanager
+def _nobody_makes_one() -> Iterator[None]:
+    """Another thread may be in the middle of it, with a context that is there by half; `getOrCreate` locks that out."""
+    from pyspark import SparkContext
+
+    locked = SparkContext._lock.acquire(timeout=_PATIENCE)
+    try:
+        yield
+    finally:
+        if locked:
+            SparkContext._lock.release()
 
 
 def unwatch_contexts(seen: Seen) -> None:
@@ -32,7 +49,8 @@ def unwatch_contexts(seen: Seen) -> None:
         _watchers.remove(seen)
 
 
-def _patch() -> bool:
+def is_watchable() -> bool:
+    """False if there is no pyspark, or only the client of Spark Connect. Imports it."""
     try:
         from pyspark import SparkContext  # heavy; the job will import it, most often it has
     except ImportError:  # none, or the client of Spark Connect, which has no contexts

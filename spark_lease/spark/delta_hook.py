@@ -46,7 +46,7 @@ class DeltaHook:
     def __init__(self) -> None:
         self.fences: tuple[Fence, ...] = ()
         self.refusals = Refusals()
-        self._undo: list[tuple[Any, Callable[[], None]]] = []
+        self._gateways: list[Any] = []
         self._changing = threading.Lock()
 
     def add(self, fence: Fence) -> None:
@@ -54,16 +54,14 @@ class DeltaHook:
             self.fences = (*self.fences, fence)
 
     def discard(self, fence: Fence) -> None:
-        """Ask it no more; after the last the hook is taken out."""
+        """Ask it no more. The hook stays, and asks nobody: nothing has to wait for a JVM that may hang."""
         with self._changing:
             self.fences = tuple(each for each in self.fences if each is not fence)
-        if not self.fences:
-            self.remove()
 
     def install(self, context: Any) -> str:
         """Put it into the JVM of a SparkContext, if it is not there. Returns what is missing for that, else nothing."""
         gateway = context._gateway
-        if any(known is gateway for known, _ in self._undo):
+        if any(known is gateway for known in self._gateways):
             return ""
         if problem := _missing(context):
             return problem
@@ -75,22 +73,12 @@ class DeltaHook:
         ensure_callback_server_started(gateway)
         self.refusals.install()
         companion = getattr(_class(context, _OBSERVER + "$"), "MODULE$")
-        (setter,) = [each for each in dir(companion) if each.endswith(_SETTER)]
-        before = companion.threadObserver()
-        getattr(companion, setter)(context._jvm.java.lang.ThreadLocal.withInitial(_Observers(self)))
-        self._undo.append((gateway, lambda: getattr(companion, setter)(before)))
+        setters = [each for each in dir(companion) if each.endswith(_SETTER)]
+        if not setters:
+            return f"a Delta Lake whose {_OBSERVER} can be set (delta-spark 3.3 or newer)"
+        getattr(companion, setters[0])(context._jvm.java.lang.ThreadLocal.withInitial(_Observers(self)))
+        self._gateways.append(gateway)
         return ""
-
-    def remove(self) -> None:
-        """Take it out again. Never raises: a JVM that is gone has no hook either."""
-        if self._undo:
-            self.refusals.remove()
-        while self._undo:
-            _, undo = self._undo.pop()
-            try:
-                undo()
-            except Exception as error:  # Py4J raises anything once the JVM is on its way out
-                log.debug("the hook is not taken out: %s", error)
 
 
 def _missing(context: Any) -> str:

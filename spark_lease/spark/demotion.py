@@ -105,7 +105,7 @@ class Spark:
         self._mark_is_proof = sys.platform == "linux" and (jvm is None or self.mark in marks_of(jvm))
         self._jvm: tuple[int, bool] | None = None
         self._over, self._closed = threading.Event(), threading.Event()
-        self._was_served = self._begun = False
+        self._was_served = self._begun = self.was_busy = False
 
     def jvm(self) -> tuple[int, bool] | None:
         """The driver's JVM, and whether it and what it started carry the mark; None if there is none."""
@@ -161,6 +161,7 @@ class Spark:
             log.debug("cannot ask Spark what it does: %s", error)
             busy = True
         if busy or jvm_is_gone(self._submitter):
+            self.was_busy = True
             self._stop(left)
         else:
             self._over.set()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from typing import Any
 
 from ..clock import Clock
@@ -10,8 +12,9 @@ from ..config import Config
 from ..errors import ConfigError
 from ..fences.delta_tables import DeltaFence
 from ..lease import Lease
+from ..lockers.registry import open_notes
 from .connect import is_connected
-from .contexts import unwatch_contexts, watch_contexts
+from .contexts import is_watchable, unwatch_contexts, watch_contexts
 from .delta_hook import NO_DELTA, DeltaHook
 
 log = logging.getLogger(__name__)
@@ -24,15 +27,20 @@ class Fencing:
     """From the grant of one lease to its end."""
 
     def __init__(self, lease: Lease, config: Config, clock: Clock) -> None:
-        self._lease, self._config = lease, config
+        self._lease, self._config, self._clock = lease, config, clock
         self._fence = DeltaFence(lease, config, clock)
         self._problem = ""
 
+    def prepare(self) -> None:
+        """While others may still be master: import what will be needed, so that nobody waits for it later."""
+        if self._fence.is_wanted:
+            threading.Thread(target=self._import, name="prepare the fence", daemon=True).start()
+
     def begin(self) -> None:
         """Claim, then watch for Sparks. Raises Fenced, LeaseLost, StoreError, ConfigError: then nothing must begin."""
-        self._problem = self._fence.claim_all()
-        if self._config.fence_delta == "off" or not self._config.enabled:
+        if not self._fence.is_wanted:
             return
+        self._problem = self._fence.claim_all()
         if self._config.fence_delta == "required" and is_connected():
             raise ConfigError("fence_delta", "is required, and cannot be had on a Spark Connect server")
         if not self._problem:
@@ -40,12 +48,15 @@ class Fencing:
         watch_contexts(self._install)
 
     def end(self) -> None:
-        """After the work has ended. Never raises."""
+        """After the work has ended. Never raises, waits for nothing."""
         unwatch_contexts(self._install)
         _hook.discard(self._fence)
 
     def _install(self, context: Any) -> None:
-        lacking = _hook.install(context)
+        try:
+            lacking = _hook.install(context)
+        except Exception as error:  # Py4J raises anything
+            lacking = f"the hook ({type(error).__name__}: {error})"
         if lacking == NO_DELTA and self._config.fence_delta == "auto":
             return
         if lacking and self._config.fence_delta == "required":
@@ -59,3 +70,8 @@ class Fencing:
                 self._lease.name,
                 lacking,
             )
+
+    def _import(self) -> None:
+        with contextlib.suppress(Exception):  # whatever it is, it is said when it is needed
+            open_notes(self._config, self._clock).close()
+            is_watchable()

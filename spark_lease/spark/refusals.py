@@ -13,7 +13,7 @@ _DEEP = 20
 
 
 class Refusals:
-    """The last of them. Between `install` and `remove`, pyspark raises them as what they were."""
+    """The last of them. After `install` pyspark raises them as what they were."""
 
     def __init__(self) -> None:
         self._last: deque[SparkLeaseError] = deque(maxlen=_LAST)
@@ -28,13 +28,6 @@ class Refusals:
         if self._pyspark_converts is None:
             self._pyspark_converts = captured.convert_exception
             captured.convert_exception = self._convert
-
-    def remove(self) -> None:
-        from pyspark.errors.exceptions import captured
-
-        # Another package may have put itself on top since; then it goes on asking, and nothing is found.
-        if captured.convert_exception == self._convert:
-            captured.convert_exception, self._pyspark_converts = self._pyspark_converts, None
 
     def _convert(self, java: Any) -> Any:
         return self._found(java) or self._pyspark_converts(java)

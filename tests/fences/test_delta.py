@@ -6,9 +6,11 @@ import contextlib
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,12 @@ from deltalake.exceptions import CommitFailedError
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.errors import ConfigError, Fenced, LeaseLost, Loss, StoreError
-from spark_lease.fences.delta import address, claim, property_of
+from spark_lease.fences.delta import Claim, address, claim, property_of
 from spark_lease.fences.delta_rs import FencedTable
 from spark_lease.fences.delta_tables import KIND, DeltaFence
 from spark_lease.lockers.registry import open_notes, open_store
 from spark_lease.record import taken
+from tests.services.objects import BUCKET, ObjectServer
 
 
 @dataclass
@@ -47,6 +50,10 @@ class Lease:
         self.losses.append(reason)
 
 
+def wanted(epoch: int, name: str = "n") -> Claim:
+    return Claim(name, epoch, "paris:1")
+
+
 def append(path: Path) -> None:
     write_deltalake(str(path), Table.from_arrays([Array([1], DataType.int64())], names=["a"]), mode="append")
 
@@ -58,27 +65,25 @@ def claimed(path: Path, name: str = "n") -> str | None:
 def test_a_claim_raises_the_epoch_and_an_older_one_is_fenced(tmp_path: Path) -> None:
     append(tmp_path)
     for epoch in (5, 5, 7):
-        assert claim(Lease(epoch), str(tmp_path), clock=BootClock(), timeout=5)
+        assert claim(wanted(epoch), str(tmp_path), clock=BootClock(), timeout=5)
         assert claimed(tmp_path) == str(epoch)
-    old = Lease(6)
-    with pytest.raises(Fenced, match="claimed under epoch 7 and mine is 6"):
-        claim(old, str(tmp_path), clock=BootClock(), timeout=5)
-    assert old.losses == [Loss.FENCED]
+    with pytest.raises(Fenced, match=r"claimed under epoch 7 and mine is 6.*UNSET TBLPROPERTIES"):
+        claim(wanted(6), str(tmp_path), clock=BootClock(), timeout=5)
     assert claimed(tmp_path) == "7"
 
 
 def test_a_claim_that_was_made_already_commits_nothing(tmp_path: Path) -> None:
     append(tmp_path)
-    claim(Lease(5), str(tmp_path), clock=BootClock(), timeout=5)
+    claim(wanted(5), str(tmp_path), clock=BootClock(), timeout=5)
     version = DeltaTable(str(tmp_path)).version()
-    claim(Lease(5), str(tmp_path), clock=BootClock(), timeout=5)
+    claim(wanted(5), str(tmp_path), clock=BootClock(), timeout=5)
     assert DeltaTable(str(tmp_path)).version() == version
 
 
 def test_two_leases_share_a_table(tmp_path: Path) -> None:
     append(tmp_path)
-    claim(Lease(9, "a"), str(tmp_path), clock=BootClock(), timeout=5)
-    claim(Lease(2, "b"), str(tmp_path), clock=BootClock(), timeout=5)
+    claim(wanted(9, "a"), str(tmp_path), clock=BootClock(), timeout=5)
+    claim(wanted(2, "b"), str(tmp_path), clock=BootClock(), timeout=5)
     assert (claimed(tmp_path, "a"), claimed(tmp_path, "b")) == ("9", "2")
 
 
@@ -95,7 +100,7 @@ def test_a_claim_gets_through_against_a_busy_writer(tmp_path: Path) -> None:
     for each in writers:
         each.start()
     try:
-        assert claim(Lease(5), str(tmp_path), clock=BootClock(), timeout=30)
+        assert claim(wanted(5), str(tmp_path), clock=BootClock(), timeout=30)
     finally:
         over.set()
         for each in writers:
@@ -108,7 +113,7 @@ def test_racing_claims_leave_the_newest_epoch(tmp_path: Path) -> None:
 
     def race(epoch: int) -> None:
         try:
-            claim(Lease(epoch), str(tmp_path), clock=BootClock(), timeout=30)
+            claim(wanted(epoch), str(tmp_path), clock=BootClock(), timeout=30)
         except Fenced:
             refused.append(epoch)
 
@@ -126,28 +131,36 @@ def test_a_property_that_is_no_epoch_is_not_judged(tmp_path: Path) -> None:
     append(tmp_path)
     DeltaTable(str(tmp_path)).alter.set_table_properties({property_of("n"): "soon"}, raise_if_not_exists=False)
     with pytest.raises(ConfigError, match="which no epoch is: ALTER TABLE … UNSET TBLPROPERTIES"):
-        claim(Lease(5), str(tmp_path), clock=BootClock(), timeout=5)
+        claim(wanted(5), str(tmp_path), clock=BootClock(), timeout=5)
 
 
-def test_a_claim_of_nothing_says_so_and_a_lost_lease_claims_nothing(tmp_path: Path) -> None:
-    assert not claim(Lease(5), str(tmp_path / "none"), clock=BootClock(), timeout=5)
-    append(tmp_path)
-    with pytest.raises(LeaseLost):
-        claim(Lease(5, losses=[Loss.EXPIRED]), str(tmp_path), clock=BootClock(), timeout=5)
-    assert claimed(tmp_path) is None
+def test_a_claim_of_nothing_says_so(tmp_path: Path) -> None:
+    assert not claim(wanted(5), str(tmp_path / "none"), clock=BootClock(), timeout=5)
 
 
 @pytest.mark.parametrize(
     ("hadoop", "delta_rs"),
     [
-        ("file:/lake/a%20b", "/lake/a b"),
-        ("/lake/t", "/lake/t"),
+        ("file:/lake/a b", "file:///lake/a%20b"),
+        ("file:///lake/t", "file:///lake/t"),
+        ("file:/lake/p%25x/h#x/q?", "file:///lake/p%2525x/h%23x/q%3F"),
+        ("/lake/t", "file:///lake/t"),
         ("s3a://lake/t", "s3://lake/t"),
         ("gs://a/b", "gs://a/b"),
     ],
 )
 def test_a_table_is_found_by_what_hadoop_calls_it(hadoop: str, delta_rs: str) -> None:
+    """Hadoop does not escape what it prints."""
     assert address(hadoop) == delta_rs
+
+
+@pytest.mark.parametrize("name", ["p%x", "h#x", "q?x", "a b", "ü"])
+def test_a_table_with_odd_letters_in_its_path_is_claimed(tmp_path: Path, name: str) -> None:
+    append(tmp_path / "t")
+    (tmp_path / "t").rename(tmp_path / name)
+    assert claim(wanted(5), f"file:{tmp_path}/{name}", clock=BootClock(), timeout=5)
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+    assert '"spark_lease.epoch.n":"5"' in (tmp_path / name / "_delta_log" / f"{1:020}.json").read_text()
 
 
 @pytest.fixture
@@ -211,16 +224,65 @@ def test_tables_of_the_configuration_are_claimed_too(config: Config, tmp_path: P
     assert recorded(config) == []
 
 
-def test_a_table_that_is_gone_is_forgotten_and_one_out_of_reach_is_not(config: Config, tmp_path: Path) -> None:
-    for each in ("gone", "share/kept"):
-        append(tmp_path / each)
-    fence = DeltaFence(grant(config, "paris:1"), config, BootClock())
-    for each in ("gone", "share/kept"):
-        fence.begin(f"file:{tmp_path}/{each}", None)
-    shutil.rmtree(tmp_path / "gone")
+def test_a_table_that_is_not_there_is_said_and_stays_noted(
+    config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be a share that is not mounted."""
+    append(tmp_path / "share" / "t")
+    DeltaFence(grant(config, "paris:1"), config, BootClock()).begin(f"file:{tmp_path}/share/t", None)
     shutil.rmtree(tmp_path / "share")
     DeltaFence(grant(config, "lyon:1"), config, BootClock()).claim_all()
-    assert recorded(config) == [f"file:{tmp_path}/share/kept"]
+    assert "NOT FENCED" in caplog.text and "spark-lease fence forget" in caplog.text
+    assert recorded(config) == [f"file:{tmp_path}/share/t"]
+    required = configure(name="n", url=config.url, fence_delta="required")
+    with pytest.raises(StoreError, match="there is no such table"):
+        DeltaFence(grant(config, "lyon:1"), required, BootClock()).claim_all()
+
+
+@pytest.fixture
+def hanging(objects: ObjectServer, table: str) -> Iterator[dict[str, Any]]:
+    """Settings that name a table of a store that hangs."""
+    address = f"s3://{BUCKET}/{table}"
+    write_deltalake(address, pyarrow.table({"a": [1]}), storage_options=objects.options())
+    objects.hang()
+    yield {"fence_tables": (address,), "storage_options": objects.options()}
+    objects.go_on()
+
+
+def test_a_lease_that_is_lost_while_a_claim_hangs_ends_the_claims(config: Config, hanging: dict[str, Any]) -> None:
+    lease = grant(config, "paris:1")
+    threading.Timer(1.0, lambda: lease.lose(Loss.EXPIRED)).start()
+    begun = time.monotonic()
+    with pytest.raises(LeaseLost):
+        DeltaFence(lease, configure(name="n", url=config.url, **hanging), BootClock()).claim_all()
+    assert time.monotonic() - begun < 5
+
+
+def test_a_claim_that_hangs_is_given_up_in_time_and_holds_up_nothing(
+    config: Config, hanging: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """delta-rs holds the interpreter meanwhile: it is that of another process."""
+    append(tmp_path / "good")
+    lease = grant(config, "paris:1")
+    hanging["fence_tables"] += (f"{tmp_path}/good",)
+    looks = list[float]()
+    lease.check = lambda: looks.append(time.monotonic()) or lease.epoch  # type: ignore[method-assign,func-returns-value]
+    named = configure(name="n", url=config.url, lease_duration=4, **hanging)
+    assert DeltaFence(lease, named, BootClock()).claim_all() == ""
+    assert "no answer within 4 s" in caplog.text
+    assert claimed(tmp_path / "good") == str(lease.epoch)
+    assert len(looks) > 20
+    assert max(later - earlier for earlier, later in pairwise(looks)) < 1
+
+
+def test_a_table_in_an_object_store_is_claimed(config: Config, objects: ObjectServer, table: str) -> None:
+    address = f"s3a://{BUCKET}/{table}"
+    write_deltalake(f"s3://{BUCKET}/{table}", pyarrow.table({"a": [1]}), storage_options=objects.options())
+    lease = grant(config, "paris:1")
+    settings = {"fence_tables": (address,), "storage_options": objects.options(), "fence_delta": "required"}
+    assert DeltaFence(lease, configure(name="n", url=config.url, **settings), BootClock()).claim_all() == ""
+    there = DeltaTable(f"s3://{BUCKET}/{table}", storage_options=objects.options())
+    assert there.metadata().configuration[property_of("n")] == str(lease.epoch)
 
 
 def test_a_table_that_cannot_be_claimed_is_said_or_ends_the_start(

@@ -42,7 +42,7 @@ EVERY_OPERATION = """
     from spark_lease.clock import BootClock
     from spark_lease.config import configure
     from spark_lease.fences.delta_tables import DeltaFence
-    from spark_lease.fences.delta import claim
+    from spark_lease.fences.delta import Claim, claim
     from spark_lease.spark.delta_hook import DeltaHook
 
     class Lease:
@@ -61,7 +61,7 @@ EVERY_OPERATION = """
     spark = delta_session()
     hook = DeltaHook()
     assert hook.install(spark.sparkContext) == "" == hook.install(spark.sparkContext)
-    hook.fences = tuple(Fence(Lease(name, 5), configure(), BootClock()) for name in ("mine", "another"))
+    hook.fences = tuple(Fence(Lease(name, 5), configure(name=name), BootClock()) for name in ("mine", "another"))
     rows = spark.range(3).selectExpr("id", "id AS day")
     rows.write.format("delta").partitionBy("day").save(TABLE)
     spark.sql(f"CREATE TABLE flights USING delta LOCATION '{TABLE}'")
@@ -127,7 +127,7 @@ EVERY_OPERATION = """
 
     append()
     before = {name: outcome(operation) for name, operation in operations.items()}
-    claim(Lease("mine", 6), TABLE, clock=BootClock(), timeout=10)
+    claim(Claim("mine", 6, "me"), TABLE, clock=BootClock(), timeout=10)
     version = table.history(1).first().version
     after = {name: outcome(operation) for name, operation in operations.items()}
     same = table.history(1).first().version == version
@@ -136,7 +136,6 @@ EVERY_OPERATION = """
         "checkpointLocation", f"{FOLDER}/readers").foreachBatch(lambda batch, _: say(f"read {batch.count()} rows"))
     streamed.start().awaitTermination()
     hook.fences = ()
-    hook.remove()
     freed = outcome(append)
     told = {"before": before, "after": after, "same": same, "read": read, "freed": freed}
     (FOLDER / "told.json").write_text(json.dumps(told))

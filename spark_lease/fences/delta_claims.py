@@ -54,10 +54,7 @@ def claim_side_by_side(
     finally:
         process.kill()
         process.wait()
-    silent = StoreError(
-        "Delta", f"no answer within {timeout:g} s" if reading.is_alive() else "the claims were broken off"
-    )
-    return dict.fromkeys(tables, silent) | dict(found)
+    return dict.fromkeys(tables, StoreError("Delta", f"no answer within {timeout:g} s")) | dict(found)
 
 
 def _read(process: subprocess.Popen[bytes], order: Mapping[str, Any], found: dict[str, Answer]) -> None:

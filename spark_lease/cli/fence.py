@@ -1,16 +1,20 @@
-"""`spark-lease fence`: which tables of a database are written only under a lease."""
+"""`spark-lease fence`: which tables, of a database or of Delta, are written only under a lease."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
+from dataclasses import replace
 
 from ..clock import BootClock
 from ..config import Config, redacted
 from ..errors import ConfigError
 from ..fences import postgres
 from ..fences.databases import open_database
+from ..fences.delta import as_hadoop
+from ..fences.delta_tables import forget_table, note_table, noted_tables
 from ..fences.sql_claim import Desk
 from .settings import need_name, resolved
 from .table import print_table
@@ -29,9 +33,13 @@ def fence(arguments: argparse.Namespace) -> int:
 
 
 def _add(arguments: argparse.Namespace, config: Config) -> int:
+    for path in _paths(arguments):
+        added = note_table(config, BootClock(), path)
+        print(f"{path} is guarded by the lease {config.name}" + ("" if added else " already"))
+    if not (names := _names(arguments)):
+        return 0
     with open_database(_of_postgres(config), BootClock()) as engine:
-        for table in arguments.tables:
-            _refuse_path(table)
+        for table in names:
             options = {"allow_unleased": arguments.allow_unleased}
             if arguments.print_sql:
                 statements = postgres.statements_of(table, config.name, **options)
@@ -43,22 +51,24 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
 
 
 def _drop(arguments: argparse.Namespace, config: Config) -> int:
+    if paths := _paths(arguments):
+        raise ConfigError("on", f"{paths[0]} is a Delta table: spark-lease fence forget --lease NAME --on {paths[0]}")
     with open_database(_of_postgres(config), BootClock()) as engine:
         for table in arguments.tables:
-            _refuse_path(table)
             was = postgres.drop(engine, table)
             print(f"{table} is written by everybody again" if was else f"{table} was not fenced, nothing to do")
     return 0
 
 
 def _list(arguments: argparse.Namespace, config: Config) -> int:
-    with open_database(_of_postgres(config), BootClock()) as engine:
-        desk, tables = Desk(engine, timeout=config.attempt_timeout), postgres.fenced_tables(engine, config.name)
-        epochs = {name: desk.newest(name) for name in {each.lease for each in tables}}
-    rows = [
-        {"table": each.name, "lease": each.lease, "epoch": epochs[each.lease], "allow_unleased": each.allow_unleased}
-        for each in tables
-    ]
+    rows: list[dict[str, object]] = []
+    if not _is_postgres(config):
+        need_name(config.name)
+        rows = _delta_rows(config)
+    elif config.name:
+        with contextlib.suppress(ConfigError):  # nothing was noted yet
+            rows = _delta_rows(config)
+    rows += _postgres_rows(config) if _is_postgres(config) else []
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif rows:
@@ -69,7 +79,29 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
     return 0
 
 
+def _delta_rows(config: Config) -> list[dict[str, object]]:
+    """`epoch` is that under which it was noted: the table itself has the newest."""
+    found = noted_tables(replace(config, create_table="false"), BootClock())
+    row = {"lease": config.name, "epoch": 0, "allow_unleased": False}
+    return [{"table": table, **row, "epoch": json.loads(text)["epoch"]} for table, text in found.items()]
+
+
+def _postgres_rows(config: Config) -> list[dict[str, object]]:
+    with open_database(config, BootClock()) as engine:
+        desk, tables = Desk(engine, timeout=config.attempt_timeout), postgres.fenced_tables(engine, config.name)
+        epochs = {name: desk.newest(name) for name in {each.lease for each in tables}}
+    return [
+        {"table": each.name, "lease": each.lease, "epoch": epochs[each.lease], "allow_unleased": each.allow_unleased}
+        for each in tables
+    ]
+
+
 def _forget(arguments: argparse.Namespace, config: Config) -> int:
+    if paths := _paths(arguments):
+        gone = [path for path in paths if forget_table(config, BootClock(), path)]
+        for path in paths:
+            print(f"{path} is guarded no more" if path in gone else f"{path} was not guarded, nothing to do")
+        return int(not gone)
     with open_database(config, BootClock()) as engine:
         before = Desk(engine, timeout=config.attempt_timeout).forget(config.name)
     if before:
@@ -79,15 +111,22 @@ def _forget(arguments: argparse.Namespace, config: Config) -> int:
     return int(not before)
 
 
+def _is_postgres(config: Config) -> bool:
+    return (config.fence_url or config.url).startswith("postgresql")
+
+
 def _of_postgres(config: Config) -> Config:
-    if not (config.fence_url or config.url).startswith("postgresql"):
+    if not _is_postgres(config):
         raise ConfigError(
             "fence_url", "fenced tables are PostgreSQL's: give --fence-url postgresql://user@host/database"
         )
     return config
 
 
-def _refuse_path(table: str) -> None:
-    """What has a slash in it is a folder or a URL, and no name of a table in a database."""
-    if "/" in table:
-        raise ConfigError("table", f"{table!r} is a path, and only tables of PostgreSQL can be fenced yet")
+def _paths(arguments: argparse.Namespace) -> list[str]:
+    """What has a slash in it is a Delta table, and no name of a table in a database."""
+    return [as_hadoop(each) for each in arguments.tables if "/" in each]
+
+
+def _names(arguments: argparse.Namespace) -> list[str]:
+    return [each for each in arguments.tables if "/" not in each]

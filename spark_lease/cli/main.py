@@ -56,13 +56,18 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "fence": (
         "tables that are written only under a lease",
         "spark_lease.cli.fence:fence",
-        """add: nobody writes to the TABLE of PostgreSQL who does not carry the newest epoch of the lease
+        """A TABLE with a / in it is a Delta table, by its path or URL; any other is PostgreSQL's.
+
+add: nobody writes to the TABLE of PostgreSQL who does not carry the newest epoch of the lease; each new master
+     claims the Delta TABLE (what the lease has written to is added by itself)
 drop: everybody may write to it again          list: the tables that are fenced
-forget: clear the fence of the lease, after the lease's own row was lost or restored and no master is at work
+forget: the Delta TABLE is gone for good, or not to be claimed any more; without --on: clear the fence of the
+     lease in the database, after the lease's own row was lost or restored and no master is at work
 
 examples:
   spark-lease fence add --lease nightly --on public.flights --fence-url postgresql://etl@db/warehouse
   spark-lease fence add --lease nightly --on flights '"My Table"' --print-sql
+  spark-lease fence add --lease nightly --on /lake/flights s3://lake/carriers
   spark-lease fence drop --on public.flights
   spark-lease fence list --json
   spark-lease fence forget --lease nightly""",
@@ -114,7 +119,7 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
             action="extend",
             default=[],
             metavar="TABLE",
-            help="schema.table if need be",
+            help="schema.table if need be, or the path or URL of a Delta table",
         )
         command.add_argument("--allow-unleased", action="store_true", help="add: who carries no epoch at all may write")
         command.add_argument("--print-sql", action="store_true", help="add: print the statements and ask no database")

@@ -131,6 +131,12 @@ def local_path(table: str) -> Path | None:
     return Path(re.sub(r"^file:(//(?=/))?", "", table)).absolute()
 
 
+def as_hadoop(table: str) -> str:
+    """As Spark notes it: a folder of this machine is file:/path."""
+    path = local_path(table)
+    return table if path is None else f"file:{path}"
+
+
 def options_for(table: str, options: Mapping[str, str]) -> dict[str, str] | None:
     return dict(options) if options and local_path(table) is None else None
 

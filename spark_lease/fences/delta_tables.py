@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import closing
+from typing import Any
 
 from ..clock import Clock
 from ..config import Config, redacted
 from ..errors import ConfigError, Loss, StoreError
-from ..lockers.registry import open_notes
+from ..lockers.registry import open_notes, open_store
 from .base import HeldLease
 from .delta import Claim, property_of, refuse_newer
 from .delta_claims import Answer, claim_side_by_side
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 KIND = "table"
 """Of the notes that name a table."""
+_TRIES = 5
 
 
 class DeltaFence:
@@ -98,3 +100,35 @@ class DeltaFence:
         if not isinstance(answer, StoreError) or self._config.fence_delta == "required":
             raise answer  # type: ignore[misc]
         log.warning("%s: NOT FENCED: %s: %s", self._lease.name, where, answer.problem)
+
+
+def noted_tables(config: Config, clock: Clock) -> dict[str, str]:
+    """The tables that the lease `config.name` guards, and who noted each: JSON. Raises StoreError, ConfigError."""
+    with closing(open_notes(config, clock)) as notes:
+        return notes.all(config.shared_name, KIND)
+
+
+def note_table(config: Config, clock: Clock, table: str) -> bool:
+    """Have `table` guarded from the next master on, or by this one's claims; False if it is already.
+
+    Raises StoreError; ConfigError if the lease was never taken, so that there is nothing to note it beside.
+    """
+    with closing(open_store(config)) as store, closing(open_notes(config, clock)) as notes:
+        for _ in range(_TRIES):
+            if table in notes.all(config.shared_name, KIND):
+                return False
+            record = store.read(config.name).record
+            if record is None:
+                raise ConfigError("name", f"nobody has ever held {config.name}: give fence_tables for its first run")
+            text = json.dumps({"epoch": record.epoch, "holder": ""})
+            holder: Any = record.holder  # nobody, most often
+            if notes.add(config.shared_name, KIND, table, text, holder=holder, epoch=record.epoch):
+                return True
+    raise StoreError(redacted(config.url), f"{config.name} changes hands all the time: try again")
+
+
+def forget_table(config: Config, clock: Clock, table: str) -> bool:
+    """Have `table` guarded no more; False if it was not. To be done while nobody writes to it under the lease: a
+    holder who has noted it already does not do so again. Raises StoreError, ConfigError."""
+    with closing(open_notes(config, clock)) as notes:
+        return notes.remove(config.shared_name, KIND, table)

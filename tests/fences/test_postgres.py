@@ -247,9 +247,9 @@ def test_the_apply_worker_of_logical_replication_passes_by_it() -> None:
         with target.connect() as connection:
             connection.exec_driver_sql("CREATE TABLE guarded (id INT PRIMARY KEY)")
             postgres.add(target, "guarded", NAME)
-            folder = source.url.query["host"]
+            where = f"host=127.0.0.1 port={source.url.port} user=postgres dbname=postgres"
             connection.exec_driver_sql(
-                f"CREATE SUBSCRIPTION s CONNECTION 'host={folder} user=postgres dbname=postgres' PUBLICATION p "
+                f"CREATE SUBSCRIPTION s CONNECTION '{where}' PUBLICATION p "
                 "WITH (create_slot = false, copy_data = false)"
             )
             with source.connect() as writing:

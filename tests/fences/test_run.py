@@ -167,8 +167,10 @@ def test_fenced_tables_are_listed_and_dropped(settings: list[str]) -> None:
         (["add", "--lease", "n"], "which one?"),
         (["add", "--on", "guarded"], "which lease?"),
         (["add", "--on", "nothing", "--lease", "n"], "there is no nothing in postgresql"),
-        (["add", "--on", "s3://lake/flights", "--lease", "n"], "is a path"),
-        (["list", "--fence-url", "mysql://db/x"], "fenced tables are PostgreSQL's"),
+        (["drop", "--on", "s3://lake/flights", "--lease", "n"], "is a Delta table: spark-lease fence forget"),
+        (["add", "--on", "s3://lake/flights", "--lease", "never-held"], "nobody has ever held never-held"),
+        (["add", "--on", "flights", "--fence-url", "mysql://db/x", "--lease", "n"], "fenced tables are PostgreSQL's"),
+        (["list", "--fence-url", "mysql://db/x"], "which lease?"),
         (["list", "--fence-url", "delta:///x"], "is no database with a fence"),
     ],
 )
@@ -183,3 +185,28 @@ def test_the_sql_is_printed_without_a_database() -> None:
     done = spark_lease("fence", "add", "--on", "public.flights", *words)
     assert done.returncode == 0
     assert 'ON "public"."flights" FOR EACH STATEMENT' in done.stdout
+
+
+def test_delta_tables_are_added_listed_and_forgotten(url: str, tmp_path: Path) -> None:
+    settings = ["--lease", "n", "--url", url]
+    assert spark_lease("run", *settings, "--", "true").returncode == 0
+    table = f"file:{tmp_path}/flights"
+    assert f"{table} is guarded by the lease n\n" in spark_lease("fence", "add", *settings, "--on", table).stdout
+    again = spark_lease("fence", "add", *settings, "--on", f"{tmp_path}/flights")
+    assert f"{table} is guarded by the lease n already" in again.stdout
+    (row,) = json.loads(spark_lease("fence", "list", "--json", *settings).stdout)
+    assert (row["table"], row["lease"]) == (table, "n")
+    done = spark_lease("run", *settings, "--", "true")
+    assert f"NOT FENCED: {table}: there is no such table" in done.stderr
+    assert f"{table} is guarded no more" in spark_lease("fence", "forget", *settings, "--on", table).stdout
+    assert spark_lease("fence", "forget", *settings, "--on", table).returncode == 1
+    assert "no table is fenced" in spark_lease("fence", "list", *settings).stdout
+
+
+def test_a_required_fence_that_cannot_be_had_starts_nothing(url: str, tmp_path: Path) -> None:
+    words = ["--lease", "n", "--url", url, "--fence-delta", "required", "--fence-tables", f"{tmp_path}/none"]
+    for _ in range(2):  # the second is no standby: it was given back
+        done = spark_lease("run", *words, "--if-held", "skip", "--", "echo", "ran")
+        assert (done.returncode, last_line(done)["outcome"]) == (69, "unreachable")
+        assert "there is no such table" in done.stderr
+        assert "ran" not in done.stdout.splitlines()

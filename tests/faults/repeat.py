@@ -28,12 +28,15 @@ def commands(turn: int, only: str) -> dict[str, list[str]]:
     found = {
         "drill, crash": [*drill, f"{chance.uniform(4, 9):.2f}", "--after", str(chance.randint(2, 6))],
         "drill, everything": [*drill, f"{chance.uniform(4, 9):.2f}", "--everything"],
+        "drill, zombie": [*drill, f"{chance.uniform(4, 9):.2f}", "--after", str(chance.randint(2, 6)), "--zombie"],
         "drill, pause": [*drill, f"{chance.uniform(4, 9):.2f}", "--after", str(chance.randint(2, 6)), "--pause"],
         "store faults": [*pytest, "tests/lockers/test_sql_faults.py"],
         "runner": [*pytest, "tests/cli/test_run.py"],
         "fences": [*pytest, "tests/fences"],
         "keeper": [*pytest, "tests/spark/test_keeper.py", "tests/keeper/test_process.py"],
         "drivers": [*pytest, "tests/spark/test_guard.py"],
+        "delta fence": [*pytest, "tests/spark/test_delta_fence.py", "-k", "amid or frozen"],
+        "streams": [*pytest, "tests/spark/test_stream.py"],
         "submissions": [*pytest, "tests/spark/test_submit.py"],
     }
     return {what: command for what, command in found.items() if only in what}

@@ -2,7 +2,7 @@
 
 A trigger before each statement reads the fence's row in share mode and compares it with the epoch that came with the
 session (`session.py`). So it is the database that refuses, whatever program writes: psql, COPY, JDBC, an ORM. A
-transaction that is open under an older epoch makes a claim wait, and a claim ends its session (`claim.py`).
+transaction that is open under an older epoch makes a claim wait, and a claim ends its session (`sql_claim.py`).
 
 What it does not hold back is in the README, beside the tests that show it.
 """
@@ -128,6 +128,12 @@ def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
     return [each for each in tables if lease in ("", each.lease)]
 
 
+_ROOT = (
+    "SELECT CAST(CAST(pg_partition_root(c.oid) AS regclass) AS text) FROM pg_class c "
+    "WHERE c.oid = %(oid)s AND c.relispartition"
+)
+
+
 def _find(connection: Connection, engine: Engine, table: str) -> _Found:
     # to_regclass follows the search path, takes quotes as SQL does, and gives no name to what is no table's.
     which = "c.oid = to_regclass(%(name)s)"
@@ -136,6 +142,9 @@ def _find(connection: Connection, engine: Engine, table: str) -> _Found:
         raise ConfigError("table", f"there is no {table} in {where_is(engine)}")
     if (kind := found[0].kind) not in "rp":
         raise ConfigError("table", f"{table} is {_KINDS.get(kind, 'no table')}: fence the tables behind it")
+    root = connection.exec_driver_sql(_ROOT, {"oid": found[0].oid}).scalar()
+    if root:  # what is written through the root runs no statement trigger of a partition
+        raise ConfigError("table", f"{table} is a partition: fence its root {root}")
     if not found[0].owned:
         raise ConfigError(
             "table", f"this role does not own {table}: give its owner what `spark-lease fence add --print-sql` prints"

@@ -3,7 +3,7 @@
 A setting of the lease's own carries the epoch, so that one session can work under several leases:
 `spark_lease.epoch_<16 hex digits of the name's SHA-256> = 1795262899640`. Fenced tables compare it (`postgres.py`).
 `application_name` is `spark_lease/<epoch>/<the same digits>/<words to read>`, by which a newer master finds the
-sessions of older ones (`older.py`). Both come with the connection: from the environment for everything on libpq, in
+sessions of older ones (`sql_older.py`). Both come with the connection: from the environment for everything on libpq, in
 the URL for JDBC.
 """
 
@@ -66,5 +66,5 @@ def jdbc_url(url: str, name: str, epoch: int) -> str:
 
 def _with_epoch(options: str, name: str, epoch: int) -> str:
     setting = setting_of(name)
-    kept = re.sub(rf"\s*-c\s*{re.escape(setting)}=\d+", "", options).strip()
-    return f"{kept} -c {setting}={epoch}".strip()
+    kept = re.sub(rf"\s*-c\s*{re.escape(setting)}=\d+", "", options).lstrip()
+    return f"{kept} -c {setting}={epoch}".lstrip()

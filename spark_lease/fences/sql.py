@@ -20,10 +20,11 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import FenceUnreachable, SparkLeaseError
+from ..lockers.sql_backends import code_of
 from .base import HeldLease, fenced
 from .sql_claim import Desk, claim
-from .sql_commit import NotNewest, ends_of, values_of
-from .sql_refusals import watch, watched
+from .sql_commit import REFUSED_BY_THE_BLOCK, NotNewest, ends_of, values_of
+from .sql_refusals import refuse_ended, watch, watched
 from .sql_table import where_is
 
 log = logging.getLogger(__name__)
@@ -56,14 +57,17 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
             ends, values = ends_of(engine), values_of(lease.name, epoch, run)
             try:
                 ends.begin(connection, values)
+                if not connection.in_transaction():
+                    connection.begin()  # so that an ORM session inside joins it, and begins and commits none
                 with watched(connection):
                     yield connection
+                refuse_ended(connection)
                 lease.check()
                 committing = True
                 ends.commit(connection, values)
-                _forget(engine, lease.name, run)
             finally:
                 ends.close(connection)
+        _forget(engine, lease.name, run)
     except (DBAPIError, NotNewest) as error:
         _judge(lease, engine, run if committing else "", error)
 
@@ -79,12 +83,13 @@ def _claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
 def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNewest) -> None:
     """Return if the transaction was committed after all; else raise what is the reason that it was not."""
     desk, where = Desk(engine), where_is(engine)
-    if run and isinstance(error, DBAPIError) and error.connection_invalidated:
+    if run and isinstance(error, DBAPIError) and _may_be_committed(engine, error):
         try:
             if desk.was_committed(lease.name, lease.epoch, run):
                 return
         except SparkLeaseError as unknown:
-            problem = f"the answer to COMMIT was lost; it was committed if spark_lease_fence_run has {run} ({unknown})"
+            problem = f"the answer to COMMIT was lost; it was committed if spark_lease_fence_run has {run} under "
+            problem += f"{lease.epoch} ({unknown})"
             raise FenceUnreachable(where, problem) from error
     try:
         newest = desk.newest(lease.name)
@@ -97,6 +102,13 @@ def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNe
         raise error
     _claimed.pop(engine, None)  # whoever tries again claims again
     raise FenceUnreachable(where, f"somebody has cleared the fence of {lease.name}: nothing was written") from error
+
+
+def _may_be_committed(engine: Engine, error: DBAPIError) -> bool:
+    """MariaDB may be interrupted between the COMMIT of the block that it runs and the block's end."""
+    return error.connection_invalidated or (
+        getattr(engine.dialect, "is_mariadb", False) and code_of(error) != REFUSED_BY_THE_BLOCK
+    )
 
 
 def _forget(engine: Engine, name: str, run: str) -> None:

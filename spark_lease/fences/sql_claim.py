@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, delete
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ..clock import BootClock, Clock
 from ..errors import ConfigError, FenceUnreachable, SparkLeaseError
@@ -25,12 +25,14 @@ from .base import HeldLease, fenced
 from .sql_older import end_older_sessions
 from .sql_table import (
     FENCE,
+    NO_EPOCH,
     RUN,
     forget_runs,
     insert_run,
     prune_runs,
     raise_epoch,
     read_epoch,
+    read_run,
     refuse_unknown,
     tables_sql,
     where_is,
@@ -46,9 +48,11 @@ _AGAIN = 0.05
 _SQLITE_LOCKED = "database is locked"
 _PASSES = ("40001", "40P01", "1213", "1020", _SQLITE_LOCKED)
 """Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
+_NO_CONNECTION = ("2002", "2003", "2006", "2013", "57P03")
 _LOWER = (
     "If no other master is at work, the lease's own row was lost or restored from a backup and its epochs began anew "
-    "below it: `spark-lease fence forget --lease {name}` clears what the fence remembers, once you are sure"
+    "below it: `spark-lease fence forget --lease {name}`, with the --fence-url of this database, clears what the fence "
+    "remembers, once you are sure"
 )
 
 
@@ -99,11 +103,16 @@ class Desk:
     def was_committed(self, name: str, epoch: int, run: str) -> bool:
         """Whether the transaction that was to write the row of `run` was committed; if not, it cannot be any more.
 
-        A row of the same key waits for a transaction that is still open, and keeps out one that is not there yet.
+        A row of the same key waits for a transaction that is still open, and keeps out one that is not there yet. It
+        has no epoch, so that a look whose own answer was lost does not take it for the transaction's.
         Raises FenceUnreachable while nobody can tell.
         """
-        values = {"name": name, "run": run, "epoch": epoch}
-        return self._ask(lambda session: session.execute(insert_run(self._engine, values)).rowcount == 0)
+
+        def ask(session: Connection) -> bool:
+            session.execute(insert_run(self._engine, {"name": name, "run": run, "epoch": NO_EPOCH}))
+            return bool(session.execute(read_run(name, run)).scalar() == epoch)
+
+        return self._ask(ask)
 
     def forget(self, name: str) -> int:
         """Clear the fence of `name`; the epoch that it had, 0 if none. Raises FenceUnreachable, ConfigError."""
@@ -145,6 +154,11 @@ class Desk:
 
     def _may_pass(self, error: SQLAlchemyError) -> bool:
         lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        # No connection to be had: a server that starts again, or one whose place another takes.
+        code = code_of(error)
+        no_way = isinstance(error, OperationalError) and (code is None or code in _NO_CONNECTION)
+        if no_way and self._engine.dialect.name != "sqlite" and not says(error, self._backend.denied):
+            return True
         return lost or says(error, self._backend.locked + _PASSES)
 
     @contextlib.contextmanager

@@ -64,9 +64,11 @@ class _Postgres:
         "SELECT set_config(%(setting)s, CAST(%(epoch)s AS text), true), "
         "set_config('application_name', %(application)s, true)"
     )
+    # Cast, because a driver that binds on the server tells no types.
     _RUN = (
-        "INSERT INTO spark_lease_fence_run (name, run, epoch) "
-        f"VALUES (%(name)s, %(run)s, (SELECT epoch {_MINE} FOR SHARE))"
+        "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (CAST(%(name)s AS text), CAST(%(run)s AS text), "
+        "(SELECT epoch FROM spark_lease_fence WHERE name = CAST(%(name)s AS text) "
+        "AND epoch = CAST(%(epoch)s AS bigint) FOR SHARE))"
     )
 
     def begin(self, connection: Connection, values: dict[str, Any]) -> None:
@@ -89,7 +91,8 @@ class _MySql:
 
     def begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection
-        _refuse_autocommit(driver.get_autocommit() if hasattr(driver, "get_autocommit") else False)
+        is_on = driver.get_autocommit() if hasattr(driver, "get_autocommit") else getattr(driver, "autocommit", False)
+        _refuse_autocommit(not callable(is_on) and bool(is_on))
 
     def commit(self, connection: Connection, values: dict[str, Any]) -> None:
         connection.exec_driver_sql(_RUN, values)
@@ -103,10 +106,14 @@ class _MySql:
             _roll_back(connection)
 
 
+REFUSED_BY_THE_BLOCK = "1644"
+
+
 class _MariaDb(_MySql):
     _AT_ONCE = (
         f"BEGIN NOT ATOMIC DECLARE mine INT; {_RUN}; SELECT count(*) INTO mine {_MINE} LOCK IN SHARE MODE; "
-        "IF mine = 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'spark_lease: another epoch was claimed'; END IF; "
+        "IF mine = 0 OR @@autocommit THEN "
+        "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'spark_lease: another epoch was claimed'; END IF; "
         "COMMIT; END"
     )
 

@@ -37,7 +37,7 @@ _IDLE = 0
 
 
 class Psycopg2:
-    """Implements `commit.Ends`."""
+    """Implements `sql_commit.Ends`."""
 
     def __init__(self) -> None:
         self._cursor: Any = None
@@ -48,10 +48,11 @@ class Psycopg2:
         driver: Any = connection.connection.driver_connection
         if driver.autocommit:
             raise ConfigError("fenced_sql", AUTOCOMMIT)
-        self._driver, self._level = driver, driver.isolation_level
+        self._level = driver.isolation_level
         begin = f"BEGIN ISOLATION LEVEL {_LEVELS[self._level]}" if self._level in _LEVELS else "BEGIN"
+        self._cursor = driver.cursor()
         driver.isolation_level = None  # else the way out of autocommit is a message
-        driver.autocommit, self._cursor = True, driver.cursor()
+        driver.autocommit, self._driver = True, driver
         words = f"{begin}; {_SET.format(setting=values['setting'])}"
         prepares = _PREPARED not in connection.info and connection.engine not in _shared
         try:
@@ -77,6 +78,9 @@ class Psycopg2:
             self._driver.autocommit, self._driver.isolation_level = False, self._level
         except connection.dialect.loaded_dbapi.Error:
             connection.invalidate()
+        except BaseException:  # an interrupt: the pool would hand on an open transaction
+            connection.invalidate()
+            raise
 
     def _send(self, connection: Connection, statement: str, values: dict[str, Any]) -> None:
         """Past SQLAlchemy, whose way costs half as much as the message; its errors are SQLAlchemy's all the same."""

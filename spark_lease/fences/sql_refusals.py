@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, event
 
 from ..errors import ConfigError
 
-_COMMENTS = r"(?:\s|/\*[^!M].*?\*/|--[^\n]*\n|#[^\n]*\n)*"
+_COMMENTS = r"(?:[\s;]|/\*(?!M?!).*?\*/|--[^\n]*\n|#[^\n]*\n)*"
 _ENDS = re.compile(
     _COMMENTS + r"(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(WORK\s+)?TO\b))\b",
     re.I | re.S,
@@ -20,7 +20,7 @@ _ENDS = re.compile(
 # MariaDB knowledge base, "SQL statements that cause an implicit commit".
 _DDL = re.compile(
     _COMMENTS + r"((CREATE|DROP)(?!\s+(OR\s+REPLACE\s+)?TEMPORARY\b)|ALTER|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK"
-    r"|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|FLUSH|RESET|INSTALL|UNINSTALL|SET\s+PASSWORD|SET\s+(SESSION\s+|@@)?autocommit)\b",
+    r"|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|FLUSH|RESET|INSTALL|UNINSTALL|SET\s+PASSWORD|SET\b[^;]*\bautocommit|SET\s+STATEMENT|EXECUTE\s+IMMEDIATE)\b",
     re.I | re.S,
 )
 _NAME = r"((?:`[^`]+`|\w+)(?:\s*\.\s*(?:`[^`]+`|\w+))?)"
@@ -39,7 +39,8 @@ _known: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 """Tables of MariaDB that have been looked at and roll back."""
 
 
-_INSIDE = "spark_lease fenced_sql"
+_inside: WeakKeyDictionary[Connection, Any] = WeakKeyDictionary()
+"""The connections that are in a fenced transaction, and the driver's own below each of them."""
 
 
 def watch(engine: Engine) -> None:
@@ -53,17 +54,30 @@ def watch(engine: Engine) -> None:
 @contextmanager
 def watched(connection: Connection) -> Iterator[None]:
     """Refuse, with a ConfigError before it is run, what would end or evade the transaction of `connection`."""
-    inside = connection.info
-    inside[_INSIDE] = True
+    _inside[connection] = connection.connection.driver_connection
     try:
         yield
     finally:
-        inside.pop(_INSIDE, None)
+        _inside.pop(connection, None)
+
+
+def refuse_ended(connection: Connection) -> None:
+    """Raise ConfigError if the transaction has ended inside the block: what comes next would be committed at once."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name == "sqlite":
+        ended = not driver.in_transaction
+    else:
+        ended = connection.engine.driver == "psycopg2" and driver.get_transaction_status() == 0
+    if ended:
+        raise ConfigError("fenced_sql", "the transaction has ended inside the block, by itself or by a statement of it")
 
 
 def _look(connection: Connection, cursor: Any, statement: str, *_: object) -> None:
-    if _INSIDE not in connection.info:
+    if connection not in _inside:
         return
+    if connection.connection.driver_connection is not _inside[connection]:
+        raise ConfigError("fenced_sql", "the connection was lost inside the block, and with it the transaction")
+    refuse_ended(connection)
     if _ENDS.match(statement):
         raise ConfigError("fenced_sql", f"the block itself begins and ends its transaction: {statement.strip()[:40]!r}")
     if connection.dialect.name not in ("mysql", "mariadb"):
@@ -90,10 +104,10 @@ def _refuse_without_rollback(connection: Connection, name: str) -> None:
 
 
 def _refuse_commit(connection: Connection) -> None:
-    if _INSIDE in connection.info:
+    if connection in _inside:
         raise ConfigError("fenced_sql", "the block commits when it ends: no commit() inside")
 
 
 def _refuse_rollback(connection: Connection) -> None:
-    if not connection.invalidated and _INSIDE in connection.info:
+    if not connection.invalidated and connection in _inside:
         raise ConfigError("fenced_sql", "the block rolls back when an exception leaves it: no rollback() inside")

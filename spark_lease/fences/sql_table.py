@@ -41,6 +41,10 @@ RUN = Table(
 )
 
 
+NO_EPOCH = 0
+"""Of a run that was looked for and was not there: it never will be."""
+
+
 def where_is(engine: Engine) -> str:
     """The database, without credentials."""
     return redacted(engine.url.render_as_string(hide_password=True))
@@ -48,6 +52,8 @@ def where_is(engine: Engine) -> str:
 
 def refuse_unknown(engine: Engine) -> None:
     """Raise ConfigError for a database that cannot keep a fence."""
+    if not isinstance(engine, Engine):
+        raise ConfigError("fence", f"{type(engine).__name__} is no Engine of SQLAlchemy: give its sync_engine")
     if engine.dialect.name not in BACKENDS:
         known = ", ".join(BACKENDS)
         raise ConfigError("fence", f"{engine.dialect.name} is no database that is known here: {known}")
@@ -86,6 +92,10 @@ def insert_run(engine: Engine, values: dict[str, Any]) -> Any:
         return mysql.insert(RUN).values(values).prefix_with("IGNORE")
     insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
     return insert(RUN).values(values).on_conflict_do_nothing()
+
+
+def read_run(name: str, run: str) -> Any:
+    return select(RUN.c.epoch).where(RUN.c.name == name, RUN.c.run == run)
 
 
 def prune_runs(name: str, before: int) -> Any:

@@ -535,3 +535,15 @@ def unrole(engine: Engine, name: str) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(f"DROP OWNED BY {name}")
         connection.exec_driver_sql(f"DROP ROLE {name}")
+
+
+def test_a_partition_is_fenced_at_its_root(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE root (id INT) PARTITION BY RANGE (id)")
+        connection.exec_driver_sql("CREATE TABLE part1 PARTITION OF root FOR VALUES FROM (0) TO (10)")
+    try:
+        with pytest.raises(ConfigError, match="part1 is a partition: fence its root root"):
+            postgres.add(engine, "part1", NAME)
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE root")

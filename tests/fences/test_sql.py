@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -9,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError
+from sqlalchemy.orm import Session
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
@@ -519,3 +521,75 @@ def test_a_claim_against_many_busy_writers_ends_them_all(engine: Engine, writer:
         landed = rows(engine, epoch)
         assert master.says().startswith("fenced")
         assert rows(engine, epoch) == landed
+
+
+# -- what would end the transaction before its check
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_sqlite_that_rolled_back_by_itself_goes_on_with_nothing(engine: Engine) -> None:
+    """It would be in autocommit from then on, and the row of an older epoch land after a claim."""
+    lease = Holder(NAME, 5)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE once (id INTEGER PRIMARY KEY)")
+        connection.exec_driver_sql("INSERT INTO once VALUES (1)")
+    with pytest.raises(ConfigError, match="has ended inside the block"), fenced_sql(lease, engine) as connection:
+        with contextlib.suppress(DBAPIError):
+            connection.exec_driver_sql("INSERT OR ROLLBACK INTO once VALUES (1)")
+        claim(Holder(NAME, 6), engine)
+        connection.exec_driver_sql("INSERT INTO once VALUES (2)")
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM once").scalar() == 1
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    "ends", ["INSERT INTO once VALUES (1); COMMIT", "/*My app*/ COMMIT", "/**/ COMMIT", "; COMMIT"]
+)
+def test_a_commit_in_disguise_lets_nothing_follow_on_postgresql(engine: Engine, ends: str) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS once (id INTEGER)")
+        connection.exec_driver_sql("DELETE FROM once")
+    with pytest.raises(ConfigError), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.exec_driver_sql(ends)
+        connection.exec_driver_sql("INSERT INTO once VALUES (2)")
+    with engine.begin() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM once WHERE id = 2").scalar() == 0
+        connection.exec_driver_sql("DROP TABLE once")
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET @@session.autocommit = 1",
+        "SET LOCAL autocommit = 1",
+        "SET @x = 1, autocommit = 1",
+        "/*My app*/ COMMIT",
+        "EXECUTE IMMEDIATE 'COMMIT'",
+        "SET STATEMENT max_statement_time = 1 FOR COMMIT",
+    ],
+)
+def test_what_ends_a_transaction_of_mariadb_is_refused(engine: Engine, statement: str) -> None:
+    with pytest.raises(ConfigError), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.exec_driver_sql(statement)
+
+
+def test_the_block_cannot_be_put_into_autocommit(engine: Engine) -> None:
+    with pytest.raises(InvalidRequestError), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+def test_a_session_of_the_orm_joins_the_block(engine: Engine) -> None:
+    with fenced_sql(Holder(NAME, 5), engine) as connection, Session(bind=connection) as session:
+        session.execute(text("SELECT 1"))
+        session.commit()
+
+
+def test_a_run_that_is_looked_for_twice_is_not_taken_for_committed(engine: Engine) -> None:
+    """The first look leaves a row, and its answer may be lost."""
+    claim(Holder(NAME, 5), engine)
+    desk = Desk(engine)
+    assert [desk.was_committed(NAME, 5, "r" * 32) for _ in range(2)] == [False, False]

@@ -440,7 +440,7 @@ def test_a_release_stands_although_its_lock_cannot_be_given_back(
     master: Contender, standby: Contender, caplog: pytest.LogCaptureFixture
 ) -> None:
     master.lease._locker._lock = StuckLock()  # type: ignore[attr-defined]
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="spark_lease"):
         master.lease.give_back()
     assert "nightly: released, but its lock stays until it is closed: lock store /share: no answer" in caplog.text
     assert f"nightly: released, epoch {master.lease.epoch}" in caplog.text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from typing import Any
 
 from ..clock import Clock
@@ -32,9 +31,11 @@ class Fencing:
         self._problem = ""
 
     def prepare(self) -> None:
-        """While others may still be master: import what will be needed, so that nobody waits for it later."""
+        """While another may still be master: import what will be needed, so that nobody waits for it later."""
         if self._fence.is_wanted:
-            threading.Thread(target=self._import, name="prepare the fence", daemon=True).start()
+            with contextlib.suppress(Exception):  # whatever it is, it is said when it is needed
+                open_notes(self._config, self._clock).close()
+                is_watchable()
 
     def begin(self) -> None:
         """Claim, then watch for Sparks. Raises Fenced, LeaseLost, StoreError, ConfigError: then nothing must begin."""
@@ -70,8 +71,3 @@ class Fencing:
                 self._lease.name,
                 lacking,
             )
-
-    def _import(self) -> None:
-        with contextlib.suppress(Exception):  # whatever it is, it is said when it is needed
-            open_notes(self._config, self._clock).close()
-            is_watchable()

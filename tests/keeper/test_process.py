@@ -90,13 +90,13 @@ def test_nobody_can_read_a_password_or_an_url_off_it(start: Start, pg_url: str) 
 def test_where_none_can_be_started_threads_do_it_or_nobody(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(starting, "_PYTHON", "/no/such/python")
+    monkeypatch.setattr(starting, "PYTHON", "/no/such/python")
     with hold_lease("n", url=url) as lease:
         assert lease.protection == "thread"
     assert "no process can be started to keep it, threads do: [Errno 2]" in caplog.text
     with pytest.raises(ConfigError, match="keeper: no process can be started to keep the lease"):
         hold_lease("n", url=url, keeper="process").__enter__()
-    monkeypatch.setattr(starting, "_PYTHON", "/bin/false")
+    monkeypatch.setattr(starting, "PYTHON", "/bin/false")
     with pytest.raises(ConfigError, match="no process can be started to keep the lease"):
         hold_lease("n", url=url, keeper="process").__enter__()
 

@@ -294,11 +294,13 @@ def _short(config: Config, **changes: Any) -> Config:
 
 
 def _as_environment(config: Config) -> dict[str, str]:
-    values = {each.name: getattr(config, each.name) for each in fields(Config)}
-    return {
-        f"SPARK_LEASE_{key.upper()}": json.dumps(value) if isinstance(value, (bool, dict)) else str(value)
-        for key, value in values.items()
-    }
+    return {f"SPARK_LEASE_{each.name.upper()}": _as_word(getattr(config, each.name)) for each in fields(Config)}
+
+
+def _as_word(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return json.dumps(value) if isinstance(value, (bool, dict)) else str(value)
 
 
 def _insist(ask: Callable[[], Grant | Held]) -> Grant | Held:

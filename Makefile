@@ -7,7 +7,7 @@ OLDER := .venv-spark35
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run test lint simulate mutate model bench bench-job bench-crowd test-faults setup jars older clean
+.PHONY: help run test lint simulate mutate model bench bench-delta-fence bench-job bench-crowd test-faults setup jars older clean
 SEEDS ?= 2000
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -40,6 +40,9 @@ model: setup    ## every order of events in a small model of the lease (a minute
 
 bench: setup    ## the speeds that the README names, as ratios measured in one run
 	@failed=0; for each in renewal start handover keeper delta fences; do $(PY) -m tests.benchmarks.$$each || failed=1; done; exit $$failed
+
+bench-delta-fence: jars ## what the Delta fence costs a write, and the claims at a takeover (minutes)
+	@$(PY) -m tests.benchmarks.delta_fence
 
 bench-job: jars ## what a guard costs the flights job, in interleaved runs (a quarter of an hour)
 	@$(PY) -m tests.benchmarks.guard

@@ -239,7 +239,16 @@ class Config:
     @property
     def shared_name(self) -> str:
         """The lease's name; of a broker's row one for all, whatever they call it."""
-        return BROKER if self.has_broker_row else self.name
+        return self.row_of(self.name)
+
+    def row_of(self, name: str) -> str:
+        """What the record of lease `name` is called."""
+        return BROKER if self.has_broker_row else name
+
+    @property
+    def has_broker_record(self) -> bool:
+        """True if the record is in the broker's own row: one that is locked for life is no place for it."""
+        return self.has_broker_row and self.locker == "lease"
 
     @property
     def notes_table(self) -> str:
@@ -249,6 +258,8 @@ class Config:
     @property
     def has_broker_row(self) -> bool:
         """True if the lease is that of an ActiveMQ broker, whatever its own name."""
+        if re.match(r"(file|delta)\b", self.url):  # there are no tables
+            return False
         auto = self.table.upper().endswith("ACTIVEMQ_LOCK")
         return self.broker_row == "true" or (self.broker_row == "auto" and auto)
 

@@ -6,6 +6,7 @@ done. A key is done when a master says so while it is master; there is one such 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -51,6 +52,8 @@ class Runs:
         self._started: dict[str, str] = {}
 
     def is_done(self, key: str) -> bool:
+        if not self._config.enabled:
+            return False
         with closing(open_notes(self._config, self._clock)) as notes:
             return notes.get(self._lease.name, DONE, key) is not None
 
@@ -63,7 +66,8 @@ class Runs:
             run = self._run_of(key, "begun", started=utc_text(wall_time()))
             self._started[key] = run.started
             self._note(notes, BEGUN, run)
-            notes.prune(self._lease.name, (BEGUN, ENDED, DONE), min(self._config.run_retention, _FOR_EVER))
+            with contextlib.suppress(StoreError):  # no part of what was asked for
+                notes.prune(self._lease.name, (BEGUN, ENDED, DONE), min(self._config.run_retention, _FOR_EVER))
 
     def end(self, key: str, outcome: str, *, application: str = "") -> None:
         """Note that it ended otherwise than well: failed, interrupted."""

@@ -85,6 +85,24 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def url_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """A lock store of this test's own, of the kind that is asked for."""
+
+    def url(kind: str) -> str:
+        match kind:
+            case "postgresql":
+                return str(request.getfixturevalue("pg_url"))
+            case "mariadb":
+                return str(request.getfixturevalue("mariadb").url)
+            case "sqlite":
+                return f"sqlite:///{tmp_path}/lease.db"
+            case _:
+                return f"{kind}://{tmp_path}/leases"
+
+    return url
+
+
+@pytest.fixture
 def start(tmp_path: Path, table: str, url: str) -> Iterator[Callable[..., Driver]]:
     """Start a guarded driver that runs a script; what is left of it ends with the test."""
     started: list[Driver] = []

@@ -237,3 +237,9 @@ def test_a_config_is_frozen() -> None:
     with pytest.raises(AttributeError):
         configure().name = "x"  # type: ignore[misc]
     assert isinstance(configure(), Config)
+
+
+@pytest.mark.parametrize("url", ["file:///leases", "delta:///leases", "delta+s3://lake/leases"])
+def test_a_store_without_tables_has_no_brokers_row(url: str) -> None:
+    config = configure(name="n", url=url, table="ACTIVEMQ_LOCK", broker_row="true")
+    assert (config.has_broker_row, config.shared_name) == (False, "n")

@@ -19,7 +19,8 @@ FLOORS = re.findall(
     """
 errors clock processes record fences.session config
 lockers.base lockers.sql_backends lockers.sql_engine lockers.sql_schema lockers.sql_statements
-lockers.sql_notes lockers.sql lockers.bounded lockers.folders lockers.delta_files lockers.delta_objects lockers.delta
+lockers.sql_notes lockers.sql lockers.bounded lockers.folders
+lockers.delta_words lockers.delta_files lockers.delta_objects lockers.delta
 lockers.file lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
 fences.base fences.delta fences.delta_claims fences.delta_tables fences.delta_rs
 fences.sql_older fences.sql_table fences.sql_claim fences.sql_psycopg2 fences.sql_commit fences.sql_refusals fences.sql

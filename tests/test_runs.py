@@ -154,7 +154,7 @@ def test_a_decorated_main_is_left_out_when_its_key_is_done(url: str) -> None:
 def test_old_runs_are_forgotten(url: str) -> None:
     with hold_lease("n", url=url, run_key="old"):
         pass
-    time.sleep(0.2)
+    time.sleep(0.2)  # so that it is older than is remembered
     with hold_lease("n", url=url, run_key="new", run_retention=0.2):
         pass
     assert [run.key for run in runs(url)] == ["new"]

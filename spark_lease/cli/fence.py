@@ -19,8 +19,6 @@ from ..fences.sql_claim import Desk
 from .settings import need_name, resolved
 from .table import print_table
 
-ACTIONS = ("add", "drop", "list", "forget")
-
 
 def fence(arguments: argparse.Namespace) -> int:
     config = resolved(arguments).config
@@ -28,8 +26,7 @@ def fence(arguments: argparse.Namespace) -> int:
         raise ConfigError("table", f"which one? spark-lease fence {arguments.action} --on TABLE")
     if arguments.action in ("add", "forget"):
         need_name(config.name)
-    done: int = globals()[f"_{arguments.action}"](arguments, config)
-    return done
+    return _ACTIONS[arguments.action](arguments, config)
 
 
 def _add(arguments: argparse.Namespace, config: Config) -> int:
@@ -130,3 +127,6 @@ def _paths(arguments: argparse.Namespace) -> list[str]:
 
 def _names(arguments: argparse.Namespace) -> list[str]:
     return [each for each in arguments.tables if "/" not in each]
+
+
+_ACTIONS = {"add": _add, "drop": _drop, "list": _list, "forget": _forget}

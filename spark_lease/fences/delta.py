@@ -12,6 +12,7 @@ Spark without the hook that begins after the claim.
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from ..clock import Clock
 from ..errors import ConfigError, Fenced, StoreError
+from ..lockers.delta_words import secrets_of, words
 from .base import HeldLease, fenced
 
 _PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -59,7 +61,7 @@ def refuse_newer(lease: HeldLease, name: str, table: str, newest: str | None) ->
         raise fenced(lease, table, newer)
 
 
-def claim(claim: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
+def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
     """Raise the epoch of the Delta table at path or URL `table`; False if there is no such table.
 
     May be repeated: a claim that was made, and whose answer was lost, is found. Raises Fenced if a newer epoch has it,
@@ -69,7 +71,7 @@ def claim(claim: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
     end, errors = clock.now() + timeout, 0
     while clock.now() < end:
         try:
-            if (done := _claim_once(claim, table)) is not None:
+            if (done := _claim_once(wanted, table)) is not None:
                 return done
             errors = 0
         except (Fenced, ConfigError):
@@ -77,32 +79,33 @@ def claim(claim: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
         except Exception as error:  # delta-rs raises anything, and what it says of a commit proves nothing: look again
             errors += 1
             if errors >= _TRIES:
-                raise StoreError(table, f"cannot be claimed: {_words(error)}") from error
-        clock.wait(_NEVER, _PAUSE * 2 ** (2 * errors) if errors < 3 else _LONGEST_PAUSE)
+                said = words(error, secrets_of(wanted.options, os.environ))
+                raise StoreError(table, f"cannot be claimed: {said}") from None
+        clock.wait(_NEVER, min(_PAUSE * 4**errors, _LONGEST_PAUSE))
     raise StoreError(table, f"cannot be claimed: others kept writing to it for {timeout:g} s")
 
 
-def _claim_once(claim: Claim, table: str) -> bool | None:
+def _claim_once(wanted: Claim, table: str) -> bool | None:
     """True once it is claimed, False if there is none, None if it has to be looked at again."""
     from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties  # heavy, and not everybody has Delta
     from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-    key = property_of(claim.name)
+    key = property_of(wanted.name)
     try:
-        there = DeltaTable(address(table), storage_options=options_for(table, claim.options))
+        there = DeltaTable(address(table), storage_options=options_for(table, wanted.options))
     except TableNotFoundError as error:
         if "No files in log segment" in str(error):  # its log is being cleaned up at this moment
             raise
         return False
     newest = there.metadata().configuration.get(key)
-    if newer := newer_than(claim.name, claim.epoch, table, newest):
-        raise Fenced(claim.name, table, claim.epoch, newer, _advice(claim.name))
-    if newest is not None and int(newest) == claim.epoch:
+    if newer := newer_than(wanted.name, wanted.epoch, table, newest):
+        raise Fenced(wanted.name, table, wanted.epoch, newer, _advice(wanted.name))
+    if newest is not None and int(newest) == wanted.epoch:
         return True
-    said = {"lease": claim.name, "epoch": claim.epoch, "holder": claim.holder}  # for people who DESCRIBE HISTORY
+    said = {"lease": wanted.name, "epoch": wanted.epoch, "holder": wanted.holder}  # for people who DESCRIBE HISTORY
     try:
         there.alter.set_table_properties(
-            {key: str(claim.epoch)},
+            {key: str(wanted.epoch)},
             raise_if_not_exists=False,
             # Without retries: else it would be put on top of a newer claim.
             commit_properties=CommitProperties(
@@ -139,10 +142,6 @@ def as_hadoop(table: str) -> str:
 
 def options_for(table: str, options: Mapping[str, str]) -> dict[str, str] | None:
     return dict(options) if options and local_path(table) is None else None
-
-
-def _words(error: Exception) -> str:
-    return " ".join(re.sub(r"\x1b\[\d*m|↳", "", str(error)).split())
 
 
 def _unset(name: str) -> str:

@@ -25,6 +25,8 @@ _BOOT = (
     "from spark_lease.fences.delta_claims import main; main(order)"
 )
 _LOOK_AGAIN = 0.1
+_LINGER = 2.0
+"""Seconds that the process may take to be gone after it was killed."""
 
 Answer = bool | SparkLeaseError
 """Whether there is such a table, or why it could not be claimed."""
@@ -45,16 +47,18 @@ def claim_side_by_side(
         return dict.fromkeys(tables, StoreError("Delta", f"no process can be started for claims: {error.strerror}"))
     found: dict[str, Answer] = {}
     reading = threading.Thread(target=_read, args=(process, order, found), name="claims", daemon=True)
+    end = clock.now() + timeout
     try:
         reading.start()
-        end = clock.now() + timeout
         while reading.is_alive() and clock.now() < end:
             reading.join(_LOOK_AGAIN)
             still_mine()
     finally:
         process.kill()
-        process.wait()
-    return dict.fromkeys(tables, StoreError("Delta", f"no answer within {timeout:g} s")) | dict(found)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a file system that hangs holds up even that
+            process.wait(_LINGER)
+    why = f"no answer within {timeout:g} s" if clock.now() >= end else "the process for claims ended without an answer"
+    return dict.fromkeys(tables, StoreError("Delta", why)) | dict(found)
 
 
 def _read(process: subprocess.Popen[bytes], order: Mapping[str, Any], found: dict[str, Answer]) -> None:

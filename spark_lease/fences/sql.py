@@ -28,7 +28,6 @@ from .sql_refusals import refuse_ended, watch, watched
 from .sql_table import where_is
 
 log = logging.getLogger(__name__)
-__all__ = ["claim", "fenced_sql"]
 
 _claimed: WeakKeyDictionary[Engine, set[tuple[str, int]]] = WeakKeyDictionary()
 """By this process, or its parent. Doing it twice is doing it once, so threads need no order here."""

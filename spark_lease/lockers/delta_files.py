@@ -14,6 +14,7 @@ from typing import Protocol
 
 from ..config import Config, redacted
 from ..errors import ConfigError, SparkLeaseError, StoreError
+from .delta_words import words
 from .folders import folder_of, folders_in, make, named, refusal
 
 log = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class LocalFiles:
         return refusal(self._where, named(self._root, name), error)
 
     def words(self, error: Exception) -> str:
-        return " ".join(str(error).split())
+        return words(error)
 
     def _log(self, name: str) -> Path:
         return named(self._root, name) / "_delta_log"

@@ -32,6 +32,7 @@ from ..clock import span
 from ..config import Config, redacted, switch
 from ..errors import ConfigError, SparkLeaseError, StoreError
 from .delta_files import refuse_unsafe, version_file
+from .delta_words import PREFIXES, secrets_of, words
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _LONGEST = 200
@@ -40,13 +41,11 @@ _CLIENT = (*_SWITCHES, "proxy_url", "proxy_ca_certificate", "proxy_excludes")
 _FOLLOW = ("timeout", "connect_timeout", "max_retries", "retry_timeout")
 _NOT_BOTH = ("http1_", "http2_", "pool_", "default_content", "default_headers", "randomize_", "user_agent")
 _RETRIES = 2
-_SECRET = re.compile(r"key|secret|token|sas|signature|password|credential", re.I)
 _PASSING = re.compile(
     r" in [\d.]+\w+(, after \d+ retries, max_retries:? \d+, retry_timeout:? \w+)?"
     r"|<(RequestId|HostId)>.*?</\2>|(?<=lease-probe)-\w+"
 )
 """What differs each time that the same error is met: the log says it once."""
-_PREFIXES = ("aws_", "azure_", "google_")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist", "BucketNotFound")
 _DENIED = ("lacked the necessary privileges", "403 Forbidden", "401 Unauthorized", "Unauthenticated")
 
@@ -62,7 +61,7 @@ class ObjectFiles:
         ours = scheme in ("s3", "s3a")
         environ = {key: value for key, value in os.environ.items() if ours or not key.lower().startswith("aws_")}
         refuse_unsafe(config.storage_options, environ)
-        self._secrets = _secrets(given, os.environ)
+        self._secrets = secrets_of(given, os.environ)
         timeout = config.attempt_timeout
         self.options: dict[str, str] | None = given | {
             "timeout": _milliseconds(timeout),
@@ -173,11 +172,7 @@ class ObjectFiles:
         return StoreError(where, self.words(error))
 
     def words(self, error: Exception) -> str:
-        text = str(error).partition("Debug source:")[0]
-        for each in self._secrets:
-            text = text.replace(each, "***")
-        text = re.sub(r"(?<=[\w/])\?[^\s\"'<>)]+", "?…", text)  # a query may be a signature
-        return _PASSING.sub("", " ".join(re.sub(r"\x1b\[\d*m|↳", "", text).split()))[:500]
+        return " ".join(_PASSING.sub("", words(error, self._secrets)).split())
 
     def _list(self, folder: str | None) -> Any:
         try:
@@ -194,8 +189,8 @@ class ObjectFiles:
         try:
             return from_url(self._url, config=keys, client_options=client, retry_config=retry)  # type: ignore[call-overload]
         except UnknownConfigurationKeyError as error:
-            words = self.words(error).split(". ")[0]
-            raise ConfigError("storage_options", f"{words}: see the README for those there are") from None
+            problem = self.words(error).split(". ")[0]
+            raise ConfigError("storage_options", f"{problem}: see the README for those there are") from None
         except Exception as error:  # it checks them with whatever it has
             raise ConfigError("storage_options", f"{self._where} cannot be opened: {self.words(error)}") from None
 
@@ -233,14 +228,7 @@ def _connection(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _bare(key: str) -> str:
-    return re.sub(f"^({'|'.join(_PREFIXES)})", "", key.lower())
-
-
-def _secrets(options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
-    """Every value that may be one, the longest first."""
-    cloud = {key: value for key, value in environ.items() if key.lower().startswith(_PREFIXES)}
-    found = {value for key, value in [*options.items(), *cloud.items()] if _SECRET.search(key) and len(value) > 5}
-    return sorted(found, key=len, reverse=True)
+    return re.sub(f"^({'|'.join(PREFIXES)})", "", key.lower())
 
 
 def _folder(name: str) -> str:

@@ -18,7 +18,7 @@ from sqlalchemy import Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..clock import BootClock, Clock, wall_time
-from ..config import BROKER, Config, redacted
+from ..config import Config, redacted
 from ..errors import ConfigError, RecordUnreadable, SparkLeaseError
 from ..record import MAX_NAME, LeaseRecord, Observed
 from . import sql_schema
@@ -54,7 +54,7 @@ class SqlStore:
         self._is_told = config.notify and self._engine.driver == "psycopg2"
         self._listening_to = ""
         # A broker's row that is locked for life is no place for a record.
-        self._broker_row = config.has_broker_row and config.locker == "lease"
+        self._broker_row = config.has_broker_record
         if config.has_broker_row and not config.holder.isascii():
             raise ConfigError("holder", f"{config.holder!r} does not fit a broker's table: use ASCII")
         name = sql_schema.spelled(self._engine, config.record_table, broker_row=self._broker_row)
@@ -71,12 +71,8 @@ class SqlStore:
         # Planned for a session that is kept, and that is ours alone.
         self._prepared = prepared(self._sql) if self._is_told else {}
 
-    def _row_of(self, name: str) -> str:
-        # A broker's row that sessions lock is one for all names: then the record is one as well.
-        return BROKER if self._config.has_broker_row and not self._broker_row else name
-
     def read(self, name: str) -> Observed:
-        row = self._first_row("read", {"name": self._row_of(name)})
+        row = self._first_row("read", {"name": self._config.row_of(name)})
         return Observed(None, 0.0) if row is None else self._observed(name, *row)
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
@@ -88,7 +84,7 @@ class SqlStore:
             what = "insert"
         else:
             what = "renew" if new.epoch == old.epoch else "take"
-        values: dict[str, Any] = {"name": self._row_of(name), "holder": new.holder, "epoch": new.epoch}
+        values: dict[str, Any] = {"name": self._config.row_of(name), "holder": new.holder, "epoch": new.epoch}
         values["duration"] = round(new.duration * 1000)
         values |= {"protection": new.protection, "channel": self._channel(name)}
         if old is not None:
@@ -141,7 +137,8 @@ class SqlStore:
 
     def _channel(self, name: str) -> str:
         """One for each lease, so that nobody is woken for another's; any name fits."""
-        return f"spark_lease_{hashlib.sha256(f'{self._table.fullname}:{self._row_of(name)}'.encode()).hexdigest()[:32]}"
+        told = f"{self._table.fullname}:{self._config.row_of(name)}"
+        return f"spark_lease_{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
     def close(self) -> None:
         self._alarm.ring()

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..clock import Clock
-from ..config import BROKER, Config, redacted
+from ..config import Config, redacted
 from ..errors import ConfigError, SparkLeaseError
 from . import sql_schema
 from .sql_backends import backend_of, says
@@ -40,15 +40,13 @@ class SqlNotes:
         self._cut_off = CutOff(config.attempt_timeout, clock)
         self._engine = make_engine(config, opened=self._opened)
         self._backend = backend_of(self._engine)
-        broker_row = config.has_broker_row and config.locker == "lease"
-        dotted = sql_schema.spelled(self._engine, config.record_table, broker_row=broker_row)
+        dotted = sql_schema.spelled(self._engine, config.record_table, broker_row=config.has_broker_record)
         self._leases = sql_schema.lease_table(dotted, config.column_types)
-        self._by_id = broker_row
         self._table = notes_table(sql_schema.spelled(self._engine, config.notes_table, broker_row=False))
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
         lease = self._leases.c
-        row = lease.id == BROKER_ID if self._by_id else lease.name == self._row_of(name)
+        row = lease.id == BROKER_ID if self._config.has_broker_record else lease.name == self._config.row_of(name)
         mine = row & self._backend.equal(lease.broker_name, bindparam("holder")) & (lease.epoch == bindparam("epoch"))
         values: dict[str, Any] = {
             "lease": literal(name, String),
@@ -89,9 +87,6 @@ class SqlNotes:
 
     def close(self) -> None:
         self._cut_off.close()
-
-    def _row_of(self, name: str) -> str:
-        return BROKER if self._config.has_broker_row else name
 
     def _key(self, name: str, kind: str) -> Any:
         return (self._table.c.lease == name) & (self._table.c.kind == kind)

@@ -27,7 +27,7 @@ def watch_contexts(seen: Seen) -> None:
         _watchers.append(seen)
         with _nobody_makes_one():
             context = spark_context()
-        if context is not None:
+        if getattr(context, "_jsc", None) is not None:  # else it is half made still, and will be told
             _tell(context, [seen])
 
 

@@ -12,9 +12,10 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import SparkLeaseError
+from ..fences.delta_tables import DeltaFence
 from .refusals import Refusals
 
 log = logging.getLogger(__name__)
@@ -26,34 +27,23 @@ _OBSERVER = "TransactionExecutionObserver"
 _SETTER = "_setter_$threadObserver_$eq"
 
 
-class Fence(Protocol):
-    """What is asked about a transaction. Whatever it raises refuses it."""
-
-    property: str
-
-    def begin(self, table: str, newest: str | None) -> None:
-        """One starts on `table`; `newest` is the fence's property in its snapshot."""
-        ...
-
-    def commit(self) -> None:
-        """One is about to be committed."""
-        ...
-
-
 class DeltaHook:
-    """Asks all `fences`, which may change meanwhile, about each transaction of the JVMs into which it was put."""
+    """Asks all `fences`, which may change meanwhile, about each transaction of the JVMs into which it was put.
+
+    Whatever one of them raises refuses it.
+    """
 
     def __init__(self) -> None:
-        self.fences: tuple[Fence, ...] = ()
+        self.fences: tuple[DeltaFence, ...] = ()
         self.refusals = Refusals()
         self._gateways: list[Any] = []
         self._changing = threading.Lock()
 
-    def add(self, fence: Fence) -> None:
+    def add(self, fence: DeltaFence) -> None:
         with self._changing:
             self.fences = (*self.fences, fence)
 
-    def discard(self, fence: Fence) -> None:
+    def discard(self, fence: DeltaFence) -> None:
         """Ask it no more. The hook stays, and asks nobody: nothing has to wait for a JVM that may hang."""
         with self._changing:
             self.fences = tuple(each for each in self.fences if each is not fence)
@@ -72,7 +62,7 @@ class DeltaHook:
             calls.setLevel(logging.WARNING)  # it logs every call, and there are some for each transaction
         ensure_callback_server_started(gateway)
         self.refusals.install()
-        companion = getattr(_class(context, _OBSERVER + "$"), "MODULE$")
+        companion = getattr(getattr(context._jvm.org.apache.spark.sql.delta, _OBSERVER + "$"), "MODULE$")
         setters = [each for each in dir(companion) if each.endswith(_SETTER)]
         if not setters:
             return f"a Delta Lake whose {_OBSERVER} can be set (delta-spark 3.3 or newer)"
@@ -103,10 +93,6 @@ def _has_class(context: Any, name: str) -> bool:
     except Py4JJavaError:
         return False
     return True
-
-
-def _class(context: Any, name: str) -> Any:
-    return getattr(context._jvm.org.apache.spark.sql.delta, name)
 
 
 class _Observer:

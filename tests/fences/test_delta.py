@@ -23,12 +23,13 @@ from deltalake.exceptions import CommitFailedError
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.errors import ConfigError, Fenced, LeaseLost, Loss, StoreError
+from spark_lease.fences import delta_claims
 from spark_lease.fences.delta import Claim, address, claim, property_of
 from spark_lease.fences.delta_rs import FencedTable
 from spark_lease.fences.delta_tables import KIND, DeltaFence
 from spark_lease.lockers.registry import open_notes, open_store
 from spark_lease.record import taken
-from tests.services.objects import BUCKET, ObjectServer
+from tests.services.objects import BUCKET, KEY, LOCKED, SECRET, ObjectServer
 
 
 @dataclass
@@ -368,3 +369,24 @@ def test_a_delta_rs_write_that_is_paused_before_its_commit_is_refused_after_a_cl
             write_deltalake(f"{tmp_path}/lake", slowly(), mode="append")
         write_deltalake(f"{tmp_path}/lake", pyarrow.table({"a": [99]}), mode="append")
     assert (99 in DeltaTable(f"{tmp_path}/lake").to_pyarrow_table().column("a").to_pylist()) is not fenced
+
+
+def test_no_key_of_an_object_store_is_said_where_a_claim_fails(
+    config: Config, objects: ObjectServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """This bucket refuses everybody, and repeats the key that it was shown."""
+    lease = grant(config, "paris:1")
+    settings: dict[str, Any] = {"fence_tables": (f"s3://{LOCKED}/t",), "storage_options": objects.options()}
+    assert DeltaFence(lease, configure(name="n", url=config.url, **settings), BootClock()).claim_all() == ""
+    assert "NOT FENCED" in caplog.text
+    assert KEY not in caplog.text and SECRET not in caplog.text
+
+
+def test_a_process_for_claims_that_ends_at_once_is_not_called_slow(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delta_claims, "PYTHON", "/bin/false")
+    lease = grant(config, "paris:1")
+    named = configure(name="n", url=config.url, fence_tables=(f"{tmp_path}/t",))
+    assert DeltaFence(lease, named, BootClock()).claim_all() == ""
+    assert "the process for claims ended without an answer" in caplog.text

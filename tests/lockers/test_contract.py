@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -25,21 +25,12 @@ LOCKERS = [
 
 
 @pytest.fixture(params=LOCKERS)
-def config(request: pytest.FixtureRequest, tmp_path: Path, table: str) -> Config:
+def config(request: pytest.FixtureRequest, url_of: Callable[[str], str], table: str) -> Config:
     kind, locker = request.param
-    options: dict[str, str] = {}
-    match kind:
-        case "postgresql":
-            url = request.getfixturevalue("pg_url")
-        case "mariadb":
-            url = request.getfixturevalue("mariadb").url
-        case "sqlite":
-            url = f"sqlite:///{tmp_path}/lease.db"
-        case "objects":
-            url, options = f"delta+s3://{BUCKET}/{table}", request.getfixturevalue("objects").options()
-        case _:
-            url = f"{kind}://{tmp_path}/leases"
-    return configure(url=url, table=table, locker=locker, create_table="true", storage_options=options)
+    if kind == "objects":
+        options = request.getfixturevalue("objects").options()
+        return configure(url=f"delta+s3://{BUCKET}/{table}", storage_options=options)
+    return configure(url=url_of(kind), table=table, locker=locker, create_table="true")
 
 
 class TestEveryLocker(LockerContract):

@@ -12,8 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -77,18 +76,9 @@ class Frozen:
         "file",
     ]
 )
-def settings(request: pytest.FixtureRequest, tmp_path: Path, table: str) -> dict[str, Any]:
-    match request.param:
-        case "postgresql":
-            url = request.getfixturevalue("pg_url")
-        case "mariadb":
-            url = request.getfixturevalue("mariadb").url
-        case "sqlite":
-            url = f"sqlite:///{tmp_path}/lease.db"
-        case "file":
-            url = f"file://{tmp_path}/leases"
+def settings(request: pytest.FixtureRequest, url_of: Callable[[str], str], table: str) -> dict[str, Any]:
     locker = "lease" if request.param == "file" else "database"  # a folder always has its lock
-    found = {"name": "n", "url": url, "table": table, "locker": locker, "create_table": "true"}
+    found = {"name": "n", "url": url_of(request.param), "table": table, "locker": locker, "create_table": "true"}
     return found | {"lease_duration": 4, "poll_period": 0.1}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,11 @@ from tests.services.objects import BUCKET, ObjectServer
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb", "broker", "file", "delta", "objects"])
-def config(request: pytest.FixtureRequest, tmp_path: Path, table: str) -> Config:
-    urls = {"sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/f", "delta": f"delta://{tmp_path}/d"}
+def config(request: pytest.FixtureRequest, url_of: Callable[[str], str], table: str) -> Config:
     if request.param == "objects":
         server: ObjectServer = request.getfixturevalue("objects")
         return configure(name="a", url=f"delta+s3://{BUCKET}/{table}", storage_options=server.options())
-    if request.param == "mariadb":
-        url = request.getfixturevalue("mariadb").url
-    else:
-        url = urls.get(request.param) or request.getfixturevalue("pg_url")
+    url = url_of("postgresql" if request.param == "broker" else request.param)
     more: dict[str, Any] = {"broker_row": "true"} if request.param == "broker" else {}
     return configure(name="a", url=url, table=table, create_table="true", **more)
 

@@ -1,0 +1,27 @@
+"""What delta-rs and obstore say, in one line and without credentials: their texts hold keys and signatures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+PREFIXES = ("aws_", "azure_", "google_")
+"""Of the variables by which the clouds are told where and with which keys."""
+_SECRET = re.compile(r"key|secret|token|sas|signature|password|credential", re.I)
+_COLOURS = re.compile(r"\x1b\[\d*m|↳")
+
+
+def words(error: Exception, secrets: Sequence[str] = ()) -> str:
+    """An error in one line. `secrets`: see `secrets_of`."""
+    text = str(error).partition("Debug source:")[0]
+    for each in secrets:
+        text = text.replace(each, "***")
+    text = re.sub(r"(?<=[\w/])\?[^\s\"'<>)]+", "?…", text)  # a query may be a signature
+    return " ".join(_COLOURS.sub("", text).split())[:500]
+
+
+def secrets_of(options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    """Every value that may be one, the longest first."""
+    cloud = {key: value for key, value in environ.items() if key.lower().startswith(PREFIXES)}
+    found = {value for key, value in [*options.items(), *cloud.items()] if _SECRET.search(key) and len(value) > 5}
+    return sorted(found, key=len, reverse=True)

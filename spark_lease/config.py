@@ -177,6 +177,8 @@ class Config:
         true_false_auto, "auto", "contend with an ActiveMQ broker for its row, ID 1; auto: in a table ACTIVEMQ_LOCK"
     )
     holder: str = setting(text, "", "label of this contender, made unique by its ending; default: the host's name")
+    site: str = setting(text, "", "where this contender is, for a lease that is transferred, or has a preferred site")
+    preferred_site: str = setting(text, "", "elsewhere a standby lets one of this site go first")
     lease_duration: float = setting(seconds, 30.0, "others may start this long after the last renewal")
     renew_deadline: float = setting(seconds, Share(1 / 2), "a holder that could not renew for so long stops")
     stop_budget: float = setting(seconds, Share(1 / 3), "time to stop politely before everything is killed")
@@ -214,8 +216,9 @@ class Config:
     def __post_init__(self) -> None:
         if len(self.name) > MAX_NAME or not self.name.isprintable():
             raise ConfigError("name", f"is not a printable text of 1 to {MAX_NAME} characters")
-        if not self.holder.isprintable():
-            raise ConfigError("holder", "is not a printable text")
+        for key in ("holder", "site", "preferred_site"):
+            if not getattr(self, key).isprintable():
+                raise ConfigError(key, "is not a printable text")
         if not 1 <= self.lease_duration <= LONGEST:
             raise ConfigError("lease_duration", f"{self.lease_duration:g} s: it must be at least 1 s, at most a day")
         if len(self.run_key) > MAX_NAME or not self.run_key.isprintable():

@@ -41,15 +41,18 @@ class ConfigError(SparkLeaseError):
 
 
 class LeaseHeldByOther(SparkLeaseError):
-    """`holder` has the lease `name`, for at least `expires_in` more seconds unless it releases."""
+    """`holder` has the lease `name`, for at least `expires_in` more seconds unless it releases; or nobody has, and
+    `why` says what an operator wants of it."""
 
     exit_code = 99
 
-    def __init__(self, name: str, holder: str, expires_in: float) -> None:
-        super().__init__(name, holder, expires_in)
-        self.name, self.holder, self.expires_in = name, holder, expires_in
+    def __init__(self, name: str, holder: str, expires_in: float, why: str = "") -> None:
+        super().__init__(name, holder, expires_in, why)
+        self.name, self.holder, self.expires_in, self.why = name, holder, expires_in, why
 
     def __str__(self) -> str:
+        if self.why:
+            return f"{self.name}: {self.why}"
         return f"{self.name}: held by {self.holder}, which has {max(self.expires_in, 0.0):.1f} s left to renew it"
 
 
@@ -72,6 +75,8 @@ class Loss(StrEnum):
     """The process that kept it ended, and the kernel did not end us with it."""
     FENCED = "fenced"
     """The guarded store knows a newer epoch than mine."""
+    DISMISSED = "dismissed"
+    """An operator has paused it now, or given it to another."""
     RELEASED = "released"
     """I gave it back."""
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from .clock import Clock
+from .clock import Clock, wall_time
 from .config import Config
 from .errors import ConfigError, LeaseHeldByOther, LeaseLost, LockGone, Loss, RecordUnreadable, StoreError
 from .fences import session
@@ -31,6 +31,7 @@ from .lockers.registry import open_lock, open_store
 from .lockers.unguarded import Unguarded
 from .record import LeaseRecord, Observed, Protection, expires_in, is_grant_of, new_holder, released, renewed, taken
 from .runs import Runs
+from .wish import wish_of
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ first row of another lease was made at the same moment. It cannot happen often."
 _OVERDUE = 1.1
 """Retry periods after which a renewal that was not confirmed is overdue."""
 _LOOK_AGAIN = 0.05
+_POLLS = 1.5
+"""After so many of its poll periods a standby of another site has seen a release."""
 
 
 class RecordLocker:
@@ -59,15 +62,20 @@ class RecordLocker:
         clock: Clock,
         protection: Callable[[], Protection] = lambda: Protection.THREAD,
         lock: Lock | None = None,
+        site: str = "",
+        head_start: float = 0.0,
     ) -> None:
-        """`protection` is asked at each write: it may become known, or change, while the lease is held."""
-        self._lock = lock
+        """`protection` is asked at each write: it may become known, or change, while the lease is held. `head_start`
+        are the seconds that others get, of a site that is preferred to this one, after a release that was waited for.
+        """
+        self._lock, self._site, self._head_start = lock, site, head_start
         self._store, self._name, self._clock = store, name, clock
         self._holder, self._duration, self._protection = holder, duration, protection
         self._mine: LeaseRecord | None = None
         self._freed: LeaseRecord | None = None
-        self._asked = False
+        self._asked = self._waits = False
         self._standing: tuple[LeaseRecord | None, float] = (None, 0.0)
+        self._heeded, self._give_up_at, self._why = "", math.inf, ""
         self._closed = threading.Event()
 
     def try_acquire(self) -> Grant | Held:
@@ -78,11 +86,14 @@ class RecordLocker:
             freed = None
             mine, held = is_grant_of(seen.record, self._holder), self._held(seen)
             if held.expires_in > 0 and not mine:
+                self._waits = True
                 break
+            if not mine and (barred := self._barred(seen) or self._lets_others_go_first(seen)):
+                return barred
             if self._lock and not self._lock.try_lock():
                 return Held(held.holder or "whoever has its lock", self._duration)
             if mine:
-                return self._swap_mine(seen.record)
+                return self._swap_mine(seen)
             self._asked = True
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
@@ -92,7 +103,7 @@ class RecordLocker:
     def renew(self) -> Grant | Held:
         if self._lock and not self._lock.is_held():
             raise LockGone(self._store.where, "the lock is gone: the session or file that held it has ended")
-        return self._swap_mine(self._mine)
+        return self._swap_mine(Observed(self._mine))
 
     def release(self) -> bool:
         if not self._asked:
@@ -112,7 +123,7 @@ class RecordLocker:
         if isinstance(self._store, Notifies):
             waited = self._store.await_release(self._name, timeout, poll)
         if isinstance(waited, LeaseRecord):
-            self._freed = waited
+            self._freed = None if self._head_start else waited
         elif not waited:
             self._clock.wait(self._closed, min(timeout, poll))
 
@@ -122,18 +133,45 @@ class RecordLocker:
         if self._lock:
             self._lock.close()
 
-    def _swap_mine(self, mine: LeaseRecord | None) -> Grant | Held:
+    def _swap_mine(self, seen: Observed) -> Grant | Held:
         """Renew the record I believe to be there; where another stands, look whether that one is mine as well."""
         for _ in range(_TRIES):
+            mine = seen.record
             if mine is None:
                 return Held(None)
+            self._heed(mine.wish, seen.now)
             wanted = renewed(mine, duration=self._duration, protection=self._protection())
             if self._keep(self._store.swap(self._name, mine, wanted)):
-                return Grant(mine.epoch)
-            epoch, mine = mine.epoch, self._store.read(self._name).record
-            if not is_grant_of(mine, self._holder, epoch):
-                return Held(mine.holder if mine else None)
+                return Grant(mine.epoch, self._give_up_at, self._why)
+            seen = self._store.read(self._name)
+            if not is_grant_of(seen.record, self._holder, mine.epoch):
+                return Held(seen.record.holder if seen.record else None)
         raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder")
+
+    def _heed(self, text: str, now: float | None) -> None:
+        """See by my own clock when I am to give up. What is swapped as I know it says nothing new."""
+        if text == self._heeded:
+            return
+        self._heeded, wish = text, wish_of(text)
+        self._give_up_at, self._why = math.inf, str(wish or "")
+        if wish and not wish.is_for(self._holder, self._site):
+            self._give_up_at = self._clock.now() + wish.give_up - self._store_time(now)
+
+    def _barred(self, seen: Observed) -> Held | None:
+        wish, now = wish_of(seen.record.wish if seen.record else ""), self._store_time(seen.now)
+        if wish and wish.bars(self._holder, self._site, now=now):
+            return Held(None, min(wish.until - now, self._duration), str(wish))
+        return None
+
+    def _lets_others_go_first(self, seen: Observed) -> Held | None:
+        left = self._head_start - self._still_for(seen.record)
+        if self._waits and left > 0 and seen.record and seen.record.holder is None:
+            return Held(None, left, "lets the preferred site go first")
+        return None
+
+    @staticmethod
+    def _store_time(now: float | None) -> float:
+        return wall_time() if now is None else now
 
     def _unlock(self) -> None:
         try:
@@ -171,14 +209,30 @@ def open_locker(
     if not config.enabled:
         log.warning("%s: enabled = false, NOTHING IS GUARDED and everybody is master", config.name)
         return Unguarded()
+    store = open_store(config)
+    return locker_over(store, config, clock, holder=holder, protection=protection, lock=open_lock(config, clock))
+
+
+def locker_over(
+    store: LeaseStore,
+    config: Config,
+    clock: Clock,
+    *,
+    holder: str,
+    protection: Callable[[], Protection] = lambda: Protection.THREAD,
+    lock: Lock | None = None,
+) -> RecordLocker:
+    """The rules of a record, over a store that is open already."""
     return RecordLocker(
-        open_store(config),
-        lock=open_lock(config, clock),
+        store,
+        lock=lock,
         name=config.name,
         holder=holder,
         duration=config.lease_duration,
         clock=clock,
         protection=protection,
+        site=config.site,
+        head_start=config.poll_period * _POLLS if config.preferred_site not in ("", config.site) else 0.0,
     )
 
 
@@ -414,11 +468,12 @@ class Contender(Lease):
                 answer = self.try_acquire()
                 if isinstance(answer, Grant):
                     return answer.epoch
-                problem = LeaseHeldByOther(self.name, answer.holder or "another contender", answer.expires_in)
+                holder = answer.holder or "another contender"
+                problem = LeaseHeldByOther(self.name, holder, answer.expires_in, answer.why)
                 left, pause = start + held - self._clock.now(), max(answer.expires_in, 0.0)
-                if said != problem.holder:
-                    said = problem.holder
-                    log.info("%s: standby, %s is master", self.name, said)
+                if said != (words := answer.why or f"{holder} is master"):
+                    said = words
+                    log.info("%s: standby, %s", self.name, said)
             except RecordUnreadable:
                 raise
             except StoreError as error:
@@ -461,6 +516,9 @@ class Contender(Lease):
         # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.
         self.check()
         self._deadline.publish(sent + self._good_for)
+        if isinstance(answer, Grant) and answer.give_up_at <= self._clock.now():
+            self.lose(Loss.DISMISSED, answer.why)
+            raise self.lost_error()
 
     def lose(self, reason: Loss, detail: str = "") -> None:
         super().lose(reason, detail)

@@ -38,6 +38,7 @@ class LeaseRecord:
     store's clock, or one more than the epoch before if that is larger. `duration` is the holder's, in seconds.
     `stamp` belongs to the store: it changes with every write and `swap` compares it (SQL: the expiry in ms).
     `protection` is what the holder said at the grant (`Protection`; empty: not known), for people to read.
+    `wish` is what an operator wants of the lease (`Wish.text`; empty: nothing). Whoever takes the lease ends it.
     """
 
     holder: str | None
@@ -45,15 +46,17 @@ class LeaseRecord:
     duration: float
     stamp: int | None = None
     protection: str = ""
+    wish: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One look at the store: the record (None: there never was one), and the seconds until it expires
-    by the store's own clock (None: the store has no clock)."""
+    """One look at the store: the record (None: there never was one), and by the store's own clock (None: it has none)
+    the seconds until it expires, and the seconds since 1970."""
 
     record: LeaseRecord | None
     expires_in: float | None = None
+    now: float | None = None
 
 
 def taken(record: LeaseRecord | None, *, holder: str, duration: float, protection: str = "") -> LeaseRecord:
@@ -70,6 +73,16 @@ def renewed(record: LeaseRecord, *, duration: float, protection: str = "") -> Le
 def released(record: LeaseRecord) -> LeaseRecord:
     """Nobody's, with its epoch kept: epochs never start again."""
     return replace(record, holder=None, stamp=None)
+
+
+def wished(record: LeaseRecord, wish: str) -> LeaseRecord:
+    """The same, with what an operator wants of it; its expiry stays."""
+    return replace(record, wish=wish)
+
+
+def is_wish(old: LeaseRecord | None, new: LeaseRecord) -> bool:
+    """True if `new` is `old` with another wish."""
+    return old is not None and old != new == replace(old, wish=new.wish)
 
 
 def is_grant_of(record: LeaseRecord | None, holder: str, epoch: int | None = None) -> bool:

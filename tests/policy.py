@@ -6,7 +6,7 @@ from typing import Any
 
 from spark_lease import lease as policy
 from spark_lease.config import Config, configure
-from spark_lease.lease import RecordLocker
+from spark_lease.lease import locker_over
 from spark_lease.record import new_holder
 from spark_lease.testing import MemoryStore, VirtualClock
 
@@ -20,7 +20,7 @@ class Contender:
         self.config: Config = configure(name=NAME, **settings)
         self.store, self.clock = store, clock
         holder = new_holder(label)
-        locker = RecordLocker(store, name=NAME, holder=holder, duration=self.config.lease_duration, clock=clock)
+        locker = locker_over(store, self.config, clock, holder=holder)
         self.lease = policy.Contender(locker, self.config, holder=holder, clock=clock)
 
     @property

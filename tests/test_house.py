@@ -17,7 +17,7 @@ PACKAGE = Path(spark_lease.__file__).parent
 FLOORS = re.findall(
     r"\S+",
     """
-errors clock processes record fences.session config
+errors clock processes wish record fences.session config
 lockers.base lockers.sql_backends lockers.sql_engine lockers.sql_schema lockers.sql_statements
 lockers.sql_notes lockers.sql lockers.bounded lockers.folders
 lockers.delta_words lockers.delta_files lockers.delta_objects lockers.delta
@@ -30,7 +30,7 @@ keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.k
 spark.connect spark.demotion spark.contexts spark.refusals spark.delta_hook spark.fencing spark.conf spark.orphan
 guard doors spark.launcher runner
 testing.clock testing.store testing.contract testing.history testing.checker
-cli.settings cli.table cli.run cli.store cli.fence cli.submit cli.main
+cli.settings cli.table cli.run cli.store cli.wishes cli.fence cli.submit cli.main
 """,
 )
 

@@ -48,6 +48,31 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
         "spark_lease.cli.store:runs",
         "examples:\n  spark-lease runs nightly\n  spark-lease runs nightly --json",
     ),
+    "pause": (
+        "have nobody take a lease: for maintenance, or at a site that is to stand by",
+        "spark_lease.cli.wishes:pause",
+        """Its master keeps it, and works on until it ends; with --now it stops at its next renewal, and the command
+returns once nobody has the lease. A paused lease is "standby" for everybody who starts (exit 99, or waiting).
+
+examples:
+  spark-lease pause nightly --reason 'schema change'
+  spark-lease pause nightly --reason 'schema change' --for 2h --now""",
+    ),
+    "resume": (
+        "take back a pause or a transfer",
+        "spark_lease.cli.wishes:resume",
+        "examples:\n  spark-lease resume nightly",
+    ),
+    "transfer": (
+        "have a lease taken by one holder, or one site, next",
+        "spark_lease.cli.wishes:transfer",
+        """The master finishes cleanly, or stops --within that time. Then only a contender whose holder, its label
+(`--holder`) or its site (`--site`) is the one that is named takes the lease; after another --for, anybody.
+
+examples:
+  spark-lease transfer nightly --to lyon
+  spark-lease transfer nightly --to lyon --within 15m --for 10m --reason 'maintenance in paris' --wait""",
+    ),
     "init": (
         "make the table of the leases, or add our columns to ActiveMQ's",
         "spark_lease.cli.store:init",
@@ -108,6 +133,20 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("leases", nargs="*", metavar="LEASE", help="default: all of them")
     if name == "runs":
         command.add_argument("lease", nargs="?", metavar="LEASE", default="")
+    if name in ("pause", "resume", "transfer"):
+        command.add_argument("lease", metavar="LEASE")
+    if name in ("pause", "transfer"):
+        command.add_argument("--reason", default="", help="is said to everybody who is kept from taking it")
+        standard, words = ("inf", "until it is resumed") if name == "pause" else ("10m", "10m")
+        command.add_argument(
+            "--for", dest="duration", metavar="TIME", default=standard, help=f"90, 15m, 2h, 1d [{words}]"
+        )
+    if name == "pause":
+        command.add_argument("--now", action="store_true", help="its master gives it up at once")
+    if name == "transfer":
+        command.add_argument("--to", required=True, metavar="HOLDER|SITE", help="who may take it")
+        command.add_argument("--within", metavar="TIME", default="1m", help="how long its master may go on [1m]")
+        command.add_argument("--wait", action="store_true", help="return once it has been taken, exit 99 if it was not")
     if name == "init":
         command.add_argument("--print-sql", action="store_true", help="print the statements and ask no database")
     if name == "fence":
@@ -123,7 +162,7 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         )
         command.add_argument("--allow-unleased", action="store_true", help="add: who carries no epoch at all may write")
         command.add_argument("--print-sql", action="store_true", help="add: print the statements and ask no database")
-    if name in ("status", "runs", "config", "fence"):
+    if name in ("status", "runs", "config", "fence", "pause", "resume", "transfer"):
         command.add_argument("--json", action="store_true", help="for programs")
     add_settings(command)
 

@@ -16,10 +16,11 @@ from ..lockers.base import LeaseStore
 from ..lockers.registry import open_notes, open_store
 from ..record import expires_in
 from ..runs import runs_of
+from ..wish import wish_of
 from .settings import need_name, resolved
 from .table import print_table
 
-_HELD = ("holder", "epoch", "expires_in", "protection")
+_HELD = ("holder", "epoch", "expires_in", "protection", "wish")
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -59,6 +60,7 @@ def _look(store: LeaseStore, name: str) -> dict[str, object]:
     else:
         held = {"holder": seen.record.holder or "", "expires_in": round(left, 1) if state == "held" else ""}
     held["protection"] = seen.record.protection if state == "held" else ""
+    held["wish"] = str(wish_of(seen.record.wish) or "")
     return row | {"state": state, "epoch": seen.record.epoch} | held
 
 

@@ -6,6 +6,7 @@ are leases. Both are dumb on purpose: deadlines, expiry, epochs and lost answers
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -15,17 +16,21 @@ from ..record import LeaseRecord, Observed
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Mine, under this epoch."""
+    """Mine, under this epoch. At the instant `give_up_at` (own clock) I am to give it up, says an operator: `why`."""
 
     epoch: int
+    give_up_at: float = math.inf
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Not mine. `holder` says whose (None: nobody's); it is worth asking again in `expires_in` seconds."""
+    """Not mine. `holder` says whose (None: nobody's); it is worth asking again in `expires_in` seconds. `why` says what
+    else keeps me from taking it."""
 
     holder: str | None
     expires_in: float = 0.0
+    why: str = ""
 
 
 class LeaseStore(Protocol):
@@ -44,7 +49,8 @@ class LeaseStore(Protocol):
         Returns what was written, stamp included, or None if something else than `old` was there; then nothing changed.
         `old` None means that there is no record yet. A `new` without a holder is a release. A `new` with another epoch
         than `old` is a grant, and its epoch the least that will do: a store with a clock raises it to its milliseconds
-        since 1970 if they are more, so that epochs grow even over rows that were lost.
+        since 1970 if they are more, so that epochs grow even over rows that were lost. A `new` that differs from `old`
+        in its wish alone (`is_wish`) leaves the expiry as it is.
         Raises StoreError when the outcome is unknown: it may have been written, or may still be.
         """
         ...

@@ -40,6 +40,7 @@ _COLUMNS = {
     "duration_ms": DataType.int64(),
     "expires": DataType.timestamp("us", tz="UTC"),
     "protection": DataType.string(),
+    "wish": DataType.string(),
 }
 _CHANGING = [column for column in _COLUMNS if column != "lease"]
 _ONLY_NEXT = CommitProperties(max_commit_retries=0)
@@ -190,6 +191,7 @@ class DeltaStore:
             "duration_ms": str(round(new.duration * 1000)),
             "expires": utc_text(wall_time() + new.duration) if new.holder else None,
             "protection": new.protection or None,
+            "wish": new.wish or None,
         }
         stats = json.dumps({"numRecords": 1})
         action = AddAction(path, size, values, round(wall_time() * 1000), True, stats)
@@ -213,8 +215,8 @@ class DeltaStore:
     def _record(self, name: str, table: DeltaTable) -> LeaseRecord:
         """Its one row. Raises RecordUnreadable for anything that we would not have written."""
         row = self._row(name, table)
-        holder, epoch, duration, protection = (
-            row[f"partition.{each}"] for each in ("holder", "epoch", "duration_ms", "protection")
+        holder, epoch, duration, protection, wish = (
+            row[f"partition.{each}"] for each in ("holder", "epoch", "duration_ms", "protection", "wish")
         )
 
         def refuse(column: str, value: object) -> RecordUnreadable:
@@ -228,7 +230,8 @@ class DeltaStore:
         for column, value in (("epoch", epoch), ("duration_ms", duration)):
             if not (isinstance(value, int) and value >= 0):
                 raise refuse(column, value)
-        self._known[name] = LeaseRecord(holder, epoch, duration / 1000, table.version(), protection or "")
+        version = table.version()
+        self._known[name] = LeaseRecord(holder, epoch, duration / 1000, version, protection or "", wish or "")
         return self._known[name]
 
     def _file(self, name: str, table: DeltaTable) -> tuple[str, int]:

@@ -103,7 +103,7 @@ class FileStore:
         if old is None or epoch != old.epoch:  # also over a record that was lost, as far as clocks agree
             epoch = max(epoch, round(wall_time() * 1000))
         stamp = (old.stamp or 0) + 1 if old else 1
-        written = LeaseRecord(new.holder, epoch, new.duration, stamp, new.protection)
+        written = LeaseRecord(new.holder, epoch, new.duration, stamp, new.protection, new.wish)
         folder = self._path(name)
         try:
             make(self._root, folder, replace(self._config, name=name))
@@ -137,6 +137,7 @@ class FileStore:
             "duration": record.duration,
             "expires": expires,  # for people
             "protection": record.protection,
+            "wish": record.wish,
         }
         return json.dumps(said, indent=1) + "\n"
 
@@ -149,7 +150,8 @@ class FileStore:
                 raise ValueError
         except (ValueError, KeyError, TypeError):
             raise RecordUnreadable(self.where, f"{path} is no record of a lease: correct it by hand") from None
-        return LeaseRecord(holder, epoch, float(duration), int(path.stem), str(said.get("protection") or ""))
+        others = (str(said.get(each) or "") for each in ("protection", "wish"))
+        return LeaseRecord(holder, epoch, float(duration), int(path.stem), *others)
 
 
 class FileLock:

@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..clock import BootClock, Clock, wall_time
 from ..config import Config, redacted
 from ..errors import ConfigError, RecordUnreadable, SparkLeaseError
-from ..record import MAX_NAME, LeaseRecord, Observed
+from ..record import MAX_NAME, LeaseRecord, Observed, is_wish
 from . import sql_schema
 from .sql_backends import backend_of, code_of, says
 from .sql_engine import Alarm, CutOff, descriptor_of, make_engine, store_error
@@ -78,7 +78,9 @@ class SqlStore:
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         if old is None:
             self._make_or_refuse_table()  # once in the life of a lease: a table without its unique key has two masters
-        if new.holder is None:
+        if is_wish(old, new):
+            what = "wish"
+        elif new.holder is None:
             what = "release"
         elif old is None:
             what = "insert"
@@ -86,9 +88,10 @@ class SqlStore:
             what = "renew" if new.epoch == old.epoch else "take"
         values: dict[str, Any] = {"name": self._config.row_of(name), "holder": new.holder, "epoch": new.epoch}
         values["duration"] = round(new.duration * 1000)
-        values |= {"protection": new.protection, "channel": self._channel(name)}
+        values |= {"protection": new.protection, "channel": self._channel(name), "wish": new.wish or None}
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
+            values["old_wish"] = old.wish or None
         row = self._first_row(what, values)
         if not self._config.notify:  # a write is the last for some time
             self._drop_connection()
@@ -231,6 +234,8 @@ class SqlStore:
             return []
         if what == "release":
             return [(0, epoch)]
+        if what == "wish":
+            return [(values["old_time"], epoch)]
         return [(now + values["duration"], epoch if what == "renew" else max(epoch, now))]
 
     def _connect(self) -> None:
@@ -272,7 +277,15 @@ class SqlStore:
             self._cut_off.disarm()
 
     def _observed(
-        self, name: str, holder: object, time: object, epoch: object, duration: object, left: object, protection: object
+        self,
+        name: str,
+        holder: object,
+        time: object,
+        epoch: object,
+        duration: object,
+        now: int,
+        protection: object,
+        wish: object,
     ) -> Observed:
         """The row as a record. Raises RecordUnreadable for anything that we or ActiveMQ would not have written."""
 
@@ -290,9 +303,11 @@ class SqlStore:
             raise refuse("EPOCH", epoch)
         if not (duration is None or (isinstance(duration, int) and duration >= 0)):
             raise refuse("DURATION", duration)
-        expires_in = left / 1000 if isinstance(left, int) else 0.0
+        expires_in = (time - now) / 1000 if time is not None else 0.0
         protected = protection if isinstance(protection, str) else ""
-        return Observed(LeaseRecord(holder, epoch, (duration or 0) / 1000, time, protected), expires_in)
+        wanted = wish if isinstance(wish, str) else ""
+        record = LeaseRecord(holder, epoch, (duration or 0) / 1000, time, protected, wanted)
+        return Observed(record, expires_in, now / 1000)
 
     def _store_error(self, error: Exception) -> SparkLeaseError:
         if "file is not a database" in str(error):

@@ -17,12 +17,13 @@ from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.types import UserDefinedType
 
+from .. import wish
 from ..config import Config
 from ..errors import ConfigError
 from ..record import MAX_NAME
 
 ACTIVEMQ_COLUMNS = ("id", "time", "broker_name")
-OUR_COLUMNS = ("name", "epoch", "duration", "protection")
+OUR_COLUMNS = ("name", "epoch", "duration", "protection", "wish")
 UNIQUE = "name (unique)"
 
 
@@ -70,6 +71,7 @@ def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) ->
         Column("epoch", of("epoch", BigInteger), nullable=False, server_default=text("0")),
         Column("duration", of("duration", BigInteger)),
         Column("protection", of("protection", String(16))),
+        Column("wish", of("wish", String(wish.LONGEST))),
         UniqueConstraint("name", name=f"{name}_name"),
         schema=schema or None,
         mysql_engine="InnoDB",  # another may lock nothing at all

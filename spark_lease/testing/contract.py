@@ -25,7 +25,9 @@ from ..config import Config, configure
 from ..errors import LeaseLost, StoreError
 from ..lease import Contender, open_contender
 from ..lockers.base import Grant, Held, LeaseStore
-from ..record import LeaseRecord, expires_in, released, renewed, taken
+from ..lockers.registry import open_store
+from ..record import LeaseRecord, expires_in, released, renewed, taken, wished
+from ..wish import Wish
 
 OpenContender = Callable[..., Contender]
 OpenStore = Callable[[], LeaseStore]
@@ -96,6 +98,29 @@ class LeaseStoreContract:
         again = store.swap("n", record, renewed(record, duration=5.0))
         assert again is not None
         assert again.epoch == record.epoch
+
+    def test_a_wish_changes_nothing_else_and_stays_until_the_lease_is_taken(self, open_store: OpenStore) -> None:
+        mine, other = open_store(), open_store()
+        record = self.take(mine, "me")
+        seen = other.read("n")
+        wish = '{"by":"ä:\'"}'
+        with_wish = other.swap("n", record, wished(record, wish))
+        assert with_wish is not None
+        after = other.read("n")
+        assert after.record == with_wish
+        assert (with_wish.holder, with_wish.epoch, with_wish.wish) == ("me", record.epoch, wish)
+        if seen.expires_in is not None and after.expires_in is not None:
+            assert after.expires_in <= seen.expires_in
+            assert with_wish.stamp == record.stamp
+        assert mine.swap("n", record, renewed(record, duration=5.0)) is None  # who does not know of it is told "no"
+        again = mine.swap("n", with_wish, renewed(with_wish, duration=5.0))
+        assert again is not None and again.wish == wish
+        free = mine.swap("n", again, released(again))
+        assert free is not None and free.wish == wish == other.read("n").record.wish  # type: ignore[union-attr]
+        assert other.swap("n", wished(free, ""), taken(free, holder="you", duration=5.0)) is None
+        theirs = other.swap("n", free, taken(free, holder="you", duration=5.0))
+        assert theirs is not None and mine.read("n").record == theirs
+        assert theirs.wish == ""
 
     def test_two_names_are_independent(self, open_store: OpenStore) -> None:
         store = open_store()
@@ -274,6 +299,23 @@ class LockerContract:
             lease.close()
         assert epochs == sorted(set(epochs))
 
+    def test_a_paused_lease_is_kept_and_not_taken(self, config: Config, contender: OpenContender) -> None:
+        mine, other = contender(), contender()
+        mine.acquire()
+        with contextlib.closing(open_store(_short(config))) as store:
+            _want(store, Wish("anna").text())
+            mine.renew()
+            assert mine.check()
+            assert mine.release()
+            answer = other.try_acquire()
+            assert isinstance(answer, Held)
+            assert answer.why == "paused by anna"
+            _want(store, "")
+            assert isinstance(_insist(other.try_acquire), Grant)
+            _want(store, Wish("anna", give_up=0.0).text())
+            with pytest.raises(LeaseLost, match="dismissed"):
+                other.renew()
+
     def test_a_release_reaches_a_standby_that_waits(self, contender: OpenContender) -> None:
         mine, standby = contender(lease_duration=60.0), contender()
         mine.acquire()
@@ -301,6 +343,12 @@ def _as_word(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
     return json.dumps(value) if isinstance(value, (bool, dict)) else str(value)
+
+
+def _want(store: LeaseStore, wish: str) -> None:
+    record = store.read("n").record
+    assert record is not None
+    assert store.swap("n", record, wished(record, wish)) is not None
 
 
 def _insist(ask: Callable[[], Grant | Held]) -> Grant | Held:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import StoreError
-from ..record import LeaseRecord, Observed
+from ..record import LeaseRecord, Observed, is_wish
 from .clock import VirtualClock
 
 Fault = Callable[[Callable[[], Any], VirtualClock], Any]
@@ -55,7 +55,8 @@ class MemoryStore:
         record = self.records.get(name)
         if record is None or not self.has_clock:
             return Observed(record, None)
-        return Observed(record, ((record.stamp or 0) - self._store_ms()) / 1000)
+        now = self._store_ms()
+        return Observed(record, ((record.stamp or 0) - now) / 1000, now / 1000)
 
     def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         if self.records.get(name) != old:
@@ -63,7 +64,9 @@ class MemoryStore:
         self._writes[0] += 1
         stamp = self._writes[0]
         epoch = new.epoch
-        if self.has_clock:
+        if self.has_clock and is_wish(old, new):
+            stamp = new.stamp or 0
+        elif self.has_clock:
             stamp = 0 if new.holder is None else self._store_ms() + round(new.duration * 1000)
             if old is None or new.epoch != old.epoch:
                 epoch = max(new.epoch, self._store_ms())

@@ -10,6 +10,8 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+from spark_lease.cli.main import _COMMANDS
+
 COMMAND = str(Path(sys.executable).with_name("spark-lease"))
 
 
@@ -24,7 +26,7 @@ def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["submit"], ["status"], ["init"], ["fence"], ["config"]])
+@pytest.mark.parametrize("command", [[], *([each] for each in _COMMANDS)])
 def test_help_has_examples(command: list[str]) -> None:
     done = spark_lease(*command, "--help")
     assert done.returncode == 0

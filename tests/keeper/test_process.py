@@ -119,7 +119,7 @@ def test_the_level_stands_in_the_row(url: str) -> None:
         words = [COMMAND, "status", "--url", url]
         done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
         assert lease.protection == "kernel"
-        assert done.stdout.splitlines()[0].split()[-1] == "PROTECTION"
+        assert done.stdout.splitlines()[0].split()[-2:] == ["PROTECTION", "WISH"]
         assert done.stdout.splitlines()[1].split()[-1] == "kernel"
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
     assert "kernel" not in done.stdout

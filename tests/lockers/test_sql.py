@@ -164,7 +164,7 @@ def test_threads_that_make_the_table_at_once_both_succeed(open_store: Any) -> No
 def test_init_adds_our_columns_to_a_table_that_activemq_made(open_store: Any, config: Config, execute: Any) -> None:
     execute(f"CREATE TABLE {config.table}(ID BIGINT NOT NULL, TIME BIGINT, BROKER_NAME VARCHAR(250), PRIMARY KEY (ID))")
     execute(f"INSERT INTO {config.table}(ID) VALUES (1)")
-    with pytest.raises(ConfigError, match=r"lacks name, epoch, duration, protection, name \(unique\): run"):
+    with pytest.raises(ConfigError, match=r"lacks name, epoch, duration, protection, wish, name \(unique\): run"):
         open_store().read("n")
     store = open_store()
     assert store.init()
@@ -177,7 +177,7 @@ def test_init_adds_our_columns_to_a_table_that_activemq_made(open_store: Any, co
 def test_a_table_where_a_name_may_stand_twice_is_refused(open_store: Any, config: Config, execute: Any) -> None:
     """Two contenders would insert a row each, and both be master."""
     columns = "ID BIGINT PRIMARY KEY, TIME BIGINT, BROKER_NAME VARCHAR(250), NAME VARCHAR(250)"
-    columns += ", EPOCH BIGINT DEFAULT 0 NOT NULL, DURATION BIGINT, PROTECTION TEXT"
+    columns += ", EPOCH BIGINT DEFAULT 0 NOT NULL, DURATION BIGINT, PROTECTION TEXT, WISH TEXT"
     execute(f"CREATE TABLE {config.table}({columns})")
     store = open_store()
     with pytest.raises(ConfigError, match=r"lacks name \(unique\): run spark-lease init"):
@@ -517,9 +517,12 @@ def test_a_standby_whose_requests_fail_asks_no_more_often_than_it_polls(pg_url: 
     holder = open_contender(configure(name="n", url=pg_url, table=table, create_table="true"), BootClock())
     holder.acquire()
     renew = "UPDATE {} SET time = :duration / 0 WHERE name = :name AND epoch = :old_epoch AND broker_name = :old_holder"
-    broken = " AND time = :old_time AND :epoch > 0 AND :holder <> '' AND :protection <> '' RETURNING time, epoch"
+    broken = " AND time = :old_time AND :old_wish IS NULL AND :epoch > 0 AND :holder <> '' AND :protection <> ''"
+    returning = " RETURNING time, epoch"
     settings = {"name": "n", "url": pg_url, "table": table, "poll_period": 0.5, "acquire_timeout": 2.2}
-    standby = open_contender(configure(**settings, statements={"take": renew.format(table) + broken}), BootClock())
+    standby = open_contender(
+        configure(**settings, statements={"take": renew.format(table) + broken + returning}), BootClock()
+    )
     holder.release()
     asked: list[float] = []
     ask = standby._locker.try_acquire

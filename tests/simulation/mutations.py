@@ -76,19 +76,19 @@ MUTATIONS = {
         "P1 P2 P3",
         _NAME_ALONE,
         _NEVER_FOUND,
-        Edit("lease", "is_grant_of(mine, self._holder, epoch)", "is_grant_of(mine, self._holder)"),
+        Edit("lease", "is_grant_of(seen.record, self._holder, mine.epoch)", "is_grant_of(seen.record, self._holder)"),
         like="ActiveMQ's keep-alive statement",
     ),
     "renew accepts an expired row of mine after another's": _mutation(
         "P1 P2",
         Edit(
             "lease",
-            "                return Held(mine.holder if mine else None)\n",
-            "                if mine is None or mine.holder is not None:\n"
-            "                    return Held(mine.holder if mine else None)\n"
-            "                again = LeaseRecord(self._holder, epoch, self._duration)\n"
-            "                if self._keep(self._store.swap(self._name, mine, again)):\n"
-            "                    return Grant(epoch)\n",
+            "                return Held(seen.record.holder if seen.record else None)\n",
+            "                if seen.record is None or seen.record.holder is not None:\n"
+            "                    return Held(seen.record.holder if seen.record else None)\n"
+            "                again = LeaseRecord(self._holder, mine.epoch, self._duration)\n"
+            "                if self._keep(self._store.swap(self._name, seen.record, again)):\n"
+            "                    return Grant(mine.epoch)\n",
         ),
         like="ActiveMQ's keep-alive statement",
     ),
@@ -101,8 +101,8 @@ MUTATIONS = {
         "P10",
         Edit(
             "lease",
-            "epoch, mine = mine.epoch, self._store.read(self._name).record",
-            "epoch, mine = mine.epoch, None",
+            "            seen = self._store.read(self._name)\n            if not",
+            "            seen = Observed(None)\n            if not",
         ),
         like="DynamoDB lock client",
     ),

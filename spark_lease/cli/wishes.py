@@ -1,0 +1,138 @@
+"""`spark-lease pause`, `resume` and `transfer`: what an operator wants of a lease, put into its record."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import math
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from ..clock import BootClock, wall_time
+from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
+from ..lockers.base import LeaseStore
+from ..lockers.registry import open_store
+from ..record import LeaseRecord, Observed, expires_in, wished
+from ..wish import LONGEST, Wish, wish_of
+from .settings import resolved
+
+_TRIES = 10
+_LOOK_AGAIN, _SAY_AGAIN = 0.25, 5.0
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def pause(arguments: argparse.Namespace) -> int:
+    """Returns once the wish is there; with --now, once nobody has the lease any more."""
+    reason, until = arguments.reason, duration("--for", arguments.duration)
+
+    def wanted(now: float) -> Wish:
+        return Wish(_me(), reason, until=now + until, give_up=now if arguments.now else math.inf)
+
+    with closing(_store(arguments)) as store:
+        seen = _put(store, arguments.lease, wanted)
+        if arguments.now:
+            seen = _wait(store, arguments.lease, lambda record: record.holder is None, seen)
+    return _said(arguments, seen)
+
+
+def resume(arguments: argparse.Namespace) -> int:
+    with closing(_store(arguments)) as store:
+        return _said(arguments, _put(store, arguments.lease, lambda now: None))
+
+
+def transfer(arguments: argparse.Namespace) -> int:
+    """Returns once the wish is there; with --wait, once the lease has the one that it is for."""
+    if not (arguments.to and arguments.to.isprintable() and len(arguments.to) <= LONGEST // 3):
+        raise ConfigError("--to", f"{arguments.to!r} is neither a holder, nor its label, nor a site")
+    within, window = duration("--within", arguments.within), duration("--for", arguments.duration)
+
+    def wanted(now: float) -> Wish:
+        return Wish(_me(), arguments.reason, arguments.to, until=now + within + window, give_up=now + within)
+
+    with closing(_store(arguments)) as store:
+        seen = _put(store, arguments.lease, wanted)
+        if arguments.wait:
+            end = BootClock().now() + within + window
+            before = seen.record.epoch if seen.record else 0
+            seen = _wait(store, arguments.lease, lambda record: record.epoch > before, seen, end=end)
+    return _said(arguments, seen)
+
+
+def duration(key: str, words: str) -> float:
+    """Seconds: 90, 90s, 15m, 2h, 1d; `inf` too. Raises ConfigError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", words)
+    if not found and words != "inf":
+        raise ConfigError(key, f"{words!r} is no time: 90, 90s, 15m, 2h or 1d")
+    return float(found[1]) * _UNITS[found[2]] if found else math.inf
+
+
+def _store(arguments: argparse.Namespace) -> LeaseStore:
+    return open_store(replace(resolved(arguments).config, create_table="false", name=arguments.lease))
+
+
+def _put(store: LeaseStore, name: str, wanted: Callable[[float], Wish | None]) -> Observed:
+    """Put it in place of what is there, whoever holds the lease meanwhile. Raises StoreError, ConfigError."""
+    for _ in range(_TRIES):
+        seen = store.read(name)
+        if seen.record is None:
+            raise SparkLeaseError(f"{name}: there is no such lease in {store.where}")
+        wish = wanted(wall_time() if seen.now is None else seen.now)
+        text = wish.text() if wish else ""
+        if len(text) > LONGEST:
+            raise ConfigError("--reason", f"is too long: {LONGEST} characters fit into a record, with who and when")
+        if text == seen.record.wish or store.swap(name, seen.record, wished(seen.record, text)):
+            there = store.read(name)
+            if there.record and there.record.wish != text and there.record.epoch == seen.record.epoch:
+                raise ConfigError("url", f"{store.where} keeps no wishes of operators")
+            return there
+    raise StoreError(store.where, f"{name} changes all the time: try again")
+
+
+def _wait(
+    store: LeaseStore, name: str, is_done: Callable[[LeaseRecord], bool], seen: Observed, *, end: float = math.inf
+) -> Observed:
+    """Look until it is done, or the lease has run out under whoever has it. Raises LeaseHeldByOther after `end`."""
+    clock, said, standing = BootClock(), -math.inf, (seen.record, BootClock().now())
+    while seen.record and not is_done(seen.record):
+        if seen.record != standing[0]:
+            standing = seen.record, clock.now()
+        left = expires_in(seen, still_for=clock.now() - standing[1])
+        if left <= 0 and end == math.inf:
+            return replace(seen, expires_in=0.0)  # a store without a clock does not know
+        holder = seen.record.holder or "nobody"
+        if clock.now() > end:
+            raise LeaseHeldByOther(name, holder, left, f"{wish_of(seen.record.wish) or 'taken back'}; {holder} has it")
+        if clock.now() - said > _SAY_AGAIN:
+            said = clock.now()
+            words = f"{holder} has it, for {max(left, 0):.0f} s if it is not renewed"
+            print(f"spark-lease: {name}: {words}", file=sys.stderr)
+        clock.wait(threading.Event(), _LOOK_AGAIN)
+        seen = store.read(name)
+    return seen
+
+
+def _said(arguments: argparse.Namespace, seen: Observed) -> int:
+    record = seen.record
+    assert record
+    wish = wish_of(record.wish)
+    holder = record.holder if expires_in(seen, still_for=0.0) > 0 else None
+    if arguments.json:
+        print(json.dumps({"lease": arguments.lease, "holder": holder, "epoch": record.epoch, "wish": str(wish or "")}))
+    else:
+        gives_up = ", and is to give it up" if wish and wish.give_up < math.inf else ""
+        master = f"{holder} is master{gives_up}" if holder else "nobody is master"
+        print(f"{arguments.lease}: {wish or 'nothing is wanted of it'}; {master}")
+    return 0
+
+
+def _me() -> str:
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return socket.gethostname()

@@ -1,0 +1,68 @@
+"""What an operator wants of a lease, kept in its record: that nobody takes it, or that one holder or site does.
+
+It never takes the lease from a master by force: one that shall give up is told so at its next renewal, stops its work
+as after any loss, and its lease runs out. All times are seconds since 1970 by the store's clock; where the store has
+none, by that of whoever looks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+
+LONGEST = 600
+"""Characters of the text that stands in a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """`to`: the holder, its label or the site that alone may take the lease; empty: nobody may.
+
+    Void from `until` on (inf: until it is taken back). A master that it is not for gives up at `give_up`, and keeps the
+    lease as long as it likes if that is inf.
+    """
+
+    by: str
+    reason: str = ""
+    to: str = ""
+    until: float = math.inf
+    give_up: float = math.inf
+
+    def is_for(self, holder: str, site: str) -> bool:
+        return bool(self.to) and self.to in (holder, label_of(holder), site)
+
+    def bars(self, holder: str, site: str, *, now: float) -> bool:
+        """Whether it keeps `holder` from taking the lease."""
+        return now < self.until and not self.is_for(holder, site)
+
+    def __str__(self) -> str:
+        what = f"reserved for {self.to}" if self.to else "paused"
+        return f"{what} by {self.by}" + (f": {self.reason}" if self.reason else "")
+
+    def text(self) -> str:
+        """As it stands in a record: JSON without what is not said."""
+        said = {key: value for key, value in asdict(self).items() if value not in ("", math.inf)}
+        return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
+
+
+def wish_of(text: str) -> Wish | None:
+    """What stands in a record. A text that nobody can read bars everybody and demotes nobody."""
+    if not text:
+        return None
+    try:
+        said = json.loads(text)
+        return Wish(
+            by=str(said["by"]),
+            reason=str(said.get("reason", "")),
+            to=str(said.get("to", "")),
+            until=float(said.get("until", math.inf)),
+            give_up=float(said.get("give_up", math.inf)),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return Wish("somebody", f"its wish {text[:40]!r} cannot be read: spark-lease resume takes it back")
+
+
+def label_of(holder: str) -> str:
+    """What its configuration calls it: a holder without its unique ending."""
+    return holder.rsplit(":", 3)[0]

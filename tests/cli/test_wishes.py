@@ -1,0 +1,134 @@
+"""`pause`, `resume` and `transfer` as an operator meets them: real commands, a real master."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from tests.cli.test_cli import COMMAND, last_line, spark_lease
+
+KINDS = [
+    pytest.param("postgresql", marks=pytest.mark.postgres),
+    pytest.param("mariadb", marks=pytest.mark.mariadb),
+    "sqlite",
+    "file",
+    "delta",
+]
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, url_of: Callable[[str], str], table: str) -> list[str]:
+    return ["--url", url_of(request.param), "--table", table]
+
+
+@pytest.fixture
+def run(store: list[str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a guarded command; returns once it has the lease, or stands by."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, until: str = "acquired", command: str = "sleep 60") -> subprocess.Popen[str]:
+        settings = ["--lease", "n", "--create-table", "true", "--lease-duration", "3", "--poll-period", "0.2"]
+        line = [COMMAND, "run", *settings, *store, *words, "--", "sh", "-c", command]
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stderr
+        said = ""
+        while until not in said:
+            said = process.stderr.readline()
+            assert said, process.wait(10)
+        return process
+
+    yield start
+    for each in started:
+        if each.poll() is None:
+            each.terminate()
+        each.communicate(timeout=30)
+
+
+def test_a_paused_lease_is_standby_with_its_reason_until_it_is_resumed(
+    store: list[str], run: Callable[..., subprocess.Popen[str]]
+) -> None:
+    assert run(command="true").wait(20) == 0
+    done = spark_lease("pause", "n", *store, "--reason", "schema change", "--for", "2h")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "schema change; nobody is master" in done.stdout
+    (row,) = json.loads(spark_lease("status", "n", "--json", *store).stdout)
+    assert (row["state"], row["wish"].endswith(": schema change")) == ("free", True)
+    late = spark_lease("run", "--lease", "n", "--if-held", "skip", *store, "--", "true")
+    assert (late.returncode, last_line(late)["outcome"]) == (99, "standby")
+    assert str(last_line(late)["reason"]).endswith(": schema change")
+    waiting = run(until="standby, paused by", command="true")
+    assert spark_lease("resume", "n", *store).stdout == "n: nothing is wanted of it; nobody is master\n"
+    assert waiting.wait(20) == 0
+
+
+def test_a_pause_now_ends_the_master_and_returns_once_nobody_has_it(
+    store: list[str], run: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    master = run(command=f"while :; do date +%s.%N > {tmp_path}/alive; sleep 0.05; done")
+    done = spark_lease("pause", "n", *store, "--now", "--json")
+    at = time.time()
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["holder"] is None
+    assert float((tmp_path / "alive").read_text()) < at  # it had ended before the command returned
+    assert master.wait(20) == 75
+    out = str(master.stdout.read() if master.stdout else "")
+    assert json.loads(out.splitlines()[-1])["outcome"] == "lost"
+    assert "dismissed" in out
+
+
+def test_a_transferred_lease_goes_to_the_site_that_is_named(
+    store: list[str], run: Callable[..., subprocess.Popen[str]]
+) -> None:
+    run("--site", "paris")
+    run("--site", "paris", until="standby")
+    lyon = run("--site", "lyon", until="standby")
+    done = spark_lease("transfer", "n", *store, "--to", "lyon", "--within", "0s", "--wait", "--json")
+    assert done.returncode == 0, done.stderr
+    assert lyon.poll() is None
+    assert f":{lyon.pid}:" in json.loads(done.stdout)["holder"]
+    assert json.loads(done.stdout)["wish"] == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["pause", "n"], 1, "n: there is no such lease in "),
+        (["resume", "n"], 1, "n: there is no such lease in "),
+        (["transfer", "n", "--to", "lyon"], 1, "n: there is no such lease in "),
+        (["transfer", "n"], 64, "--to"),
+        (["transfer", "n", "--to", "a\nb"], 78, "is neither a holder, nor its label, nor a site"),
+        (["pause", "n", "--for", "soon"], 78, "--for: 'soon' is no time: 90, 90s, 15m, 2h or 1d"),
+        (["pause", "taken", "--reason", "x" * 600], 78, "--reason: is too long"),
+        (["pause", "n", "--url", "postgresql://u@127.0.0.1:1/d"], 69, "lock store postgresql://"),
+    ],
+)
+def test_an_operators_mistake_is_one_sentence_and_changes_nothing(
+    words: list[str], code: int, says: str, tmp_path: Path
+) -> None:
+    url = [] if "--url" in words else ["--url", f"sqlite:///{tmp_path}/leases.db"]
+    spark_lease("run", "--lease", "taken", *url, "--", "true", cwd=tmp_path)
+    done = spark_lease(*words, *url, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr
+    (row,) = json.loads(spark_lease("status", "--json", "--url", f"sqlite:///{tmp_path}/leases.db").stdout or "[{}]")
+    assert not row.get("wish")
+
+
+@pytest.mark.postgres
+def test_a_table_without_the_column_for_wishes_is_refused_with_what_to_do(pg_url: str, table: str) -> None:
+    where = ["--url", pg_url, "--table", table]
+    spark_lease("run", "--lease", "n", "--create-table", "true", *where, "--", "true")
+    with closing(psycopg2.connect(pg_url)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} DROP COLUMN wish")
+    done = spark_lease("pause", "n", *where)
+    assert (done.returncode, "lacks wish: run spark-lease init" in done.stderr) == (78, True), done.stderr
+    assert spark_lease("init", *where).returncode == 0
+    assert spark_lease("pause", "n", *where).returncode == 0

@@ -61,6 +61,15 @@ def refuse_newer(lease: HeldLease, name: str, table: str, newest: str | None) ->
         raise fenced(lease, table, newer)
 
 
+def newest_of(name: str, table: str, options: Mapping[str, str]) -> str | None:
+    """The property of lease `name` as the table has it now. Raises what delta-rs raises, and waits as long as that."""
+    from deltalake import DeltaTable  # heavy, and not everybody has Delta
+
+    there = DeltaTable(address(table), storage_options=options_for(table, options))
+    found: str | None = there.metadata().configuration.get(property_of(name))
+    return found
+
+
 def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
     """Raise the epoch of the Delta table at path or URL `table`; False if there is no such table.
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from contextlib import closing
 from typing import Any
 
 from ..clock import Clock
 from ..config import Config, redacted
 from ..errors import ConfigError, Loss, StoreError
+from ..lockers.bounded import Bounded
+from ..lockers.delta_words import secrets_of, words
 from ..lockers.registry import open_notes, open_store
 from .base import HeldLease
-from .delta import Claim, property_of, refuse_newer
+from .delta import Claim, newest_of, property_of, refuse_newer
 from .delta_claims import Answer, claim_side_by_side
 
 log = logging.getLogger(__name__)
@@ -80,6 +83,23 @@ class DeltaFence:
         """It is about to be committed. Raises LeaseLost to refuse that."""
         if self.is_wanted:
             self._lease.check()
+
+    def aborted(self, table: str) -> None:
+        """A transaction on `table` came to nothing: if a newer claim may be why, raises Fenced. Any other reason stays
+        Delta's own; so does one that is not found within `attempt_timeout`."""
+        if not self.is_wanted:
+            return
+        # By delta-rs, as claims are made: Spark may be in the middle of being stopped.
+        looking = Bounded(redacted(table), timeout=self._config.attempt_timeout, clock=self._clock)
+        try:
+            newest = looking.call(lambda: newest_of(self._name, table, self._config.storage_options))
+        except Exception as error:  # delta-rs raises anything, and what was aborted is aborted
+            said = words(error, secrets_of(self._config.storage_options, os.environ))
+            log.debug("%s: cannot look why a transaction on %s was aborted: %s", self._name, redacted(table), said)
+            return
+        finally:
+            looking.close()
+        refuse_newer(self._lease, self._name, table, newest)
 
     def _record(self, table: str, epoch: int) -> None:
         text = json.dumps({"epoch": epoch, "holder": self._lease.holder})

@@ -3,7 +3,8 @@
 Delta tells an observer of the thread when a transaction starts, and before it commits (TransactionExecutionObserver, a
 Java interface of Delta's main source; `DeltaLog.startTransaction` is the only place where one is made). Ours stands in
 every thread of the JVM, those of native streams included, because the ThreadLocal itself is replaced. An observer is a
-Python object, so a JVM whose Python is frozen or dead commits nothing.
+Python object, so a JVM whose Python is frozen or dead commits nothing. What was under way at a claim Delta refuses by
+itself, and tells us just before it says so: then we look whether that is why.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +27,8 @@ NO_DELTA = "Delta"
 _DELTA = "org.apache.spark.sql.delta."
 _OBSERVER = "TransactionExecutionObserver"
 _SETTER = "_setter_$threadObserver_$eq"
+_AT_ONCE = 4
+"""Tables with a transaction under way on one thread; most often it is one."""
 
 
 class DeltaHook:
@@ -100,10 +104,13 @@ class _Observer:
 
     def __init__(self, hook: DeltaHook) -> None:
         self._hook = hook
+        self._begun: deque[str] = deque(maxlen=_AT_ONCE)
 
     def startingTransaction(self, start: Any) -> Any:
         transaction = start.apply()
         table = str(transaction.deltaLog().dataPath().toString())
+        if table not in self._begun:
+            self._begun.append(table)
         properties = transaction.metadata().configuration()
         with self._told():
             for fence in self._hook.fences:
@@ -119,6 +126,18 @@ class _Observer:
         with self._told():
             for fence in self._hook.fences:
                 fence.commit()
+
+    def transactionCommitted(self) -> None:
+        self._begun.clear()
+
+    def transactionAborted(self) -> None:
+        """Delta is about to raise why. A claim that came in between is told as what it is, in place of that."""
+        begun = list(self._begun)
+        self._begun.clear()
+        with self._told():
+            for table in begun:
+                for fence in self._hook.fences:
+                    fence.aborted(table)
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

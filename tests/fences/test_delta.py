@@ -390,3 +390,27 @@ def test_a_process_for_claims_that_ends_at_once_is_not_called_slow(
     named = configure(name="n", url=config.url, fence_tables=(f"{tmp_path}/t",))
     assert DeltaFence(lease, named, BootClock()).claim_all() == ""
     assert "the process for claims ended without an answer" in caplog.text
+
+
+def test_a_transaction_that_came_to_nothing_is_fenced_if_a_newer_claim_is_there(config: Config, tmp_path: Path) -> None:
+    append(tmp_path / "lake")
+    lease = Lease(5)
+    fence = DeltaFence(lease, config, BootClock())
+    claim(wanted(5), str(tmp_path / "lake"), clock=BootClock(), timeout=10)
+    claim(wanted(9, "another"), str(tmp_path / "lake"), clock=BootClock(), timeout=10)
+    fence.aborted(f"file:{tmp_path}/lake")  # for a reason of its own
+    fence.aborted(f"file:{tmp_path}/none")
+    assert lease.losses == []
+    claim(wanted(6), str(tmp_path / "lake"), clock=BootClock(), timeout=10)
+    with pytest.raises(Fenced, match="claimed under epoch 6 and mine is 5"):
+        fence.aborted(f"file:{tmp_path}/lake")
+    assert lease.losses == [Loss.FENCED]
+
+
+def test_a_look_that_hangs_leaves_delta_its_own_error_in_time(config: Config, hanging: dict[str, Any]) -> None:
+    lease = Lease(5)
+    brief = configure(name="n", url=config.url, attempt_timeout=0.5, **hanging)
+    start = time.monotonic()
+    DeltaFence(lease, brief, BootClock()).aborted(hanging["fence_tables"][0])
+    assert time.monotonic() - start < 3
+    assert lease.losses == []

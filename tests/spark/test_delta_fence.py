@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_lease.fences.delta import property_of
+from spark_lease.clock import BootClock
+from spark_lease.fences.delta import Claim, claim, property_of
 from tests.spark.drivers import Driver, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -135,15 +136,41 @@ EVERY_OPERATION = """
     streamed = spark.readStream.format("delta").load(TABLE).writeStream.trigger(availableNow=True).option(
         "checkpointLocation", f"{FOLDER}/readers").foreachBatch(lambda batch, _: say(f"read {batch.count()} rows"))
     streamed.start().awaitTermination()
+
+    class Overtaken(Fence):
+        # Whatever begins under it is overtaken by a commit of another between its snapshot and its own commit.
+        def _record(self, table, epoch):
+            pass
+        def commit(self):
+            if CLAIMED:
+                claim(Claim("mine", self._lease.epoch + 1, "another"), TABLE, clock=BootClock(), timeout=10)
+            else:
+                told = {f"other.{self._lease.epoch}": "x"}
+                deltalake.DeltaTable(TABLE).alter.set_table_properties(told, raise_if_not_exists=False)
+
+    import deltalake
+    def under_way(name, epoch):
+        hook.fences = (Overtaken(Lease("mine", epoch), configure(name="mine"), BootClock()),)
+        version = deltalake.DeltaTable(TABLE).version()
+        said = outcome(operations[name])
+        return said, [each["operation"] for each in deltalake.DeltaTable(TABLE).history() if each["version"] > version]
+
+    CLAIMED, hook.fences = True, ()
+    append()
+    each_kind = ["append", "update", "restore", "native stream", "foreachBatch", "thread"]
+    overtaken = {name: under_way(name, 2 * n + 10) for n, name in enumerate(each_kind)}
+    CLAIMED = False
+    conflicts = {name: under_way(name, 1000 + n)[0] for n, name in enumerate(["append", "foreachBatch"])}
     hook.fences = ()
     freed = outcome(append)
     told = {"before": before, "after": after, "same": same, "read": read, "freed": freed}
+    told |= {"overtaken": overtaken, "conflicts": conflicts}
     (FOLDER / "told.json").write_text(json.dumps(told))
 """
 
 
 @pytest.mark.parametrize("spark", ["newest", "3.5"])
-def test_every_delta_operation_of_an_older_epoch_is_refused_and_readers_go_on(
+def test_every_delta_operation_of_an_older_epoch_is_fenced_also_under_way_and_readers_go_on(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: str
 ) -> None:
     command = [sys.executable]
@@ -160,6 +187,11 @@ def test_every_delta_operation_of_an_older_epoch_is_refused_and_readers_go_on(
         assert outcome.startswith("Fenced: mine: fenced, file:"), f"{operation}: {outcome}"
         assert outcome.endswith("was claimed under epoch 6 and mine is 5: nothing was written")
     assert told["same"] and told["read"] and told["freed"] == "done"
+    for operation, (outcome, later) in told["overtaken"].items():
+        assert re.match(r"Fenced: mine: fenced, .* epoch \d+ and mine is \d+: nothing", outcome), operation + outcome
+        assert later == ["SET TBLPROPERTIES"], operation
+    for operation, outcome in told["conflicts"].items():
+        assert "MetadataChanged" in outcome and "Fenced" not in outcome, f"{operation}: {outcome}"
     said = driver.log.read_text()
     assert said.count(f"recorded file:{tmp_path}/flights") == 2  # once for each of the two leases
     assert re.search(r"read [1-9]\d* rows", said)
@@ -220,6 +252,20 @@ def test_a_master_whose_python_is_frozen_commits_nothing_after_the_next_has_clai
         assert _rows(table, master.epoch()) == 1
         assert DeltaTable(table).metadata().configuration[property_of("n")] == str(standby.epoch())
     assert _rows(table, standby.epoch()) == 1
+
+
+def test_a_write_under_way_at_the_claim_is_told_as_fenced_and_ends_its_driver(start: Start, tmp_path: Path) -> None:
+    """By whoever claims: here its own lease is current still, so that the table alone can tell it."""
+    master = start(_with_delta(MASTER.replace(', keeper="thread"', "").replace("20_000_000", "5_000_000")))
+    master.until("wrote once")
+    (tmp_path / "go").touch()
+    master.until("its job runs")
+    claim(Claim("n", master.epoch() + 1, "another"), str(tmp_path / "flights"), clock=BootClock(), timeout=10)
+    assert master.end(60) == 75, master.log.read_text()
+    said = master.log.read_text()
+    assert re.search(rf"lease lost \(fenced\), .* claimed under epoch {master.epoch() + 1} and mine is", said), said
+    assert "wrote after all" not in said
+    assert _rows(tmp_path / "flights", master.epoch()) == 1
 
 
 BUSY = """

@@ -30,6 +30,7 @@ from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
 from .events import Events, OnEvent
 from .fences.base import NothingBegun
 from .fences.databases import claim_databases
+from .fences.levels import Levels
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
 from .keeper.kept import Attendance, KeptLease
@@ -109,7 +110,8 @@ class Guard:
         signs = [functools.partial(self._while_inside, sign) for sign in vital_signs(submitter)]
         self._spark = Spark(clock=self._clock, submitter=submitter, mark=self._mark)
         self.lease, self._keepalive = self._open(signs)
-        self._fencing = Fencing(self.lease, self.config, self._clock)
+        levels = Levels(self.lease, self.config, self._clock)
+        self._fencing = Fencing(self.lease, self.config, self._clock, levels)
 
         def still_wanted() -> None:
             for finding in filter(None, (sign() for sign in signs)):
@@ -123,7 +125,8 @@ class Guard:
             self.lease.log_grant()
             if self.config.run_key:
                 self.lease.runs.begin(self.config.run_key)
-            claim_databases(self.config, NothingBegun(self.lease), clock=self._clock)
+            if claim_databases(self.config, NothingBegun(self.lease), clock=self._clock):
+                levels.show(sql="claimed")
             self._fencing.begin()
             self.lease.check()  # all that may have taken its time
             self._events.held(self.lease)

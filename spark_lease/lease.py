@@ -26,6 +26,7 @@ from .config import Config
 from .errors import ConfigError, LeaseHeldByOther, LeaseLost, LockGone, Loss, RecordUnreadable, StoreError
 from .fences import session
 from .fences.delta_rs import FencedTable
+from .fences.levels import Fences
 from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies
 from .lockers.registry import open_lock, open_store
 from .lockers.unguarded import Unguarded
@@ -285,6 +286,7 @@ class Lease(ABC):
         self._acquired = False
         self._lost: list[tuple[Loss, str, float]] = []
         self.run_key, self.runs = config.run_key, Runs(self, config, clock)
+        self.fences = Fences()
 
     @property
     def is_kept_by_another(self) -> bool:

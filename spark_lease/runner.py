@@ -26,7 +26,8 @@ from .config import Config, announcement
 from .errors import LeaseLost, SparkLeaseError
 from .fences.base import NothingBegun
 from .fences.databases import claim_databases
-from .fences.delta_tables import DeltaFence
+from .fences.delta_tables import DeltaFence, level_of
+from .fences.levels import Levels
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive
 from .keeper.death import Watched
@@ -119,8 +120,7 @@ class _Run:
             self._lease.log_grant()
             if self._config.run_key:
                 self._lease.runs.begin(self._config.run_key)
-            claim_databases(self._config, NothingBegun(self._lease), clock=self._clock)
-            DeltaFence(NothingBegun(self._lease), self._config, self._clock).claim_all()
+            self._claim()
             self._lease.check()  # all that may have taken its time
             self._waiting = False
         except BaseException:
@@ -158,6 +158,12 @@ class _Run:
         if unnoted:
             return refused(self._config, unnoted[0], self._lease)
         return ended(self._lease, code, interrupted=isinstance(news, int))
+
+    def _claim(self) -> None:
+        held, levels = NothingBegun(self._lease), Levels(self._lease, self._config, self._clock)
+        sql = "claimed" if claim_databases(self._config, held, clock=self._clock) else "none"
+        delta = DeltaFence(held, self._config, self._clock)
+        levels.show(sql=sql, delta=level_of(delta, delta.claim_all()))
 
     def _code(self) -> int:
         """The command's exit code, as a shell says it."""

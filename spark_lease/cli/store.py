@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from typing import Any
 
 from ..clock import BootClock
-from ..config import SETTINGS, redacted, shown
+from ..config import SETTINGS, Config, redacted, shown
 from ..errors import ConfigError, RecordUnreadable
+from ..fences.levels import Fences, fences_of
 from ..lockers.base import LeaseStore
 from ..lockers.registry import open_notes, open_store
 from ..record import expires_in
@@ -20,7 +24,7 @@ from ..wish import wish_of
 from .settings import need_name, resolved
 from .table import print_table
 
-_HELD = ("holder", "epoch", "expires_in", "protection", "wish")
+_HELD = ("holder", "epoch", "expires_in", "protection", "fences", "wish")
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -29,6 +33,7 @@ def status(arguments: argparse.Namespace) -> int:
     wanted = arguments.leases or ([config.name] if config.name else [])
     with closing(open_store(config)) as store:
         rows = [_look(store, name) for name in wanted or store.names()]
+    _add_fences(config, [row for row in rows if row["state"] == "held"])
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif rows:
@@ -62,6 +67,16 @@ def _look(store: LeaseStore, name: str) -> dict[str, object]:
     held["protection"] = seen.record.protection if state == "held" else ""
     held["wish"] = str(wish_of(seen.record.wish) or "")
     return row | {"state": state, "epoch": seen.record.epoch} | held
+
+
+def _add_fences(config: Config, held: Sequence[dict[str, Any]]) -> None:
+    """Of stores that have none, or whose table of notes is missing, nobody knows them."""
+    if not held:
+        return
+    with contextlib.suppress(ConfigError), closing(open_notes(config, BootClock())) as notes:
+        for row in held:
+            found = fences_of(notes, config.row_of(row["lease"]), row["epoch"])
+            row["fences"] = asdict(found) if found else {}
 
 
 def runs(arguments: argparse.Namespace) -> int:
@@ -115,4 +130,6 @@ def config(arguments: argparse.Namespace) -> int:
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return str(Fences(**value)) if value else "?"
     return "?" if value is None else str(value)

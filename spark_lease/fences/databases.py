@@ -17,21 +17,24 @@ from ..errors import ConfigError
 from .base import HeldLease
 
 
-def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = None) -> None:
-    """Claim the database of `fence_url`; by default the lease store itself, if it is PostgreSQL and has a fence.
+def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = None) -> bool:
+    """Claim the database of `fence_url`; by default the lease store itself, if it is PostgreSQL and has a fence. False
+    if there is none to claim.
 
     To be called once the lease is held and before the work begins. Takes `attempt_timeout` at most, and what it takes
     to connect. Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
     """
     is_store = not config.fence_url
     if not config.enabled or (is_store and not config.url.startswith("postgresql")):
-        return
+        return False
     from .sql_claim import Desk, claim
 
     with open_database(config, clock or BootClock()) as engine:
         limits: dict[str, Any] = {"timeout": config.attempt_timeout, "clock": clock}
-        if not is_store or Desk(engine, **limits).has_fence():
-            claim(lease, engine, **limits)
+        if is_store and not Desk(engine, **limits).has_fence():
+            return False
+        claim(lease, engine, **limits)
+    return True
 
 
 @contextlib.contextmanager

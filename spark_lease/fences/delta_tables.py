@@ -122,6 +122,11 @@ class DeltaFence:
         log.warning("%s: NOT FENCED: %s: %s", self._lease.name, where, answer.problem)
 
 
+def level_of(fence: DeltaFence, problem: str) -> str:
+    """What `Fences.delta` is without a hook, after `claim_all` returned `problem`."""
+    return "off" if not fence.is_wanted else "none" if problem else "claims"
+
+
 def noted_tables(config: Config, clock: Clock) -> dict[str, str]:
     """The tables that the lease `config.name` guards, and who noted each: JSON. Raises StoreError, ConfigError."""
     with closing(open_notes(config, clock)) as notes:

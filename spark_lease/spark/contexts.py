@@ -7,9 +7,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .connect import is_connected
 from .demotion import spark_context
 
-Seen = Callable[[Any], None]
+Seen = Callable[[Any | None], None]
 _PATIENCE = 60.0
 _watchers: list[Seen] = []
 _applications: list[str] = []
@@ -22,7 +23,8 @@ def application_id() -> str:
 
 def watch_contexts(seen: Seen) -> None:
     """Call `seen` with the context that there is, and with each that is made until `unwatch_contexts`, before anybody
-    can use it. If `seen` raises, there is no such context. Imports pyspark, if it is installed."""
+    can use it; with None for a session on a Spark Connect server. If `seen` raises, there is no such context, and no
+    such session. Imports pyspark, if it is installed."""
     if is_watchable():
         _watchers.append(seen)
         with _nobody_makes_one():
@@ -58,6 +60,7 @@ def is_watchable() -> bool:
     made = SparkContext._do_init
     if hasattr(made, "tells_spark_lease"):
         return True
+    _watch_builder()
 
     @functools.wraps(made)
     def do_init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -67,6 +70,27 @@ def is_watchable() -> bool:
     do_init.tells_spark_lease = True  # type: ignore[attr-defined]
     SparkContext._do_init = do_init
     return True
+
+
+def _watch_builder() -> None:
+    """A session on a Spark Connect server has no context of its own."""
+    from pyspark.sql import SparkSession  # imported with pyspark
+
+    made = SparkSession.Builder.getOrCreate
+
+    @functools.wraps(made)
+    def get_or_create(self: Any) -> Any:
+        session = made(self)
+        if is_connected():
+            try:
+                for seen in list(_watchers):
+                    seen(None)
+            except BaseException:
+                session.stop()
+                raise
+        return session
+
+    SparkSession.Builder.getOrCreate = get_or_create
 
 
 def _tell(context: Any, watchers: list[Seen]) -> None:

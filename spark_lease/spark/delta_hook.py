@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ NO_DELTA = "Delta"
 _DELTA = "org.apache.spark.sql.delta."
 _OBSERVER = "TransactionExecutionObserver"
 _SETTER = "_setter_$threadObserver_$eq"
+_DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
+"""Set by it in each of its drivers."""
 _AT_ONCE = 4
 """Tables with a transaction under way on one thread; most often it is one."""
 
@@ -55,10 +58,10 @@ class DeltaHook:
     def install(self, context: Any) -> str:
         """Put it into the JVM of a SparkContext, if it is not there. Returns what is missing for that, else nothing."""
         gateway = context._gateway
+        if problem := _missing(context):  # a setting of each context, so that a JVM that has the hook is asked as well
+            return problem
         if any(known is gateway for known in self._gateways):
             return ""
-        if problem := _missing(context):
-            return problem
         from pyspark.java_gateway import ensure_callback_server_started  # heavy, and there: the context is its own
 
         calls = logging.getLogger("py4j.clientserver")
@@ -76,6 +79,8 @@ class DeltaHook:
 
 
 def _missing(context: Any) -> str:
+    if _DATABRICKS in os.environ:
+        return "an open-source Delta Lake (Databricks' own has no such hook)"
     if not _has_class(context, _DELTA + "DeltaLog"):
         return NO_DELTA
     if type(context._gateway).__name__ != "ClientServer":

@@ -9,7 +9,8 @@ from typing import Any
 from ..clock import Clock
 from ..config import Config
 from ..errors import ConfigError
-from ..fences.delta_tables import DeltaFence
+from ..fences.delta_tables import DeltaFence, level_of
+from ..fences.levels import Levels
 from ..lease import Lease
 from ..lockers.registry import open_notes
 from .connect import is_connected
@@ -18,6 +19,7 @@ from .delta_hook import NO_DELTA, DeltaHook
 
 log = logging.getLogger(__name__)
 
+_SERVED = "a Spark of this process (it is a Spark Connect server's)"
 _hook = DeltaHook()
 """One for all leases of this process: a transaction asks each of them."""
 
@@ -25,10 +27,10 @@ _hook = DeltaHook()
 class Fencing:
     """From the grant of one lease to its end."""
 
-    def __init__(self, lease: Lease, config: Config, clock: Clock) -> None:
-        self._lease, self._config, self._clock = lease, config, clock
+    def __init__(self, lease: Lease, config: Config, clock: Clock, levels: Levels) -> None:
+        self._lease, self._config, self._clock, self._levels = lease, config, clock, levels
         self._fence = DeltaFence(lease, config, clock)
-        self._problem = ""
+        self._problem = self._said = ""
 
     def prepare(self) -> None:
         """While another may still be master: import what will be needed, so that nobody waits for it later."""
@@ -39,29 +41,35 @@ class Fencing:
 
     def begin(self) -> None:
         """Claim, then watch for Sparks. Raises Fenced, LeaseLost, StoreError, ConfigError: then nothing must begin."""
+        self._problem = self._fence.claim_all()
+        self._levels.show(delta=level_of(self._fence, self._problem))
         if not self._fence.is_wanted:
             return
-        self._problem = self._fence.claim_all()
-        if self._config.fence_delta == "required" and is_connected():
-            raise ConfigError("fence_delta", "is required, and cannot be had on a Spark Connect server")
         if not self._problem:
             _hook.add(self._fence)
         watch_contexts(self._install)
+        if is_connected():
+            self._install(None)
 
     def end(self) -> None:
         """After the work has ended. Never raises, waits for nothing."""
         unwatch_contexts(self._install)
         _hook.discard(self._fence)
 
-    def _install(self, context: Any) -> None:
+    def _install(self, context: Any | None) -> None:
         try:
-            lacking = _hook.install(context)
+            lacking = _SERVED if context is None else _hook.install(context)
         except Exception as error:  # Py4J raises anything
             lacking = f"the hook ({type(error).__name__}: {error})"
+        if not self._problem:
+            self._levels.show(delta="claims" if lacking else "hook")
         if lacking == NO_DELTA and self._config.fence_delta == "auto":
             return
         if lacking and self._config.fence_delta == "required":
             raise ConfigError("fence_delta", f"is required, and cannot be had without {lacking}")
+        if lacking and lacking == self._said:
+            return
+        self._said = lacking
         if self._problem:
             log.warning("%s: Delta tables are NOT FENCED: %s", self._lease.name, self._problem)
         elif lacking:

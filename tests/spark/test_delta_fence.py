@@ -21,7 +21,7 @@ from spark_lease.clock import BootClock
 from spark_lease.fences.delta import Claim, claim, property_of
 from tests.spark.drivers import Driver, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 Start = Callable[..., Driver]
 OLDER = Path(__file__).parents[2] / ".venv-spark35"
 
@@ -30,10 +30,10 @@ DELTA = """
     from jobs.jars import FOLDER as JARS, spark_options
     os.environ["PYSPARK_PYTHON"] = sys.executable
     TABLE = f"{FOLDER}/flights"
-    def delta_session():
+    def delta_session(**more):
         from pyspark.sql import SparkSession
         pairs = (word.split("=", 1) for word in spark_options(Path(os.environ.get("TEST_JARS", JARS))) if "=" in word)
-        return SparkSession.builder.master("local[2]").config(map=dict(pairs)).getOrCreate()
+        return SparkSession.builder.master("local[2]").config(map=dict(pairs) | more).getOrCreate()
 """
 
 EVERY_OPERATION = """
@@ -120,11 +120,14 @@ EVERY_OPERATION = """
     }
 
     def outcome(operation):
+        begun = time.monotonic()
         try:
             operation()
             return "done"
         except Exception as error:
             return f"{type(error).__name__}: {error}"
+        finally:
+            say(f"took {time.monotonic() - begun:.1f} s")
 
     append()
     before = {name: outcome(operation) for name, operation in operations.items()}
@@ -180,7 +183,7 @@ def test_every_delta_operation_of_an_older_epoch_is_fenced_also_under_way_and_re
         command = [str(OLDER / "bin" / "python")]
         monkeypatch.setenv("TEST_JARS", str(OLDER / "jars"))
     driver = start(_with_delta(EVERY_OPERATION), command=command)
-    assert driver.end(240) == 0, driver.log.read_text()
+    assert driver.end(340) == 0, driver.log.read_text()
     told = json.loads((tmp_path / "told.json").read_text())
     assert set(told["before"].values()) == {"done"}
     for operation, outcome in told["after"].items():
@@ -266,6 +269,46 @@ def test_a_write_under_way_at_the_claim_is_told_as_fenced_and_ends_its_driver(st
     assert re.search(rf"lease lost \(fenced\), .* claimed under epoch {master.epoch() + 1} and mine is", said), said
     assert "wrote after all" not in said
     assert _rows(tmp_path / "flights", master.epoch()) == 1
+
+
+LEVELS = """
+    import subprocess
+    from spark_lease.errors import ConfigError
+
+    STRICT = {"spark.databricks.delta.v2.enableMode": "STRICT"}
+    with hold_lease("n", **SETTINGS | {"lease_duration": 60}, keeper="thread") as lease:
+        say(f"no session: {lease.fences}")
+        os.environ["DATABRICKS_RUNTIME_VERSION"] = "17.3"
+        delta_session().stop()
+        say(f"Databricks: {lease.fences}")
+        del os.environ["DATABRICKS_RUNTIME_VERSION"]
+        delta_session(**STRICT).stop()
+        say(f"v2: {lease.fences}")
+        spark = delta_session()
+        say(f"at last: {lease.fences}")
+        status = [f"{Path(sys.executable).parent}/spark-lease", "status", "n", "--json", "--url", SETTINGS["url"]]
+        while "hook" not in (shown := subprocess.check_output([*status, "--table", SETTINGS["table"]], text=True)):
+            time.sleep(0.1)
+        say(shown)
+        spark.stop()
+    with hold_lease("n", **SETTINGS | {"lease_duration": 60}, keeper="thread", fence_delta="required"):
+        try:
+            delta_session(**STRICT)
+        except ConfigError as error:
+            say(f"v2 {error}")
+"""
+
+
+def test_where_the_hook_is_missing_that_is_shown_said_and_refused_if_it_is_required(start: Start) -> None:
+    driver = start(_with_delta(LEVELS))
+    assert driver.end(120) == 0, driver.log.read_text()
+    said = driver.log.read_text()
+    for words in ("no session: delta claims", "Databricks: delta claims", "v2: delta claims", "at last: delta hook"):
+        assert f"{words}, sql none" in said
+    assert re.search(r'"fences": {\s*"delta": "hook",\s*"sql": "none"', said)
+    alone = "fenced by claims alone: what a former master begins to write after them is not refused, without"
+    assert f"{alone} an open-source Delta Lake" in said and f"{alone} Delta's v1 write path" in said
+    assert "v2 fence_delta: is required, and cannot be had without Delta's v1 write path" in said
 
 
 BUSY = """

@@ -177,6 +177,28 @@ def test_an_idle_connect_session_is_no_reason_to_keep_the_lease(
     assert row(url, table)[0] is None
 
 
+FENCED = """
+from pyspark.sql import SparkSession
+from spark_lease import ConfigError
+for level in ("auto", "required"):
+    with hold_lease("n", **SETTINGS | {{"lease_duration": 60, "fence_delta": level}}, keeper="thread") as lease:
+        try:
+            SparkSession.builder.remote("{}").getOrCreate().stop()
+            say(f"{{level}}: {{lease.fences}}")
+        except ConfigError as error:
+            say(f"{{level}}: {{error}}")
+"""
+
+
+def test_where_a_server_runs_the_work_the_delta_fence_is_claims_alone(start: Start, connect: str) -> None:
+    driver = start(FENCED.format(connect))
+    assert driver.end(60) == 0, driver.log.read_text()
+    said = driver.log.read_text()
+    assert "not refused, without a Spark of this process (it is a Spark Connect server's)" in said
+    assert "auto: delta claims, sql none" in said
+    assert "required: fence_delta: is required, and cannot be had without a Spark of this process" in said
+
+
 def test_a_crash_beside_a_connect_server_is_not_handed_over(start: Start, connect: str, url: str, table: str) -> None:
     driver = start(CONNECTED.format("'exit'", connect, "time.sleep(60)"))
     driver.until("enforced by the server")

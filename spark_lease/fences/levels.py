@@ -1,0 +1,98 @@
+"""What is fenced under a hold, as people see it: on the lease, and noted beside it for `spark-lease status`.
+
+Nothing is decided by it, and nothing waits for it: the note is written on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from ..clock import Clock
+from ..config import Config
+from ..errors import RecordUnreadable, SparkLeaseError
+from ..lockers.base import Notes
+from ..lockers.registry import open_notes
+from .base import HeldLease
+
+log = logging.getLogger(__name__)
+
+KIND = "fences"
+"""Of the notes: one for the newest epoch, by its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fences:
+    """`delta`: "hook" (each transaction asks the lease, and tables are claimed), "claims" (they are claimed, but what a
+    former master begins to write after that is not refused), "none" (not even that can be had), "off" (not wanted).
+    `sql`: "claimed" (the database of `fence_url`, so that fenced tables refuse older epochs), or "none"."""
+
+    delta: str = "none"
+    sql: str = "none"
+
+    def __str__(self) -> str:
+        return f"delta {self.delta}, sql {self.sql}"
+
+
+class ShowsFences(HeldLease, Protocol):
+    fences: Fences
+
+
+class Levels:
+    """Keeps `lease.fences` and its note what they should be. Never raises."""
+
+    def __init__(self, lease: ShowsFences, config: Config, clock: Clock) -> None:
+        self._lease, self._config, self._clock = lease, config, clock
+        self._writing = threading.Lock()
+        self._written: Fences | None = None
+
+    def show(self, **levels: str) -> None:
+        self._lease.fences = replace(self._lease.fences, **levels)
+        if not self._config.enabled:
+            return
+        try:
+            threading.Thread(target=self._write, name=f"fences of {self._lease.name}", daemon=True).start()
+        except RuntimeError as error:  # this machine gives us no thread any more
+            self._warn(error)
+
+    def _write(self) -> None:
+        with self._writing:
+            shown = self._lease.fences
+            if shown == self._written:
+                return
+            try:
+                with closing(open_notes(self._config, self._clock)) as notes:
+                    self._replace(notes, json.dumps(asdict(shown)))
+                self._written = shown
+            except Exception as error:  # whatever it is, the work goes on
+                self._warn(error)
+
+    def _replace(self, notes: Notes, text: str) -> None:
+        name, holder, epoch = self._config.shared_name, self._lease.holder, self._lease.epoch
+        there = notes.all(name, KIND)
+        if str(epoch) in there and there[str(epoch)] != text:
+            notes.remove(name, KIND, str(epoch))
+        notes.add(name, KIND, str(epoch), text, holder=holder, epoch=epoch)
+        for older in there:
+            if int(older) < epoch:  # only these: a newer master has a note of its own by now
+                notes.remove(name, KIND, older)
+
+    def _warn(self, error: Exception) -> None:
+        said = error if isinstance(error, SparkLeaseError) else type(error).__name__
+        log.warning("%s: what is fenced (%s) is not shown by status: %s", self._lease.name, self._lease.fences, said)
+
+
+def fences_of(notes: Notes, name: str, epoch: int) -> Fences | None:
+    """What is fenced under `epoch` of lease `name`; None if it was not noted. Raises StoreError, ConfigError."""
+    text = notes.get(name, KIND, str(epoch))
+    if text is None:
+        return None
+    try:
+        told: dict[str, Any] = json.loads(text)
+        return Fences(str(told["delta"]), str(told["sql"]))
+    except (ValueError, TypeError, KeyError):
+        raise RecordUnreadable(notes.where, f"a note of fences is none: {text[:80]!r}") from None

@@ -73,7 +73,7 @@ def leased(
                         raise
             except (SparkLeaseError, KeyboardInterrupt) as error:
                 on_lost = config.on_lost if config else settings.get("on_lost", "exit")
-                if on_lost != "exit" or error is own_error:
+                if on_lost != "exit" or (error is own_error and not isinstance(error, AlreadyDone)):
                     raise
                 log.log(logging.INFO if isinstance(error, AlreadyDone) else logging.ERROR, "%s", error or "interrupted")
                 if isinstance(error, LeaseLost):

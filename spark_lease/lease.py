@@ -31,7 +31,7 @@ from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies
 from .lockers.registry import open_lock, open_store
 from .lockers.unguarded import Unguarded
 from .record import LeaseRecord, Observed, Protection, expires_in, is_grant_of, new_holder, released, renewed, taken
-from .runs import Runs
+from .runs import FOR_EVER, Runs
 from .wish import wish_of
 
 log = logging.getLogger(__name__)
@@ -331,15 +331,21 @@ class Lease(ABC):
                 raise StoreError(self.name, f"in doubt for longer than {timeout:g} s: a renewal is overdue")
             self._clock.wait(never, min(left, _LOOK_AGAIN))
 
-    def fenced_sql(self, engine: Any) -> AbstractContextManager[Any]:
+    def fenced_sql(self, engine: Any, *, completes: str = "") -> AbstractContextManager[Any]:
         """One transaction on an Engine of SQLAlchemy, which commits only while my epoch is the newest: `fences.sql`.
 
-        Gives the Connection. Commits at the end of the block, rolls back if an exception leaves it.
-        Raises Fenced, LeaseLost, StoreError, ConfigError, and what the database raises.
+        Gives the Connection. Commits at the end of the block, rolls back if an exception leaves it. The run key
+        `completes` is done with it, in the same transaction: no other can complete it, whoever is master by then.
+        Raises Fenced, LeaseLost, StoreError, ConfigError, AlreadyDone (`completes` is), and what the database raises.
         """
         from .fences.sql import fenced_sql  # SQLAlchemy, for those who use it
+        from .fences.sql_done import completing_sql
 
-        return fenced_sql(self, engine)
+        if not completes:
+            return fenced_sql(self, engine)
+        return completing_sql(
+            self, engine, completes, note=self.runs.heal, retention=min(self._config.run_retention, FOR_EVER)
+        )
 
     def jdbc_url(self, url: str) -> str:
         """`url`, a jdbc:postgresql: one, with the epoch in it, for tables that are fenced. Raises ConfigError."""

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .clock import Clock, utc_text, wall_time
@@ -25,7 +25,7 @@ from .lockers.registry import open_notes
 log = logging.getLogger(__name__)
 
 BEGUN, ENDED, DONE = "run", "run-ended", "run-done"
-_FOR_EVER = 100 * 365 * 86400.0
+FOR_EVER = 100 * 365 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Runs:
             self._started[key] = run.started
             self._note(notes, BEGUN, run)
             with contextlib.suppress(StoreError):  # no part of what was asked for
-                notes.prune(self._lease.name, (BEGUN, ENDED, DONE), min(self._config.run_retention, _FOR_EVER))
+                notes.prune(self._lease.name, (BEGUN, ENDED, DONE), min(self._config.run_retention, FOR_EVER))
 
     def end(self, key: str, outcome: str, *, application: str = "") -> None:
         """Note that it ended otherwise than well: failed, interrupted."""
@@ -85,6 +85,14 @@ class Runs:
             there = _run(self._note(notes, DONE, run), notes)
         if there.epoch != run.epoch:
             raise AlreadyDone(run.lease, key, there.epoch)
+
+    def heal(self, key: str, epoch: int) -> None:
+        """Note that `key` was completed under `epoch`, mine or one before: what was guarded knows it."""
+        run = replace(self._run_of(key, "finished", finished=utc_text(wall_time())), epoch=epoch)
+        if epoch != self._lease.epoch:
+            run = replace(run, holder="", started="")
+        with closing(open_notes(self._config, self._clock)) as notes:
+            self._note(notes, DONE, run)
 
     def settle(self, key: str, outcome: str, *, application: str = "") -> list[SparkLeaseError]:
         """Note how the run of `key` ended; nothing if it did not begin. Never raises.
@@ -123,7 +131,7 @@ class Runs:
         """What is noted then."""
         item = run.key if kind == DONE else f"{run.key}\n{run.epoch}"
         text = json.dumps(asdict(run))
-        there = notes.add(run.lease, kind, item, text, holder=run.holder, epoch=run.epoch)
+        there = notes.add(run.lease, kind, item, text, holder=self._lease.holder, epoch=self._lease.epoch)
         if there is None:
             self._lease.lose(Loss.TAKEN, f"run key {run.key!r} was to be noted, and the lease is another's")
             self._lease.check()

@@ -24,13 +24,16 @@ from ..lockers.sql_engine import CutOff, descriptor_of
 from .base import HeldLease, fenced
 from .sql_older import end_older_sessions
 from .sql_table import (
+    DONE,
     FENCE,
     NO_EPOCH,
     RUN,
+    forget_done,
     forget_runs,
     insert_run,
     prune_runs,
     raise_epoch,
+    read_done,
     read_epoch,
     read_run,
     refuse_unknown,
@@ -127,6 +130,14 @@ class Desk:
     def forget_runs(self, name: str, runs: Sequence[str]) -> None:
         """Nobody will ask for them any more. Raises FenceUnreachable."""
         self._ask(lambda session: session.execute(forget_runs(name, runs)))
+
+    def done_under(self, name: str, key: str) -> int | None:
+        """The epoch under which the run key was completed; None if it was not. Raises FenceUnreachable, ConfigError."""
+        return self._ask(lambda session: session.execute(read_done(name, key)).scalar())
+
+    def forget_done(self, name: str, age: float) -> None:
+        """Those that were completed more than `age` seconds ago. Raises FenceUnreachable."""
+        self._ask(lambda session: session.execute(forget_done(name, self._backend.now_ms, age)))
 
     def _ask(self, ask: Callable[[Connection], _T], make_way: Callable[[Connection], str] = lambda session: "") -> _T:
         """What `ask` answers, tried again until it does or the time is over."""
@@ -234,7 +245,7 @@ class Desk:
 
     def _unreachable(self, error: SQLAlchemyError, hindrance: str = "") -> SparkLeaseError:
         if code_of(error) in ("42501", "1142"):
-            hindrance = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {FENCE.name}, {RUN.name} TO this role"
+            hindrance = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {FENCE.name}, {RUN.name}, {DONE.name} TO this role"
         words = said(self._engine, error) + (f" ({hindrance})" if hindrance else "")
         return FenceUnreachable(where_is(self._engine), words)
 

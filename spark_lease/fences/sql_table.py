@@ -1,8 +1,10 @@
-"""The fence's own two tables in a guarded database, and the statements about them in that database's SQL.
+"""The fence's own tables in a guarded database, and the statements about them in that database's SQL.
 
 `spark_lease_fence (name, epoch)`: the highest epoch that was claimed, a row for each lease.
 `spark_lease_fence_run (name, run, epoch)`: a row for each fenced transaction of late, which proves that it was
-committed to one whose answer was lost. Both are found by the session's search path, in its default schema.
+committed to one whose answer was lost.
+`spark_lease_fence_done (name, run_key, epoch, finished)`: a row for each run key that was completed with its data.
+All are found by the session's search path, in its default schema.
 """
 
 from __future__ import annotations
@@ -10,7 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Engine, MetaData, String, Table, delete, func, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateTable
@@ -39,6 +53,15 @@ RUN = Table(
     Column("epoch", BigInteger, nullable=False),
     **_INNODB,
 )
+DONE = Table(
+    "spark_lease_fence_done",
+    MetaData(),
+    Column("name", NAME, primary_key=True),
+    Column("run_key", NAME, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("finished", BigInteger, nullable=False),  # milliseconds since 1970, by the database's clock
+    **_INNODB,
+)
 
 
 NO_EPOCH = 0
@@ -64,8 +87,8 @@ def refuse_unknown(engine: Engine) -> None:
 
 
 def tables_sql(dialect: Dialect) -> Sequence[str]:
-    """The statements that make both tables."""
-    made = (CreateTable(each, if_not_exists=True).compile(dialect=dialect) for each in (FENCE, RUN))
+    """The statements that make the tables."""
+    made = (CreateTable(each, if_not_exists=True).compile(dialect=dialect) for each in (FENCE, RUN, DONE))
     return [" ".join(str(each).split()) for each in made]
 
 
@@ -101,6 +124,16 @@ def read_run(name: str, run: str) -> Any:
 def prune_runs(name: str, before: int) -> Any:
     """Forget the runs of epochs older than `before`."""
     return delete(RUN).where(RUN.c.name == name, RUN.c.epoch < before)
+
+
+def read_done(name: str, key: str) -> Any:
+    return select(DONE.c.epoch).where(DONE.c.name == name, DONE.c.run_key == key)
+
+
+def forget_done(name: str, now_ms: str, age: float) -> Any:
+    """Forget the run keys that were completed more than `age` seconds ago."""
+    before = literal_column(now_ms, BigInteger) - bindparam("age", round(age * 1000), BigInteger)
+    return delete(DONE).where(DONE.c.name == name, DONE.c.finished < before)
 
 
 def forget_runs(name: str, runs: Sequence[str]) -> Any:

@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 from spark_lease.config import configure
 from spark_lease.lockers.sql_backends import usable_url
 
-TABLES = ("spark_lease_fence", "spark_lease_fence_run", "guarded")
+TABLES = ("spark_lease_fence", "spark_lease_fence_run", "spark_lease_fence_done", "guarded")
 _KEY = {
     "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "postgresql": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",

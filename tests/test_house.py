@@ -23,8 +23,8 @@ lockers.sql_notes lockers.sql lockers.bounded lockers.folders
 lockers.delta_words lockers.delta_files lockers.delta_objects lockers.delta
 lockers.file lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
 fences.base fences.levels fences.delta fences.delta_claims fences.delta_tables fences.delta_rs
-fences.sql_older fences.sql_table fences.sql_claim fences.sql_psycopg2 fences.sql_commit fences.sql_refusals
-fences.sql fences.sql_done
+fences.sql_older fences.sql_table fences.sql_astray fences.sql_claim fences.sql_psycopg2 fences.sql_commit
+fences.sql_refusals fences.sql fences.sql_done
 fences.postgres fences.databases runs
 lease keepalive hold events keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome

@@ -31,7 +31,7 @@ def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = N
 
     with open_database(config, clock or BootClock()) as engine:
         limits: dict[str, Any] = {"timeout": config.attempt_timeout, "clock": clock}
-        if is_store and not Desk(engine, **limits).has_fence():
+        if is_store and not Desk(engine, **limits).has_fence(lease.name):
             return False
         claim(lease, engine, **limits)
     return True

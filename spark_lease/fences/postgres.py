@@ -56,7 +56,14 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, coalesce(t.tgargs, ''
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = '{TRIGGER}' AND NOT t.tgisinternal
 WHERE """
-_PARTITIONS = "c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s::int8::regclass))"
+# Partitions, and tables that inherit: both are in pg_inherits, and what is below them as well.
+_BELOW = """c.oid IN (WITH RECURSIVE below (oid) AS (
+    SELECT %(oid)s::int8::oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN below ON i.inhparent = below.oid
+) SELECT oid FROM below)"""
+_ABOVE = """c.oid IN (WITH RECURSIVE above (oid) AS (
+    SELECT i.inhparent FROM pg_inherits i WHERE i.inhrelid = %(oid)s::int8::oid
+    UNION SELECT i.inhparent FROM pg_inherits i JOIN above ON i.inhrelid = above.oid
+) SELECT oid FROM above)"""
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 
 
@@ -86,18 +93,24 @@ def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> li
 
 
 def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False) -> Sequence[str]:
-    """Fence `table`, `schema.table` if need be, with its partitions; the statements that it took, all or none.
+    """Fence `table`, `schema.table` if need be, with its partitions and the tables that inherit from it; the statements
+    that it took, all or none.
 
     Doing it again is no harm. Raises ConfigError for what cannot be fenced, FenceUnreachable.
     """
     with _transaction(engine) as connection:
         found = _find(connection, engine, table)
-        schema = f"{_quote(_schema(connection))}."
-        statements = [*tables_sql(engine.dialect), *_function_if_needed(connection, schema)]
-        for each in _with_partitions(connection, found):
+        _refuse_below_others(connection, found, table, lease)
+        schema = f"{_schema(connection)}."
+        made = [each.replace("EXISTS ", f"EXISTS {schema}", 1) for each in tables_sql(engine.dialect)]
+        statements = [*made, *_function_if_needed(connection, schema)]
+        for each in _with_those_below(connection, found):
+            if each.kind == "f":
+                raise ConfigError("table", f"{each.schema}.{each.table}, below {table}, is a foreign table: detach it")
             if each.arguments and each.arguments[0] != lease:
+                which = table if each.oid == found.oid else f"{each.schema}.{each.table}"
                 raise ConfigError(
-                    "table", f"{table} is written under the lease {each.arguments[0]}: drop it there first"
+                    "table", f"{which} is written under the lease {each.arguments[0]}: drop it there first"
                 )
             name = f"{_quote(each.schema)}.{_quote(each.table)}"
             statements += _trigger(name, schema, lease, allow_unleased)
@@ -107,9 +120,14 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
 
 
 def drop(engine: Engine, table: str) -> Sequence[str]:
-    """Let everybody write to `table` again; the statements that it took. Raises ConfigError, FenceUnreachable."""
+    """Let everybody write to `table` again, and to what is below it; the statements that it took. Raises ConfigError,
+    FenceUnreachable."""
     with _transaction(engine) as connection:
-        found = [each for each in _with_partitions(connection, _find(connection, engine, table)) if each.arguments]
+        one = _find(connection, engine, table)
+        for above in _look(connection, _ABOVE, {"oid": one.oid}):
+            if above.arguments and above.arguments[:1] == one.arguments[:1]:
+                raise ConfigError("table", f"{table} is fenced with {above.schema}.{above.table}: drop that")
+        found = [each for each in _with_those_below(connection, one) if each.arguments]
         names = [f"{_quote(each.schema)}.{_quote(each.table)}" for each in found]
         statements = [f"DROP TRIGGER {TRIGGER} ON {name}" for name in names]
         for statement in statements:
@@ -128,12 +146,6 @@ def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
     return [each for each in tables if lease in ("", each.lease)]
 
 
-_ROOT = (
-    "SELECT CAST(CAST(pg_partition_root(c.oid) AS regclass) AS text) FROM pg_class c "
-    "WHERE c.oid = %(oid)s AND c.relispartition"
-)
-
-
 def _find(connection: Connection, engine: Engine, table: str) -> _Found:
     # to_regclass follows the search path, takes quotes as SQL does, and gives no name to what is no table's.
     which = "c.oid = to_regclass(%(name)s)"
@@ -142,9 +154,6 @@ def _find(connection: Connection, engine: Engine, table: str) -> _Found:
         raise ConfigError("table", f"there is no {table} in {where_is(engine)}")
     if (kind := found[0].kind) not in "rp":
         raise ConfigError("table", f"{table} is {_KINDS.get(kind, 'no table')}: fence the tables behind it")
-    root = connection.exec_driver_sql(_ROOT, {"oid": found[0].oid}).scalar()
-    if root:  # what is written through the root runs no statement trigger of a partition
-        raise ConfigError("table", f"{table} is a partition: fence its root {root}")
     if not found[0].owned:
         raise ConfigError(
             "table", f"this role does not own {table}: give its owner what `spark-lease fence add --print-sql` prints"
@@ -152,10 +161,19 @@ def _find(connection: Connection, engine: Engine, table: str) -> _Found:
     return found[0]
 
 
-def _with_partitions(connection: Connection, found: _Found) -> list[_Found]:
-    if found.kind != "p":
-        return [found]
-    return [each for each in _look(connection, _PARTITIONS, {"oid": found.oid}) if each.kind in "rp"]
+def _refuse_below_others(connection: Connection, found: _Found, table: str, lease: str) -> None:
+    """What is written through a table above it, rows of its own among them, runs no statement trigger of this one."""
+    for above in _look(connection, _ABOVE, {"oid": found.oid}):
+        name = f"{above.schema}.{above.table}"
+        if above.kind == "p":
+            if not _look(connection, _ABOVE, {"oid": above.oid}):
+                raise ConfigError("table", f"{table} is a partition: fence its root {name}")
+        elif above.arguments[:1] != (lease,):
+            raise ConfigError("table", f"{table} inherits from {name}, through which its rows are written: fence that")
+
+
+def _with_those_below(connection: Connection, found: _Found) -> list[_Found]:
+    return _look(connection, _BELOW, {"oid": found.oid})
 
 
 def _look(connection: Connection, which: str, values: dict[str, object]) -> list[_Found]:
@@ -169,8 +187,14 @@ def _arguments(stored: bytes | memoryview | str) -> tuple[str, ...]:
     return tuple(each.decode() for each in raw.split(b"\0")[:-1])
 
 
+_SCHEMA = """SELECT coalesce(
+    (SELECT CAST(CAST(relnamespace AS regnamespace) AS text) FROM pg_class WHERE oid = to_regclass(%(fence)s)),
+    quote_ident(current_schema()))"""
+
+
 def _schema(connection: Connection) -> str:
-    found = connection.exec_driver_sql("SELECT current_schema()").scalar()
+    """Where the fence stands that a claim of this role would find, or where one would be made; quoted."""
+    found = connection.exec_driver_sql(_SCHEMA, {"fence": FENCE.name}).scalar()
     if found is None:
         raise ConfigError("table", "this role has no schema in its search_path, and the fence has to be in one")
     return str(found)

@@ -22,6 +22,7 @@ from ..errors import ConfigError, FenceUnreachable, SparkLeaseError
 from ..lockers.sql_backends import backend_of, code_of, says
 from ..lockers.sql_engine import CutOff, descriptor_of
 from .base import HeldLease, fenced
+from .sql_astray import look_astray
 from .sql_older import end_older_sessions
 from .sql_table import (
     DONE,
@@ -84,6 +85,8 @@ class Desk:
         """The newest epoch of `name` after it was raised to `epoch`. Raises FenceUnreachable, ConfigError."""
 
         def ask(session: Connection) -> int:
+            if astray := self._look_astray(session, name):
+                raise ConfigError("fence", f"{where_is(self._engine)}: {astray}")
             before = self._read(session, name)
             if before < epoch:
                 session.execute(raise_epoch(self._engine, name, epoch))
@@ -98,10 +101,11 @@ class Desk:
         """The newest epoch that was claimed; 0 if none was. Raises FenceUnreachable, ConfigError."""
         return self._ask(lambda session: self._read(session, name))
 
-    def has_fence(self) -> bool:
-        """True if the database, which is PostgreSQL, has the table of a fence. Raises FenceUnreachable."""
+    def has_fence(self, name: str) -> bool:
+        """True if the database, which is PostgreSQL, has a fence, or fenced tables of lease `name`. Raises
+        FenceUnreachable."""
         there = f"SELECT to_regclass('{FENCE.name}') IS NOT NULL"
-        return bool(self._ask(lambda session: session.exec_driver_sql(there).scalar()))
+        return self._ask(lambda session: bool(session.exec_driver_sql(there).scalar() or look_astray(session, name)))
 
     def was_committed(self, name: str, epoch: int, run: str) -> bool:
         """Whether the transaction that was to write the row of `run` was committed; if not, it cannot be any more.
@@ -208,6 +212,9 @@ class Desk:
             problem = f"{FENCE.name} has EPOCH={epoch!r} for {name}, which no lease has: correct it by hand"
             raise FenceUnreachable(where_is(self._engine), problem)
         return epoch
+
+    def _look_astray(self, session: Connection, name: str) -> str:
+        return look_astray(session, name) if self._is_postgres else ""
 
     def _make_way(self, session: Connection, name: str, epoch: int) -> str:
         if not self._is_postgres:

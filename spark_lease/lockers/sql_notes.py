@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -45,6 +45,19 @@ class SqlNotes:
         self._table = notes_table(sql_schema.spelled(self._engine, config.notes_table, broker_row=False))
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
+        def insertion() -> Any:
+            return self._insertion(name, kind, key, text)
+
+        try:
+            added = self._run(insertion, {"holder": holder, "epoch": epoch})
+        except SQLAlchemyError as error:
+            if not says(error, self._backend.duplicate):
+                raise self._error(error) from error
+        else:
+            return text if added.rowcount else None
+        return self.get(name, kind, key)
+
+    def _insertion(self, name: str, kind: str, key: str, text: str) -> Any:
         lease = self._leases.c
         row = lease.id == BROKER_ID if self._config.has_broker_record else lease.name == self._config.row_of(name)
         mine = row & self._backend.equal(lease.broker_name, bindparam("holder")) & (lease.epoch == bindparam("epoch"))
@@ -58,60 +71,65 @@ class SqlNotes:
         }
         # With the row locked: who takes the lease at this moment waits, and finds the note, or we find his epoch.
         seen = select(*values.values()).select_from(self._leases).where(mine).with_for_update(read=True)
-        try:
-            added = self._run(insert(self._table).from_select(list(values), seen), {"holder": holder, "epoch": epoch})
-        except SQLAlchemyError as error:
-            if not says(error, self._backend.duplicate):
-                raise self._error(error) from error
-        else:
-            return text if added.rowcount else None
-        return self.get(name, kind, key)
+        return insert(self._table).from_select(list(values), seen)
 
     def get(self, name: str, kind: str, key: str) -> str | None:
-        column = self._table.c
-        there = self._rows(select(column.content).where(self._key(name, kind), column.digest == _digest(key)))
+        def wanted(column: Any) -> Any:
+            return select(column.content).where(_is(column, name, kind), column.digest == _digest(key))
+
+        there = self._rows(wanted)
         return str(there[0][0]) if there else None
 
     def all(self, name: str, kind: str) -> dict[str, str]:
-        column = self._table.c
-        wanted = select(column.item, column.content).where(self._key(name, kind)).order_by(column.noted)
+        def wanted(column: Any) -> Any:
+            return select(column.item, column.content).where(_is(column, name, kind)).order_by(column.noted)
+
         return {str(key): str(text) for key, text in self._rows(wanted)}
 
     def remove(self, name: str, kind: str, key: str) -> bool:
-        return self._delete(self._key(name, kind), self._table.c.digest == _digest(key)) > 0
+        return self._delete(lambda column: _is(column, name, kind) & (column.digest == _digest(key))) > 0
 
     def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
-        column, now = self._table.c, literal_column(self._backend.now_ms, BigInteger)
-        before = now - bindparam("age", round(age * 1000), BigInteger)
-        self._delete(column.lease == name, column.kind.in_(kinds), column.noted < before)
+        before = literal_column(self._backend.now_ms, BigInteger) - bindparam("age", round(age * 1000), BigInteger)
+        self._delete(lambda column: (column.lease == name) & column.kind.in_(kinds) & (column.noted < before))
 
     def close(self) -> None:
         self._cut_off.close()
 
-    def _key(self, name: str, kind: str) -> Any:
-        return (self._table.c.lease == name) & (self._table.c.kind == kind)
-
-    def _rows(self, wanted: Any) -> Sequence[Any]:
+    def _rows(self, wanted: Callable[[Any], Any]) -> Sequence[Any]:
         try:
-            return self._run(wanted).all()  # type: ignore[no-any-return]
+            return self._run(lambda: wanted(self._table.c)).all()  # type: ignore[no-any-return]
         except SQLAlchemyError as error:
             raise self._error(error) from error
 
-    def _delete(self, *those: Any) -> int:
+    def _delete(self, those: Callable[[Any], Any]) -> int:
         try:
-            return int(self._run(delete(self._table).where(*those)).rowcount)
+            return int(self._run(lambda: delete(self._table).where(those(self._table.c))).rowcount)
         except SQLAlchemyError as error:
             raise self._error(error) from error
 
-    def _run(self, statement: Any, values: dict[str, object] | None = None) -> Any:
-        """Run it; a table that is missing is made if it may be. Raises SQLAlchemyError."""
+    def _run(self, statement: Callable[[], Any], values: dict[str, object] | None = None) -> Any:
+        """Run it; a table that is missing is looked for in other letters, or made. Raises SQLAlchemyError."""
         try:
-            return self._run_once(statement, values)
+            return self._run_once(statement(), values)
         except SQLAlchemyError as error:
-            if not says(error, self._backend.shape) or not sql_schema.may_make(self._engine, self._config):
+            if not says(error, self._backend.shape):
                 raise
-        sql_schema.make(self._engine, self._table)
-        return self._run_once(statement, values)
+            if not self._respell():
+                if not sql_schema.may_make(self._engine, self._config):
+                    raise
+                sql_schema.make(self._engine, self._table)
+        return self._run_once(statement(), values)
+
+    def _respell(self) -> bool:
+        """True if the database spells a table in other letters than we did, as `sql_schema.as_there` finds out."""
+        before = (self._leases.name, self._table.name)
+        try:
+            self._leases = sql_schema.as_there(self._engine, self._leases)
+            self._table = sql_schema.as_there(self._engine, self._table)
+        finally:
+            self._cut_off.disarm()
+        return before != (self._leases.name, self._table.name)
 
     def _run_once(self, statement: Any, values: dict[str, object] | None) -> Any:
         try:
@@ -151,6 +169,10 @@ def notes_table(dotted: str) -> Table:
         mysql_charset="utf8mb4",
         mariadb_charset="utf8mb4",
     )
+
+
+def _is(column: Any, name: str, kind: str) -> Any:
+    return (column.lease == name) & (column.kind == kind)
 
 
 def _digest(key: str) -> str:

@@ -542,8 +542,68 @@ def test_a_partition_is_fenced_at_its_root(engine: Engine) -> None:
         connection.exec_driver_sql("CREATE TABLE root (id INT) PARTITION BY RANGE (id)")
         connection.exec_driver_sql("CREATE TABLE part1 PARTITION OF root FOR VALUES FROM (0) TO (10)")
     try:
-        with pytest.raises(ConfigError, match="part1 is a partition: fence its root root"):
+        with pytest.raises(ConfigError, match=r"part1 is a partition: fence its root public\.root"):
             postgres.add(engine, "part1", NAME)
     finally:
         with engine.begin() as connection:
             connection.exec_driver_sql("DROP TABLE root")
+
+
+def test_a_partition_that_was_fenced_by_itself_can_be_let_go(
+    fenced: Engine, session: Session, tables: Callable[[str], None]
+) -> None:
+    tables("CREATE TABLE more.low (epoch INT)")
+    postgres.add(fenced, "more.low", NAME)
+    tables(
+        "CREATE TABLE more.parted (epoch INT) PARTITION BY RANGE (epoch);"
+        "ALTER TABLE more.parted ATTACH PARTITION more.low FOR VALUES FROM (0) TO (10)"
+    )
+    assert postgres.drop(fenced, "more.low")
+    run(session(), "INSERT INTO more.low VALUES (1)")
+    postgres.add(fenced, "more.parted", NAME)
+    with pytest.raises(ConfigError, match=r"more\.low is fenced with more\.parted: drop that"):
+        postgres.drop(fenced, "more.low")
+    tables("ALTER TABLE more.parted DETACH PARTITION more.low")
+    assert refusal(session(4), "INSERT INTO more.low VALUES (1)") == postgres.OLDER
+    assert postgres.drop(fenced, "more.low")
+
+
+def test_tables_that_inherit_are_fenced_with_their_table_and_not_without_it(
+    fenced: Engine, session: Session, tables: Callable[[str], None]
+) -> None:
+    tables(
+        "CREATE TABLE more.parent (epoch INT); CREATE TABLE more.child () INHERITS (more.parent);"
+        "CREATE TABLE more.grandchild () INHERITS (more.child); INSERT INTO more.grandchild VALUES (1)"
+    )
+    with pytest.raises(
+        ConfigError, match=r"more\.child inherits from more\.parent, through which its rows are written"
+    ):
+        postgres.add(fenced, "more.child", NAME)
+    postgres.add(fenced, "more.parent", NAME)
+    for table in ("parent", "child", "grandchild"):
+        assert refusal(session(4), f"UPDATE more.{table} SET epoch = 4") == postgres.OLDER
+        run(session(5), f"UPDATE more.{table} SET epoch = 5")
+    tables("CREATE TABLE more.late () INHERITS (more.parent)")
+    assert run(session(4), "INSERT INTO more.late VALUES (4)") == 1  # does not hold: add the table again
+    postgres.add(fenced, "more.late", NAME)  # its parent is fenced
+    assert refusal(session(4), "INSERT INTO more.late VALUES (4)") == postgres.OLDER
+    postgres.drop(fenced, "more.parent")
+    assert [each.name for each in postgres.fenced_tables(fenced)] == ["public.guarded"]
+
+
+def test_a_claim_that_finds_another_fence_than_the_tables_go_by_is_refused(
+    fenced: Engine, session: Session, tables: Callable[[str], None]
+) -> None:
+    """By its search path. Else it would hold back nobody."""
+    tables("SET search_path = more; CREATE TABLE more.own (epoch INT)")
+    path = {"options": "-c search_path=more"}
+    astray = create_engine(fenced.url, connect_args=path, poolclass=NullPool)
+    with pytest.raises(ConfigError, match='go by the fence in schema "public", which this role'):
+        claim(Holder(NAME, 6), astray)
+    assert Desk(astray).has_fence(NAME)
+    assert Desk(fenced).newest(NAME) == 5
+    both = create_engine(fenced.url, connect_args={"options": "-c search_path=more,public"}, poolclass=NullPool)
+    postgres.add(both, "own", NAME)  # by the fence that is there, and makes no second one
+    claim(Holder(NAME, 6), both)
+    assert refusal(session(5, **path), "INSERT INTO more.own VALUES (5)") == postgres.OLDER
+    assert refusal(session(5), WRITES[0]) == postgres.OLDER

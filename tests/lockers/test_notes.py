@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.errors import ConfigError, StoreError
 from spark_lease.lockers.base import Notes
 from spark_lease.lockers.registry import open_notes, open_store
+from spark_lease.lockers.sql_backends import usable_url
 from spark_lease.record import LeaseRecord, released, taken
 from tests.services.objects import BUCKET, ObjectServer
 
@@ -105,6 +107,26 @@ def test_a_table_that_may_not_be_made_is_asked_for(config: Config) -> None:
     made = open_notes(config.__class__(**{**_fields(config), "create_table": "auto"}), BootClock())
     with closing(made), pytest.raises(ConfigError, match="run spark-lease init"):
         made.all("a", "table")
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("config", ["mariadb"], indirect=True)
+def test_tables_in_other_letters_are_found(config: Config) -> None:
+    """Made by hand, on a server that tells upper and lower case apart."""
+    with closing(open_store(config)) as store:
+        store.init()  # type: ignore[attr-defined]
+    engine = create_engine(usable_url(config))
+    with engine.begin() as connection:
+        for each in (config.table, f"{config.table}_notes"):
+            connection.exec_driver_sql(f"RENAME TABLE {each} TO {each.upper()}")
+    engine.dispose()
+    mine = granted(config, "paris:1")
+    never = config.__class__(**{**_fields(config), "create_table": "false"})
+    with closing(open_notes(never, BootClock())) as notes:
+        assert notes.add("a", "table", "/t", "x", holder="paris:1", epoch=mine.epoch) == "x"
+    with closing(open_notes(never, BootClock())) as notes:
+        assert notes.all("a", "table") == {"/t": "x"}
+        assert notes.remove("a", "table", "/t")
 
 
 def _fields(config: Config) -> dict[str, Any]:

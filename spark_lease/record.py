@@ -1,6 +1,6 @@
 """The lease record, and the pure rules of taking, renewing and releasing it.
 
-Nothing here asks a store or a clock. `lease.py` applies these rules; a store only reads and swaps records.
+Nothing here asks a store or a clock. `locker.py` applies these rules; a store only reads and swaps records.
 """
 
 from __future__ import annotations

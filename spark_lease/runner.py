@@ -34,7 +34,8 @@ from .keeper.death import Watched
 from .keeper.enforced import Enforced
 from .keeper.minder import Minder
 from .keeper.standstill import WhileItMoves
-from .lease import Contender, open_locker
+from .lease import Contender
+from .locker import open_locker
 from .outcome import Outcome, ended, refused
 from .processes import Process, kill, look, processes, tree
 from .record import new_holder

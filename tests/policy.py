@@ -6,7 +6,7 @@ from typing import Any
 
 from spark_lease import lease as policy
 from spark_lease.config import Config, configure
-from spark_lease.lease import locker_over
+from spark_lease.locker import locker_over
 from spark_lease.record import new_holder
 from spark_lease.testing import MemoryStore, VirtualClock
 

@@ -26,6 +26,7 @@ fences.base fences.levels fences.delta fences.delta_claims fences.delta_tables f
 fences.sql_older fences.sql_table fences.sql_astray fences.sql_claim fences.sql_psycopg2 fences.sql_commit
 fences.sql_refusals fences.sql fences.sql_done
 fences.postgres fences.databases runs
+locker
 lease keepalive hold events keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
 spark.connect spark.demotion spark.contexts spark.refusals spark.delta_hook spark.fencing spark.conf spark.orphan

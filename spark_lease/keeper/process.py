@@ -32,7 +32,8 @@ from ..config import Config
 from ..errors import Loss, SparkLeaseError, StoreError
 from ..hold import abandon, begin_hold, end_hold
 from ..keepalive import Keepalive
-from ..lease import Contender, open_locker
+from ..lease import Contender
+from ..locker import open_locker
 from ..record import Protection
 from .channel import Channel, Closed
 from .deadline import new_mapping

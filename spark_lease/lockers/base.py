@@ -1,5 +1,5 @@
 """The two seams: `Locker`, how a contender takes, keeps and gives back a lock, and `LeaseStore`, for lockers that
-are leases. Both are dumb on purpose: deadlines, expiry, epochs and lost answers are judged in `lease.py`, once.
+are leases. Both are dumb on purpose: deadlines, expiry, epochs and lost answers are judged above them, once.
 
 "No" is a value (`Held`, None), "don't know" is an exception (`StoreError`).
 """

@@ -17,7 +17,8 @@ import psycopg2
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.lease import Contender, RecordLocker
+from spark_lease.lease import Contender
+from spark_lease.locker import RecordLocker
 from spark_lease.lockers.sql import SqlStore
 from spark_lease.record import new_holder
 from tests.services.postgres import running_postgres

@@ -205,7 +205,7 @@ def test_a_table_that_is_not_innodb_is_refused_by_init_and_at_first_use(
 
 def test_two_leases_that_are_first_taken_at_once_are_both_taken(open_store: Any, config: Config) -> None:
     """They compute the same ID. The slower one is told "no" and asks again, and does not take that for a master."""
-    from spark_lease.lease import RecordLocker
+    from spark_lease.locker import RecordLocker
     from spark_lease.lockers.base import Grant
     from spark_lease.testing import VirtualClock
 

@@ -19,7 +19,7 @@ from .scenario import random_scenario
 from .simulate import Simulator
 
 _CHECK = Edit("lease", "if not self._lost and self._clock.now() < self._deadline.instant:", "if not self._lost:")
-_NEVER_FOUND = Edit("lease", "mine, held = is_grant_of(seen.record, self._holder), ", "mine, held = False, ")
+_NEVER_FOUND = Edit("locker", "mine, held = is_grant_of(seen.record, self._holder), ", "mine, held = False, ")
 _NAME_ALONE = Edit(
     "record", "{label or socket.gethostname()}:{os.getpid()}:{wall_time():.0f}:{os.urandom(4).hex()}", "{label}"
 )
@@ -76,13 +76,13 @@ MUTATIONS = {
         "P1 P2 P3",
         _NAME_ALONE,
         _NEVER_FOUND,
-        Edit("lease", "is_grant_of(seen.record, self._holder, mine.epoch)", "is_grant_of(seen.record, self._holder)"),
+        Edit("locker", "is_grant_of(seen.record, self._holder, mine.epoch)", "is_grant_of(seen.record, self._holder)"),
         like="ActiveMQ's keep-alive statement",
     ),
     "renew accepts an expired row of mine after another's": _mutation(
         "P1 P2",
         Edit(
-            "lease",
+            "locker",
             "                return Held(seen.record.holder if seen.record else None)\n",
             "                if seen.record is None or seen.record.holder is not None:\n"
             "                    return Held(seen.record.holder if seen.record else None)\n"
@@ -94,13 +94,13 @@ MUTATIONS = {
     ),
     "release without comparing": _mutation(
         "P1 P3 P10",
-        Edit("lease", "if mine is None or not is_grant_of(mine, self._holder):", "if mine is None:"),
+        Edit("locker", "if mine is None or not is_grant_of(mine, self._holder):", "if mine is None:"),
         like="ShedLock's unlock",
     ),
     "lost answer taken for a loss": _mutation(
         "P10",
         Edit(
-            "lease",
+            "locker",
             "            seen = self._store.read(self._name)\n            if not",
             "            seen = Observed(None)\n            if not",
         ),
@@ -129,7 +129,7 @@ MUTATIONS = {
     "contender uses its own duration instead of the stored one": _mutation(
         "P1 P3 P6",
         Edit(
-            "lease",
+            "locker",
             "still_for=self._still_for(seen.record)))",
             "still_for=self._still_for(seen.record) + (seen.record.duration - self._duration if seen.record else 0)))",
         ),
@@ -138,12 +138,12 @@ MUTATIONS = {
     "standing still counted from before the answer": _mutation(
         "P1 P3",
         Edit(
-            "lease",
+            "locker",
             "            seen = Observed(freed, 0.0) if freed",
             "            self._before = self._clock.now()\n            seen = Observed(freed, 0.0) if freed",
         ),
         Edit(
-            "lease",
+            "locker",
             "            self._standing = (record, now)\n",
             "            self._standing = (record, self._before)\n",
         ),

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MODULES = ("record", "config", "lease", "keepalive", "hold", "testing.store")
+MODULES = ("record", "config", "locker", "lease", "keepalive", "hold", "testing.store")
 """Reloaded in this order: each finds the new ones of those before it."""
-STEPPED = ("lease", "keepalive", "hold")
+STEPPED = ("locker", "lease", "keepalive", "hold")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class DoesNotApply(Exception):
 class Policy:
     record: Any
     config: Any
+    locker: Any
     lease: Any
     keepalive: Any
     hold: Any

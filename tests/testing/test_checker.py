@@ -14,7 +14,8 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.lease import Contender, RecordLocker
+from spark_lease.lease import Contender
+from spark_lease.locker import RecordLocker
 from spark_lease.lockers.base import Held
 from spark_lease.testing import MemoryStore, VirtualClock, lost_answer
 from spark_lease.testing.checker import judge, line
@@ -236,7 +237,8 @@ CONTENDER = """
     from spark_lease.clock import BootClock
     from spark_lease.config import configure
     from spark_lease.keepalive import Keepalive
-    from spark_lease.lease import Contender, RecordLocker
+    from spark_lease.lease import Contender
+    from spark_lease.locker import RecordLocker
     from spark_lease.lockers.registry import open_store
     from spark_lease.record import new_holder
     from spark_lease.testing.history import Did, History, RecordedLocker, lost

@@ -1,0 +1,213 @@
+"""The rules of a lease record, over any store: who may take it, and what an answer means that was lost, or says no.
+
+Part of the policy, of which `lease.py` has the rest: this knows no deadline of its own, and stops nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+from .clock import Clock, wall_time
+from .config import Config
+from .errors import LockGone, StoreError
+from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies
+from .lockers.registry import open_lock, open_store
+from .lockers.unguarded import Unguarded
+from .record import LeaseRecord, Observed, Protection, expires_in, is_grant_of, released, renewed, taken
+from .wish import wish_of
+
+log = logging.getLogger(__name__)
+
+_TRIES = 3
+"""How often to look again where a swap was told "no" and yet nobody else is there: a write of mine landed late, or a
+first row of another lease was made at the same moment. It cannot happen often."""
+_POLLS = 1.5
+"""After so many of its poll periods a standby of another site has seen a release."""
+
+
+class RecordLocker:
+    """The rules of a lease record, over any `LeaseStore`. Implements `Locker`.
+
+    A swap whose answer was lost is found again by what it wrote: `holder` is unique for every hold, so a record that
+    carries it is mine, whatever the store said or did not say.
+    """
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        *,
+        name: str,
+        holder: str,
+        duration: float,
+        clock: Clock,
+        protection: Callable[[], Protection] = lambda: Protection.THREAD,
+        lock: Lock | None = None,
+        site: str = "",
+        head_start: float = 0.0,
+    ) -> None:
+        """`protection` is asked at each write: it may become known, or change, while the lease is held. `head_start`
+        are the seconds that others get, of a site that is preferred to this one, after a release that was waited for.
+        """
+        self._lock, self._site, self._head_start = lock, site, head_start
+        self._store, self._name, self._clock = store, name, clock
+        self._holder, self._duration, self._protection = holder, duration, protection
+        self._mine: LeaseRecord | None = None
+        self._freed: LeaseRecord | None = None
+        self._asked = self._waits = False
+        self._standing: tuple[LeaseRecord | None, float] = (None, 0.0)
+        self._heeded, self._give_up_at, self._why = "", math.inf, ""
+        self._closed = threading.Event()
+
+    def try_acquire(self) -> Grant | Held:
+        freed, self._freed = self._freed, None
+        for _ in range(_TRIES):
+            # Told what a release left, there is no need to look; if it is not there any more, the swap says so.
+            seen = Observed(freed, 0.0) if freed else self._store.read(self._name)
+            freed = None
+            mine, held = is_grant_of(seen.record, self._holder), self._held(seen)
+            if held.expires_in > 0 and not mine:
+                self._waits = True
+                break
+            if not mine and (barred := self._barred(seen) or self._lets_others_go_first(seen)):
+                return barred
+            if self._lock and not self._lock.try_lock():
+                return Held(held.holder or "whoever has its lock", self._duration)
+            if mine:
+                return self._swap_mine(seen)
+            self._asked = True
+            wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
+            if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
+                return Grant(granted.epoch)
+        return held
+
+    def renew(self) -> Grant | Held:
+        if self._lock and not self._lock.is_held():
+            raise LockGone(self._store.where, "the lock is gone: the session or file that held it has ended")
+        return self._swap_mine(Observed(self._mine))
+
+    def release(self) -> bool:
+        if not self._asked:
+            return False
+        mine = self._mine  # as it was last confirmed: most often it is still that
+        for _ in range(_TRIES):
+            if mine and self._store.swap(self._name, mine, released(mine)):
+                self._unlock()
+                return True
+            mine = self._store.read(self._name).record
+            if mine is None or not is_grant_of(mine, self._holder):
+                return False
+        return False
+
+    def wait(self, timeout: float, poll: float) -> None:
+        waited: LeaseRecord | bool = False
+        if isinstance(self._store, Notifies):
+            waited = self._store.await_release(self._name, timeout, poll)
+        if isinstance(waited, LeaseRecord):
+            self._freed = None if self._head_start else waited
+        elif not waited:
+            self._clock.wait(self._closed, min(timeout, poll))
+
+    def close(self) -> None:
+        self._closed.set()
+        self._store.close()
+        if self._lock:
+            self._lock.close()
+
+    def _swap_mine(self, seen: Observed) -> Grant | Held:
+        """Renew the record I believe to be there; where another stands, look whether that one is mine as well."""
+        for _ in range(_TRIES):
+            mine = seen.record
+            if mine is None:
+                return Held(None)
+            self._heed(mine.wish, seen.now)
+            wanted = renewed(mine, duration=self._duration, protection=self._protection())
+            if self._keep(self._store.swap(self._name, mine, wanted)):
+                return Grant(mine.epoch, self._give_up_at, self._why)
+            seen = self._store.read(self._name)
+            if not is_grant_of(seen.record, self._holder, mine.epoch):
+                return Held(seen.record.holder if seen.record else None)
+        raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder")
+
+    def _heed(self, text: str, now: float | None) -> None:
+        """See by my own clock when I am to give up. What is swapped as I know it says nothing new."""
+        if text == self._heeded:
+            return
+        self._heeded, wish = text, wish_of(text)
+        self._give_up_at, self._why = math.inf, str(wish or "")
+        if wish and not wish.is_for(self._holder, self._site):
+            self._give_up_at = self._clock.now() + wish.give_up - self._store_time(now)
+
+    def _barred(self, seen: Observed) -> Held | None:
+        wish, now = wish_of(seen.record.wish if seen.record else ""), self._store_time(seen.now)
+        if wish and wish.bars(self._holder, self._site, now=now):
+            return Held(None, min(wish.until - now, self._duration), str(wish))
+        return None
+
+    def _lets_others_go_first(self, seen: Observed) -> Held | None:
+        left = self._head_start - self._still_for(seen.record)
+        if self._waits and left > 0 and seen.record and seen.record.holder is None:
+            return Held(None, left, "lets the preferred site go first")
+        return None
+
+    @staticmethod
+    def _store_time(now: float | None) -> float:
+        return wall_time() if now is None else now
+
+    def _unlock(self) -> None:
+        try:
+            if self._lock:
+                self._lock.unlock()
+        except StoreError as error:  # the release stands: whoever says "not released" now sends people to wait for it
+            log.warning("%s: released, but its lock stays until it is closed: %s", self._name, error)
+
+    def _held(self, seen: Observed) -> Held:
+        holder = seen.record.holder if seen.record else None
+        return Held(holder, expires_in(seen, still_for=self._still_for(seen.record)))
+
+    def _keep(self, written: LeaseRecord | None) -> LeaseRecord | None:
+        self._mine = written or self._mine
+        return written
+
+    def _still_for(self, record: LeaseRecord | None) -> float:
+        # Counted from after the answer: the record may have been renewed while it was on its way.
+        now = self._clock.now()
+        if record != self._standing[0]:
+            self._standing = (record, now)
+        return now - self._standing[1]
+
+
+def open_locker(
+    config: Config, clock: Clock, *, holder: str, protection: Callable[[], Protection] = lambda: Protection.THREAD
+) -> Locker:
+    """The locker that `config` means, for one hold. Raises ConfigError."""
+    if not config.enabled:
+        log.warning("%s: enabled = false, NOTHING IS GUARDED and everybody is master", config.name)
+        return Unguarded()
+    store = open_store(config)
+    return locker_over(store, config, clock, holder=holder, protection=protection, lock=open_lock(config, clock))
+
+
+def locker_over(
+    store: LeaseStore,
+    config: Config,
+    clock: Clock,
+    *,
+    holder: str,
+    protection: Callable[[], Protection] = lambda: Protection.THREAD,
+    lock: Lock | None = None,
+) -> RecordLocker:
+    """The rules of a record, over a store that is open already."""
+    return RecordLocker(
+        store,
+        lock=lock,
+        name=config.name,
+        holder=holder,
+        duration=config.lease_duration,
+        clock=clock,
+        protection=protection,
+        site=config.site,
+        head_start=config.poll_period * _POLLS if config.preferred_site not in ("", config.site) else 0.0,
+    )

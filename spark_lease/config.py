@@ -210,6 +210,9 @@ class Config:
     fence_tables: tuple[str, ...] = setting(
         words, tuple, "Delta tables to claim besides those that this lease has written to: paths or URLs"
     )
+    metrics: bool = setting(switch, False, "count in prometheus_client's registry, for whoever serves that")
+    metrics_textfile: str = setting(text, "", "folder of node_exporter's textfile collector, for what nobody scrapes")
+    metrics_push: str = setting(text, "", "URL of a Prometheus Pushgateway, likewise")
     max_allowable_diff_from_db_time: float = setting(seconds, 0.0, "warn if the clocks differ by more; 0: do not look")
     enabled: bool = setting(switch, True, "false: run without any lease, for development")
 
@@ -232,7 +235,16 @@ class Config:
         for key in ("retry_period", "attempt_timeout", "stop_budget", "kill_budget", "poll_period"):
             if not getattr(self, key) > 0:
                 raise ConfigError(key, "must be more than 0")
+        if self.metrics_push and not re.match(r"https?://[^/@]+", self.metrics_push):
+            raise ConfigError("metrics_push", f"{redacted(self.metrics_push)!r} is not a URL like http://gateway:9091")
+        if has_password(self.metrics_push):
+            raise ConfigError("metrics_push", "carries a password, which settings show: use a gateway that needs none")
         self._refuse_timings_that_do_not_fit()
+
+    @property
+    def is_measured(self) -> bool:
+        """True if anybody wants to know how it goes."""
+        return bool(self.metrics or self.metrics_textfile or self.metrics_push)
 
     @property
     def record_table(self) -> str:

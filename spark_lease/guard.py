@@ -27,7 +27,7 @@ from typing import Any
 from .clock import BootClock, Clock
 from .config import Config
 from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
-from .events import Events, OnEvent
+from .events import OnEvent, open_events
 from .fences.base import NothingBegun
 from .fences.databases import claim_databases
 from .fences.levels import Levels
@@ -90,7 +90,7 @@ class Guard:
         self.config, self._mark = config, mark
         self._clock = clock or BootClock()
         self._last_words = last_words
-        self._events = Events(on_event)
+        self._events = open_events(config, on_event)
         self._left = threading.Event()
         self._interrupting = threading.Lock()
         self._signal = 0
@@ -119,6 +119,7 @@ class Guard:
 
         self._handle_signals()
         try:
+            self._events.begin(self.lease)
             self._fencing.prepare()
             begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
             _held.append(self.lease)
@@ -142,6 +143,7 @@ class Guard:
                     self.lease.runs.settle(self.config.run_key, "interrupted")
                 abandon(self.lease, self._keepalive)
                 self.lease.close()
+                self._events.end(lost=lost is not None)
             finally:  # whatever comes now: the signals are the program's again
                 self._restore_signals()
             if isinstance(error, _Ended):
@@ -155,7 +157,11 @@ class Guard:
             holder = new_holder(self.config.holder)
             try:
                 kept = KeptLease(
-                    start(self.config, holder=holder, mark=self._spark.mark), self.config, holder=holder, clock=clock
+                    start(self.config, holder=holder, mark=self._spark.mark),
+                    self.config,
+                    holder=holder,
+                    clock=clock,
+                    on_renewal=self._events.renewal,
                 )
                 return kept, Attendance(
                     kept,
@@ -168,7 +174,7 @@ class Guard:
                 if self.config.keeper == "process":
                     raise ConfigError("keeper", f"no process can be started to keep the lease: {error}") from error
                 log.warning("%s: no process can be started to keep it, threads do: %s", self.config.name, error)
-        lease = open_contender(self.config, clock)
+        lease = open_contender(self.config, clock, on_renewal=self._events.renewal)
         return lease, Keepalive(
             lease,
             self.config,
@@ -227,7 +233,9 @@ class Guard:
         self.lease.close()
         if lost is not None:  # whoever watches may have stopped before it was found
             self._events.lost(lost)
-        self._events.end()
+        else:
+            self._events.ended(self.lease)
+        self._events.end(lost=lost is not None)
         return lost
 
     def _note_the_run(self, error: BaseException | None) -> None:

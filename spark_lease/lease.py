@@ -29,6 +29,7 @@ from .fences.delta_rs import FencedTable
 from .fences.levels import Fences
 from .locker import open_locker
 from .lockers.base import Grant, Held, Locker
+from .lockers.timed import OnRenewal
 from .record import Protection, new_holder
 from .runs import FOR_EVER, Runs
 
@@ -39,10 +40,11 @@ _OVERDUE = 1.1
 _LOOK_AGAIN = 0.05
 
 
-def open_contender(config: Config, clock: Clock) -> Contender:
+def open_contender(config: Config, clock: Clock, *, on_renewal: OnRenewal | None = None) -> Contender:
     """A contender for `config.name` under a holder of its own; asks nobody yet. Raises ConfigError."""
     holder = new_holder(config.holder)
-    return Contender(open_locker(config, clock, holder=holder), config, holder=holder, clock=clock)
+    locker = open_locker(config, clock, holder=holder, on_renewal=on_renewal)
+    return Contender(locker, config, holder=holder, clock=clock)
 
 
 class Deadline(Protocol):

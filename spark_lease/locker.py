@@ -15,6 +15,7 @@ from .config import Config
 from .errors import LockGone, StoreError
 from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies
 from .lockers.registry import open_lock, open_store
+from .lockers.timed import OnRenewal, Timed
 from .lockers.unguarded import Unguarded
 from .record import LeaseRecord, Observed, Protection, expires_in, is_grant_of, released, renewed, taken
 from .wish import wish_of
@@ -180,14 +181,23 @@ class RecordLocker:
 
 
 def open_locker(
-    config: Config, clock: Clock, *, holder: str, protection: Callable[[], Protection] = lambda: Protection.THREAD
+    config: Config,
+    clock: Clock,
+    *,
+    holder: str,
+    protection: Callable[[], Protection] = lambda: Protection.THREAD,
+    on_renewal: OnRenewal | None = None,
 ) -> Locker:
-    """The locker that `config` means, for one hold. Raises ConfigError."""
+    """The locker that `config` means, for one hold. `on_renewal` is told if `config` has it measured.
+
+    Raises ConfigError.
+    """
     if not config.enabled:
         log.warning("%s: enabled = false, NOTHING IS GUARDED and everybody is master", config.name)
         return Unguarded()
     store = open_store(config)
-    return locker_over(store, config, clock, holder=holder, protection=protection, lock=open_lock(config, clock))
+    locker = locker_over(store, config, clock, holder=holder, protection=protection, lock=open_lock(config, clock))
+    return Timed(locker, clock, on_renewal) if on_renewal and config.is_measured else locker
 
 
 def locker_over(

@@ -16,6 +16,9 @@ from .errors import ConfigError
 MAX_NAME = 250
 """Characters of a lease name and of a holder: the width of ActiveMQ's BROKER_NAME."""
 
+FORCED = "released-by-force"
+"""How the holder begins that stands in a record until its last one has ended for certain."""
+
 
 class Protection(StrEnum):
     """What ends a holder's work when its lease ends."""
@@ -83,6 +86,20 @@ def wished(record: LeaseRecord, wish: str) -> LeaseRecord:
 def is_wish(old: LeaseRecord | None, new: LeaseRecord) -> bool:
     """True if `new` is `old` with another wish."""
     return old is not None and old != new == replace(old, wish=new.wish)
+
+
+def forced(record: LeaseRecord, *, by: str, left: float) -> LeaseRecord:
+    """`record` taken from a holder that may live, and nobody's before `left` more seconds, by which it has ended.
+
+    No grant: the epoch stays. Its holder finds another's name at its next renewal and stops; to free the row at once
+    would let the next one start beside it. `by` is the holder to be, see `is_forced`.
+    """
+    return replace(record, holder=by, duration=left, stamp=None, protection="")
+
+
+def is_forced(holder: str | None) -> bool:
+    """True if that is no contender, but who took a lease from one."""
+    return bool(holder and holder.startswith(FORCED))
 
 
 def is_grant_of(record: LeaseRecord | None, holder: str, epoch: int | None = None) -> bool:

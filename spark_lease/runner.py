@@ -24,6 +24,7 @@ from types import FrameType
 from .clock import BootClock, Clock
 from .config import Config, announcement
 from .errors import LeaseLost, SparkLeaseError
+from .events import open_events
 from .fences.base import NothingBegun
 from .fences.databases import claim_databases
 from .fences.delta_tables import DeltaFence, level_of
@@ -67,12 +68,13 @@ class _Run:
     def __init__(self, config: Config, command: Sequence[str]) -> None:
         self._config, self._command = config, command
         self._clock: Clock = BootClock()
+        self._events = open_events(config)
         self._minder = Minder(command)
         self._deadline = Enforced(config)
         level = self._deadline.protection
         holder = new_holder(config.holder)
         locker = WhileItMoves(
-            open_locker(config, self._clock, holder=holder, protection=lambda: level),
+            open_locker(config, self._clock, holder=holder, protection=lambda: level, on_renewal=self._events.renewal),
             name=config.name,
             stands_still=self._stands_still,
         )
@@ -81,7 +83,13 @@ class _Run:
         )
         # What there is to react to: a signal's number, a loss, or None for the end of the command.
         self._news: queue.SimpleQueue[int | LeaseLost | None] = queue.SimpleQueue()
-        self._keepalive = Keepalive(self._lease, config, clock=self._clock, on_lost=self._on_lost)
+        self._keepalive = Keepalive(
+            self._lease,
+            config,
+            clock=self._clock,
+            on_lost=self._on_lost,
+            on_look=lambda: self._events.look(self._lease),
+        )
         self._waiting, self._pid = True, 0
         self._status: int | None = None
 
@@ -95,12 +103,14 @@ class _Run:
             signal.SIGTSTP, lambda *_: log.warning("a guarded command is not suspended")
         )
         try:
+            self._events.begin(self._lease)
             return self._run()
         except _Interrupted as interrupted:
             return ended(self._lease, 128 + interrupted.args[0], interrupted=True)
         except SparkLeaseError as error:
             return refused(self._config, error, self._lease)
         finally:
+            self._events.end(lost=self._lease.loss() is not None)
             self._minder.dismiss()
             self._lease.close()
             for number, handler in old.items():
@@ -112,6 +122,7 @@ class _Run:
         self._news.put(number)
 
     def _on_lost(self, lost: LeaseLost) -> None:
+        self._events.lost(lost)
         self._deadline.end_by(self._lease.stop_by())
         self._news.put(lost)
 
@@ -123,6 +134,7 @@ class _Run:
                 self._lease.runs.begin(self._config.run_key)
             self._claim()
             self._lease.check()  # all that may have taken its time
+            self._events.held(self._lease)
             self._waiting = False
         except BaseException:
             self._waiting = False
@@ -155,7 +167,9 @@ class _Run:
         )
         self._deadline.disarm()
         if lost is not None:
+            self._events.lost(lost)
             return refused(self._config, lost, self._lease)
+        self._events.ended(self._lease)
         if unnoted:
             return refused(self._config, unnoted[0], self._lease)
         return ended(self._lease, code, interrupted=isinstance(news, int))

@@ -41,7 +41,53 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "status": (
         "who holds which lease",
         "spark_lease.cli.store:status",
-        "examples:\n  spark-lease status\n  spark-lease status nightly --json",
+        """SINCE is the time of the grant. IN DOUBT: not renewed for one and a half retry periods, those of this
+command's settings in proportion to the duration in the record; ? where one look at a store without a clock cannot tell.
+
+exit codes:
+  0 · 1 no such lease, or a record that cannot be read · 69 lock store unreachable · 78 configuration · 64 usage
+
+examples:
+  spark-lease status
+  spark-lease status nightly --json""",
+    ),
+    "watch": (
+        "what becomes of leases: live in a terminal, else one line per change",
+        "spark_lease.cli.watch:watch",
+        """exit codes:
+  130 ended by Ctrl-C · 1 there is no such lease · 69 lock store unreachable at the start (later it is a line) · 78, 64
+
+examples:
+  spark-lease watch
+  spark-lease watch nightly --json --poll-period 0.5 >> changes.jsonl""",
+    ),
+    "doctor": (
+        "is all there that a lease needs, here and in its store",
+        "spark_lease.cli.doctor:doctor",
+        """Each line is ok, warn or fail, with what to do. No lease is changed: what this user may do is tried under
+another name in a transaction that is rolled back, or with a file that is removed; in a broker's table with no row.
+
+exit codes:
+  0 nothing fails · 1 something does, also a store that does not answer · 78 configuration · 64 usage
+
+examples:
+  spark-lease doctor --lease nightly
+  spark-lease doctor --json""",
+    ),
+    "release": (
+        "give a lease back in place of a holder that cannot",
+        "spark_lease.cli.release:release",
+        """A lease that has run out is freed. One that has not is taken from its holder if its name is typed, or given
+by --yes: a master at work loses it at its next renewal and is ended, and nobody can take it before the moment at
+which it would have run out. Where the store has no clock, the record is watched for its duration first, unless --yes.
+
+exit codes:
+  0 free, or free in the seconds that it says · 1 nothing was changed · 69 lock store unreachable, nobody knows
+  78 configuration · 64 usage
+
+examples:
+  spark-lease release nightly --force
+  spark-lease release nightly --force --yes nightly --json""",
     ),
     "runs": (
         "which run keys were begun, ended and done",
@@ -129,8 +175,12 @@ def parser() -> argparse.ArgumentParser:
 def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
     if name in ("run", "submit"):
         command.usage = _usage(name)
-    if name == "status":
+    if name in ("status", "watch"):
         command.add_argument("leases", nargs="*", metavar="LEASE", help="default: all of them")
+    if name == "release":
+        command.add_argument("lease", nargs="?", metavar="LEASE", default="")
+        command.add_argument("--force", action="store_true", help="in place of its holder; needed")
+        command.add_argument("--yes", metavar="LEASE", help="its name once more: also if it may not have run out")
     if name == "runs":
         command.add_argument("lease", nargs="?", metavar="LEASE", default="")
     if name in ("pause", "resume", "transfer"):
@@ -162,7 +212,7 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         )
         command.add_argument("--allow-unleased", action="store_true", help="add: who carries no epoch at all may write")
         command.add_argument("--print-sql", action="store_true", help="add: print the statements and ask no database")
-    if name in ("status", "runs", "config", "fence", "pause", "resume", "transfer"):
+    if name in ("status", "watch", "doctor", "runs", "config", "fence", "pause", "resume", "transfer", "release"):
         command.add_argument("--json", action="store_true", help="for programs")
     add_settings(command)
 

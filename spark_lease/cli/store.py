@@ -14,17 +14,14 @@ from typing import Any
 
 from ..clock import BootClock
 from ..config import SETTINGS, Config, redacted, shown
-from ..errors import ConfigError, RecordUnreadable
-from ..fences.levels import Fences, fences_of
+from ..errors import ConfigError
+from ..fences.levels import fences_of
 from ..lockers.base import LeaseStore
 from ..lockers.registry import open_notes, open_store
-from ..record import expires_in
 from ..runs import runs_of
-from ..wish import wish_of
+from .look import HELD, Row, cell, look_at
 from .settings import need_name, resolved
 from .table import print_table
-
-_HELD = ("holder", "epoch", "expires_in", "protection", "fences", "wish")
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -32,15 +29,12 @@ def status(arguments: argparse.Namespace) -> int:
     config = replace(resolved(arguments).config, create_table="false")
     wanted = arguments.leases or ([config.name] if config.name else [])
     with closing(open_store(config)) as store:
-        rows = [_look(store, name) for name in wanted or store.names()]
+        rows = [look_at(store, name, config) for name in wanted or store.names()]
     _add_fences(config, [row for row in rows if row["state"] == "held"])
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif rows:
-        keys = ("lease", "state", *_HELD)
-        print_table(
-            [[key.upper().replace("_", " ") for key in keys], *([_cell(row[key]) for key in keys] for row in rows)]
-        )
+        print_leases(rows)
     else:
         print(f"no lease was ever taken in {redacted(config.url)}")
     for row in rows:
@@ -49,24 +43,10 @@ def status(arguments: argparse.Namespace) -> int:
     return int(any("problem" in row for row in rows))
 
 
-def _look(store: LeaseStore, name: str) -> dict[str, object]:
-    row: dict[str, object] = {"lease": name, "state": "unknown", **dict.fromkeys(_HELD, "")}
-    try:
-        seen = store.read(name)
-    except RecordUnreadable as error:
-        return row | {"state": "unreadable", "problem": str(error)}
-    if seen.record is None:
-        return row | {"problem": f"{name}: there is no such lease"}
-    left = expires_in(seen, still_for=0.0)
-    state = "free" if seen.record.holder is None else "held" if left > 0 else "expired"
-    if state == "held" and seen.expires_in is None:
-        problem = f"{store.where} has no clock: {name} may have run out, if nothing has changed for {left:g} s"
-        held: dict[str, object] = {"holder": seen.record.holder, "expires_in": None, "note": problem}
-    else:
-        held = {"holder": seen.record.holder or "", "expires_in": round(left, 1) if state == "held" else ""}
-    held["protection"] = seen.record.protection if state == "held" else ""
-    held["wish"] = str(wish_of(seen.record.wish) or "")
-    return row | {"state": state, "epoch": seen.record.epoch} | held
+def print_leases(rows: Sequence[Row]) -> None:
+    empty = [key for key in ("fences", "wish") if not any(row[key] for row in rows)]
+    keys = [key for key in ("lease", "state", *HELD) if key not in empty]
+    print_table([[key.upper().replace("_", " ") for key in keys], *([cell(row[key]) for key in keys] for row in rows)])
 
 
 def _add_fences(config: Config, held: Sequence[dict[str, Any]]) -> None:
@@ -127,9 +107,3 @@ def config(arguments: argparse.Namespace) -> int:
     else:
         print_table([["SETTING", "VALUE", "FROM"], *([key, values[key], settings.origins[key]] for key in SETTINGS)])
     return 0
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, dict):
-        return str(Fences(**value)) if value else "?"
-    return "?" if value is None else str(value)

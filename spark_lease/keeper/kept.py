@@ -16,6 +16,7 @@ from ..config import Config
 from ..errors import ConfigError, LeaseLost, Loss, StoreError
 from ..keepalive import WATCH_PERIOD, VitalSign, watch_once
 from ..lease import Lease, OwnDeadline
+from ..lockers.timed import OnRenewal
 from ..processes import look
 from ..record import Protection
 from .channel import Closed
@@ -55,7 +56,10 @@ class KeptLease(Lease):
     A thread listens to that process all the time. A forked child of this one may `check()`, and nothing else.
     """
 
-    def __init__(self, started: Started, config: Config, *, holder: str, clock: Clock) -> None:
+    def __init__(
+        self, started: Started, config: Config, *, holder: str, clock: Clock, on_renewal: OnRenewal | None = None
+    ) -> None:
+        self._on_renewal = on_renewal
         level = Protection(started.level)
         super().__init__(config, holder=holder, clock=clock, deadline=OwnDeadline(), protection=level)
         self._started, self._pid = started, os.getpid()
@@ -209,6 +213,10 @@ class KeptLease(Lease):
             case {"lost": [reason, detail], "stop_by": instant}:
                 self._stop_by = instant
                 self.lose(Loss(reason), detail)
+            case {"renewal": [took, done]}:
+                if self._on_renewal:
+                    self._on_renewal(took, done)
+                return
             case {"hold": target} if target < 0:
                 self.tell({"wire": target}, target)
             case {"gone": pid} if self.attendance:

@@ -94,7 +94,13 @@ class Keeper:
             release_on_death=config.release_on_death,
         )
         channel.send({"ready": level, "why": self._deadline.why})
-        locker = open_locker(config, self._clock, holder=order["holder"], protection=lambda: self._lease.protection)
+        locker = open_locker(
+            config,
+            self._clock,
+            holder=order["holder"],
+            protection=lambda: self._lease.protection,
+            on_renewal=self._tell_renewal,
+        )
         self._lease = Contender(
             WhileItMoves(locker, name=config.name, stands_still=self._driver.stands_still),
             config,
@@ -309,6 +315,9 @@ class Keeper:
             self._channel.send(message, files or [])
             return True
         return False
+
+    def _tell_renewal(self, took: float, done: bool) -> None:
+        self._tell({"renewal": [took, done]})
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -119,8 +119,8 @@ def test_the_level_stands_in_the_row(url: str) -> None:
         words = [COMMAND, "status", "--url", url]
         done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
         assert lease.protection == "kernel"
-        assert done.stdout.splitlines()[0].split()[-2:] == ["PROTECTION", "WISH"]
-        assert done.stdout.splitlines()[1].split()[-1] == "kernel"
+        assert "PROTECTION" in done.stdout.splitlines()[0]
+        assert "kernel" in done.stdout.splitlines()[1].split()
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
     assert "kernel" not in done.stdout
 

@@ -1,0 +1,46 @@
+"""`spark-lease doctor`: is all there that a lease needs, here and in its store? It changes no lease."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from ..config import Config
+from . import doctor_machine, doctor_store
+from .findings import Finding, Verdict, found, unknown
+from .settings import resolved
+
+_WIDTH = 8
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Exit code 1 if something fails."""
+    config = resolved(arguments).config
+    findings = [*of_the_store(config), *found(doctor_machine.checks(config))]
+    if arguments.json:
+        print(json.dumps([asdict(each) for each in findings], indent=2))
+    else:
+        print(*(_line(each) for each in findings), sep="\n")
+        print(_summary(findings))
+    return int(any(each.verdict is Verdict.FAIL for each in findings))
+
+
+def of_the_store(config: Config) -> list[Finding]:
+    careful = replace(config, create_table="false")  # nothing is made by looking
+    first = found(doctor_store.first_checks(careful))
+    rest = doctor_store.checks(careful)
+    if any(each.verdict is Verdict.FAIL for each in first):
+        return [*first, *unknown(rest, "there is no store to be asked")]
+    return [*first, *found(rest)]
+
+
+def _line(finding: Finding) -> str:
+    told = f"{finding.verdict:<{_WIDTH - 2}}{finding.what:<{_WIDTH}} {finding.words}"
+    return f"{told}\n{' ' * (2 * _WIDTH - 1)}→ {finding.advice}" if finding.advice else told
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    counted = {each: sum(finding.verdict is each for finding in findings) for each in Verdict}
+    return ", ".join(f"{number} {verdict}" for verdict, number in counted.items())

@@ -1,0 +1,119 @@
+"""What `spark-lease doctor` looks at on this machine: the keeper, the kernel's part, Java, Spark, Delta."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+from ..config import Config
+from ..keeper.kernel import why_not
+from .findings import Check, Finding, fail, ok, warn
+from .submit import JAVA_MISSING
+
+_JAVAS = ("17", "21")
+_HOOK_SINCE = (3, 3)
+
+
+def checks(config: Config) -> list[Check]:
+    return [
+        Check("keeper", lambda: keeper(config.keeper, why_not())),
+        Check("java", lambda: java(java_home())),
+        Check("spark", lambda: spark(spark_home())),
+        Check("metrics", lambda: metrics(config, has_client=_has("prometheus_client"))),
+        Check("delta", lambda: delta(config.fence_delta, has_deltalake=_has("deltalake"), version=delta_version())),
+    ]
+
+
+def keeper(setting: str, problem: str) -> Finding:
+    """`problem` is why the kernel takes no part."""
+    if setting == "thread":
+        words = "thread: a driver that is frozen, or in a long C call, may work on beside the next master"
+        return warn("keeper", words, 'take keeper = "auto"')
+    if problem:
+        words = f"a process keeps the lease, and ends its driver as long as it runs; no part of the kernel's: {problem}"
+        return warn("keeper", words, "let it use timers and /proc (seccomp, mounts), or rely on a fence")
+    return ok("keeper", "kernel: a master that is late is ended even if all of it is frozen")
+
+
+def java(home: Path | None) -> Finding:
+    if home is None:
+        return warn("java", "none found; run needs none, submit and PySpark do", JAVA_MISSING)
+    release = home / "release"
+    said = re.search(r'JAVA_VERSION="(\d+)', release.read_text() if release.is_file() else "")
+    if said is None:
+        return ok("java", f"{home}, of a version that it does not tell")
+    if said[1] not in _JAVAS:
+        return warn("java", f"{said[1]} in {home}", f"Spark 4 is at home on Java {' and '.join(_JAVAS)}")
+    return ok("java", f"{said[1]} in {home}")
+
+
+def spark(home: Path | None) -> Finding:
+    if home is None:
+        words = "none found; run needs none, submit and PySpark do"
+        return warn("spark", words, "pip install 'spark_lease[spark]', or set SPARK_HOME")
+    cores = [each.stem.rpartition("-")[2] for each in home.glob("jars/spark-core_*.jar")]
+    if not cores or not (home / "bin" / "spark-submit").is_file():
+        return fail("spark", f"{home} is no Spark", "correct SPARK_HOME")
+    return ok("spark", f"{cores[0]} in {home}")
+
+
+def delta(setting: str, *, has_deltalake: bool, version: str) -> Finding:
+    """`version` is that of the Delta Lake for Spark that is installed here; empty if there is none."""
+    say = fail if setting == "required" else warn
+    if setting == "off":
+        return ok("delta", "fence_delta is off: Delta tables are not fenced")
+    if not has_deltalake:
+        return say("delta", "no deltalake, so nothing is claimed: no fence", "pip install 'spark_lease[delta]'")
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
+        return say("delta", "PYSPARK_PIN_THREAD is off, so Delta has no hook: claims alone", "unset it")
+    if not version:
+        words = "claims; the hook comes with the Delta Lake that a job brings along, of which nothing is known here"
+        return ok("delta", words)
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _HOOK_SINCE:
+        return say("delta", f"delta-spark {version} has no hook: claims alone", "take delta-spark 3.3 or newer")
+    return ok("delta", f"claims, and the hook of delta-spark {version}")
+
+
+def metrics(config: Config, *, has_client: bool) -> Finding | None:
+    if not config.is_measured:
+        return None
+    if not has_client:
+        return fail("metrics", "no prometheus_client", "pip install 'spark_lease[metrics]'")
+    folder = config.metrics_textfile
+    if folder and not os.access(folder, os.W_OK | os.X_OK):
+        return fail("metrics", f"{folder} is not there, or not writable", "create it, for this user")
+    ways = [config.metrics and "prometheus_client's registry", folder, config.metrics_push]
+    return ok("metrics", f"in {', '.join(each for each in ways if each)}")
+
+
+def java_home() -> Path | None:
+    """That of JAVA_HOME, or of the java on PATH, as spark-submit takes it."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    return Path(found).resolve().parents[1] if found else None
+
+
+def spark_home() -> Path | None:
+    if home := os.environ.get("SPARK_HOME"):
+        return Path(home)
+    package = importlib.util.find_spec("pyspark")
+    return Path(package.submodule_search_locations[0]) if package and package.submodule_search_locations else None
+
+
+def delta_version() -> str:
+    """Of the jar beside Spark's own, or of the Python package, which names the jar to be brought along."""
+    jars = sorted((spark_home() or Path("/nowhere")).glob("jars/*delta-spark*.jar"))
+    if jars:
+        return jars[-1].stem.rpartition("-")[2]
+    try:
+        return metadata.version("delta-spark")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _has(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

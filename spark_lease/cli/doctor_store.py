@@ -1,0 +1,203 @@
+"""What `spark-lease doctor` looks at in the lock store, without changing a lease."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from contextlib import closing
+
+from ..clock import BootClock, Clock
+from ..config import Config, redacted
+from ..errors import RecordUnreadable, StoreError
+from ..fences.databases import open_database
+from ..lockers.registry import open_store
+from .findings import Check, Finding, fail, ok, warn
+from .look import cell, described
+
+_SQL = ("postgresql", "mysql", "mariadb", "sqlite")
+_FOLDERS = ("file", "delta")
+_READS = 20
+_APART = 1.0
+"""Seconds between clocks that somebody who reads times notices."""
+_RENEWAL_IN_OBJECTS = 7
+"""Looks that a renewal takes the time of, in an object store (13 requests and 2)."""
+
+
+def first_checks(config: Config) -> list[Check]:
+    """If they fail, there is nothing more to be asked."""
+    return [Check("store", lambda: store(config, BootClock()))]
+
+
+def checks(config: Config) -> list[Check]:
+    clock, scheme = BootClock(), scheme_of(config)
+    found = [Check("lease", lambda: lease(config)), Check("timings", lambda: timings(config, reads(config, clock)))]
+    if scheme in _SQL:
+        found += [
+            Check("table", lambda: table(config, clock)),
+            Check("rights", lambda: rights(config, clock)),
+            Check("clock", lambda: clocks(config, *clock_difference(config, clock))),
+        ]
+    elif scheme in _FOLDERS:
+        found += [Check("rights", lambda: folder(config, clock)), Check("clock", lambda: no_clock(config))]
+    if scheme == "postgresql":
+        found.append(Check("pooler", lambda: pooler(config, sharing(config, clock))))
+    if config.fence_url:
+        found.append(Check("fence", lambda: fence(config, clock)))
+    return found
+
+
+def scheme_of(config: Config) -> str:
+    return config.url.partition(":")[0].partition("+")[0]
+
+
+def store(config: Config, clock: Clock) -> Finding:
+    where = redacted(config.url)
+    if not config.enabled:
+        return fail("store", "enabled = false: NOTHING IS GUARDED and everybody is master", "set enabled = true")
+    if scheme_of(config) in _SQL:
+        from ..lockers.sql_probe import SqlProbe  # SQLAlchemy, for those who use it
+
+        with closing(SqlProbe(config, clock)) as probe:
+            began, said = clock.now(), probe.server()
+    else:
+        with closing(open_store(config)) as opened:
+            began, said = clock.now(), f"{len(opened.names())} leases"
+    return ok("store", f"{where}: {said}, the first answer after {(clock.now() - began) * 1000:.0f} ms")
+
+
+def lease(config: Config) -> Finding | None:
+    if not config.name:
+        return None
+    try:
+        with closing(open_store(config)) as opened:
+            row = described(opened.where, config.name, opened.read(config.name), config)
+    except RecordUnreadable as error:
+        return fail("lease", str(error), "correct the row by hand, or remove it while no contender runs")
+    if row["state"] == "unknown":
+        return ok("lease", f"{config.name} was never taken")
+    words = f"{config.name} is {row['state']}" + (f", by {row['holder']}, epoch {row['epoch']}" * bool(row["holder"]))
+    if row["in_doubt"]:
+        return warn("lease", row["note"], "look at its holder, and at its way to the store")
+    return ok("lease", words + (f", expires in {cell(row['expires_in'])} s" * (row["state"] == "held")))
+
+
+def reads(config: Config, clock: Clock) -> list[float]:
+    """How long each of some looks took, connecting first. Raises StoreError."""
+    took: list[float] = []
+    with closing(open_store(config)) as opened:
+        while len(took) <= _READS and sum(took) < config.attempt_timeout:
+            began = clock.now()
+            opened.read(config.name or "doctor")
+            took.append(clock.now() - began)
+    return took
+
+
+def timings(config: Config, took: Sequence[float]) -> Finding:
+    """What `reads` found, against the time that a renewal has."""
+    first, rest = took[0], list(took[1:]) or list(took)
+    median, longest = statistics.median(rest), max(rest)
+    share = _RENEWAL_IN_OBJECTS if config.url.startswith("delta+") else 1
+    renewal = max(longest * share, first)
+    words = (
+        f"{len(rest)} looks: median {median * 1000:.1f} ms, longest {longest * 1000:.0f} ms, with connecting "
+        f"{first * 1000:.0f} ms; an attempt may take {config.attempt_timeout:g} s, every {config.retry_period:g} s of "
+        f"a lease of {config.lease_duration:g} s"
+    )
+    enough = f"take --lease-duration {max(config.lease_duration * 2, 24 * renewal):.0f}, all else follows it"
+    if median * share > config.attempt_timeout / 2:
+        return fail("timings", words, f"most renewals come too late: {enough}")
+    if renewal > config.attempt_timeout / 2:
+        return warn("timings", words, f"some renewals come too late: {enough}")
+    return ok("timings", words)
+
+
+def table(config: Config, clock: Clock) -> Finding:
+    from ..lockers.sql_probe import SqlProbe  # SQLAlchemy
+
+    with closing(SqlProbe(config, clock)) as probe:
+        lacking = probe.lacking()
+    for name, missing in lacking.items():
+        if missing is None and name.endswith("_notes"):
+            return warn("table", f"{name} does not exist: no run keys, no fence for Delta", "run spark-lease init")
+        if missing is None:
+            say = warn if scheme_of(config) == "sqlite" and config.create_table != "false" else fail
+            return say("table", f"{name} does not exist", "run spark-lease init")
+        if missing:
+            return fail("table", f"{name} lacks {', '.join(missing)}", "run spark-lease init")
+    return ok("table", f"{' and '.join(lacking)} have all columns and keys")
+
+
+def rights(config: Config, clock: Clock) -> Finding:
+    from ..lockers.sql_probe import SqlProbe  # SQLAlchemy
+
+    with closing(SqlProbe(config, clock)) as probe:
+        lacking = probe.lacking()
+        if absent := [name for name, missing in lacking.items() if missing is None]:
+            return warn("rights", f"not known: {absent[0]} does not exist", "run spark-lease init")
+        try:
+            probe.exercise()
+            probe.exercise_notes()
+        except StoreError as error:
+            return fail("rights", str(error), f"grant SELECT, INSERT, UPDATE, and DELETE on {config.notes_table}")
+    done = "no row of it was touched" if config.has_broker_record else "rolled back"
+    return ok("rights", f"this user may take, renew and release a lease, and note things beside it ({done})")
+
+
+def clocks(config: Config, ahead: float, error: float) -> Finding:
+    """This machine's clock is `ahead` seconds ahead of the store's, give or take `error`."""
+    words = f"this machine is {abs(ahead):.3f} s {'ahead of' if ahead > 0 else 'behind'} the store, ± {error:.3f} s"
+    limit = config.max_allowable_diff_from_db_time or _APART
+    if abs(ahead) - error <= limit:
+        return ok("clock", words)
+    if config.has_broker_row:
+        return warn("clock", words, "a broker goes by its own clock: keep the clocks together (NTP)")
+    return warn("clock", f"{words}, which decides nothing here", "times in logs mislead: see to NTP")
+
+
+def clock_difference(config: Config, clock: Clock) -> tuple[float, float]:
+    from ..lockers.sql_probe import SqlProbe  # SQLAlchemy
+
+    with closing(SqlProbe(config, clock)) as probe:
+        return probe.clock_difference()
+
+
+def no_clock(config: Config) -> Finding:
+    return ok("clock", f"the store has none: after a crash a standby waits for all {config.lease_duration:g} s")
+
+
+def folder(config: Config, clock: Clock) -> Finding:
+    from ..lockers.folder_probe import FolderProbe  # beside SQLAlchemy's, and as seldom
+
+    with closing(FolderProbe(config, clock)) as probe:
+        if not probe.exists():
+            where = redacted(config.url)
+            return warn(
+                "rights", f"{where} does not exist", "is it mounted here? spark-lease init --lease NAME makes it"
+            )
+        probe.exercise()
+    return ok("rights", "this user may write, and the second of two writers is refused")
+
+
+def pooler(config: Config, shared: str) -> Finding:
+    """`shared` is why sessions are not ours alone; empty if they are."""
+    if not shared:
+        return ok("pooler", "none that shares sessions")
+    if config.locker == "database":
+        return fail("pooler", f"{shared}: a lock of a session is nobody's", "go past it, to the server itself")
+    if config.notify:
+        return warn("pooler", f"{shared}: a standby is not told of a release", "set notify = false, or go past it")
+    return ok("pooler", f"{shared}, and nobody keeps one (notify = false)")
+
+
+def sharing(config: Config, clock: Clock) -> str:
+    from ..lockers.sql_probe import SqlProbe  # SQLAlchemy
+
+    with closing(SqlProbe(config, clock)) as probe:
+        return probe.sharing()
+
+
+def fence(config: Config, clock: Clock) -> Finding:
+    where = redacted(config.fence_url)
+    with open_database(config, clock) as engine, engine.connect() as connection:
+        connection.exec_driver_sql("SELECT 1")
+    return ok("fence", f"{where} answers")

@@ -1,0 +1,67 @@
+"""What a check of `spark-lease doctor` finds, and how all of them are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..errors import ConfigError, SparkLeaseError
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    """It works, and will not always; or nobody knows."""
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`advice` is what to do, where something is to be done."""
+
+    what: str
+    verdict: Verdict
+    words: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`look` gives None where there is nothing to be looked at."""
+
+    what: str
+    look: Callable[[], Finding | None]
+
+
+def ok(what: str, words: str) -> Finding:
+    return Finding(what, Verdict.OK, words)
+
+
+def warn(what: str, words: str, advice: str) -> Finding:
+    return Finding(what, Verdict.WARN, words, advice)
+
+
+def fail(what: str, words: str, advice: str) -> Finding:
+    return Finding(what, Verdict.FAIL, words, advice)
+
+
+def found(checks: Iterable[Check]) -> list[Finding]:
+    """Run all of them, whatever becomes of one."""
+    return [finding for check in checks if (finding := _run(check)) is not None]
+
+
+def unknown(checks: Sequence[Check], why: str) -> list[Finding]:
+    """What is said of those that cannot be run."""
+    return [warn(check.what, f"not known: {why}", "") for check in checks]
+
+
+def _run(check: Check) -> Finding | None:
+    try:
+        return check.look()
+    except ConfigError as error:  # its words say what to do
+        return fail(check.what, str(error), "")
+    except SparkLeaseError as error:
+        return fail(check.what, str(error), "see what it says")
+    except Exception as error:  # a check that fails must not hide the others
+        return warn(check.what, f"not known: {type(error).__name__}: {error}", "")

@@ -1,0 +1,105 @@
+"""What can be said of a lease from outside, by its record alone: `status`, `watch` and `release` say it.
+
+A record does not know how often its holder renews. It is held against the settings of this command, in proportion to
+the duration that is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..clock import utc_text, wall_time
+from ..config import Config
+from ..errors import RecordUnreadable
+from ..fences.levels import Fences
+from ..lockers.base import LeaseStore
+from ..record import LeaseRecord, Observed, expires_in, is_forced
+from ..wish import wish_of
+
+HELD = ("holder", "epoch", "since", "expires_in", "in_doubt", "protection", "fences", "wish")
+
+_FIRST = 1_000_000_000_000
+"""An epoch below that (September 2001) was counted, and is no time."""
+_AHEAD = 60_000
+"""Milliseconds by which a clock may have been put back since a grant."""
+_OVERDUE = 1.5
+"""Retry periods: one in which no renewal is due, and half of one in which it may be on its way."""
+
+Row = dict[str, Any]
+
+
+def look_at(store: LeaseStore, name: str, config: Config) -> Row:
+    """One lease. `expires_in` and `in_doubt` are None where nobody can tell, "" where there is nothing to be told.
+
+    `problem` says why there is nothing to show, `note` what to know besides. Raises StoreError.
+    """
+    try:
+        return described(store.where, name, store.read(name), config)
+    except RecordUnreadable as error:
+        return _nothing(name, "unreadable", str(error))
+
+
+def described(where: str, name: str, seen: Observed, config: Config, *, still_for: float | None = None) -> Row:
+    """`still_for`: the seconds for which the record was seen unchanged, where somebody watches it; for a store that
+    has no clock."""
+    record = seen.record
+    if record is None:
+        return _nothing(name, "unknown", f"{name}: there is no such lease")
+    left = expires_in(seen, still_for=still_for or 0.0)
+    row = _nothing(name, "free") | {"epoch": record.epoch, "wish": str(wish_of(record.wish) or "")}
+    if record.holder is None or (left <= 0 and is_forced(record.holder)):
+        return row
+    row |= {"state": "held" if left > 0 else "expired", "holder": record.holder, "since": _since(record, seen) or ""}
+    if left <= 0:
+        return row
+    return row | {"protection": record.protection} | _renewed(where, name, seen, config, left, still_for)
+
+
+def _nothing(name: str, state: str, problem: str = "") -> Row:
+    row: Row = {"lease": name, "state": state, **dict.fromkeys(HELD, "")}
+    return row | ({"problem": problem} if problem else {})
+
+
+def _renewed(
+    where: str, name: str, seen: Observed, config: Config, left: float, still_for: float | None
+) -> dict[str, object]:
+    """What its last renewal tells of a lease that is held."""
+    record = seen.record
+    if record is None or is_forced(record.holder):
+        return {
+            "expires_in": round(left, 1),
+            "note": f"{name}: taken from its holder by force, nobody's in {left:.1f} s",
+        }
+    if seen.expires_in is None and still_for is None:
+        words = f"{where} has no clock: {name} may have run out, if nothing has changed for {left:g} s"
+        return {"expires_in": None, "in_doubt": None, "note": words}
+    period = record.duration * config.retry_period / config.lease_duration
+    ago = record.duration - left
+    told: dict[str, object] = {"expires_in": round(left, 1), "in_doubt": bool(period) and ago > period * _OVERDUE}
+    if not period:  # a broker's, which says nothing of it
+        told["in_doubt"] = None
+    if told["in_doubt"]:
+        told["note"] = f"{name}: in doubt, last renewed {ago:.1f} s ago, which was due every {period:.1f} s"
+    return told
+
+
+def _since(record: LeaseRecord, seen: Observed) -> str | None:
+    """The epoch as the time that it is, by the store's clock, unless it was counted."""
+    now = wall_time() * 1000
+    if seen.expires_in is not None and record.stamp:
+        now = record.stamp - seen.expires_in * 1000
+    return moment(record.epoch / 1000) if _FIRST <= record.epoch <= now + _AHEAD else None
+
+
+def moment(instant: float) -> str:
+    """Seconds since 1970 as ISO 8601 has them, in UTC."""
+    return f"{utc_text(instant)[:19].replace(' ', 'T')}Z"
+
+
+def cell(value: object) -> str:
+    """A value of a row for people."""
+    if isinstance(value, dict):
+        return str(Fences(**value)) if value else "?"
+    if value is None:
+        return "?"
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

@@ -1,0 +1,155 @@
+"""`spark-lease release LEASE --force`: gives a lease back in place of a holder that cannot.
+
+One that has run out is freed at once. One that has not is taken from its holder, who finds that at its next renewal and
+stops, and stays nobody's until the moment at which it would have run out: freed at once, the next master would start
+beside one that still works. Both are a swap of exactly the record that was seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+
+from ..clock import BootClock, Clock
+from ..errors import SparkLeaseError
+from ..lockers.base import LeaseStore
+from ..lockers.registry import open_store
+from ..record import FORCED, LeaseRecord, Observed, expires_in, forced, is_forced, is_grant_of, new_holder, released
+from .settings import USAGE, need_name, resolved
+
+log = logging.getLogger(__name__)
+
+_TRIES = 5
+_MARGIN = 0.001
+"""Seconds: the store counts in milliseconds, and may have cut one."""
+
+
+class Unreleased(SparkLeaseError):
+    """Nothing was changed, for the reason that it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What became of it: nobody's in `free_in` seconds; `holder` and `epoch` are those that it was taken from."""
+
+    lease: str
+    changed: bool
+    holder: str = ""
+    epoch: int = 0
+    free_in: float = 0.0
+
+    def __str__(self) -> str:
+        if not self.changed:
+            return f"{self.lease} is nobody's, nothing to do" + (f"; free in {self.free_in:.1f} s" * (self.free_in > 0))
+        was = f"{self.holder}, epoch {self.epoch}"
+        if not self.free_in:
+            return f"{self.lease} had run out and is free; it was {was}"
+        return (
+            f"{self.lease} was taken from {was}, which stops at its next renewal at the latest; nobody can take it for "
+            f"another {self.free_in:.1f} s, by which that holder has ended"
+        )
+
+
+def release(arguments: argparse.Namespace) -> int:
+    """Exit code 1 if nothing was changed that should have been."""
+    config = replace(resolved(arguments).config, create_table="false")
+    name = arguments.lease or config.name
+    need_name(name)
+    if not arguments.force:
+        print("spark-lease: a lease is released by its holder; in place of one that cannot: --force", file=sys.stderr)
+        return USAGE
+    with closing(open_store(config)) as store:
+        forcing = Forcing(store, name, poll=config.poll_period, clock=BootClock())
+        done = forcing.run(given=arguments.yes, ask=_ask if sys.stdin.isatty() else lambda words: "")
+    print(json.dumps(asdict(done)) if arguments.json else done)
+    return 0
+
+
+class Forcing:
+    """Taking one lease from its holder."""
+
+    def __init__(self, store: LeaseStore, name: str, *, poll: float, clock: Clock) -> None:
+        self._store, self._name, self._poll, self._clock = store, name, poll, clock
+
+    def run(self, *, given: str | None, ask: Callable[[str], str]) -> Released:
+        """`given` is the name that confirms, if one is given; else `ask` gets what is known, and gives one.
+
+        Only a lease that may not have run out has to be confirmed. Raises Unreleased, StoreError.
+        """
+        seen, still_for = self._store.read(self._name), 0.0
+        if seen.record and seen.record.holder and seen.expires_in is None and given is None:
+            seen, still_for = self._watch(seen)
+        record, left = seen.record, expires_in(seen, still_for=still_for)
+        if record is None:
+            raise Unreleased(f"{self._name}: there is no such lease")
+        if record.holder is None or (is_forced(record.holder) and seen.expires_in is not None):
+            return Released(self._name, False, free_in=max(round(left, 1), 0.0))
+        if left <= 0:
+            return self._free(record)
+        if self._name != (ask(_words(self._name, seen, left)) if given is None else given):
+            raise Unreleased(
+                f"{self._name} has not provably run out: nothing was changed. To take it from {record.holder} all the "
+                f"same, which ends that master's work: --yes {self._name}"
+            )
+        return self._take_away(record)
+
+    def _watch(self, seen: Observed) -> tuple[Observed, float]:
+        """The record of a store without a clock, until it has stood still for its duration, or was renewed."""
+        began, record = self._clock.now(), seen.record
+        duration = record.duration if record else 0.0
+        log.info("%s: looking for %g s whether it is renewed, because its store has no clock", self._name, duration)
+        while (still_for := self._clock.now() - began) < duration:
+            self._clock.wait(threading.Event(), min(self._poll, duration - still_for))
+            if (now := self._store.read(self._name)).record != record:
+                return now, 0.0
+        return seen, still_for
+
+    def _free(self, record: LeaseRecord) -> Released:
+        if self._store.swap(self._name, record, released(record)):
+            return Released(self._name, True, record.holder or "", record.epoch)
+        raise Unreleased(f"{self._name} was renewed or taken meanwhile: nothing was changed")
+
+    def _take_away(self, confirmed: LeaseRecord) -> Released:
+        """From the grant that was `confirmed`, which may be renewed between a look and a swap."""
+        by, holder, epoch = new_holder(f"{FORCED}:{_who()}"), confirmed.holder or "", confirmed.epoch
+        left = 0.0
+        for _ in range(_TRIES):
+            seen = self._store.read(self._name)
+            if is_grant_of(seen.record, by):  # written, and the store said otherwise
+                return Released(self._name, True, holder, epoch, round(left, 1))
+            if seen.record is None or not is_grant_of(seen.record, holder, epoch):
+                raise Unreleased(f"{self._name} is not {holder}'s any more: nothing was changed, look again")
+            # Without a clock the record has to stand still for all of its duration once more.
+            left = max(expires_in(seen, still_for=0.0), 0.0) + _MARGIN
+            if self._store.swap(self._name, seen.record, forced(seen.record, by=by, left=left)):
+                return Released(self._name, True, holder, epoch, round(left, 1))
+        raise Unreleased(f"{self._name} changes faster than it can be taken: nothing was changed, try again")
+
+
+def _words(name: str, seen: Observed, left: float) -> str:
+    record = seen.record
+    known = f"{left:.1f} s are left of it" if seen.expires_in is not None else "the store has no clock"
+    holder, epoch = (record.holder, record.epoch) if record else ("", 0)
+    return f"{name} is held by {holder}, epoch {epoch}, {known}. A master at work loses it and is ended."
+
+
+def _who() -> str:
+    """Of plain letters, because a broker's table takes no others."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # no such user in this container
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}".encode("ascii", "replace").decode()[:150]
+
+
+def _ask(words: str) -> str:
+    print(f"{words}\nType its name to take it all the same: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().rstrip("\n")

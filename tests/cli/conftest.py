@@ -1,0 +1,114 @@
+"""A lock store of each kind, as a command is told of it, and a lease in it as a contender would make it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from spark_lease.cli.main import main
+from spark_lease.config import Config, configure
+from spark_lease.lockers.base import LeaseStore
+from spark_lease.lockers.registry import open_store
+from spark_lease.record import LeaseRecord, released, renewed, taken
+from tests.services.objects import BUCKET
+
+KINDS = [
+    pytest.param("postgresql", marks=pytest.mark.postgres),
+    pytest.param("mariadb", marks=pytest.mark.mariadb),
+    "sqlite",
+    "delta",
+    "objects",
+    "file",
+]
+
+
+@dataclass
+class Shop:
+    """One lock store. `command` runs spark-lease on it in this process, and gives exit code, output and errors."""
+
+    kind: str
+    config: Config
+    store: LeaseStore
+    capture: pytest.CaptureFixture[str]
+
+    @property
+    def has_clock(self) -> bool:
+        return self.kind in ("postgresql", "mariadb", "sqlite")
+
+    @property
+    def flags(self) -> list[str]:
+        return ["--url", self.config.url, "--table", self.config.table, "--locker", self.config.locker]
+
+    def command(self, *words: str) -> tuple[int, str, str]:
+        self.capture.readouterr()
+        code = main([*words, *self.flags])
+        out, err = self.capture.readouterr()
+        return code, out, err
+
+    def row(self, name: str) -> dict[str, object]:
+        """What `status` says of it."""
+        (row,) = json.loads(self.command("status", name, "--json")[1])
+        return row  # type: ignore[no-any-return]
+
+    def take(self, name: str, *, holder: str = "a:1:2:3", duration: float = 30.0) -> LeaseRecord:
+        there = self.store.read(name).record
+        wanted = taken(there, holder=holder, duration=duration, protection="kernel")
+        return self._written(self.store.swap(name, there, wanted))
+
+    def renew(self, name: str, mine: LeaseRecord) -> LeaseRecord | None:
+        return self.store.swap(name, mine, renewed(mine, duration=mine.duration))
+
+    def release(self, name: str, mine: LeaseRecord) -> LeaseRecord:
+        return self._written(self.store.swap(name, mine, released(mine)))
+
+    def record(self, name: str) -> LeaseRecord:
+        return self._written(self.store.read(name).record)
+
+    def listeners(self) -> int:
+        """How many sessions of a PostgreSQL of this test's own lease listen."""
+        import psycopg2
+
+        connection = psycopg2.connect(self.config.url)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND state = 'idle'")
+                return int(cursor.fetchone()[0])
+        finally:
+            connection.close()
+
+    @staticmethod
+    def _written(record: LeaseRecord | None) -> LeaseRecord:
+        assert record is not None
+        return record
+
+
+@pytest.fixture
+def shop_of(
+    request: pytest.FixtureRequest,
+    url_of: Callable[[str], str],
+    table: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Shop]:
+    def made(kind: str, **settings: object) -> Shop:
+        if kind == "objects":
+            options = request.getfixturevalue("objects").options()
+            monkeypatch.setenv("SPARK_LEASE_STORAGE_OPTIONS", json.dumps(options))
+            config = configure(url=f"delta+s3://{BUCKET}/{table}", storage_options=options, **settings)
+        else:
+            config = configure(url=url_of(kind), table=table, **settings)
+        store = open_store(replace(config, create_table="true"))
+        request.addfinalizer(store.close)
+        if kind in ("postgresql", "mariadb", "sqlite"):
+            store.init()  # type: ignore[attr-defined]
+        return Shop(kind, config, store, capsys)
+
+    return made
+
+
+@pytest.fixture(params=KINDS)
+def shop(request: pytest.FixtureRequest, shop_of: Callable[..., Shop]) -> Shop:
+    return shop_of(request.param)

@@ -1,0 +1,246 @@
+"""`spark-lease doctor`: what it finds in each store and on this machine, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg2
+import pytest
+
+from spark_lease.cli import doctor_machine as machine
+from spark_lease.cli import doctor_store as at_store
+from spark_lease.cli.findings import Check, Finding, found
+from spark_lease.cli.main import main
+from spark_lease.config import configure
+from spark_lease.errors import StoreError
+from tests.cli.conftest import KINDS, Shop
+from tests.services.pooler import Pooler
+from tests.services.postgres import PostgreSql, own_postgres
+
+MACHINE = ["keeper", "java", "spark", "delta"]
+OF_STORE = {
+    "postgresql": ["store", "lease", "timings", "table", "rights", "clock", "pooler"],
+    "mariadb": ["store", "lease", "timings", "table", "rights", "clock"],
+    "sqlite": ["store", "lease", "timings", "table", "rights", "clock"],
+    "delta": ["store", "lease", "timings", "rights", "clock"],
+    "objects": ["store", "lease", "timings", "rights", "clock"],
+    "file": ["store", "lease", "timings", "rights", "clock"],
+}
+
+
+def examined(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Finding]]:
+    code = main(["doctor", "--json", *words])
+    return code, {each["what"]: Finding(**each) for each in json.loads(capsys.readouterr().out)}
+
+
+def everything(shop: Shop) -> object:
+    """All that there is in the store."""
+    if shop.kind in ("file", "delta"):
+        root = Path(urlsplit(shop.config.url).path)
+        return sorted((str(each), each.stat().st_mtime_ns) for each in root.rglob("*") if each.is_file())
+    return [(name, shop.record(name)) for name in shop.store.names()]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("locker", ["lease", "database"])
+def test_a_store_in_order_is_ok_and_left_as_it_was(shop_of: Callable[..., Shop], locker: str, kind: str) -> None:
+    if locker == "database" and kind in ("file", "delta", "objects"):
+        return  # it has no sessions
+    shop = shop_of(kind, locker=locker)
+    shop.take("n")
+    before = everything(shop)
+    code, out, _ = shop.command("doctor", "--lease", "n", "--json")
+    findings = {each["what"]: each for each in json.loads(out)}
+    assert list(findings) == [*OF_STORE[kind], *MACHINE]
+    assert [each for each in OF_STORE[kind] if findings[each]["verdict"] != "ok"] == [], out
+    assert code == 0
+    assert "a:1:2:3" in findings["lease"]["words"]
+    assert everything(shop) == before
+
+
+def test_people_get_a_line_for_each_with_what_to_do(shop_of: Callable[..., Shop]) -> None:
+    shop = shop_of("sqlite")
+    code, out, _ = shop.command("doctor", "--keeper", "thread")
+    assert code == 0, "a warning is no failure"
+    assert "warn  keeper   thread: a driver that is frozen" in out
+    assert '→ take keeper = "auto"' in out
+    assert ", 1 warn, 0 fail" in out
+
+
+def test_a_store_that_is_down_fails_and_hides_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    code, findings = examined(capsys, "--url", "postgresql://u@127.0.0.1:1/x", "--lease", "n")
+    assert code == 1
+    assert list(findings) == [*OF_STORE["postgresql"], *MACHINE]
+    assert findings["store"].verdict == "fail" and "Connection refused" in findings["store"].words
+    assert {findings[each].words for each in OF_STORE["postgresql"][1:]} == {"not known: there is no store to be asked"}
+    assert findings["keeper"].verdict == "ok"
+
+
+@pytest.mark.postgres
+def test_a_table_without_our_columns_fails(pg_url: str, table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with psycopg2.connect(pg_url) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, time BIGINT, broker_name VARCHAR(250))")
+        cursor.execute(f"CREATE TABLE {table}_f (a INT)")
+    connection.close()
+    code, findings = examined(capsys, "--url", pg_url, "--table", table)
+    assert (code, findings["table"].verdict, findings["table"].advice) == (1, "fail", "run spark-lease init")
+    assert "lacks name, epoch, duration, protection" in findings["table"].words
+    code, findings = examined(capsys, "--url", pg_url, "--table", f"{table}_f")
+    assert code == 1 and "somebody else's" in findings["table"].words
+    code, findings = examined(capsys, "--url", pg_url, "--table", f"{table}_none")
+    assert code == 1 and "does not exist" in findings["table"].words
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "delta", "file"])
+def test_doctor_makes_nothing(kind: str, url_of: Callable[[str], str], tmp_path: Path, capsys: Any) -> None:
+    code, findings = examined(capsys, "--url", url_of(kind), "--lease", "n")
+    assert code == (1 if kind == "sqlite" else 0)
+    assert "does not exist" in findings["store" if kind == "sqlite" else "rights"].words
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSql]:
+    with own_postgres() as running:
+        yield running
+
+
+def as_user(server: PostgreSql, user: str, *statements: str) -> str:
+    """The server's URL for a user of whom it was told so much."""
+    connection = psycopg2.connect(server.url)
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        for each in (f"DROP ROLE IF EXISTS {user}", f"CREATE ROLE {user} LOGIN", *statements):
+            cursor.execute(each)
+    connection.close()
+    return server.url.replace("postgres@", f"{user}@")
+
+
+@pytest.mark.postgres
+def test_a_right_that_is_missing_is_named(server: PostgreSql, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--url", server.url]) == 0
+    granted = "GRANT SELECT, INSERT ON spark_lease TO half", "GRANT ALL ON spark_lease_notes TO half"
+    url = as_user(server, "half", *granted)
+    capsys.readouterr()
+    code, findings = examined(capsys, "--url", url)
+    assert (code, findings["rights"].verdict) == (1, "fail")
+    assert "permission denied for table spark_lease" in findings["rights"].words
+    assert "UPDATE" in findings["rights"].advice
+    url = as_user(server, "reader", "ALTER ROLE reader SET default_transaction_read_only = on")
+    as_granted = "GRANT ALL ON spark_lease, spark_lease_notes TO reader"
+    as_user(server, "nobody_else", as_granted)
+    code, findings = examined(capsys, "--url", url)
+    assert code == 1 and "read-only: name the primary" in findings["rights"].words
+
+
+@pytest.mark.postgres
+def test_in_a_brokers_table_no_row_is_touched(server: PostgreSql, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--url", server.url, "--table", "activemq_lock"]
+    assert main(["init", *flags]) == 0
+    connection = psycopg2.connect(server.url)
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        look = "SELECT xmin, ctid, * FROM activemq_lock"
+        cursor.execute("INSERT INTO activemq_lock (id, time, broker_name) VALUES (1, 32503680000000, 'broker')")
+        cursor.execute(look)
+        before = cursor.fetchall()
+        capsys.readouterr()
+        code, findings = examined(capsys, "--lease", "n", *flags)
+        assert (code, findings["rights"].verdict) == (0, "ok"), findings
+        assert "no row of it was touched" in findings["rights"].words
+        url = as_user(server, "no_broker", "GRANT SELECT ON activemq_lock TO no_broker")
+        code, findings = examined(capsys, "--lease", "n", "--url", url, "--table", "activemq_lock")
+        assert "permission denied for table activemq_lock" in findings["rights"].words
+        cursor.execute(look)
+        assert cursor.fetchall() == before
+    connection.close()
+
+
+@pytest.mark.postgres
+def test_a_pooler_that_shares_sessions_is_seen(server: PostgreSql, capsys: pytest.CaptureFixture[str]) -> None:
+    pooler = Pooler(server.url)
+    try:
+        assert main(["init", "--url", server.url]) == 0
+        capsys.readouterr()
+        for words, verdict in (([], "warn"), (["--notify", "false"], "ok"), (["--locker", "database"], "fail")):
+            _, findings = examined(capsys, "--url", pooler.url, *words)
+            assert findings["pooler"].verdict == verdict
+            assert "gives one session to several connections" in findings["pooler"].words
+    finally:
+        pooler.close()
+
+
+def test_the_timings_are_held_against_what_was_measured() -> None:
+    def judged(*took: float, **settings: Any) -> str:
+        return at_store.timings(configure(**settings), took).verdict
+
+    assert judged(0.02, *[0.001] * 20) == "ok"
+    assert judged(0.02, *[0.001] * 19, 2.6) == "warn"
+    assert judged(2.6, *[0.001] * 20) == "warn", "a connection that breaks is made anew"
+    assert judged(0.02, *[2.6] * 20) == "fail"
+    assert judged(0.02, *[0.2] * 20, lease_duration=2) == "fail", "an attempt may take a sixth of it"
+    assert judged(0.02, *[0.4] * 20, url="delta+s3://b/f") == "fail", "a renewal there takes seven looks"
+
+
+def test_clocks_that_are_apart_are_said() -> None:
+    config = configure()
+    assert at_store.clocks(config, 0.4, 0.1).verdict == "ok"
+    assert at_store.clocks(config, -3.0, 0.1).verdict == "warn"
+    assert at_store.clocks(config, 1.05, 0.1).verdict == "ok", "it may be less"
+    assert at_store.clocks(replace(config, max_allowable_diff_from_db_time=5), -3.0, 0.1).verdict == "ok"
+    broker = configure(url="postgresql://u@h/d", table="ACTIVEMQ_LOCK")
+    assert "broker goes by its own clock" in at_store.clocks(broker, 3.0, 0.1).advice
+
+
+def test_what_this_machine_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.keeper("auto", "").verdict == "ok"
+    assert "seccomp" in machine.keeper("auto", "timer_create: no").advice
+    assert machine.java(None).verdict == "warn"
+    for version, verdict in (("17.0.1", "ok"), ("1.8.0", "warn"), ("25", "warn")):
+        (tmp_path / "release").write_text(f'JAVA_VERSION="{version}"\n')
+        assert machine.java(tmp_path).verdict == verdict
+    assert machine.spark(None).verdict == "warn"
+    assert machine.spark(tmp_path).verdict == "fail"
+    for setting, verdict in (("auto", "warn"), ("required", "fail"), ("off", "ok")):
+        assert machine.delta(setting, has_deltalake=False, version="4.4.0").verdict == verdict
+        assert machine.delta(setting, has_deltalake=True, version="3.2.1").verdict == verdict
+    assert machine.delta("required", has_deltalake=True, version="4.4.0").verdict == "ok"
+    monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
+    assert machine.delta("required", has_deltalake=True, version="4.4.0").verdict == "fail"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert machine.java_home() is None, "as spark-submit, which takes no other then"
+
+
+def test_metrics_that_cannot_leave_are_said(tmp_path: Path) -> None:
+    assert machine.metrics(configure(), has_client=False) is None
+    config = configure(metrics_textfile=str(tmp_path), metrics=True)
+    told = machine.metrics(config, has_client=True)
+    assert told and told.words == f"in prometheus_client's registry, {tmp_path}"
+    gone = machine.metrics(configure(metrics_textfile=str(tmp_path / "none")), has_client=True)
+    assert gone and gone.verdict == "fail"
+    lacking = machine.metrics(config, has_client=False)
+    assert lacking and lacking.advice == "pip install 'spark_lease[metrics]'"
+
+
+def test_a_check_that_breaks_hides_no_other() -> None:
+    def breaks() -> Finding:
+        raise ZeroDivisionError("of its own")
+
+    def refused() -> Finding:
+        raise StoreError("the store", "no")
+
+    findings = found([Check("a", breaks), Check("b", refused), Check("c", lambda: None), Check("d", at_ok)])
+    assert [(each.what, each.verdict) for each in findings] == [("a", "warn"), ("b", "fail"), ("keeper", "ok")]
+
+
+def at_ok() -> Finding:
+    return machine.keeper("auto", "")

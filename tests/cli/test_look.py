@@ -1,0 +1,172 @@
+"""What `status` and `watch` say of a lease by its record alone: by pure rules, and of each store."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_lease.cli.look import described
+from spark_lease.cli.watch import Lines, Watched
+from spark_lease.config import configure
+from spark_lease.record import LeaseRecord, Observed, forced
+from spark_lease.testing import MemoryStore, VirtualClock, lost_request
+from tests.cli.conftest import Shop
+from tests.spark.drivers import until
+
+COMMAND = str(Path(sys.executable).with_name("spark-lease"))
+EPOCH = 1_763_776_800_000
+CONFIG = configure()
+
+
+def told(record: LeaseRecord | None, left: float | None = None, **how: Any) -> dict[str, Any]:
+    return described("the store", "n", Observed(record, left), CONFIG, **how)
+
+
+def held(epoch: int = EPOCH, duration: float = 30.0, left: float = 28.0) -> LeaseRecord:
+    return LeaseRecord("a:1:2:3", epoch, duration, stamp=EPOCH + 60_000 + round(left * 1000))
+
+
+def test_the_epoch_is_the_time_of_the_grant_if_it_is_a_time() -> None:
+    assert told(held(), 28.0)["since"] == "2025-11-22T02:00:00Z"
+    assert told(held(epoch=7), 28.0)["since"] == ""
+    assert told(held(epoch=EPOCH + 10_000_000), 28.0)["since"] == "", "an epoch of the future was counted"
+    assert told(held(), None)["since"] == "2025-11-22T02:00:00Z", "by the wall clock where the store has none"
+
+
+def test_a_lease_is_in_doubt_from_outside_when_its_renewals_stay_away() -> None:
+    assert told(held(), 23.0)["in_doubt"] is False, "renewed 7 s ago, which is done every 5 s"
+    row = told(held(left=22.0), 22.0)
+    assert row["in_doubt"] is True
+    assert row["note"] == "n: in doubt, last renewed 8.0 s ago, which was due every 5.0 s"
+    assert told(held(duration=60.0), 48.0)["in_doubt"] is False, "in proportion to the duration that is stored"
+    assert told(held(duration=0.0), 22.0)["in_doubt"] is None, "a broker does not say how often it renews"
+    assert told(held(), -1.0)["state"] == "expired"
+
+
+def test_a_store_without_a_clock_tells_only_whoever_watches_it() -> None:
+    once = told(held())
+    assert (once["state"], once["expires_in"], once["in_doubt"]) == ("held", None, None)
+    assert "may have run out" in once["note"]
+    assert told(held(), still_for=3.0)["in_doubt"] is False
+    assert told(held(), still_for=3.0)["expires_in"] == 27.0
+    assert told(held(), still_for=9.0)["in_doubt"] is True
+    assert told(held(), still_for=30.0)["state"] == "expired"
+
+
+def test_what_was_taken_by_force_is_nobodys_when_it_has_run_out() -> None:
+    record = forced(held(), by="released-by-force:me", left=9.0)
+    assert "taken from its holder by force" in told(record, 9.0)["note"]
+    assert told(record, -0.1)["state"] == "free"
+
+
+def test_watch_says_what_changes_and_nothing_else(
+    clock: VirtualClock, store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched, show = Watched(store, ["n"], CONFIG, clock), Lines(as_json=True)
+
+    def look() -> list[tuple[str, bool, str | None]]:
+        show(watched.try_look())
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return [(line["state"], bool(line["in_doubt"]), line["was"]) for line in lines]
+
+    mine = store.swap("n", None, LeaseRecord("a:1:2:3", 1, 30.0))
+    assert mine
+    assert look() == [("held", False, None)]
+    clock.advance(5)
+    assert look() == []
+    clock.advance(3)
+    assert look() == [("held", True, "held")]
+    assert store.swap("n", mine, mine)
+    assert look() == [("held", False, "held")]
+    store.plan(lost_request, lost_request)
+    assert look() == [("unreachable", False, "held")]
+    assert look() == []
+    assert look() == [("held", False, "unreachable")]
+    clock.advance(31)
+    assert look() == [("expired", False, "held")]
+
+
+def test_status_shows_since_and_doubt_on_every_store(shop: Shop) -> None:
+    mine = shop.take("n")
+    row = shop.row("n")
+    assert (row["state"], row["holder"], row["protection"]) == ("held", "a:1:2:3", "kernel")
+    assert str(row["since"]).startswith("20") and row["epoch"] == mine.epoch
+    assert row["in_doubt"] is (False if shop.has_clock else None)
+    shop.release("n", mine)
+    assert (shop.row("n")["state"], shop.row("n")["since"]) == ("free", "")
+
+
+@pytest.mark.parametrize("command", ["status", "watch"])
+def test_a_name_that_does_not_exist_is_said(shop: Shop, command: str) -> None:
+    shop.take("n")
+    code, _, err = shop.command(command, "none")
+    assert (code, "none: there is no such lease" in err) == (1, True)
+
+
+@pytest.mark.parametrize("command", ["status", "watch"])
+def test_a_store_that_is_down_is_69(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from spark_lease.cli.main import main
+
+    assert main([command, "n", "--url", "postgresql://u@127.0.0.1:1/x"]) == 69
+    assert "Connection refused" in capsys.readouterr().err
+
+
+@pytest.fixture
+def watching(shop_of: Callable[..., Shop]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(shop: Shop, words: Sequence[str], **how: Any) -> subprocess.Popen[str]:
+        command = [COMMAND, "watch", *words, *shop.flags]
+        started.append(subprocess.Popen(command, text=True, **({"stdout": subprocess.PIPE} | how)))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait(10)
+        if each.stdout:
+            each.stdout.close()
+
+
+@pytest.mark.postgres
+def test_watch_is_told_of_a_release_and_ends_by_ctrl_c(
+    shop_of: Callable[..., Shop], watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    shop = shop_of("postgresql")
+    mine = shop.take("n")
+    process = watching(shop, ["n", "--json", "--poll-period", "3600"])
+    lines: list[dict[str, Any]] = []
+    reader = threading.Thread(target=lambda: lines.extend(map(json.loads, process.stdout or [])), daemon=True)
+    reader.start()
+    until(lambda: lines)
+    until(lambda: shop.listeners())
+    shop.release("n", mine)
+    until(lambda: len(lines) == 2)
+    assert [line["state"] for line in lines] == ["held", "free"]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+
+
+def test_watch_is_live_in_a_terminal(
+    shop_of: Callable[..., Shop], watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    shop = shop_of("sqlite")
+    shop.take("n")
+    terminal, theirs = pty.openpty()
+    watching(shop, ["--poll-period", "0.1"], stdout=theirs)
+    os.close(theirs)
+    seen = b""
+    while seen.count(b"\x1b[H\x1b[J") < 3:
+        seen += os.read(terminal, 4096)
+    os.close(terminal)
+    assert b"IN DOUBT" in seen and b"a:1:2:3" in seen

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from ..clock import BootClock, Clock
 from ..config import Config, redacted
@@ -51,9 +53,20 @@ def scheme_of(config: Config) -> str:
 
 
 def store(config: Config, clock: Clock) -> Finding:
-    where = redacted(config.url)
     if not config.enabled:
         return fail("store", "enabled = false: NOTHING IS GUARDED and everybody is master", "set enabled = true")
+    try:
+        said, took = first_answer(config, clock)
+    except RecordUnreadable:
+        raise
+    except StoreError as error:
+        advice = "is it up, and are address, network and password right? A pooler must not be in statement mode"
+        return fail("store", str(error), advice)
+    return ok("store", f"{redacted(config.url)}: {said}, the first answer after {took * 1000:.0f} ms")
+
+
+def first_answer(config: Config, clock: Clock) -> tuple[str, float]:
+    """What the store says of itself, and how long that took."""
     if scheme_of(config) in _SQL:
         from ..lockers.sql_probe import SqlProbe  # SQLAlchemy, for those who use it
 
@@ -62,14 +75,14 @@ def store(config: Config, clock: Clock) -> Finding:
     else:
         with closing(open_store(config)) as opened:
             began, said = clock.now(), f"{len(opened.names())} leases"
-    return ok("store", f"{where}: {said}, the first answer after {(clock.now() - began) * 1000:.0f} ms")
+    return said, clock.now() - began
 
 
 def lease(config: Config) -> Finding | None:
     if not config.name:
         return None
     try:
-        with closing(open_store(config)) as opened:
+        with closing(open_store(replace(config, notify=False))) as opened:
             row = described(opened.where, config.name, opened.read(config.name), config)
     except RecordUnreadable as error:
         return fail("lease", str(error), "correct the row by hand, or remove it while no contender runs")
@@ -85,6 +98,10 @@ def reads(config: Config, clock: Clock) -> list[float]:
     """How long each of some looks took, connecting first. Raises StoreError."""
     took: list[float] = []
     with closing(open_store(config)) as opened:
+        with contextlib.suppress(StoreError):  # a pooler that shares sessions refuses once what is prepared
+            began = clock.now()
+            opened.read(config.name or "doctor")
+            took.append(clock.now() - began)
         while len(took) <= _READS and sum(took) < config.attempt_timeout:
             began = clock.now()
             opened.read(config.name or "doctor")

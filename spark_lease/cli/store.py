@@ -26,7 +26,8 @@ from .table import print_table
 
 def status(arguments: argparse.Namespace) -> int:
     """Exit code 1 if a lease that was asked for has no record, or one that cannot be read."""
-    config = replace(resolved(arguments).config, create_table="false")
+    # It asks once: nothing is prepared, which a pooler that shares sessions would refuse.
+    config = replace(resolved(arguments).config, create_table="false", notify=False)
     wanted = arguments.leases or ([config.name] if config.name else [])
     with closing(open_store(config)) as store:
         rows = [look_at(store, name, config) for name in wanted or store.names()]

@@ -67,18 +67,6 @@ class Shop:
     def record(self, name: str) -> LeaseRecord:
         return self._written(self.store.read(name).record)
 
-    def listeners(self) -> int:
-        """How many sessions of a PostgreSQL of this test's own lease listen."""
-        import psycopg2
-
-        connection = psycopg2.connect(self.config.url)
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND state = 'idle'")
-                return int(cursor.fetchone()[0])
-        finally:
-            connection.close()
-
     @staticmethod
     def _written(record: LeaseRecord | None) -> LeaseRecord:
         assert record is not None

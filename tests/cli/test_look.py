@@ -149,10 +149,13 @@ def test_watch_is_told_of_a_release_and_ends_by_ctrl_c(
     reader = threading.Thread(target=lambda: lines.extend(map(json.loads, process.stdout or [])), daemon=True)
     reader.start()
     until(lambda: lines)
-    until(lambda: shop.listeners())
-    shop.release("n", mine)
+    shop.release("n", mine)  # maybe before it listens: it looks again then
     until(lambda: len(lines) == 2)
-    assert [line["state"] for line in lines] == ["held", "free"]
+    again = shop.take("n")  # of which nobody is told, and it looks in an hour
+    shop.release("n", again)
+    until(lambda: len(lines) == 3)
+    assert [line["state"] for line in lines] == ["held", "free", "free"]
+    assert lines[2]["epoch"] == again.epoch
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 130
 

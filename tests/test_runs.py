@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import pytest
 from spark_lease import AlreadyDone, LeaseLost, hold_lease, leased
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.errors import ConfigError
+from spark_lease.errors import ConfigError, RecordUnreadable
 from spark_lease.lease import open_contender
 from spark_lease.lockers.registry import open_notes
 from spark_lease.runs import Run, runs_of
@@ -224,3 +225,16 @@ def test_a_switched_off_lease_notes_nothing(url: str) -> None:
         with hold_lease("n", url=url, run_key="k", enabled=False) as lease:
             lease.complete("another")
     assert runs(url) == []
+
+
+def test_a_note_of_a_run_that_holds_garbage_is_refused_and_left_alone(url: str) -> None:
+    with hold_lease("n", url=url, run_key="k") as lease:
+        lease.complete("k")
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as store:
+        store.execute("UPDATE spark_lease_notes SET content = 'done, I think' WHERE kind = 'run-done'")
+    store.close()
+    with pytest.raises(RecordUnreadable, match="a note of a run is none: 'done, I think'"):
+        hold_lease("n", url=url, run_key="k").__enter__()
+    listed = spark_lease("runs", "n", url=url)
+    _, said = listed.communicate(timeout=60)
+    assert (listed.returncode, "Traceback" in said) == (69, False)

@@ -32,6 +32,7 @@ from .sql_table import (
     forget_done,
     forget_runs,
     insert_run,
+    look_at_engine,
     prune_runs,
     raise_epoch,
     read_done,
@@ -85,8 +86,8 @@ class Desk:
         """The newest epoch of `name` after it was raised to `epoch`. Raises FenceUnreachable, ConfigError."""
 
         def ask(session: Connection) -> int:
-            if astray := self._look_astray(session, name):
-                raise ConfigError("fence", f"{where_is(self._engine)}: {astray}")
+            if problem := self._look_at_the_tables(session, name):
+                raise ConfigError("fence", f"{where_is(self._engine)}: {problem}")
             before = self._read(session, name)
             if before < epoch:
                 session.execute(raise_epoch(self._engine, name, epoch))
@@ -213,8 +214,11 @@ class Desk:
             raise FenceUnreachable(where_is(self._engine), problem)
         return epoch
 
-    def _look_astray(self, session: Connection, name: str) -> str:
-        return look_astray(session, name) if self._is_postgres else ""
+    def _look_at_the_tables(self, session: Connection, name: str) -> str:
+        """Why a claim would hold back nobody, if so."""
+        if self._engine.dialect.name == "sqlite":
+            return ""
+        return look_astray(session, name) if self._is_postgres else look_at_engine(session)
 
     def _make_way(self, session: Connection, name: str, epoch: int) -> str:
         if not self._is_postgres:

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     Engine,
     MetaData,
     String,
@@ -90,6 +91,19 @@ def tables_sql(dialect: Dialect) -> Sequence[str]:
     """The statements that make the tables."""
     made = (CreateTable(each, if_not_exists=True).compile(dialect=dialect) for each in (FENCE, RUN, DONE))
     return [" ".join(str(each).split()) for each in made]
+
+
+_OTHER_ENGINE = (
+    "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = database() "
+    "AND table_name IN (%s, %s, %s) AND engine <> 'InnoDB' ORDER BY table_name"
+)
+
+
+def look_at_engine(connection: Connection) -> str:
+    """MariaDB, MySQL: what to do about a table of the fence in which no row is locked; "" if there is none. Raises
+    DBAPIError."""
+    found = connection.exec_driver_sql(_OTHER_ENGINE, (FENCE.name, RUN.name, DONE.name)).first()
+    return f"{found[0]} is kept by {found[1]}: run ALTER TABLE {found[0]} ENGINE=InnoDB" if found else ""
 
 
 def raise_epoch(engine: Engine, name: str, epoch: int) -> Any:

@@ -18,7 +18,7 @@ import pyarrow
 import pytest
 from arro3.core import Array, DataType, Table
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
@@ -413,4 +413,29 @@ def test_a_look_that_hangs_leaves_delta_its_own_error_in_time(config: Config, ha
     start = time.monotonic()
     DeltaFence(lease, brief, BootClock()).aborted(hanging["fence_tables"][0])
     assert time.monotonic() - start < 3
+    assert lease.losses == []
+
+
+def test_a_table_above_the_lease_starts_nothing_and_says_what_it_may_mean(config: Config, tmp_path: Path) -> None:
+    append(tmp_path / "lake")
+    lease = grant(config, "paris:1")
+    claim(wanted(lease.epoch + 1), str(tmp_path / "lake"), clock=BootClock(), timeout=5)
+    named = configure(name="n", url=config.url, fence_tables=f"{tmp_path}/lake")
+    with pytest.raises(
+        Fenced, match=r"lease's own record was lost or restored .*UNSET TBLPROPERTIES .*once you are sure"
+    ):
+        DeltaFence(lease, named, BootClock()).claim_all()
+
+
+def test_a_transaction_on_a_table_whose_property_is_no_epoch_is_refused_and_no_loss(config: Config) -> None:
+    lease = grant(config, "paris:1")
+    with pytest.raises(ConfigError, match="which no epoch is: ALTER TABLE … UNSET TBLPROPERTIES"):
+        DeltaFence(lease, config, BootClock()).begin("/lake/t", "soon")
+    assert (lease.losses, recorded(config)) == ([], [])
+
+
+def test_a_delta_rs_write_to_a_table_that_does_not_exist_is_deltas_own_error(config: Config, tmp_path: Path) -> None:
+    lease = grant(config, "paris:1")
+    with pytest.raises(TableNotFoundError):
+        FencedTable(lease, f"{tmp_path}/none", config, BootClock()).delete()
     assert lease.losses == []

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError
 from sqlalchemy.orm import Session
 
@@ -251,6 +251,38 @@ def test_mariadb_refuses_tables_that_do_not_roll_back(engine: Engine, words: str
     with engine.begin() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM loose").scalar() == 0
         connection.exec_driver_sql("DROP TABLE loose")
+
+
+@pytest.mark.parametrize("database", [pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True)
+@pytest.mark.parametrize("table", ["spark_lease_fence", "spark_lease_fence_run", "spark_lease_fence_done"])
+def test_mariadb_refuses_a_fence_whose_rows_are_not_locked(engine: Engine, table: str) -> None:
+    Desk(engine).raise_to(NAME, 1)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {table} ENGINE=Aria")
+    with pytest.raises(ConfigError, match=f"{table} is kept by Aria: run ALTER TABLE {table} ENGINE=InnoDB"):
+        write(engine, Holder(NAME, 5))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {table} ENGINE=InnoDB")
+    write(engine, Holder(NAME, 5))
+    assert rows(engine) == 1
+
+
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+def test_ddl_is_undone_with_all_else_where_the_database_can_do_that(engine: Engine) -> None:
+    with pytest.raises(KeyError), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.execute(text("CREATE TABLE made_inside (a INT)"))
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        raise KeyError
+    assert (rows(engine), inspect(engine).has_table("made_inside")) == (0, False)
+
+
+def test_a_table_that_does_not_exist_is_the_databases_own_error_and_no_loss(engine: Engine) -> None:
+    lease = Holder(NAME, 5)
+    with pytest.raises(DBAPIError, match="nothing_there"), fenced_sql(lease, engine) as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        connection.execute(text("INSERT INTO nothing_there VALUES (1)"))
+    assert (rows(engine), lease.lost) == (0, [])
+    write(engine, lease)
 
 
 @pytest.mark.parametrize("database", [pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True)

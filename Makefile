@@ -7,7 +7,7 @@ OLDER := .venv-spark35
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run test lint simulate mutate model bench bench-delta-fence bench-job bench-crowd test-faults setup jars older clean
+.PHONY: help run test lint simulate mutate model bench bench-delta-fence bench-job bench-crowd test-faults test-zombies setup jars older clean
 SEEDS ?= 2000
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -52,6 +52,9 @@ bench-crowd: setup ## a thousand leases with two contenders each on one PostgreS
 
 test-faults: jars ## the drills and faults again and again (TIMES=30 ONLY=keeper)
 	@$(PY) -m tests.faults.repeat $(TIMES) $(ONLY)
+
+test-zombies: jars ## masters frozen amid their writes, a hundred for each fence, and without it (ROUNDS=100 ONLY=delta)
+	@$(PY) -m tests.faults.zombies $(or $(ROUNDS),100) $(ONLY)
 
 setup: $(VENV)/.installed ## the environment of the project, in .venv
 $(VENV)/.installed: pyproject.toml

@@ -36,6 +36,7 @@ def commands(turn: int, only: str) -> dict[str, list[str]]:
         "keeper": [*pytest, "tests/spark/test_keeper.py", "tests/keeper/test_process.py"],
         "drivers": [*pytest, "tests/spark/test_guard.py"],
         "delta fence": [*pytest, "tests/spark/test_delta_fence.py", "-k", "amid or frozen"],
+        "zombies": [sys.executable, "-m", "tests.faults.zombies", "10"],
         "streams": [*pytest, "tests/spark/test_stream.py"],
         "submissions": [*pytest, "tests/spark/test_submit.py"],
     }

@@ -90,11 +90,15 @@ def engine(database: str) -> Iterator[Engine]:
     """An engine to a database with a table `guarded (id, epoch)` and without a fence."""
     engine = engine_for(database)
     clear(engine)
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f"CREATE TABLE guarded (id {_KEY[engine.dialect.name]}, epoch BIGINT)")
+    create_guarded(engine)
     yield engine
     engine.dispose()
     clear(engine)
+
+
+def create_guarded(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE guarded (id {_KEY[engine.dialect.name]}, epoch BIGINT)")
 
 
 def clear(engine: Engine) -> None:

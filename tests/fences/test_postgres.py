@@ -431,7 +431,7 @@ for line in sys.stdin:
             if not turn:
                 print("writing", flush=True)
         print("done", flush=True)
-    except psycopg2.Error as error:
+    except (psycopg2.Error, SystemError):  # the latter from psycopg2, where a session ends in the middle of a COPY
         print("refused", flush=True)
 """
 

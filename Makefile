@@ -21,6 +21,7 @@ test: setup     ## all tests; those that need Java are left out where there is n
 	@if $(PY) -m jobs.jars --check-java; then $(MAKE) --no-print-directory jars; fi
 	@test -z "$$CI" || $(MAKE) --no-print-directory older
 	@$(PY) -m tests.services.mariadb || test -z "$$CI"
+	@test -z "$$CI" || $(PY) -m tests.services.browser
 	@$(PY) -m pytest $(ARGS)
 
 lint: setup     ## ruff, mypy --strict, and the rules of the house (imports only go down, one clock)

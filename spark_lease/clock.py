@@ -6,6 +6,7 @@ The wall clock decides nothing here; it is for people to read.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -51,3 +52,17 @@ def span(duration: float) -> timedelta:
 def utc_text(instant: float) -> str:
     """`instant`, in seconds since 1970, as SQL and Delta write a timestamp in UTC."""
     return f"{datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S.%f}"
+
+
+def instant_of(text: str, *, now: float) -> float:
+    """Seconds since 1970 of a date or time in UTC (2026-11-20, 2026-11-20T06:30), or so long before `now` (36h, 7d).
+
+    Raises ValueError for anything else.
+    """
+    if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text):
+        return now - float(ago[1]) * _UNITS[ago[2]]
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

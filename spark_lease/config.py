@@ -204,6 +204,7 @@ class Config:
         one_of("done", "skip"), "done", "a run key that is done already: exit 0, or skip (standby_exit_code)"
     )
     run_retention: float = setting(seconds, 90 * 86400.0, "how long runs, and that their keys are done, are remembered")
+    history_retention: float = setting(seconds, 90 * 86400.0, "how long it is remembered who held the lease")
     fence_delta: str = setting(
         one_of("auto", "required", "off"), "auto", "refuse a former master's Delta writes; required: or do not start"
     )

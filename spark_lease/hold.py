@@ -82,6 +82,8 @@ def end_hold(
     elif lost is None:
         why = "the store hangs" if over else "it is not certain that the work has ended"
         log.error("%s: not released, it runs out: %s", lease.name, why)
+    elif over and answered:
+        lease.note_loss()
     return lost
 
 

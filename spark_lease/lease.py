@@ -28,7 +28,7 @@ from .fences import session
 from .fences.delta_rs import FencedTable
 from .fences.levels import Fences
 from .locker import open_locker
-from .lockers.base import Grant, Held, Locker
+from .lockers.base import Grant, Held, Locker, NotesLosses
 from .lockers.timed import OnRenewal
 from .record import Protection, new_holder
 from .runs import FOR_EVER, Runs
@@ -241,6 +241,9 @@ class Lease(ABC):
         told = (self.name, self._epoch, self.holder, self.protection)
         log.info("%s: acquired, epoch %d, as %s, enforced by the %s", *told)
 
+    def note_loss(self) -> None:  # noqa: B027 (whoever keeps it in another process leaves it to that)
+        """Note beside the lease why it was lost. To be called once nothing runs any more under it; never raises."""
+
     def settle(self) -> None:  # noqa: B027 (most have nobody to say it to)
         """Say that nothing runs any more under a lease that was lost, for whoever would kill what runs."""
 
@@ -273,6 +276,7 @@ class Contender(Lease):
         self._locker = locker
         # How long a confirmation is good for; for ever where there is nothing to be lost.
         self._good_for = config.renew_deadline if config.enabled else math.inf
+        self._granted, self._hears = 0.0, True
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         start, said, down = self._clock.now(), "", self._config.acquire_timeout
@@ -312,7 +316,7 @@ class Contender(Lease):
             deadline = sent + self._good_for
             if self._clock.now() >= deadline:
                 raise StoreError(self.name, "the grant took longer than renew_deadline to arrive")
-            self._epoch, self._acquired = answer.epoch, True
+            self._epoch, self._acquired, self._granted = answer.epoch, True, self._clock.now()
             self._deadline.publish(deadline)
         return answer
 
@@ -322,13 +326,16 @@ class Contender(Lease):
         # a minute between here and the answer, I come back to a deadline that is long past, and so it must be.
         sent = self._clock.now()
         self.check()
+        self._hears = False
         try:
             answer = self._locker.renew()
         except (LockGone, RecordUnreadable) as error:
+            self._hears = True
             self.lose(error.loss, str(error))
             raise self.lost_error() from error
         except ConfigError as error:  # the settings were right when it was granted: it is the store that has changed
             raise StoreError(self.name, str(error)) from error
+        self._hears = True
         if isinstance(answer, Held):
             self.lose(Loss.TAKEN, f"held by {answer.holder}" if answer.holder else "nobody holds it, or it is gone")
         # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.
@@ -346,6 +353,14 @@ class Contender(Lease):
         self.lose(Loss.RELEASED)
         self._deadline.disarm()  # before a store that may take its time
         return self._locker.release()
+
+    def note_loss(self) -> None:
+        self._deadline.disarm()
+        # A store that did not answer the last time would be waited for in vain.
+        if self._hears and self._lost and isinstance(self._locker, NotesLosses):
+            reason, detail, at = self._lost[0]
+            held_for = min(self._deadline.instant, at) - self._granted
+            self._locker.note_loss(self._epoch, reason, self._epoch + round(held_for * 1000), detail)
 
     def close(self) -> None:
         self._locker.close()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from .clock import Clock, wall_time
 from .config import Config
 from .errors import LockGone, StoreError
-from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies
+from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies, Remembers
 from .lockers.registry import open_lock, open_store
 from .lockers.timed import OnRenewal, Timed
 from .lockers.unguarded import Unguarded
@@ -96,11 +96,17 @@ class RecordLocker:
         for _ in range(_TRIES):
             if mine and self._store.swap(self._name, mine, released(mine)):
                 self._unlock()
+                if isinstance(self._store, Remembers):
+                    self._store.after_release(self._name)
                 return True
             mine = self._store.read(self._name).record
             if mine is None or not is_grant_of(mine, self._holder):
                 return False
         return False
+
+    def note_loss(self, epoch: int, why: str, at: int, detail: str) -> None:
+        if isinstance(self._store, Remembers):
+            self._store.note_end(self._name, epoch, why, at, detail)
 
     def wait(self, timeout: float, poll: float) -> None:
         waited: LeaseRecord | bool = False

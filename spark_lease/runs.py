@@ -25,6 +25,7 @@ from .lockers.registry import open_notes
 log = logging.getLogger(__name__)
 
 BEGUN, ENDED, DONE = "run", "run-ended", "run-done"
+KINDS = (BEGUN, ENDED, DONE)
 FOR_EVER = 100 * 365 * 86400.0
 
 
@@ -67,7 +68,7 @@ class Runs:
             self._started[key] = run.started
             self._note(notes, BEGUN, run)
             with contextlib.suppress(StoreError):  # no part of what was asked for
-                notes.prune(self._lease.name, (BEGUN, ENDED, DONE), min(self._config.run_retention, FOR_EVER))
+                notes.prune(self._lease.name, KINDS, min(self._config.run_retention, FOR_EVER))
 
     def end(self, key: str, outcome: str, *, application: str = "") -> None:
         """Note that it ended otherwise than well: failed, interrupted."""
@@ -141,10 +142,10 @@ class Runs:
 def runs_of(notes: Notes, name: str) -> list[Run]:
     """Every run of lease `name` that is still noted, the oldest first. Raises StoreError."""
     found: dict[tuple[str, int], Run] = {}
-    for kind in (BEGUN, ENDED, DONE):
-        for text in notes.all(name, kind).values():
-            run = _run(text, notes)
-            found[run.key, run.epoch] = run
+    noted = notes.every(name, KINDS)
+    for text in (text for kind in KINDS for text in noted[kind].values()):
+        run = _run(text, notes)
+        found[run.key, run.epoch] = run
     return sorted(found.values(), key=lambda run: run.started)
 
 

@@ -94,6 +94,17 @@ examples:
         "spark_lease.cli.store:runs",
         "examples:\n  spark-lease runs nightly\n  spark-lease runs nightly --json",
     ),
+    "history": (
+        "who held a lease when, and that no two did at one time",
+        "spark_lease.cli.history:history",
+        """exit codes:
+  0 · 1 there is no such lease · 2 two held it at one time · 69 lock store unreachable · 78 configuration · 64 usage
+
+examples:
+  spark-lease history nightly
+  spark-lease history nightly --since 7d --json
+  spark-lease history nightly --since 2026-11-20T06:00 --html nightly.html""",
+    ),
     "pause": (
         "have nobody take a lease: for maintenance, or at a site that is to stand by",
         "spark_lease.cli.wishes:pause",
@@ -181,8 +192,11 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("lease", nargs="?", metavar="LEASE", default="")
         command.add_argument("--force", action="store_true", help="in place of its holder; needed")
         command.add_argument("--yes", metavar="LEASE", help="its name once more: also if it may not have run out")
-    if name == "runs":
+    if name in ("runs", "history"):
         command.add_argument("lease", nargs="?", metavar="LEASE", default="")
+    if name == "history":
+        command.add_argument("--since", metavar="TIME", help="a date or time in UTC, or so long ago: 90m, 36h, 7d")
+        command.add_argument("--html", metavar="FILE", help="write it as one page with a picture, for a browser")
     if name in ("pause", "resume", "transfer"):
         command.add_argument("lease", metavar="LEASE")
     if name in ("pause", "transfer"):
@@ -212,7 +226,7 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         )
         command.add_argument("--allow-unleased", action="store_true", help="add: who carries no epoch at all may write")
         command.add_argument("--print-sql", action="store_true", help="add: print the statements and ask no database")
-    if name in ("status", "watch", "doctor", "runs", "config", "fence", "pause", "resume", "transfer", "release"):
+    if name not in ("run", "submit", "init"):
         command.add_argument("--json", action="store_true", help="for programs")
     add_settings(command)
 

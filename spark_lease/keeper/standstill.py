@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import StoreError
-from ..lockers.base import Grant, Held, Locker
+from ..lockers.base import Grant, Held, Locker, NotesLosses
 
 
 class WhileItMoves:
@@ -29,6 +29,10 @@ class WhileItMoves:
 
     def release(self) -> bool:
         return self._locker.release()
+
+    def note_loss(self, epoch: int, why: str, at: int, detail: str) -> None:
+        if isinstance(self._locker, NotesLosses):
+            self._locker.note_loss(epoch, why, at, detail)
 
     def wait(self, timeout: float, poll: float) -> None:
         self._locker.wait(timeout, poll)

@@ -78,6 +78,20 @@ class Notifies(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """A `LeaseStore` that notes each change of hands beside the lease (`changes.py`). The lease comes first: what
+    cannot be noted is no error, and nothing here raises, or waits for much longer than `attempt_timeout`."""
+
+    def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
+        """The hold under `epoch` ended otherwise than by a release, at `at`: ms since 1970, counted from the epoch."""
+        ...
+
+    def after_release(self, name: str) -> None:
+        """Nobody waits for the lease any more: note what was not noted with its release, forget what is too old."""
+        ...
+
+
 class Notes(Protocol):
     """Small texts beside the leases, each under a lease, a kind and a key: what a later holder has to find.
 
@@ -100,6 +114,10 @@ class Notes(Protocol):
 
     def all(self, name: str, kind: str) -> dict[str, str]:
         """The texts by their keys. Raises StoreError."""
+        ...
+
+    def every(self, name: str, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+        """`all` of each of several kinds, asked for at once. Raises StoreError."""
         ...
 
     def remove(self, name: str, kind: str, key: str) -> bool:
@@ -133,6 +151,15 @@ class Lock(Protocol):
 
     def close(self) -> None:
         """Give it back without waiting for anything. Never raises."""
+        ...
+
+
+@runtime_checkable
+class NotesLosses(Protocol):
+    """A `Locker` that can note why a hold was lost, once its work is over."""
+
+    def note_loss(self, epoch: int, why: str, at: int, detail: str) -> None:
+        """Like `Remembers.note_end`."""
         ...
 
 

@@ -31,9 +31,7 @@ class Bounded:
         end = self._clock.now() + self._timeout
         if self._late is not None:
             self._answer(self._late, end)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=f"ask {self._where}", daemon=True)
-            self._thread.start()
+        self._start()
         answers: _Answers = queue.SimpleQueue()
         self._late = answers
         self._calls.put((what, answers))
@@ -43,12 +41,22 @@ class Bounded:
         answer: T = value
         return answer
 
+    def begin(self, what: Callable[[], Any]) -> None:
+        """Have `what` called, and wait for nothing. The next `call` waits for it as well."""
+        self._start()
+        self._calls.put((what, queue.SimpleQueue()))
+
     def close(self, last: Callable[[], Any] = lambda: None) -> None:
         """Make no more calls but `last`, after one that is late. Waits for none."""
         if self._thread is not None:
             self._calls.put((last, queue.SimpleQueue()))
             self._calls.put(None)
             self._thread = None
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=f"ask {self._where}", daemon=True)
+            self._thread.start()
 
     def _answer(self, answers: _Answers, end: float) -> tuple[Any, BaseException | None]:
         try:

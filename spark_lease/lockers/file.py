@@ -27,7 +27,9 @@ from ..config import Config, redacted
 from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..record import LeaseRecord, Observed
 from .bounded import Bounded
+from .folder_history import FolderHistory
 from .folders import folder_of, folders_in, make, named, put_new, refusal
+from .note_files import note_files
 
 _KEPT = 3
 """How many of the last files stay: a reader may be about to open the one before the last."""
@@ -35,25 +37,36 @@ _TRIES = 20
 
 
 class FileStore:
-    """Implements `LeaseStore`. Raises ConfigError at once for a URL that cannot be used, looks when first asked."""
+    """Implements `LeaseStore`, `Remembers`. Raises ConfigError at once for a URL that cannot be used."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
         self._config, self._root = config, folder_of(config.url, "file")
         self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
         self._seen: set[str] = set()
+        self._history = FolderHistory(config, clock or BootClock(), note_files(config))
 
     def read(self, name: str) -> Observed:
         return self._bounded.call(lambda: Observed(self._read(name)))
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
-        return self._bounded.call(lambda: self._swap(name, old, new))
+        written = self._bounded.call(lambda: self._swap(name, old, new))
+        if written:
+            self._history.changed(name, old, written)
+        return written
 
     def names(self) -> Sequence[str]:
         return self._bounded.call(lambda: [each for each in folders_in(self._root) if self._last(self._path(each))])
 
+    def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
+        self._history.note_end(name, epoch, why, at, detail)
+
+    def after_release(self, name: str) -> None:
+        self._history.after_release(name)
+
     def close(self) -> None:
         self._bounded.close()
+        self._history.close()
 
     def init(self) -> Sequence[str]:
         """Make the folder, and that of `name` if there is one; what was made. Raises ConfigError, StoreError."""

@@ -1,15 +1,9 @@
-"""Notes beside leases that are kept in folders: a small file for each, in `folder/NAME/_notes/KIND`.
-
-Readers of a Delta table pass over what begins with an underscore.
-"""
+"""Notes beside leases that are kept in folders, as `Notes` wants them. The files are `note_files.py`'s."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Protocol
 
 from ..clock import Clock
 from ..config import Config, redacted
@@ -19,27 +13,7 @@ from .base import LeaseStore
 from .bounded import Bounded
 from .delta import DeltaStore
 from .file import FileStore
-from .folders import folder_of, named, put_new, refusal
-
-
-class NoteFiles(Protocol):
-    """Where they are; `path` begins with the lease's name. Raises StoreError or ConfigError."""
-
-    def put_new(self, name: str, path: str, text: str) -> bool:
-        """Write a whole file that is not there yet; False if it is. Durable once it returns."""
-        ...
-
-    def get(self, name: str, path: str) -> str | None:
-        """None if there is none."""
-        ...
-
-    def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
-        """When each was written (seconds since 1970), and its path."""
-        ...
-
-    def remove(self, name: str, path: str) -> bool:
-        """False if there is none."""
-        ...
+from .note_files import content, folder_in, note_files, path_of, prune
 
 
 class FolderNotes:
@@ -48,50 +22,47 @@ class FolderNotes:
     def __init__(self, config: Config, clock: Clock) -> None:
         self.where = redacted(config.url)
         self._leases: LeaseStore = (FileStore if config.url.startswith("file:") else DeltaStore)(config, clock)
-        self._files = _files(config)
+        self._files = note_files(config)
         self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock)
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
         if not is_grant_of(self._leases.read(name).record, holder, epoch):
             return None
-        there = self._bounded.call(lambda: self._add(name, _path(kind, key), key, text))
+        there = self._bounded.call(lambda: self._add(name, path_of(kind, key), key, text))
         # Looked at again: if it is mine still, whoever takes it later finds the note.
         return there if is_grant_of(self._leases.read(name).record, holder, epoch) else None
 
     def get(self, name: str, kind: str, key: str) -> str | None:
-        path = _path(kind, key)
+        path = path_of(kind, key)
         there = self._text(path, self._bounded.call(lambda: self._files.get(name, path)))
         return there[1] if there else None
 
     def all(self, name: str, kind: str) -> dict[str, str]:
         return self._bounded.call(lambda: self._all(name, kind))
 
+    def every(self, name: str, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+        return {kind: self.all(name, kind) for kind in kinds}
+
     def remove(self, name: str, kind: str, key: str) -> bool:
-        return self._bounded.call(lambda: self._files.remove(name, _path(kind, key)))
+        return self._bounded.call(lambda: self._files.remove(name, path_of(kind, key)))
 
     def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
-        self._bounded.call(lambda: self._prune(name, kinds, age))
+        self._bounded.call(lambda: prune(self._files, name, kinds, age))
 
     def close(self) -> None:
         self._leases.close()
         self._bounded.close()
 
     def _add(self, name: str, path: str, key: str, text: str) -> str:
-        if self._files.put_new(name, path, json.dumps({"key": key, "text": text}, indent=1) + "\n"):
+        if self._files.put_new(name, path, content(key, text)):
             return text
         there = self._text(path, self._files.get(name, path))
         return there[1] if there else text  # removed since: nobody's but mine
 
     def _all(self, name: str, kind: str) -> dict[str, str]:
-        found = [self._text(path, self._files.get(name, path)) for _, path in sorted(self._files.list(name, _in(kind)))]
+        listed = sorted(self._files.list(name, folder_in(kind)))
+        found = [self._text(path, self._files.get(name, path)) for _, path in listed]
         return dict(each for each in found if each)
-
-    def _prune(self, name: str, kinds: Sequence[str], age: float) -> None:
-        found = [each for kind in kinds for each in self._files.list(name, _in(kind))]
-        newest = max((written for written, _ in found), default=0.0)  # not now, which is this machine's clock
-        for written, path in found:
-            if written < newest - age:
-                self._files.remove(name, path)
 
     def _text(self, path: str, text: str | None) -> tuple[str, str] | None:
         if text is None:
@@ -101,50 +72,3 @@ class FolderNotes:
             return str(said["key"]), str(said["text"])
         except (ValueError, KeyError, TypeError):
             raise RecordUnreadable(self.where, f"{path} is no note: correct it by hand, or remove it") from None
-
-
-class LocalNoteFiles:
-    """In folders of this machine. Implements `NoteFiles`."""
-
-    def __init__(self, where: str, root: Path) -> None:
-        self._where, self._root = where, root
-
-    def put_new(self, name: str, path: str, text: str) -> bool:
-        file = named(self._root, name) / path
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            return put_new(file, text)
-        except OSError as error:
-            raise refusal(self._where, file.parent, error) from error
-
-    def get(self, name: str, path: str) -> str | None:
-        try:
-            return (named(self._root, name) / path).read_text()
-        except FileNotFoundError:
-            return None
-
-    def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
-        files = (named(self._root, name) / folder).glob("[!.]*.json")
-        return [(each.stat().st_mtime, f"{folder}/{each.name}") for each in files]
-
-    def remove(self, name: str, path: str) -> bool:
-        there = self.get(name, path) is not None
-        (named(self._root, name) / path).unlink(missing_ok=True)
-        return there
-
-
-def _files(config: Config) -> NoteFiles:
-    scheme = config.url.partition(":")[0]
-    if scheme in ("file", "delta"):
-        return LocalNoteFiles(redacted(config.url), folder_of(config.url, scheme))
-    from .delta_objects import ObjectFiles  # needs obstore, and few have their leases there
-
-    return ObjectFiles(config)
-
-
-def _in(kind: str) -> str:
-    return f"_notes/{kind}"
-
-
-def _path(kind: str, key: str) -> str:
-    return f"{_in(kind)}/{hashlib.sha256(key.encode()).hexdigest()}.json"

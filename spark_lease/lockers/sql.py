@@ -2,11 +2,13 @@
 
 SQLAlchemy Core writes the statements and knows the dialects; they are compiled once and run on one dedicated
 autocommit connection of the driver, because the way through its execution layer costs another third of a renewal.
-Every request is one statement, and "now" is the database's, read inside that statement.
+Every request is one statement, and "now" is the database's, read inside that statement. A change of hands is noted in
+the same request, unless the note would keep it from being made (`sql_history.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import random
@@ -22,10 +24,12 @@ from ..config import Config, redacted
 from ..errors import ConfigError, RecordUnreadable, SparkLeaseError
 from ..record import MAX_NAME, LeaseRecord, Observed, is_wish
 from . import sql_schema
+from .changes import ENDED, KINDS, bounded_age, end_text, is_first_of_its_day, is_grant
 from .sql_backends import backend_of, code_of, says
 from .sql_engine import Alarm, CutOff, descriptor_of, make_engine, store_error
-from .sql_notes import notes_table
-from .sql_statements import overridden, prepared, statements
+from .sql_history import Note, SqlHistory
+from .sql_notes import SqlNotes
+from .sql_statements import Prepared, overridden, prepared, statements
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +46,7 @@ _UNHEARD = 0.05
 
 
 class SqlStore:
-    """Implements `LeaseStore`. Raises ConfigError at once for a URL that cannot be used, connects when first asked."""
+    """Implements `LeaseStore`, `Notifies`, `Remembers`. Raises ConfigError at once for a URL that cannot be used."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
@@ -55,19 +59,29 @@ class SqlStore:
         self._listening_to = ""
         # A broker's row that is locked for life is no place for a record.
         self._broker_row = config.has_broker_record
+        self._history = SqlHistory(self._engine, config)
+        self._rest: Note | None = None
+        self._may_be_old = False
         if config.has_broker_row and not config.holder.isascii():
             raise ConfigError("holder", f"{config.holder!r} does not fit a broker's table: use ASCII")
         name = sql_schema.spelled(self._engine, config.record_table, broker_row=self._broker_row)
         self._use_table(sql_schema.lease_table(name, config.column_types))
         self._connection: Any = None
         self._cursor: Any = None
+        self._planned: Mapping[str, Prepared] = {}
+        self._asking = ""
         self._fd: int | None = None
         self._table_seen = self._clocks_compared = False
 
     def _use_table(self, table: Table) -> None:
         self._table = table
         ours = statements(self._engine, table, broker_row=self._broker_row, notifies=self._is_told)
-        self._sql = overridden(ours, self._config.statements, self._engine)
+        self._plain = overridden(ours, self._config.statements, self._engine)
+        self._weave()
+
+    def _weave(self) -> None:
+        woven = self._history.woven(self._plain, self._table, broker_row=self._broker_row, notifies=self._is_told)
+        self._sql = self._plain | woven
         # Planned for a session that is kept, and that is ours alone.
         self._prepared = prepared(self._sql) if self._is_told else {}
 
@@ -92,10 +106,43 @@ class SqlStore:
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
             values["old_wish"] = old.wish or None
-        row = self._first_row(what, values)
+        row = self._first_row(what, values | self._history.values(name, old, new))
+        if row is not None:
+            self._follow(what, name, old, replace(new, epoch=row[1]))
         if not self._config.notify:  # a write is the last for some time
             self._drop_connection()
         return None if row is None else replace(new, epoch=row[1], stamp=row[0])
+
+    def _follow(self, what: str, name: str, old: LeaseRecord | None, new: LeaseRecord) -> None:
+        """What comes after a write. Nobody waits for what comes after a release."""
+        self._rest = self._history.rest(what, name, new.epoch)
+        if is_grant(old, new):
+            self._may_be_old = is_first_of_its_day(old, new.epoch)
+            self._remember()
+
+    def _remember(self) -> None:
+        """Note what is left to be noted. Never raises."""
+        rest, self._rest = self._rest, None
+        if rest is None or not self._history.is_noting:
+            return
+        try:
+            self._run(*rest)
+        except (SQLAlchemyError, self._driver_error) as error:
+            self._drop_connection()
+            if not says(error, self._backend.duplicate):
+                self._history.end(error)
+                self._weave()
+
+    def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
+        self._rest = "note", self._history.note(name, ENDED, epoch, end_text(why, at=at, detail=detail))
+        self._remember()
+
+    def after_release(self, name: str) -> None:
+        self._remember()
+        if self._may_be_old and self._history.is_noting:
+            self._may_be_old = False
+            with contextlib.suppress(SparkLeaseError), contextlib.closing(SqlNotes(self._config, self._clock)) as notes:
+                notes.prune(self._config.row_of(name), KINDS, bounded_age(self._config.history_retention))
 
     def names(self) -> Sequence[str]:
         return [name for (name,) in self._rows("names", {})]
@@ -153,7 +200,7 @@ class SqlStore:
         try:
             tables = [sql_schema.as_there(self._engine, each) for each in self._all_tables()]
             done = [statement for each in tables for statement in sql_schema.complete(self._engine, each)]
-            return [*done, *sql_schema.make(self._engine, self._notes_table())]
+            return [*done, *sql_schema.make(self._engine, self._history.table)]
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:
@@ -165,15 +212,12 @@ class SqlStore:
         made = [line for each in self._all_tables() for line in sql_schema.creation(self._engine, each)]
         *_, last = self._all_tables()
         added = [*made[:-1], *sql_schema.addition(self._engine, last, ours)]
-        notes = sql_schema.creation(self._engine, self._notes_table())
+        notes = sql_schema.creation(self._engine, self._history.table)
         return {
             "what is noted beside the leases": notes,
             "a new table": made,
             "or, on a table that ActiveMQ made": added,
         }
-
-    def _notes_table(self) -> Table:
-        return notes_table(sql_schema.spelled(self._engine, self._config.notes_table, broker_row=False))
 
     def _all_tables(self) -> list[Table]:
         """That of the records, and last that in which rows are locked, or shared with a broker."""
@@ -194,13 +238,18 @@ class SqlStore:
     def _rows(self, what: str, values: Mapping[str, object]) -> list[Any]:
         """Run one statement. A table that is missing at first sight may be made; one that vanishes later is a loss."""
         try:
-            return self._run(what, values)
+            rows = self._run(what, values)
+            if self._history.went_well(what):
+                self._weave()
+            return rows
         except (SQLAlchemyError, self._driver_error) as error:
             if what == "insert" and says(error, self._backend.duplicate):
                 return []
             self._drop_connection()
             if code_of(error) in _NOT_KEPT:
                 self._prepared = {}  # a pooler hands every statement to another session
+            elif self._history.gives_way(self._asking, error):
+                return self._rows(what, values)
             if what in self._config.statements and says(error, self._backend.shape + self._backend.syntax):
                 raise ConfigError(f"statements: {what}", str(self._store_error(error))) from error
             if not says(error, self._backend.shape):
@@ -217,10 +266,12 @@ class SqlStore:
                 self._connect()
             if not self._table_seen:
                 sql_schema.refuse_engine(self._engine, self._table)
-            prepared = self._prepared.get(what)
+            prepared = None if self._history.skips else self._planned.get(what)
+            sql = self._plain if self._history.skips else self._sql
+            self._asking = what
             if self._fd is not None:
                 self._cut_off.arm(self._fd)
-            self._cursor.execute(prepared.execute if prepared else self._sql[what], values)
+            self._cursor.execute(prepared.execute if prepared else sql[what], values)
             rows: list[Any] = self._cursor.fetchall() if self._cursor.description else self._written(what, values)
         finally:
             self._cut_off.disarm()
@@ -229,9 +280,9 @@ class SqlStore:
 
     def _written(self, what: str, values: Mapping[str, Any]) -> list[Any]:
         """What a write returns elsewhere, made of the one number that MySQL and MariaDB bring back."""
-        now, epoch = self._cursor.lastrowid, values["epoch"]
-        if self._cursor.rowcount < 1:
+        if self._cursor.rowcount < 1 or "epoch" not in values:
             return []
+        now, epoch = self._cursor.lastrowid, values["epoch"]
         if what == "release":
             return [(0, epoch)]
         if what == "wish":
@@ -246,8 +297,13 @@ class SqlStore:
         driver: Any = self._connection.driver_connection
         self._cursor = driver.cursor()
         self._fd = descriptor_of(driver)
-        for each in self._prepared.values():
+        if not self._backend.returning:  # only now is a MariaDB told from a MySQL
+            self._weave()
+        self._planned = {} if self._history.skips else self._prepared
+        for what, each in self._planned.items():
+            self._asking = what
             self._cursor.execute(each.prepare)
+        self._history.begin(driver, self._table)
         if self._config.max_allowable_diff_from_db_time and not self._clocks_compared:
             self._warn_of_clock_difference()
 
@@ -271,6 +327,7 @@ class SqlStore:
     def _make_or_refuse_table(self) -> None:
         try:
             self._use_table(sql_schema.make_or_refuse(self._engine, self._config, self._table))
+            self._history.make()
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:

@@ -81,10 +81,18 @@ class SqlNotes:
         return str(there[0][0]) if there else None
 
     def all(self, name: str, kind: str) -> dict[str, str]:
-        def wanted(column: Any) -> Any:
-            return select(column.item, column.content).where(_is(column, name, kind)).order_by(column.noted)
+        return self.every(name, [kind])[kind]
 
-        return {str(key): str(text) for key, text in self._rows(wanted)}
+    def every(self, name: str, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+        found = {kind: dict[str, str]() for kind in kinds}
+
+        def wanted(column: Any) -> Any:
+            those = (column.lease == name) & column.kind.in_(kinds)
+            return select(column.kind, column.item, column.content).where(those).order_by(column.noted)
+
+        for kind, key, text in self._rows(wanted):
+            found[kind][str(key)] = str(text)
+        return found
 
     def remove(self, name: str, kind: str, key: str) -> bool:
         return self._delete(lambda column: _is(column, name, kind) & (column.digest == _digest(key))) > 0

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from ..clock import Clock
-from .base import Grant, Held, Locker
+from .base import Grant, Held, Locker, NotesLosses
 
 OnRenewal = Callable[[float, bool], None]
 """Gets the seconds that a renewal took, and whether it was confirmed. Must not wait."""
@@ -33,6 +33,10 @@ class Timed:
 
     def release(self) -> bool:
         return self._locker.release()
+
+    def note_loss(self, epoch: int, why: str, at: int, detail: str) -> None:
+        if isinstance(self._locker, NotesLosses):
+            self._locker.note_loss(epoch, why, at, detail)
 
     def wait(self, timeout: float, poll: float) -> None:
         self._locker.wait(timeout, poll)

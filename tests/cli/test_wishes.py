@@ -72,7 +72,9 @@ def test_a_paused_lease_is_standby_with_its_reason_until_it_is_resumed(
 def test_a_pause_now_ends_the_master_and_returns_once_nobody_has_it(
     store: list[str], run: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    master = run(command=f"while :; do date +%s.%N > {tmp_path}/alive; sleep 0.05; done")
+    master = run(
+        command=f"while :; do date +%s.%N > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/alive; sleep 0.05; done"
+    )
     done = spark_lease("pause", "n", *store, "--now", "--json")
     at = time.time()
     assert done.returncode == 0, done.stderr

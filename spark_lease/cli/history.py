@@ -1,0 +1,133 @@
+"""`spark-lease history`: who held a lease when, for people, for programs, and as a page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from ..clock import BootClock, instant_of, utc_text, wall_time
+from ..config import Config, redacted
+from ..errors import ConfigError
+from ..history import Hold, Overlap, holds_of, not_exact, overlaps, since, with_runs
+from ..history_page import page
+from ..lockers.changes import KINDS
+from ..lockers.registry import open_notes, open_store
+from ..runs import runs_of
+from .settings import USAGE, need_name, resolved
+from .table import print_table
+
+OVERLAP = 2
+_COLUMNS = ("FROM (UTC)", "TO", "LASTED", "ENDED BY", "EPOCH", "HOLDER", "HOST", "APPLICATION", "RUN KEYS")
+
+
+def history(arguments: argparse.Namespace) -> int:
+    """Exit code 1 if there is no such lease, 2 if two held it at one time."""
+    config = replace(resolved(arguments).config, create_table="false")
+    name, now = arguments.lease or config.name, wall_time()
+    need_name(name)
+    file = _file(arguments.html) if arguments.html else None
+    try:
+        earliest = round(instant_of(arguments.since, now=now) * 1000) if arguments.since else 0
+    except (ValueError, OverflowError):
+        print(f"spark-lease: --since: {arguments.since!r} is no time like 2026-11-20, or 36h", file=sys.stderr)
+        return USAGE
+    holds = _look(config, name)
+    if not holds:
+        print(f"spark-lease: {name}: there is no such lease", file=sys.stderr)
+        return 1
+    both = [each for each in overlaps(holds) if each.end is None or each.end >= earliest]
+    holds = since(holds, earliest)
+    if file:
+        where = redacted(config.url)
+        _write(file, page(name, holds, both, earliest=earliest, now=round(now * 1000), where=where))
+    if arguments.json:
+        print(json.dumps(_as_json(name, holds, both), indent=2))
+    elif file:
+        print(f"{file} shows {len(holds)} holds")
+        _tell(name, both)
+    else:
+        _show(name, holds, both)
+        _tell(name, both)
+    return OVERLAP if both else 0
+
+
+def _look(config: Config, name: str) -> list[Hold]:
+    """All holds that are known of; none if there never was one."""
+    with closing(open_store(config)) as store, closing(open_notes(config, BootClock())) as notes:
+        seen = store.read(name)
+        holds = holds_of(name, notes.every(config.row_of(name), KINDS), seen, where=store.where)
+        return with_runs(holds, runs_of(notes, name)) if holds else []
+
+
+def _file(name: str) -> Path:
+    """Before anybody is asked for anything. Raises ConfigError."""
+    file = Path(name)
+    if file.is_dir():
+        raise ConfigError("html", f"{file} is a folder: name a file")
+    if not file.absolute().parent.is_dir():
+        raise ConfigError("html", f"the folder {file.absolute().parent} does not exist: create it")
+    return file
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("html", f"{file} cannot be written: {error.strerror}") from error
+
+
+def _show(name: str, holds: Sequence[Hold], both: Sequence[Overlap]) -> None:
+    if holds:
+        print_table([_COLUMNS, *(_row(hold) for hold in holds)])
+    else:
+        print(f"nobody has held {name} since then")
+    if not both and holds:
+        unsure = not_exact(holds)
+        but = f"; of {unsure} it is not known to the millisecond when they began and ended" if unsure else ""
+        print(f"\ncheck  no two of {len(holds)} held it at one time{but}")
+
+
+def _tell(name: str, both: Sequence[Overlap]) -> None:
+    for each in both:
+        end = _time(each.end) if each.end is not None else "now"
+        who = f"{each.first.holder} and {each.second.holder}"
+        print(f"spark-lease: {name}: TWO HELD IT from {_time(each.start)} to {end}: {who}", file=sys.stderr)
+
+
+def _row(hold: Hold) -> list[str]:
+    to = "now" if hold.goes_on else "?" if hold.end is None else f"{'' if hold.is_exact else '≤ '}{_time(hold.end)}"
+    lasted = "" if hold.end is None or hold.start is None else f"{(hold.end - hold.start) / 1000:.1f} s"
+    begun = "?" if hold.start is None else _time(hold.start)
+    who = [hold.holder, hold.host, " ".join(hold.applications), " ".join(hold.run_keys)]
+    return [begun, to, lasted, hold.why or "holds it", str(hold.epoch or "–"), *who]
+
+
+def _as_json(name: str, holds: Sequence[Hold], both: Sequence[Overlap]) -> dict[str, object]:
+    found = [{"from": each.start, "to": each.end, "epochs": [each.first.epoch, each.second.epoch]} for each in both]
+    return {"lease": name, "holds": [_object(hold) for hold in holds], "overlaps": found, "not_exact": not_exact(holds)}
+
+
+def _object(hold: Hold) -> dict[str, object]:
+    """Times in milliseconds since 1970, as epochs are."""
+    return {
+        "epoch": hold.epoch,
+        "holder": hold.holder,
+        "host": hold.host,
+        "from": hold.start,
+        "to": hold.end,
+        "exact": hold.is_exact,
+        "holds": hold.goes_on,
+        "ended_by": hold.why,
+        "detail": hold.detail,
+        "applications": list(hold.applications),
+        "run_keys": list(hold.run_keys),
+    }
+
+
+def _time(instant: int) -> str:
+    return utc_text(instant / 1000)[:-3]

@@ -1,0 +1,130 @@
+"""What one SQL store notes of the changes of hands that it makes, and whether it still can.
+
+The lease comes first: a note that the database refuses is left out, together with all that follow, and one whose table
+is locked by somebody is left out once. The statements are in `sql_noting.py`, the reader is `spark_lease.history`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Engine, Table
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..config import Config
+from ..record import LeaseRecord
+from . import sql_schema
+from .changes import ENDED, grant_text
+from .sql_backends import backend_of, says, was_refused
+from .sql_engine import store_error
+from .sql_notes import notes_table
+from .sql_noting import NOTED, add_triggers, afterwards, digest, in_one_block, in_one_statement
+from .sql_statements import statements
+
+log = logging.getLogger(__name__)
+
+Note = tuple[str, dict[str, object]]
+"""What makes it (a key of `afterwards`), and its values."""
+
+
+class SqlHistory:
+    """Used by one thread at a time, like the store."""
+
+    def __init__(self, engine: Engine, config: Config) -> None:
+        self._engine, self._config, self._backend = engine, config, backend_of(engine)
+        self.table = notes_table(sql_schema.spelled(engine, config.notes_table, broker_row=False))
+        self._is_on = True
+        self.skips = False
+        """The next change of hands is not noted."""
+        self._refusal: Exception | None = None
+        self._made = False
+        self._text = ""
+
+    @property
+    def is_noting(self) -> bool:
+        """Whether the next change of hands is to be noted."""
+        return self._is_on and not self.skips
+
+    def woven(self, plain: Mapping[str, str], table: Table, *, broker_row: bool, notifies: bool) -> dict[str, str]:
+        """The statements that note as well, in place of those in `plain`. A MariaDB is known for one once connected."""
+        if not self._is_on:
+            return {}
+        found = afterwards(self.table, self._engine)
+        if self._engine.dialect.name == "postgresql":
+            weave = in_one_statement(self.table, self._backend)
+            every = statements(self._engine, table, broker_row=broker_row, notifies=notifies, weave=weave)
+            found |= {what: every[what] for what in NOTED if self._is_noted(what)}
+        if self._is_mariadb:
+            found |= in_one_block(plain, self.table, self._engine)
+        return found
+
+    def begin(self, connection: Any, table: Table) -> None:
+        """For a connection of the driver that is about to write. Raises the driver's error."""
+        if self._engine.dialect.name == "sqlite" and self.is_noting:
+            add_triggers(connection, table, self.table, self._engine, lambda: self._text)
+
+    def values(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> dict[str, object]:
+        """What the statements need besides the record."""
+        self._text = ""
+        if new.holder is not None and (old is None or old.epoch != new.epoch):
+            self._text = grant_text(old, new, until=old.stamp if old else None)
+        return {"lease": self._config.row_of(name), "note": self._text}
+
+    def rest(self, what: str, name: str, epoch: int) -> Note | None:
+        """What is left to be noted of the change `what` that was made just now."""
+        if what not in NOTED or not self.is_noting or self._is_noted(what):
+            return None
+        return "note release" if NOTED[what] == ENDED else "note", self.note(name, NOTED[what], epoch, self._text)
+
+    def note(self, name: str, kind: str, epoch: int, text: str) -> dict[str, object]:
+        values = {"lease": self._config.row_of(name), "kind": kind, "digest": digest(epoch), "item": str(epoch)}
+        return {f"note_{key}": value for key, value in (values | {"content": text}).items()}
+
+    def gives_way(self, what: str, error: Exception) -> bool:
+        """Whether to ask the same once more, because `what` may have been refused for its note."""
+        if what not in NOTED or not self.is_noting or not was_refused(error, self._backend):
+            return False
+        if says(error, self._backend.shape) and self.make():
+            return True
+        self.skips, self._refusal = True, error
+        # Locked: by whom, and what, is not told. A release has no second chance, a grant has.
+        return what == "release" or not says(error, self._backend.locked)
+
+    def went_well(self, what: str) -> bool:
+        """To be told after each request that was answered; True if nothing will be noted any more."""
+        if self.skips and (what in NOTED or (self._refusal and says(self._refusal, self._backend.shape))):
+            self.skips = False
+            if self._refusal and not says(self._refusal, self._backend.locked):
+                self.end(self._refusal)
+                return True
+        return False
+
+    def end(self, error: Exception) -> None:
+        """Note nothing any more."""
+        if self._is_on:
+            self._is_on = False
+            advice = " (spark-lease init makes it)" if says(error, self._backend.shape) else ""
+            problem = store_error(self._engine, self.table.fullname, error).problem
+            told = (self._config.name, self.table.fullname, advice, problem)
+            log.warning("%s: its history is not noted in the table %s%s: %s", *told)
+
+    def make(self) -> bool:
+        """Make the table beside that of the leases, if that may be done and was not tried before."""
+        if self._made or not sql_schema.may_make(self._engine, self._config):
+            return False
+        self._made = True
+        with contextlib.suppress(SQLAlchemyError):  # said when a note is refused for it
+            sql_schema.make(self._engine, self.table)
+        return True
+
+    def _is_noted(self, what: str) -> bool:
+        """Whether the statement `what` notes what it changes."""
+        name = self._engine.dialect.name
+        return name == "sqlite" or self._is_mariadb or (name == "postgresql" and what not in self._config.statements)
+
+    @property
+    def _is_mariadb(self) -> bool:
+        return bool(getattr(self._engine.dialect, "is_mariadb", False))

@@ -1,0 +1,298 @@
+"""Changes of hands are noted beside the lease by every store that can, and never at its expense."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from spark_lease.clock import BootClock
+from spark_lease.config import Config, configure
+from spark_lease.errors import LeaseLost, StoreError
+from spark_lease.history import Hold, holds_of, not_exact, overlaps
+from spark_lease.lease import Contender, open_contender
+from spark_lease.lockers import changes
+from spark_lease.lockers.base import LeaseStore
+from spark_lease.lockers.changes import KINDS
+from spark_lease.lockers.registry import open_notes, open_store
+from spark_lease.lockers.sql_backends import usable_url
+from spark_lease.record import released, renewed, taken
+from tests.services.objects import BUCKET, ObjectServer
+from tests.services.proxy import Proxy
+
+SQL = ["sqlite", "postgresql", "mariadb"]
+WITHOUT_CLOCK = ("file", "delta", "objects")
+MINUTE = 60_000
+
+
+@pytest.fixture(params=[*SQL, "pooler", "broker", "database", *WITHOUT_CLOCK])
+def config(request: pytest.FixtureRequest, url_of: Callable[[str], str], table: str) -> Config:
+    if request.param == "objects":
+        server: ObjectServer = request.getfixturevalue("objects")
+        return configure(name="n", url=f"delta+s3://{BUCKET}/{table}", storage_options=server.options())
+    more: dict[str, dict[str, Any]] = {
+        "pooler": {"notify": False},
+        "broker": {"broker_row": "true"},
+        "database": {"locker": "database"},
+    }
+    kind = "postgresql" if request.param in more else request.param
+    return configure(name="n", url=url_of(kind), table=table, create_table="true", **more.get(request.param, {}))
+
+
+@pytest.fixture
+def store(config: Config) -> Iterator[LeaseStore]:
+    with closing(open_store(config)) as found:
+        yield found
+
+
+def noted(config: Config) -> dict[str, dict[str, str]]:
+    with closing(open_notes(config, BootClock())) as notes:
+        return notes.every(config.row_of(config.name), KINDS)
+
+
+def history(config: Config) -> list[Hold]:
+    with closing(open_store(config)) as store:
+        return holds_of("n", noted(config), store.read(config.name), where=store.where)
+
+
+def contender(config: Config) -> Contender:
+    found = open_contender(config, BootClock())
+    found.acquire()
+    return found
+
+
+def has_clock(config: Config) -> bool:
+    return not config.url.startswith(WITHOUT_CLOCK[:2])
+
+
+def test_who_held_it_and_when_it_was_given_back(config: Config) -> None:
+    held = []
+    for _ in range(3):
+        lease = contender(config)
+        lease.renew()
+        held.append((lease.epoch, lease.holder))
+        assert lease.release()
+        lease.close()
+    last = contender(config)
+    found = until(lambda: history(config), lambda found: all(hold.host for hold in found))
+    assert [(hold.epoch, hold.holder) for hold in found] == [*held, (last.epoch, last.holder)]
+    assert [hold.why for hold in found] == ["released"] * 3 + [""]
+    assert all(hold.start is not None and hold.host for hold in found)
+    assert all(hold.end is not None and hold.start <= hold.end for hold in found[:3])  # type: ignore[operator]
+    assert not overlaps(found) and not_exact(found) == (0 if has_clock(config) else 3)
+    last.release()
+    last.close()
+
+
+def test_a_hold_that_was_never_given_back_ran_out(config: Config, store: LeaseStore) -> None:
+    mine = store.swap("n", None, taken(None, holder="paris:1", duration=1.0))
+    assert mine
+    mine = store.swap("n", mine, renewed(mine, duration=1.0))
+    if has_clock(config):
+        time.sleep(1.1)  # nobody is told that a lease runs out
+    theirs = store.swap("n", mine, taken(mine, holder="lyon:1", duration=30.0))
+    assert mine and theirs
+    paris, lyon = until(lambda: history(config), lambda found: [bool(hold.host) for hold in found] == [True] * 2)
+    assert (paris.why, lyon.why) == ("ran out", "")
+    assert paris.end == (mine.stamp if has_clock(config) else theirs.epoch)
+    assert not overlaps([paris, lyon])
+
+
+def until(ask: Callable[[], list[Hold]], wanted: Callable[[list[Hold]], bool]) -> list[Hold]:
+    """Of a store without transactions, a note may come a moment later."""
+    end = time.monotonic() + 10
+    while not wanted(found := ask()):
+        assert time.monotonic() < end, found
+        time.sleep(0.02)
+    return found
+
+
+def test_a_loss_is_noted_with_its_reason(config: Config, store: LeaseStore) -> None:
+    lease = contender(config)
+    if config.locker == "database":  # the record alone is taken away
+        pytest.skip("the lock keeps all others out")
+    record = store.read("n").record
+    assert record
+    theirs = store.swap("n", record, taken(record, holder="lyon:1", duration=30.0))
+    time.sleep(0.5)  # both hold it; the end is counted from the answer to the grant, which may have come that late
+    with pytest.raises(LeaseLost, match="taken"):
+        lease.renew()
+    lease.note_loss()
+    lease.close()
+    mine, other = history(config)
+    assert theirs and (mine.epoch, other.epoch) == (lease.epoch, theirs.epoch)
+    assert (mine.why, mine.detail) == ("taken", "held by lyon:1")
+    # It was taken before it had run out: by the store's clock both held it until the first one noticed.
+    assert len(overlaps([mine, other])) == (1 if has_clock(config) else 0)
+
+
+def test_renewals_and_lost_races_are_no_change_of_hands(config: Config, store: LeaseStore) -> None:
+    mine = store.swap("n", None, taken(None, holder="paris:1", duration=30.0))
+    assert mine
+    again = store.swap("n", mine, renewed(mine, duration=30.0))
+    assert again and store.swap("n", mine, taken(mine, holder="lyon:1", duration=30.0)) is None
+    assert store.swap("n", mine, released(mine)) is None
+    found = until(lambda: history(config), lambda found: bool(found[0].host))
+    assert [(hold.epoch, hold.holder, hold.why) for hold in found] == [(mine.epoch, "paris:1", "")]
+
+
+def test_what_is_too_old_is_forgotten_once_a_day(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hold(config: Config) -> int:
+        lease = contender(config)
+        lease.release()
+        lease.close()
+        return lease.epoch
+
+    first = hold(config)
+    time.sleep(1.1)  # the stamps of an object store have whole seconds
+    short = changed(config, history_retention=0.5)
+    second = hold(short)
+    assert [hold.epoch for hold in history(config)] == [first, second]
+    monkeypatch.setattr(changes, "_DAY", 1)
+    third = hold(short)
+    assert third in (left := [hold.epoch for hold in history(config)]) and first not in left
+
+
+def changed(config: Config, **settings: Any) -> Config:
+    return config.__class__(**{key: getattr(config, key) for key in config.__slots__} | settings)
+
+
+sql = pytest.mark.parametrize("config", SQL, indirect=True)
+
+
+@sql
+@pytest.mark.parametrize("missing", ["table", "column", "right"])
+def test_without_a_place_for_notes_the_lease_works_and_says_so_once(
+    config: Config, missing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    contender(config).release()
+    engine = create_engine(usable_url(config))
+    with engine.begin() as connection:
+        match missing, engine.dialect.name:
+            case "table", _:
+                connection.execute(text(f"DROP TABLE {config.notes_table}"))
+            case "column", _:
+                connection.execute(text(f"ALTER TABLE {config.notes_table} RENAME COLUMN noted TO noted2"))
+            case "right", "postgresql":
+                no = f"FUNCTION {config.table}_no()"
+                ban = "LANGUAGE plpgsql AS $$ BEGIN RAISE insufficient_privilege; END $$"
+                connection.execute(text(f"CREATE {no} RETURNS trigger {ban}"))
+                connection.execute(text(f"CREATE TRIGGER no BEFORE INSERT ON {config.notes_table} EXECUTE {no}"))
+            case "right", _:
+                pytest.skip("rights are shown on PostgreSQL")
+    engine.dispose()
+    older = changed(config, create_table="false")
+    caplog.set_level(logging.INFO)
+    lease = contender(older)
+    lease.renew()
+    assert lease.release()
+    again = lease
+    lease.close()
+    lease = contender(older)
+    assert lease.epoch > again.epoch and lease.release()
+    lease.close()
+    said = [each.getMessage() for each in caplog.records if "history" in each.getMessage()]
+    assert len(said) == 2 and all(config.notes_table in each for each in said), said  # once for each contender
+    assert missing == "right" or "spark-lease init" in said[0]
+
+
+@sql
+def test_a_table_of_notes_that_somebody_locks_delays_a_grant_by_one_try_at_most(config: Config) -> None:
+    if config.url.startswith("sqlite"):
+        pytest.skip("SQLite locks the whole file, lease and notes alike")
+    limited = changed(config, attempt_timeout=1.5)
+    contender(config).release()
+    lease = open_contender(limited, BootClock())
+    engine = create_engine(usable_url(config))
+    with engine.connect() as other:
+        if engine.dialect.name == "postgresql":
+            other.execute(text(f"LOCK TABLE {config.notes_table}"))
+        else:
+            other.execute(text(f"LOCK TABLES {config.notes_table} WRITE"))
+        started = time.monotonic()
+        lease.acquire()
+        assert lease.release()
+        assert time.monotonic() - started < 4 * 1.5 + 2
+        if engine.dialect.name != "postgresql":
+            other.execute(text("UNLOCK TABLES"))
+    engine.dispose()
+    lease.close()
+
+
+@pytest.mark.postgres
+def test_a_contender_that_is_frozen_in_its_grant_leaves_no_row_locked(pg_url: str, table: str, proxy: Proxy) -> None:
+    """The grant is on its way, the answer is not read: the note and the lease are committed, or neither is."""
+    config = configure(name="n", url=pg_url, table=table, create_table="true")
+    contender(config).release()
+    through = configure(name="n", url=proxy.url, table=table, attempt_timeout=2.0, lease_duration=12)
+    lease = open_contender(through, BootClock())
+    store: Any = lease._locker._store  # type: ignore[attr-defined]
+    store.read("n")
+    proxy.swallow_answers_from(store._prepared["take"].execute.partition(" (")[0].encode())
+
+    def take() -> None:
+        with contextlib.suppress(StoreError):
+            lease.try_acquire()
+
+    frozen = threading.Thread(target=take, daemon=True)
+    frozen.start()
+    until(lambda: history(config), lambda found: len(found) == 2)
+    engine = create_engine(usable_url(config))
+    with engine.begin() as other:
+        other.execute(text("SET lock_timeout = 100"))
+        assert other.execute(text(f"SELECT 1 FROM {table} FOR UPDATE NOWAIT")).all()
+    engine.dispose()
+    assert history(config)[-1].holder == lease.holder
+    proxy.reopen()
+    frozen.join(20)
+
+
+@pytest.mark.postgres
+def test_statements_of_the_configuration_are_noted_as_well(pg_url: str, table: str) -> None:
+    ours = configure(name="n", url=pg_url, table=table, create_table="true")
+    contender(ours).release()
+    with closing(open_store(ours)) as store:
+        take = store._plain["take"]  # type: ignore[attr-defined]
+    theirs = re.sub(r"%\((\w+)\)s", r":\1", take)
+    lease = contender(configure(name="n", url=pg_url, table=table, statements={"take": theirs}))
+    assert [hold.holder for hold in history(ours)][-1] == lease.holder
+    assert history(ours)[-1].host
+    lease.release()
+    lease.close()
+
+
+COMMAND = str(Path(sys.executable).with_name("spark-lease"))
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "file"])
+def test_a_command_that_is_killed_and_one_that_loses_its_lease(
+    kind: str, url_of: Callable[[str], str], table: str, tmp_path: Path
+) -> None:
+    url = url_of(kind)
+    settings = ["--lease", "n", "--url", url, "--table", table, "--create-table", "true", "--lease-duration", "2"]
+    started = subprocess.Popen([COMMAND, "run", *settings, "--", "sleep", "60"], stderr=subprocess.PIPE, text=True)
+    assert started.stderr
+    while "acquired" not in (line := started.stderr.readline()):
+        assert line
+    os.kill(started.pid, signal.SIGKILL)
+    started.wait()
+    started.stderr.close()
+    subprocess.run([COMMAND, "run", *settings, "--", "true"], check=True, capture_output=True)
+    config = configure(name="n", url=url, table=table)
+    killed, finished = history(config)
+    assert (killed.why, finished.why) == ("ran out", "released")
+    assert killed.end and finished.start and killed.end <= finished.start
+    assert not overlaps([killed, finished])

@@ -23,6 +23,7 @@ _APART = 1.0
 """Seconds between clocks that somebody who reads times notices."""
 _RENEWAL_IN_OBJECTS = 7
 """Looks that a renewal takes the time of, in an object store (13 requests and 2)."""
+_INIT = "where the table is missing: spark-lease init"
 
 
 def first_checks(config: Config) -> list[Check]:
@@ -148,14 +149,15 @@ def rights(config: Config, clock: Clock) -> Finding:
     from ..lockers.sql_probe import SqlProbe  # SQLAlchemy
 
     with closing(SqlProbe(config, clock)) as probe:
-        lacking = probe.lacking()
-        if absent := [name for name, missing in lacking.items() if missing is None]:
-            return warn("rights", f"not known: {absent[0]} does not exist", "run spark-lease init")
         try:
             probe.exercise()
+        except StoreError as error:
+            return fail("rights", str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {config.record_table}")
+        try:
             probe.exercise_notes()
         except StoreError as error:
-            return fail("rights", str(error), f"grant SELECT, INSERT, UPDATE, and DELETE on {config.notes_table}")
+            advice = f"{_INIT}; else grant SELECT, INSERT, UPDATE, DELETE on {config.notes_table}"
+            return warn("rights", f"no run keys, no fence for Delta: {error}", advice)
     done = "no row of it was touched" if config.has_broker_record else "rolled back"
     return ok("rights", f"this user may take, renew and release a lease, and note things beside it ({done})")
 

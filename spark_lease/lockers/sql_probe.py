@@ -7,6 +7,7 @@ row is made at all: statements that can match none are refused like any other wh
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -64,7 +65,7 @@ class SqlProbe:
         """By table, what it lacks; None: all of it. Raises ConfigError for a table of somebody else's."""
         found: dict[str, Sequence[str] | None] = {}
         with self._asking():
-            for table in self._lease_tables():
+            for table in self._lease_tables:
                 sql_schema.refuse_engine(self._engine, table)
                 missing = sql_schema.missing_columns(self._engine, table)
                 sql_schema.refuse_foreign(table, missing or ())
@@ -102,7 +103,7 @@ class SqlProbe:
         return ""
 
     def _exercise_record(self, connection: Connection) -> None:
-        table = self._lease_tables()[0]
+        table = self._lease_tables[0]
         ours = statements(self._engine, table, broker_row=self._broker_row, notifies=self._told)
         sql = overridden(ours, self._config.statements, self._engine)
         values: dict[str, Any] = {"name": _name(), "holder": "doctor", "epoch": 1, "duration": 1000, "protection": ""}
@@ -126,10 +127,11 @@ class SqlProbe:
         """That which a session locks for life, if it does."""
         if self._config.locker == "lease" or self._engine.dialect.name == "sqlite":
             return
-        table = self._lease_tables()[-1]
+        table = self._lease_tables[-1]
         connection.execute(select(table.c.id).where(false()).with_for_update(nowait=True))
         connection.execute(insert(table).from_select(["id"], select(table.c.id).where(false())))
 
+    @functools.cached_property
     def _lease_tables(self) -> list[Table]:
         """That of the records, then that in which rows are locked."""
         names = [self._config.record_table] + ([self._config.table] if self._config.locker == "database" else [])

@@ -135,6 +135,10 @@ def test_a_right_that_is_missing_is_named(server: PostgreSql, capsys: pytest.Cap
     assert (code, findings["rights"].verdict) == (1, "fail")
     assert "permission denied for table spark_lease" in findings["rights"].words
     assert "UPDATE" in findings["rights"].advice
+    url = as_user(server, "no_notes", "GRANT ALL ON spark_lease TO no_notes")
+    code, findings = examined(capsys, "--url", url)
+    assert (code, findings["rights"].verdict) == (0, "warn"), "a lease needs no notes"
+    assert "no run keys, no fence for Delta" in findings["rights"].words
     url = as_user(server, "reader", "ALTER ROLE reader SET default_transaction_read_only = on")
     as_granted = "GRANT ALL ON spark_lease, spark_lease_notes TO reader"
     as_user(server, "nobody_else", as_granted)

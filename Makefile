@@ -4,10 +4,11 @@ VENV  := .venv
 PY    := $(VENV)/bin/python
 JARS  := .jars
 OLDER := .venv-spark35
+AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run test lint simulate mutate model bench bench-delta-fence bench-job bench-crowd test-faults test-zombies setup jars older clean
+.PHONY: help run test lint simulate mutate model bench bench-delta-fence bench-job bench-crowd test-faults test-zombies airflow airflow-drill test-airflow setup jars older clean
 SEEDS ?= 2000
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -57,6 +58,21 @@ test-faults: jars ## the drills and faults again and again (TIMES=30 ONLY=keeper
 test-zombies: jars ## masters frozen amid their writes, a hundred for each fence, and without it (ROUNDS=100 ONLY=delta)
 	@$(PY) -m tests.faults.zombies $(or $(ROUNDS),100) $(ONLY)
 
+airflow: setup $(AIRFLOW)/.installed ## Airflow in an environment of its own, without Spark
+$(AIRFLOW)/.installed: pyproject.toml tests/airflow/constraints.txt
+	@echo "setting up $(AIRFLOW), a minute ..."
+	@python3 -m venv $(AIRFLOW)
+	@$(AIRFLOW)/bin/python -m pip install -q uv
+	@$(AIRFLOW)/bin/uv pip install -q --python $(AIRFLOW)/bin/python -e '.[airflow,postgres]' \
+	  -c tests/airflow/constraints.txt pytest pytest-timeout pytest-randomly
+	@touch $@
+
+airflow-drill: airflow jars ## two Airflows fire the same days, one task is killed (ARGS='--days 6')
+	@$(PY) -m jobs.airflow.drill $(ARGS)
+
+test-airflow: airflow jars ## the tests of spark_lease.airflow, in Airflow's environment (ARGS=… for pytest)
+	@$(AIRFLOW)/bin/python -m pytest -W default --confcutdir=tests/airflow tests/airflow $(ARGS)
+
 setup: $(VENV)/.installed ## the environment of the project, in .venv
 $(VENV)/.installed: pyproject.toml
 	@python3 -c 'import sys; sys.exit("spark_lease needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -84,4 +100,4 @@ $(OLDER)/.installed: jobs/jars.py
 	@touch $@
 
 clean:          ## remove what the targets above made
-	rm -rf $(VENV) $(OLDER) $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDER) $(AIRFLOW) $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache

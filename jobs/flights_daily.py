@@ -39,9 +39,12 @@ def main() -> None:
     table = str(Path(arguments.table).absolute())
     sign(spark)
     spark.sql(f"CREATE TABLE IF NOT EXISTS delta.`{table}` ({SCHEMA}) USING DELTA")
-    day = resume_at(spark, table)
-    last = FIRST + dt.timedelta(days=arguments.days - 1)
-    say(f"resuming at {day}")
+    day, last = arguments.day, arguments.day
+    if day is None:
+        day, last = resume_at(spark, table), FIRST + dt.timedelta(days=arguments.days - 1)
+        say(f"resuming at {day}")
+    else:
+        say(f"asked for {day}")
     flights, weather, carriers = read_input(spark, unpack(Path(arguments.input)))
     while day <= last:
         write_day(spark, table, day, summary(flights, weather, carriers, day))
@@ -54,6 +57,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--table", default="out/flights_daily", help="folder of the Delta table")
     parser.add_argument("--input", default="out/input", help="folder to unpack the flights into")
     parser.add_argument("--days", type=int, default=DAYS, choices=range(1, DAYS + 1), metavar="N", help="how many days")
+    parser.add_argument("--day", type=dt.date.fromisoformat, metavar="DATE", help="this day of 2013 alone")
     return parser.parse_args()
 
 

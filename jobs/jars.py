@@ -25,9 +25,9 @@ _SPARK_HAS = (
 )
 
 
-def spark_options(folder: Path = FOLDER) -> list[str]:
-    """spark-submit's options for Delta on a small machine."""
-    conf = {
+def spark_conf(folder: Path = FOLDER) -> dict[str, str]:
+    """Spark's settings for Delta on a small machine."""
+    return {
         "spark.jars": ",".join(str(jar) for jar in sorted(folder.glob(_NEEDED))),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -38,7 +38,11 @@ def spark_options(folder: Path = FOLDER) -> list[str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
     }
-    return [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+
+
+def spark_options(folder: Path = FOLDER) -> list[str]:
+    """The same as spark-submit's options."""
+    return [word for key, value in spark_conf(folder).items() for word in ("--conf", f"{key}={value}")]
 
 
 def resolve(folder: Path, delta: str = DELTA) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from .clock import Clock
+from .clock import Clock, wall_time
 from .config import Config
 from .errors import ConfigError, LeaseHeldByOther, LeaseLost, LockGone, Loss, RecordUnreadable, StoreError
 from .fences import session
@@ -95,6 +95,7 @@ class Lease(ABC):
         self._epoch = 0
         self._acquired = False
         self._lost: list[tuple[Loss, str, float]] = []
+        self.released_at = 0.0
         self.run_key, self.runs = config.run_key, Runs(self, config, clock)
         self.fences = Fences()
 
@@ -251,6 +252,7 @@ class Lease(ABC):
         """`release`, and say in the log what came of it. Never raises: there is nothing left to do about it."""
         try:
             if self.release():
+                self.released_at = wall_time()
                 log.info("%s: released, epoch %d", self.name, self._epoch)
         except (StoreError, ConfigError) as error:
             log.warning("%s: not released, it runs out: %s", self.name, error)

@@ -7,18 +7,21 @@ import json
 import os
 import sys
 from dataclasses import asdict, dataclass
+from typing import Any
 
+from .clock import utc_text
 from .config import Config
 from .errors import AlreadyDone, ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
 from .lease import Lease
 
+STANDBY, ALREADY_DONE, MISCONFIGURED = "standby", "already done", "misconfigured"
 _WORDS = {
-    AlreadyDone: "already done",
-    LeaseHeldByOther: "standby",
+    AlreadyDone: ALREADY_DONE,
+    LeaseHeldByOther: STANDBY,
     LeaseLost: "lost",
     Fenced: "lost",
     StoreError: "unreachable",
-    ConfigError: "misconfigured",
+    ConfigError: MISCONFIGURED,
 }
 
 
@@ -26,7 +29,8 @@ _WORDS = {
 class Outcome:
     """`outcome`: finished, failed, interrupted, already done, standby, lost, unreachable, misconfigured.
 
-    `epoch` 0: never held.
+    `epoch` 0: never held. `acquired` (by the store's clock) and `released` are UTC; a lease that was not
+    released is lost, or runs out.
     """
 
     lease: str
@@ -36,9 +40,14 @@ class Outcome:
     holder: str = ""
     reason: str = ""
     run_key: str = ""
+    acquired: str = ""
+    released: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
     def __str__(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(self.as_dict())
 
 
 def announce(outcome: Outcome) -> None:
@@ -54,7 +63,7 @@ def announce(outcome: Outcome) -> None:
 def ended(lease: Lease, exit_code: int, *, interrupted: bool = False) -> Outcome:
     """The work ran and ended by itself, or because a signal told it to."""
     word = "interrupted" if interrupted else "finished" if exit_code == 0 else "failed"
-    return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder, run_key=lease.run_key)
+    return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder, run_key=lease.run_key, **_times(lease))
 
 
 def refused(config: Config | None, error: SparkLeaseError, lease: Lease | None = None) -> Outcome:
@@ -68,7 +77,16 @@ def refused(config: Config | None, error: SparkLeaseError, lease: Lease | None =
         lease.holder if lease else "",
         str(error),
         config.run_key if config else "",
+        **_times(lease),
     )
+
+
+def _times(lease: Lease | None) -> dict[str, str]:
+    if lease is None or not lease.epoch:
+        return {}
+    # An epoch is the time of the grant, in milliseconds.
+    released = utc_text(lease.released_at) if lease.released_at else ""
+    return {"acquired": utc_text(lease.epoch / 1000), "released": released}
 
 
 def exit_code_of(error: SparkLeaseError, config: Config | None) -> int:

@@ -121,8 +121,8 @@ class Runs:
         return []
 
     def _refuse_done(self, notes: Notes, key: str) -> None:
-        if done := notes.get(self._lease.name, DONE, key):
-            raise AlreadyDone(self._lease.name, key, _run(done, notes).epoch)
+        if epoch := done_under(notes, self._lease.name, key):
+            raise AlreadyDone(self._lease.name, key, epoch)
 
     def _run_of(self, key: str, outcome: str, **more: Any) -> Run:
         told = {"started": self._started.get(key, ""), **more}
@@ -137,6 +137,12 @@ class Runs:
             self._lease.lose(Loss.TAKEN, f"run key {run.key!r} was to be noted, and the lease is another's")
             self._lease.check()
         return there or text
+
+
+def done_under(notes: Notes, name: str, key: str) -> int:
+    """The epoch under which `key` was done; 0 if it was not. Raises StoreError."""
+    done = notes.get(name, DONE, key)
+    return _run(done, notes).epoch if done else 0
 
 
 def runs_of(notes: Notes, name: str) -> list[Run]:

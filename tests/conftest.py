@@ -16,6 +16,9 @@ from tests.services.postgres import running_postgres
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver
 
+# In Airflow's environment: make test-airflow.
+collect_ignore = ["airflow"]
+
 # Whoever starts the tests in the background may have these ignored, and every process of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

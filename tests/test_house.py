@@ -34,11 +34,14 @@ spark.connect spark.demotion spark.contexts spark.refusals spark.delta_hook spar
 guard doors spark.launcher runner
 testing.clock testing.store testing.contract testing.history testing.checker
 cli.settings cli.table cli.look cli.run cli.store cli.watch cli.history cli.release cli.wishes cli.fence cli.submit
-cli.findings cli.doctor_machine cli.doctor_store cli.doctor cli.main
+cli.findings cli.doctor_machine cli.doctor_store cli.doctor cli.main __main__
+airflow.provider airflow.access airflow.lookout airflow.masking airflow.hook airflow.link airflow.trigger
+airflow.submission airflow.operator airflow.sensor airflow.callable airflow.decorator
 """,
 )
 
 HEAVY = {
+    "airflow": "airflow.",
     "sqlalchemy": ("lockers.sql", "fences."),
     "pyspark": ("spark.",),
     "delta": "",

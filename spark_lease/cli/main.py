@@ -186,6 +186,11 @@ def parser() -> argparse.ArgumentParser:
 def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
     if name in ("run", "submit"):
         command.usage = _usage(name)
+        command.add_argument(
+            "--ends-with", default="", metavar="PID", help="end when this process does, which started me (Linux)"
+        )
+    if name == "submit":
+        command.add_argument("--spark-submit", default="", metavar="FILE", help="the spark-submit to use")
     if name in ("status", "watch"):
         command.add_argument("leases", nargs="*", metavar="LEASE", help="default: all of them")
     if name == "release":

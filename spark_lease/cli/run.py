@@ -8,7 +8,7 @@ import sys
 from ..errors import ConfigError
 from ..outcome import Outcome, announce, refused
 from ..runner import run as run_command
-from .settings import need_name, resolved
+from .settings import end_with, need_name, resolved
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -16,6 +16,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         config = resolved(arguments).config
         need_name(config.name)
+        end_with(arguments.ends_with)
         outcome: Outcome = run_command(config, arguments.guarded)
     except ConfigError as error:
         outcome = refused(config, error)

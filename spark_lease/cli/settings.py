@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 from pathlib import Path
 
 from ..config import (
@@ -72,3 +74,14 @@ def need_name(name: str) -> None:
     """Raise ConfigError unless the command has a lease to guard."""
     if not name:
         raise ConfigError("name", "which lease? Give --lease NAME, or set SPARK_LEASE_NAME")
+
+
+def end_with(pid: str) -> None:
+    """Have SIGTERM sent to this process, or what it becomes, when its parent `pid` ends. Raises ConfigError."""
+    if not pid:
+        return
+    if not pid.isdecimal() or sys.platform != "linux":
+        raise ConfigError("ends-with", f"{pid!r} is not the number of the process that started this one, on Linux")
+    from ..keeper.kernel import die_with_parent  # ctypes, for those who need it
+
+    die_with_parent(int(pid), signal.SIGTERM)

@@ -16,7 +16,7 @@ from ..config import ENV, SPARK, URLS, Layer, camel, from_spark, has_password
 from ..errors import ConfigError, SparkLeaseError
 from ..outcome import announce, refused
 from ..processes import add_mark
-from .settings import flags, need_name, resolved
+from .settings import end_with, flags, need_name, resolved
 
 JAVA_MISSING = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
 LAUNCHER = Path(__file__).parents[1] / "spark" / "launcher.py"
@@ -34,8 +34,9 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
         if "--properties-file" not in options:
             need_name(config.name)
         refuse_cluster_mode(options)
-        command, environ = find_spark_submit()
+        command, environ = find_spark_submit(arguments.spark_submit)
         settings = as_conf(flags(arguments), environ)
+        end_with(arguments.ends_with)
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
         announce(refused(config, error))
@@ -97,18 +98,34 @@ def has_java() -> bool:
     return shutil.which(str(Path(home, "bin", "java")) if home else "java") is not None
 
 
-def find_spark_submit() -> tuple[str, dict[str, str]]:
-    """spark-submit and the environment for it: this Python for driver and workers, and the mark. Raises ConfigError."""
+def find_spark_submit(wanted: str = "") -> tuple[str, dict[str, str]]:
+    """spark-submit (`wanted`, by name or path, if given) and the environment for it: the Python for driver and workers,
+    and the mark. Raises ConfigError."""
     environ = dict(os.environ)
-    package = importlib.util.find_spec("pyspark")
-    if "SPARK_HOME" not in environ and package and package.submodule_search_locations:
-        environ["SPARK_HOME"] = package.submodule_search_locations[0]
-    home = environ.get("SPARK_HOME")
-    command = str(Path(home, "bin", "spark-submit")) if home else shutil.which("spark-submit")
+    home = environ.get("SPARK_HOME") or _own_spark()
+    if wanted or not home:
+        command = shutil.which(wanted or "spark-submit")
+    else:
+        environ["SPARK_HOME"] = home
+        command = str(Path(home, "bin", "spark-submit"))
     if not command or not Path(command).is_file():
-        raise ConfigError("submit", "there is no spark-submit: pip install 'spark_lease[spark]', or set SPARK_HOME")
+        missing = f"there is no {wanted or 'spark-submit'}"
+        raise ConfigError("submit", f"{missing}: pip install 'spark_lease[spark]', set SPARK_HOME, or put it on PATH")
     if not has_java():
         raise ConfigError("submit", JAVA_MISSING)
-    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    environ.setdefault("PYSPARK_PYTHON", _python_of(command))
     add_mark(environ)
     return command, environ
+
+
+def _own_spark() -> str:
+    """The Spark in this Python's packages; empty if there is none, or only a client of Spark Connect."""
+    package = importlib.util.find_spec("pyspark")
+    folders = list(package.submodule_search_locations or ()) if package else []
+    return next((each for each in folders if Path(each, "bin", "spark-submit").is_file()), "")
+
+
+def _python_of(command: str) -> str:
+    """The Python beside a spark-submit that pip installed into another environment; else this one."""
+    beside = Path(command).with_name("python3")
+    return str(beside) if beside.exists() else sys.executable

@@ -157,8 +157,11 @@ def adopt_orphans() -> None:
     _check(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1), "prctl")
 
 
-def die_with_parent(parent: int) -> None:
-    """SIGKILL to this process when its parent ends (prctl(2), PR_SET_PDEATHSIG); now, if `parent` has ended."""
-    _check(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """A signal to this process when its parent ends (prctl(2), PR_SET_PDEATHSIG); now, if `parent` has ended.
+
+    What this process becomes by exec gets it as well.
+    """
+    _check(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number), "prctl")
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)

@@ -51,6 +51,8 @@ def test_help_has_examples(command: list[str]) -> None:
         (["run", "--lease", "n", "--", "no-such-command"], 127, "no-such-command: command not found"),
         (["submit", "--lease", "n", "--", "--master", "local", "none.py"], 78, "none.py does not exist"),
         (["submit", "--lease", "n", "--", "--class", "x.Y", "app.jar"], 78, "no app.py among the arguments"),
+        (["submit", "--lease", "n", "--spark-submit", "none", "--", __file__], 78, "there is no none: pip install"),
+        (["run", "--lease", "n", "--ends-with", "me", "--", "true"], 78, "'me' is not the number of the process"),
         (["status", "--url", "sqlite:////none/x.db"], 78, "does not exist: run spark-lease init"),
         (["init", "--url", "sqlite:////none/x.db"], 78, "does not exist: create it"),
     ],

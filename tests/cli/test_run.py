@@ -112,6 +112,19 @@ def test_a_signal_ends_command_and_lease(url: str, start: Start, tmp_path: Path,
     assert row(url)[0] is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end")
+def test_a_run_ends_with_the_process_that_started_it(url: str, tmp_path: Path) -> None:
+    """As a task of Airflow that got SIGKILL: nobody is left to end its command."""
+    run = f"{COMMAND} run --lease n --url {url} --ends-with $$ -- sh -c 'echo $$ > {tmp_path}/pid; exec sleep 60'"
+    parent = subprocess.Popen(["sh", "-c", f"{run} & wait"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    command = int((tmp_path / "pid").read_text())
+    parent.kill()
+    parent.wait()
+    until(lambda: not alive(command))
+    until(lambda: row(url)[0] is None)
+
+
 def test_a_signal_while_waiting_ends_the_wait(url: str, start: Start) -> None:
     start("--url", url, "--", "sleep", "60")
     until(lambda: Path(url.removeprefix("sqlite:///")).exists() and row_or_none(url))

@@ -1,0 +1,116 @@
+"""From an Airflow connection and an operator's arguments to settings. Asks nobody and knows nothing of tasks.
+
+What a child process has to know goes into its environment, where only its user can look; what stands on its command
+line, where everybody can, are the settings that are no secret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+from ..config import ENV, SECRETS, SETTINGS, URLS, Config, from_arguments, from_environment, from_file, resolve
+from ..errors import ConfigError
+
+_SQL = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
+"""URL schemes by what Airflow calls the type of a connection."""
+_FOLDERS = re.compile(r"(file|delta)(\+\w+)?")
+_NOT_OF_A_CONNECTION = {"name", "password", "run_key"}
+_FLAGS = {"name": "--lease"}
+
+
+class Connection(Protocol):
+    """What is read of Airflow's."""
+
+    conn_id: str
+    conn_type: str
+    host: str | None
+    schema: str | None
+    login: str | None
+    password: str | None
+    port: int | None
+
+    @property
+    def extra_dejson(self) -> dict[str, Any]: ...
+
+
+def settings_of(connection: Connection) -> dict[str, Any]:
+    """The settings that a connection stands for: `url`, `password`, and what of its extra is a setting.
+
+    Raises ConfigError if it names no lease store.
+    """
+    extra = connection.extra_dejson
+    found = {key: value for key, value in extra.items() if key in SETTINGS and key not in _NOT_OF_A_CONNECTION}
+    found["url"], password = _apart(_url_of(connection, extra), connection)
+    return found | ({"password": password} if password else {})
+
+
+def _url_of(connection: Connection, extra: Mapping[str, Any]) -> str:
+    kind, host, schema = connection.conn_type or "", connection.host or "", connection.schema or ""
+    if url := extra.get("url") or (host if "://" in host else ""):
+        return str(url)
+    if kind in _SQL and (host or schema):
+        port = f":{connection.port}" if connection.port else ""
+        tls = {key: value for key, value in extra.items() if key.startswith("ssl") and isinstance(value, str)}
+        return f"{_SQL[kind]}://{host}{port}/{quote(schema)}" + (f"?{urlencode(tls)}" if tls else "")
+    if kind == "sqlite" and (host or schema):
+        return f"sqlite:////{(host or schema).lstrip('/')}"
+    if _FOLDERS.fullmatch(kind) and (host or schema):
+        return f"{kind}://{host}/{schema.lstrip('/')}"
+    raise ConfigError(
+        f"connection {connection.conn_id}",
+        "has no URL of a lease store: give one as its host, as postgresql://host/db, or as url in its extra",
+    )
+
+
+def _apart(url: str, connection: Connection) -> tuple[str, str]:
+    """The URL with its user and without its password, and that: the connection's own if it has one."""
+    parts = urlsplit(url)
+    user = parts.username or quote(connection.login or "", safe="")
+    password = connection.password or unquote(parts.password or "")
+    if parts.scheme.partition("+")[0] not in _SQL.values():
+        return url, password
+    _, _, where = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}@{where}" if user else where).geturl(), password
+
+
+def config_of(lease: str, connection: Connection | None, settings: Mapping[str, Any]) -> Config:
+    """All settings: those given here, the connection's, then the environment's and the file's. Raises ConfigError."""
+    refuse_secrets(settings)
+    if not isinstance(lease, str) or not lease.strip():
+        raise ConfigError("lease", "is empty: give the name of a lease, the same on all sites")
+    layers = [from_arguments({**settings, "name": lease})]
+    layers += [from_arguments(settings_of(connection), f"connection {connection.conn_id}")] if connection else []
+    return resolve(*layers, from_environment(), from_file()).config
+
+
+def refuse_secrets(settings: Mapping[str, Any]) -> None:
+    """What is written in a DAG is shown to everybody who can see it."""
+    if found := SECRETS & set(settings):
+        raise ConfigError(min(found), "is a secret: put it into the connection of lease_conn_id")
+    for key in set(URLS) & set(settings):
+        if urlsplit(str(settings[key])).password:
+            raise ConfigError(key, "carries a password: put it into the connection of lease_conn_id")
+
+
+def as_environment(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The settings as SPARK_LEASE_* of a child process."""
+    return {ENV + key.upper(): as_text(value) for key, value in settings.items()}
+
+
+def as_flags(settings: Mapping[str, Any]) -> list[str]:
+    """The settings as words of the command line."""
+    words = ((_FLAGS.get(key, "--" + key.replace("_", "-")), as_text(value)) for key, value in settings.items())
+    return [f"{flag}={value}" for flag, value in words]
+
+
+def as_text(value: Any) -> str:
+    """A setting as flags and environment take it."""
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(str, value))
+    return str(value)

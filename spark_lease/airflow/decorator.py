@@ -1,0 +1,91 @@
+"""`@task.leased`: a Python callable under a lease, in the Python of another environment, which may have Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    task_decorator_factory,
+)
+from airflow.providers.standard.decorators.external_python import _PythonExternalDecoratedOperator
+
+from ..errors import ConfigError
+from .access import as_environment, refuse_secrets
+from .hook import SparkLeaseHook
+from .link import LeaseLink
+from .operator import FAIL, RUN_KEY, SKIP
+
+
+class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[misc]
+    """ExternalPythonOperator whose callable is called only while this site holds a lease, by `spark_lease.leased`.
+
+    Takes the arguments of `@task.external_python`; `python` has to be one with spark_lease, and a driver of the lease
+    store's database. The callable may build a SparkSession; `spark_lease.current_lease()` gives it its lease.
+
+    :param lease: name of the lease (templated)
+    :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook`
+    :param on_standby: `skip` the task while another is master, or `fail` it
+    :param run_key: see `SparkLeaseSubmitOperator`; if it is done, the task succeeds and returns None (templated)
+    :param lease_settings: further settings of spark_lease (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *_PythonExternalDecoratedOperator.template_fields,
+        "lease",
+        "run_key",
+        "lease_settings",
+    )
+    operator_extra_links = (LeaseLink(),)
+    custom_operator_name = "@task.leased"
+
+    def __init__(
+        self,
+        *,
+        lease: str,
+        lease_conn_id: str | None = None,
+        on_standby: str = SKIP,
+        run_key: str = RUN_KEY,
+        lease_settings: Mapping[str, Any] | None = None,
+        expect_airflow: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(expect_airflow=expect_airflow, **kwargs)
+        if on_standby not in (SKIP, FAIL):
+            raise ValueError(f"on_standby: {on_standby!r} is none of {SKIP}, {FAIL}")
+        refuse_secrets(lease_settings or {})
+        self.lease, self.lease_conn_id, self.on_standby = lease, lease_conn_id, on_standby
+        self.run_key, self.lease_settings = run_key, dict(lease_settings or {})
+
+    def get_python_source(self) -> str:
+        name = self.python_callable.__name__
+        guard = f"from spark_lease.airflow.callable import under_lease\n{name} = under_lease({name}, {os.getpid()})\n"
+        return f"{super().get_python_source()}\n{guard}"
+
+    def execute_callable(self) -> Any:
+        store = SparkLeaseHook(self.lease_conn_id)
+        ours = {"run_key": self.run_key, **self.lease_settings, "if_held": SKIP}
+        try:
+            config = store.config(self.lease, ours)
+            told = store.environment() | as_environment({"name": self.lease, **ours})
+        except ConfigError as error:
+            raise AirflowFailException(str(error)) from None
+        self.env_vars: dict[str, str] = {**(self.env_vars or {}), **told}
+        self.skip_on_exit_code = [config.standby_exit_code]
+        try:
+            return super().execute_callable()
+        except AirflowSkipException:
+            if self.on_standby == FAIL:
+                raise AirflowException(f"{self.lease}: another is master") from None
+            raise
+
+
+def leased_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
+    """`@task.leased(lease="nightly", python="/opt/spark/bin/python")`, see `LeasedPythonOperator`."""
+    return task_decorator_factory(
+        python_callable=python_callable, decorated_operator_class=LeasedPythonOperator, **kwargs
+    )

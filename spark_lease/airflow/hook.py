@@ -1,0 +1,74 @@
+"""The connection of `lease_conn_id`: a lease store's URL, user and password, and settings in its extra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.providers.common.compat.sdk import BaseHook
+
+from ..config import SECRETS, Config
+from ..errors import SparkLeaseError
+from ..lockers.registry import open_store
+from .access import as_environment, as_text, config_of, settings_of
+from .lookout import Lookout, Seen
+from .masking import mask
+
+
+class SparkLeaseHook(BaseHook):  # type: ignore[misc]
+    """A lease store by an Airflow connection.
+
+    Any connection that names a database will do (type postgres, mysql, sqlite), or one of type `spark_lease` whose host
+    is the whole URL, as `delta+s3://bucket/leases`. Settings of `spark_lease.config.Config` may stand in its extra.
+    """
+
+    conn_name_attr = "lease_conn_id"
+    default_conn_name = "spark_lease_default"
+    conn_type = "spark_lease"
+    hook_name = "Spark lease"
+
+    def __init__(self, lease_conn_id: str | None = default_conn_name, **_: Any) -> None:
+        super().__init__()
+        self.lease_conn_id = lease_conn_id
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        return {
+            "hidden_fields": ["schema", "port"],
+            "relabeling": {"host": "URL of the lease store", "login": "User"},
+            "placeholders": {"host": "postgresql://db/ops", "extra": '{"table": "spark_lease"}'},
+        }
+
+    def config(self, lease: str, settings: Mapping[str, Any]) -> Config:
+        """All settings of `lease`. Raises ConfigError."""
+        return config_of(lease, self._connection(), settings)
+
+    def environment(self) -> dict[str, str]:
+        """What a child process has to be told of the connection, its secrets included. Raises ConfigError."""
+        connection = self._connection()
+        return as_environment(settings_of(connection)) if connection else {}
+
+    def get_conn(self) -> Any:
+        return open_store(self.config("connection", {}))
+
+    def look(self, lease: str) -> Seen:
+        """Who has `lease`. Raises StoreError if nobody can tell, ConfigError."""
+        return Lookout(self.config(lease, {})).look()
+
+    def test_connection(self) -> tuple[bool, str]:
+        try:
+            store = self.get_conn()
+            names = store.names()
+            store.close()
+        except SparkLeaseError as error:
+            return False, str(error)
+        return True, f"{store.where} has {len(names)} leases"
+
+    def _connection(self) -> Any:
+        if not self.lease_conn_id:
+            return None
+        connection = self.get_connection(self.lease_conn_id)
+        for key, value in settings_of(connection).items():
+            if key in SECRETS:
+                mask(as_text(value), *(value.values() if isinstance(value, Mapping) else ()))
+        return connection

@@ -1,0 +1,176 @@
+"""`SparkLeaseSubmitOperator`: the Spark provider's operator, whose job is run by one of several schedulers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+)
+
+from ..clock import span
+from ..config import Config
+from ..errors import AlreadyDone, ConfigError, LeaseHeldByOther, SparkLeaseError
+from ..outcome import ALREADY_DONE, MISCONFIGURED, STANDBY, Outcome, refused
+from .access import refuse_secrets
+from .hook import SparkLeaseHook
+from .link import LeaseLink
+from .lookout import HELD, Lookout
+from .submission import GuardedSubmitHook, Guarding, guarded
+from .trigger import LeaseFreeTrigger
+
+SKIP, FAIL, DEFER = "skip", "fail", "defer"
+XCOM = "spark_lease"
+RUN_KEY = (
+    "{{ dag.dag_id }}.{{ ti.task_id }}{% if ti.map_index >= 0 %}[{{ ti.map_index }}]{% endif %}"
+    " {{ logical_date.isoformat() if logical_date is defined and logical_date else run_id }}"
+)
+"""One for each task and logical date, the same on all sites."""
+_USAGE_CODES = (64, 78)
+
+
+class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
+    """Submits a Spark application that runs only while this site holds a lease.
+
+    Takes every argument of SparkSubmitOperator. A Python application gets its guard inside its driver, as by
+    `spark-lease submit`; any other is guarded from outside, as by `spark-lease run`.
+
+    :param lease: name of the lease; the same name excludes, whatever DAG or site (templated)
+    :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook`; None: the settings of the
+        worker's environment or of its conf/spark_lease.toml
+    :param on_standby: what to do while another is master: `skip` the task, `fail` it (and maybe retry), or `defer`:
+        give the worker back and try again once the lease is free
+    :param standby_timeout: seconds for which `defer` waits for the lease, then the task fails; None: for ever
+    :param run_key: what this run does, once for all sites: a key that is done is not run again, and the task succeeds
+        (templated; by default DAG, task and logical date; empty: run whenever the lease is free)
+    :param lease_settings: further settings of spark_lease, as {"lease_duration": 60} (templated)
+    :param poll_period: seconds between looks at the lease while deferred
+
+    What became of it is in the XCom `spark_lease`: lease, outcome, exit_code, epoch, holder, acquired, released,
+    reason, run_key.
+    """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "lease", "run_key", "lease_settings")
+    operator_extra_links = (LeaseLink(),)
+
+    def __init__(
+        self,
+        *,
+        lease: str,
+        lease_conn_id: str | None = None,
+        on_standby: str = SKIP,
+        standby_timeout: float | None = None,
+        run_key: str = RUN_KEY,
+        lease_settings: Mapping[str, Any] | None = None,
+        poll_period: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if on_standby not in (SKIP, FAIL, DEFER):
+            raise ValueError(f"on_standby: {on_standby!r} is none of {SKIP}, {FAIL}, {DEFER}")
+        refuse_secrets(lease_settings or {})
+        self.lease, self.lease_conn_id, self.on_standby = lease, lease_conn_id, on_standby
+        self.standby_timeout, self.run_key, self.poll_period = standby_timeout, run_key, poll_period
+        self.lease_settings = dict(lease_settings or {})
+
+    def execute(self, context: Any) -> None:
+        """Submit, unless another is master. Raises AirflowSkipException, AirflowException, or defers."""
+        try:
+            config, guarding = self._prepare()
+        except ConfigError as error:
+            raise AirflowFailException(str(error)) from None
+        if (known := _known_before(config)) is not None:
+            self._tell(context, known)
+            self._judge(known, None)
+        else:
+            self._judge(*self._submit(context, config, guarding))
+
+    def resume(self, context: Any, event: Mapping[str, Any]) -> None:
+        """The lease is free, or was a moment ago."""
+        if problem := event.get("problem"):
+            raise AirflowException(problem)
+        self.execute(context)
+
+    def _prepare(self) -> tuple[Config, Guarding]:
+        store = SparkLeaseHook(self.lease_conn_id)
+        # Once, as a standby is Airflow's to handle: a child that waits would keep the worker.
+        ours = {"run_key": self.run_key, **self.lease_settings, "if_held": SKIP}
+        config = store.config(self.lease, ours)
+        return config, Guarding(config, {"name": self.lease, **ours}, store.environment())
+
+    def _submit(self, context: Any, config: Config, guarding: Guarding) -> tuple[Outcome, AirflowException | None]:
+        self._hook = hook = guarded(self._get_hook(), guarding)
+        failed = None
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            failed = error
+        finally:
+            self._tell(context, told := _outcome_of(hook, config))
+        return told, failed
+
+    def _judge(self, told: Outcome, failed: AirflowException | None) -> None:
+        if told.outcome == STANDBY:
+            self._stand_by(told)
+        if told.outcome == ALREADY_DONE:
+            self.log.info(told.reason)
+            if told.exit_code:  # if_done = "skip"
+                raise AirflowSkipException(told.reason)
+        if failed is None:
+            return
+        if told.outcome == MISCONFIGURED or told.exit_code in _USAGE_CODES:
+            raise AirflowFailException(told.reason or str(failed))
+        if told.reason:
+            raise AirflowException(f"{told.reason} (exit code {told.exit_code})") from None
+        raise failed
+
+    def _stand_by(self, told: Outcome) -> None:
+        """Does not return."""
+        if self.on_standby == SKIP:
+            raise AirflowSkipException(told.reason)
+        if self.on_standby == FAIL:
+            raise AirflowException(told.reason)
+        self.log.info("%s; deferred until the lease is free", told.reason)
+        trigger = LeaseFreeTrigger(
+            lease=self.lease,
+            lease_conn_id=self.lease_conn_id,
+            lease_settings=self.lease_settings,
+            poll_period=self.poll_period,
+        )
+        timeout = None if self.standby_timeout is None else span(self.standby_timeout)
+        self.defer(trigger=trigger, method_name="resume", timeout=timeout)
+
+    def _tell(self, context: Any, told: Outcome) -> None:
+        context["ti"].xcom_push(key=XCOM, value=told.as_dict())
+
+
+def _known_before(config: Config) -> Outcome | None:
+    """What one look is enough to know, which spares a JVM: the run is done, or another is master. Don't know is not
+    no: then the submission finds out."""
+    if not config.enabled:
+        return None
+    lookout = Lookout(config)
+    try:
+        if epoch := lookout.done_under():
+            return refused(config, AlreadyDone(config.name, config.run_key, epoch))
+        seen = lookout.look()
+    except SparkLeaseError:
+        return None
+    if seen.state == HELD and seen.expires_in is not None:
+        return refused(config, LeaseHeldByOther(config.name, seen.holder, seen.expires_in))
+    return None
+
+
+def _outcome_of(hook: GuardedSubmitHook, config: Config) -> Outcome:
+    """What the submission said last, or what can be told of one that said nothing."""
+    if hook.outcome is not None:
+        return Outcome(**hook.outcome)
+    code = hook.exit_code
+    if code is None:  # nothing was started: the provider says why
+        return Outcome(config.name, "failed", 1, run_key=config.run_key)
+    word, reason = ("failed", "the submission ended without saying how") if code else ("finished", "")
+    return Outcome(config.name, word, code, reason=reason, run_key=config.run_key)

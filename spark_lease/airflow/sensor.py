@@ -1,0 +1,92 @@
+"""`SparkLeaseSensor`: is this site master, is the lease free. It looks and does not guard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseSensorOperator
+
+from ..clock import span
+from ..errors import ConfigError, StoreError
+from .access import refuse_secrets
+from .hook import SparkLeaseHook
+from .link import LeaseLink
+from .lookout import Lookout, Seen
+from .trigger import LeaseFreeTrigger, is_wanted
+
+XCOM = "spark_lease"
+
+
+class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
+    """Waits until nobody holds a lease, or until this site does.
+
+    **It looks and does not guard.** What it saw may be over before the next task begins: another may take the lease in
+    that moment, or the master lose it. Use it to start something that harms nobody if two do it; what must not be done
+    twice needs the lease itself: `SparkLeaseSubmitOperator`, `spark-lease run`, `hold_lease`.
+
+    :param lease: name of the lease (templated)
+    :param holder: wait until the lease is held under this label, which is the `holder` setting of a site's jobs (their
+        host's name, if they have none); empty: until the lease is free (templated)
+    :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook`
+    :param lease_settings: further settings of spark_lease (templated)
+    :param deferrable: wait in the triggerer, without a worker
+
+    A store that gives no answer is neither yes nor no: it is asked again until `timeout`. What was seen last is in the
+    XCom `spark_lease`.
+    """
+
+    template_fields: Sequence[str] = ("lease", "holder", "lease_settings")
+    operator_extra_links = (LeaseLink(),)
+
+    def __init__(
+        self,
+        *,
+        lease: str,
+        holder: str = "",
+        lease_conn_id: str | None = None,
+        lease_settings: Mapping[str, Any] | None = None,
+        deferrable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        refuse_secrets(lease_settings or {})
+        self.lease, self.holder, self.lease_conn_id = lease, holder, lease_conn_id
+        self.lease_settings, self.deferrable = dict(lease_settings or {}), deferrable
+        self._lookout: Lookout | None = None
+
+    def execute(self, context: Any) -> None:
+        if not self.deferrable:
+            super().execute(context)
+        elif not self.poke(context):
+            trigger = LeaseFreeTrigger(
+                lease=self.lease,
+                lease_conn_id=self.lease_conn_id,
+                lease_settings=self.lease_settings,
+                poll_period=self.poke_interval,
+                holder=self.holder,
+            )
+            self.defer(trigger=trigger, method_name="resume", timeout=span(self.timeout))
+
+    def resume(self, context: Any, event: Mapping[str, Any]) -> None:
+        """The trigger has seen it."""
+        if problem := event.get("problem"):
+            raise AirflowFailException(problem)
+        context["ti"].xcom_push(key=XCOM, value=dict(event))
+
+    def poke(self, context: Any) -> bool:
+        seen = self._look()
+        if seen is not None:
+            context["ti"].xcom_push(key=XCOM, value=seen.as_dict())
+        return is_wanted(seen, self.holder)
+
+    def _look(self) -> Seen | None:
+        try:
+            if self._lookout is None:
+                self._lookout = Lookout(SparkLeaseHook(self.lease_conn_id).config(self.lease, self.lease_settings))
+            return self._lookout.look()
+        except StoreError as error:
+            self.log.warning("%s: cannot look, try again: %s", self.lease, error)
+            return None
+        except ConfigError as error:
+            raise AirflowFailException(str(error)) from None

@@ -1,0 +1,122 @@
+"""The Spark provider's submission, with `spark-lease` around its command line.
+
+The provider's hook goes on to build spark-submit's words and to read its output. What is new: the words before them,
+the secrets in the environment, a process group that can be ended, and the outcome in the last JSON line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from ..clock import BootClock
+from ..config import Config
+from .access import as_flags
+
+_POLITE = 3.0
+"""Seconds that a submission gets to end by itself: Airflow kills the task 5 s after it told it to end."""
+_GONE = 1.0
+_LOOK_AGAIN = 0.05
+_NOT_IN_CLUSTER = (
+    "deploy mode cluster: a guard around spark-submit cannot end a driver elsewhere: use client mode, or "
+    "spark_lease.leased inside the application with SparkSubmitOperator"
+)
+
+
+@dataclass(frozen=True)
+class Guarding:
+    """What a submission is to be guarded by."""
+
+    config: Config
+    flags: Mapping[str, Any]
+    environment: Mapping[str, str] = field(repr=False)
+
+    def around(self, command: list[str], application: str) -> list[str]:
+        """`command`, a spark-submit of `application`, as it is started under the lease.
+
+        A Python script gets its guard inside the driver; anything else is run as a command, and killed for certain.
+        """
+        ours = [sys.executable, "-m", "spark_lease"]
+        told = as_flags(self.flags)
+        if sys.platform == "linux":  # a task that was killed leaves no driver behind
+            told += [f"--ends-with={os.getpid()}"]
+        if _is_script(application):
+            return [*ours, "submit", *told, f"--spark-submit={command[0]}", "--", *command[1:]]
+        return [*ours, "run", *told, "--", *command]
+
+
+def _is_script(application: str) -> bool:
+    return application.endswith(".py") and Path(application).is_file()
+
+
+class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
+    """A SparkSubmitHook whose submission runs under a lease; made by `guarded`."""
+
+    guarding: Guarding
+    outcome: dict[str, Any] | None
+
+    def submit(self, application: str = "", **kwargs: Any) -> Any:
+        return super().submit(application, start_new_session=True, **kwargs)
+
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        command = super()._build_spark_submit_command(application)
+        # Not as env_vars: on YARN and Kubernetes the provider writes those on the command line.
+        self._env: dict[str, str] = {**(self._env or {}), **self.guarding.environment}
+        if self._connection["deploy_mode"] == "cluster" and not _is_script(application):
+            raise AirflowFailException(_NOT_IN_CLUSTER)
+        return self.guarding.around(command, application)
+
+    def _process_spark_submit_log(self, itr: Iterator[str]) -> None:
+        super()._process_spark_submit_log(self._overheard(itr))
+
+    def _overheard(self, lines: Iterable[str]) -> Iterator[str]:
+        for line in lines:
+            if line.startswith('{"lease": '):
+                with contextlib.suppress(ValueError):
+                    self.outcome = json.loads(line)
+            yield line
+
+    @property
+    def exit_code(self) -> int | None:
+        """As a shell says it; None if nothing was started, or it has not ended."""
+        code = self._submit_sp.returncode if self._submit_sp else None
+        return 128 - code if code is not None and code < 0 else code
+
+    def on_kill(self) -> None:
+        """End driver and JVM; the lease is released by whoever keeps it, once they are gone."""
+        if self._submit_sp and self._submit_sp.poll() is None:
+            self.log.info("ending the submission, process group %d", self._submit_sp.pid)
+            if not self._end_group(signal.SIGTERM, _POLITE):
+                self.log.warning("it does not end: killing it")
+                self._end_group(signal.SIGKILL, _GONE)
+        super().on_kill()
+
+    def _end_group(self, number: int, patience: float) -> bool:
+        clock, never = BootClock(), threading.Event()
+        end = clock.now() + patience
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._submit_sp.pid, number)
+            while clock.now() < end:
+                self._submit_sp.poll()
+                os.killpg(self._submit_sp.pid, 0)
+                clock.wait(never, _LOOK_AGAIN)
+            return False
+        return True
+
+
+def guarded(hook: Any, guarding: Guarding) -> GuardedSubmitHook:
+    """The hook that the provider's operator made, with every argument that its version knows, under a lease."""
+    hook.__class__ = GuardedSubmitHook
+    hook.guarding, hook.outcome = guarding, None
+    return hook  # type: ignore[no-any-return]

@@ -1,0 +1,69 @@
+"""`LeaseFreeTrigger`: waiting in the triggerer, without a worker, by looking at the lease."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowException
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from ..config import Config
+from ..errors import ConfigError, StoreError
+from .access import config_of
+from .hook import SparkLeaseHook
+from .lookout import HELD, Lookout, Seen
+
+
+class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
+    """Fires once nobody holds the lease, or with `holder` once that label does. It looks and takes nothing.
+
+    A store that gives no answer is asked again; bad settings are an event with a `problem`.
+    """
+
+    def __init__(
+        self,
+        *,
+        lease: str,
+        lease_conn_id: str | None = None,
+        lease_settings: Mapping[str, Any] | None = None,
+        poll_period: float = 10.0,
+        holder: str = "",
+    ) -> None:
+        super().__init__()
+        self.lease, self.lease_conn_id, self.holder = lease, lease_conn_id, holder
+        self.lease_settings, self.poll_period = dict(lease_settings or {}), poll_period
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        keys = ("lease", "lease_conn_id", "lease_settings", "poll_period", "holder")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {key: getattr(self, key) for key in keys}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            lookout = Lookout(await self._config())
+            while not is_wanted(seen := await self._look(lookout), self.holder):
+                await asyncio.sleep(self.poll_period)
+            yield TriggerEvent(seen.as_dict() if seen else {})
+        except (ConfigError, AirflowException) as error:
+            yield TriggerEvent({"problem": str(error)})
+
+    async def _config(self) -> Config:
+        connection = None
+        if self.lease_conn_id:
+            connection = await SparkLeaseHook.aget_connection(self.lease_conn_id)
+        return config_of(self.lease, connection, self.lease_settings)
+
+    async def _look(self, lookout: Lookout) -> Seen | None:
+        try:
+            return await asyncio.to_thread(lookout.look)
+        except StoreError as error:
+            self.log.warning("%s: cannot look, try again: %s", self.lease, error)
+            return None
+
+
+def is_wanted(seen: Seen | None, holder: str) -> bool:
+    """Whether the lease is free, or with `holder`: whether that label holds it. Not known is no."""
+    if seen is None:
+        return False
+    return seen.state == HELD and seen.label == holder if holder else seen.state != HELD

@@ -1,0 +1,62 @@
+"""An Airflow home of the tests' own, made before anything of Airflow is imported; its DAGs are in `dags`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(tempfile.mkdtemp(prefix="spark-lease-airflow-"))
+_LEASE = {"conn_type": "spark_lease", "host": f"sqlite:///{FOLDER}/lease.db", "password": "hunter22"}
+os.environ |= {
+    "AIRFLOW_HOME": str(FOLDER),
+    "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).parent / "dags"),
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{FOLDER}/airflow.db",
+    "AIRFLOW_CONN_CLUSTER": '{"conn_type": "spark", "host": "yarn"}',
+    "AIRFLOW_CONN_LOCAL_SPARK": '{"conn_type": "spark", "host": "local[2]"}',
+    "AIRFLOW_CONN_LEASE": json.dumps(_LEASE),
+    "AIRFLOW_CONN_NO_URL": '{"conn_type": "http", "host": "example.org"}',
+    "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+    "PYTHONPATH": str(ROOT),
+    "TEST_FOLDER": str(FOLDER),
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _database() -> None:
+    airflow = str(Path(sys.executable).with_name("airflow"))
+    subprocess.run([airflow, "db", "migrate"], check=True, capture_output=True, timeout=120)
+
+
+@pytest.fixture
+def store() -> str:
+    return f"sqlite:///{FOLDER}/lease.db"
+
+
+@pytest.fixture
+def master(store: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start another master, under a label, for as long as its command takes."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(lease: str, *command: str) -> subprocess.Popen[str]:
+        words = ["run", f"--lease={lease}", f"--url={store}", "--lease-duration=3", "--holder=other", "--", *command]
+        ours = [sys.executable, "-m", "spark_lease", *words]
+        started.append(subprocess.Popen(ours, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True))
+        stderr = started[-1].stderr
+        assert stderr is not None
+        while "acquired" not in (line := stderr.readline()):
+            assert line, "it never became master"
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.terminate()
+        each.communicate(timeout=20)

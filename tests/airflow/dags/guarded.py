@@ -1,0 +1,104 @@
+"""DAGs of the tests, one for each way to be guarded."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import DAG, task
+
+from spark_lease.airflow.operator import SparkLeaseSubmitOperator
+from spark_lease.airflow.sensor import SparkLeaseSensor
+
+APPS = Path(__file__).parents[1] / "apps"
+FOLDER = Path(os.environ["TEST_FOLDER"])
+DAGS: dict[str, DAG] = {}
+_QUIET = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+
+
+def dag(name: str) -> DAG:
+    DAGS[name] = globals()[name] = DAG(name, schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC))
+    return DAGS[name]
+
+
+def submit(task_id: str, app: str, **more: Any) -> SparkLeaseSubmitOperator:
+    told: dict[str, Any] = {
+        "lease": task_id,
+        "lease_conn_id": "lease",
+        "lease_settings": {"lease_duration": 6, "create_table": "true"},
+        "conn_id": "local_spark",
+        "application": str(APPS / app),
+        "application_args": [str(FOLDER)],
+        "conf": _QUIET,
+        "poll_period": 0.2,
+    }
+    return SparkLeaseSubmitOperator(task_id=task_id, **told | more)
+
+
+def bash(task_id: str, command: str) -> BashOperator:
+    ours = f"{sys.executable} -m spark_lease run --lease={task_id} --url=sqlite:///{FOLDER}/lease.db --if-held=skip"
+    return BashOperator(task_id=task_id, bash_command=f"{ours} -- {command}", output_processor=json.loads)
+
+
+with dag("finishes"):
+    submit("finishes", "tells.py", env_vars={"GREETING": "hello"})
+with dag("fails"):
+    submit("fails", "fails.py")
+with dag("stands_by"):
+    submit("skips", "tells.py", lease="taken", on_standby="skip")
+    submit("fails", "tells.py", lease="taken", on_standby="fail")
+with dag("defers"):
+    submit("defers", "tells.py", on_standby="defer")
+with dag("works"):
+    submit("works", "works.py")
+with dag("mistakes"):
+    submit("no_url", "tells.py", lease_conn_id="no_url")
+    submit("odd_name", "tells.py", lease="odd\nname")
+    submit("no_name", "tells.py", lease=" ")
+    submit("unknown_setting", "tells.py", lease_settings={"lease_duratoin": 4})
+with dag("clusters"):
+    submit("script", "tells.py", deploy_mode="cluster", conn_id="cluster")
+    submit("jar", "", application="s3://lake/app.jar", java_class="a.B", deploy_mode="cluster", conn_id="cluster")
+with dag("senses"):
+    SparkLeaseSensor(task_id="free", lease="nobody", lease_conn_id="lease", poke_interval=0.2)
+    SparkLeaseSensor(task_id="master", lease="taken", holder="other", lease_conn_id="lease", poke_interval=0.2)
+    SparkLeaseSensor(task_id="soon_free", lease="soon", lease_conn_id="lease", poke_interval=0.2, timeout=60)
+with dag("shell"):
+    bash("finished", "echo worked")
+    bash("failed", "false")
+    bash("taken", "echo worked")
+
+
+HOW = {
+    "lease_conn_id": "lease",
+    "python": str(Path(__file__).parents[3] / ".venv" / "bin" / "python"),
+    "lease_settings": {"lease_duration": 6, "create_table": "true"},
+}
+
+
+@task.leased(lease="callable", **HOW)
+def count(rows):
+    from pyspark.sql import SparkSession
+
+    from spark_lease import current_lease
+
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    return {"rows": spark.range(rows).count(), "epoch": current_lease().check()}
+
+
+@task.leased(lease="sleeps", **HOW)
+def sleep():
+    import time
+
+    time.sleep(60)
+
+
+with dag("callable"):
+    count(7)
+with dag("sleeps"):
+    sleep()

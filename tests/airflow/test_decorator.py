@@ -1,0 +1,43 @@
+"""`@task.leased`: a callable with a SparkSession of its own, in the Python of another environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from spark_lease.processes import kill, tree
+from tests.airflow.conftest import FOLDER, ROOT
+from tests.airflow.firing import fire, new_day
+from tests.airflow.test_operator import holder_of, until
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_a_callable_runs_once_under_its_lease(master: Callable[..., subprocess.Popen[str]]) -> None:
+    day = new_day()
+    ended = fire("callable", day)["count"]
+    assert (ended.state, ended.value["rows"]) == ("success", 7)
+    assert ended.value["epoch"] > 0
+    again = fire("callable", day)["count"]
+    assert (again.state, again.value) == ("success", None)
+    master("callable", "sleep", "60")
+    assert fire("callable")["count"].state == "skipped"
+
+
+def test_a_callable_ends_with_its_task() -> None:
+    command = [sys.executable, "-m", "tests.airflow.firing", "sleeps", "0"]
+    with (FOLDER / "sleeps.log").open("w") as log:
+        task = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+    try:
+        until(lambda: holder_of("sleeps"), 120)
+        task.kill()
+        killed = time.monotonic()
+        until(lambda: holder_of("sleeps") is None, 10)
+        assert time.monotonic() - killed < 4, "not released, it ran out"
+    finally:
+        kill(tree(task.pid))
+        task.wait(10)

@@ -1,0 +1,169 @@
+"""`SparkLeaseSubmitOperator` in an Airflow, with a real spark-submit of another environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_lease.processes import Process, kill, look, tree
+from tests.airflow.conftest import FOLDER, ROOT
+from tests.airflow.firing import fire, new_day
+
+Master = Callable[..., subprocess.Popen[str]]
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def holder_of(lease: str) -> str | None:
+    connection = sqlite3.connect(FOLDER / "lease.db", timeout=10)
+    try:
+        row = connection.execute("SELECT broker_name FROM spark_lease WHERE name = ?", (lease,)).fetchone()
+    except sqlite3.OperationalError:  # nobody has made the table yet
+        row = None
+    connection.close()
+    return row[0] if row else None
+
+
+def test_a_run_is_done_once_and_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    day = new_day()
+    ended = fire("finishes", day)["finishes"]
+    assert ended.state == "success"
+    key = f"finishes.finishes {day.isoformat()}"
+    assert {each: ended.told[each] for each in ("lease", "outcome", "exit_code", "run_key", "reason")} == {
+        "lease": "finishes",
+        "outcome": "finished",
+        "exit_code": 0,
+        "run_key": key,
+        "reason": "",
+    }
+    assert ended.told["acquired"] < ended.told["released"]
+    assert ended.told["epoch"]
+    assert holder_of("finishes") is None
+    assert "/tasks/finishes/xcom" in ended.link
+    told = json.loads((FOLDER / "finishes.json").read_text())
+    assert told["environ"]["SPARK_LEASE_PASSWORD"] == "hunter22"
+    assert told["environ"]["GREETING"] == "hello"
+    assert "hunter22" not in "".join(told["command_lines"])
+    (FOLDER / "finishes.json").unlink()
+    again = fire("finishes", day)["finishes"]
+    assert (again.state, again.told["outcome"], again.told["run_key"]) == ("success", "already done", key)
+    assert not (FOLDER / "finishes.json").exists()
+    assert "hunter22" not in "".join(capfd.readouterr())
+
+
+def test_a_script_that_fails_fails_its_task_with_its_exit_code() -> None:
+    ended = fire("fails")["fails"]
+    assert ended.state == "failed"
+    assert (ended.told["outcome"], ended.told["exit_code"]) == ("failed", 3)
+    assert holder_of("fails") is None
+
+
+def test_a_standby_skips_or_fails_without_a_jvm(master: Master) -> None:
+    master("taken", "sleep", "60")
+    ended = fire("stands_by")
+    assert {task: each.state for task, each in ended.items()} == {"skips": "skipped", "fails": "failed"}
+    for each in ended.values():
+        assert (each.told["outcome"], each.told["epoch"]) == ("standby", 0)
+        assert "held by other:" in each.told["reason"]
+    assert not (FOLDER / "taken.json").exists()
+
+
+def test_a_deferred_standby_comes_back_when_the_lease_is_free(master: Master) -> None:
+    first = master("defers", "sleep", "2")
+    ended = fire("defers")["defers"]
+    assert first.wait(20) == 0
+    assert (ended.state, ended.told["outcome"]) == ("success", "finished")
+    assert (FOLDER / "defers.json").exists()
+
+
+def test_a_mistake_is_one_sentence_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    before = (FOLDER / "lease.db").read_bytes() if (FOLDER / "lease.db").exists() else None
+    ended = fire("mistakes")
+    assert {each.state for each in ended.values()} == {"failed"}
+    assert not any(each.told for each in ended.values())
+    assert before == ((FOLDER / "lease.db").read_bytes() if (FOLDER / "lease.db").exists() else None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"lease": "n", "on_standby": "wait"}, "on_standby: 'wait' is none of skip, fail, defer"),
+        ({"lease": "n", "lease_settings": {"password": "x"}}, "password: is a secret: put it into the connection"),
+        ({"lease": "n", "lease_settings": {"url": "postgresql://u:p@h/d"}}, "url: carries a password"),
+    ],
+)
+def test_what_can_be_refused_is_refused_with_the_dag(arguments: dict[str, object], says: str) -> None:
+    from spark_lease.airflow.operator import SparkLeaseSubmitOperator
+
+    with pytest.raises(Exception, match=says) as raised:
+        SparkLeaseSubmitOperator(task_id="t", application="a.py", **arguments)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_would_run_where_nobody_can_end_it_is_refused() -> None:
+    ended = fire("clusters")
+    assert {task: each.state for task, each in ended.items()} == {"script": "failed", "jar": "failed"}
+    assert {each.told["epoch"] for each in ended.values()} == {0}
+    assert {each.told["released"] for each in ended.values()} == {""}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_task_that_is_killed_leaves_no_driver_and_no_lease(number: int) -> None:
+    """SIGTERM is Airflow's own way to end a task, which calls `on_kill`; SIGKILL is what the kernel does to it."""
+    marks = FOLDER / "works"
+    marks.unlink(missing_ok=True)
+    task = subprocess.Popen(
+        [sys.executable, "-m", "tests.airflow.firing", "works", str(int(number))],
+        cwd=ROOT,
+        stdout=(FOLDER / "works.log").open("w"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        until(lambda: marks.exists() or task.poll() is not None, 150)
+        work = [each for each in tree(task.pid) if each.pid != task.pid]
+        assert any("java" in each.name for each in work), (FOLDER / "works.log").read_text()[-5000:]
+        os.kill(task.pid, number)
+        killed = time.monotonic()
+        until(lambda: not alive(work), 10)
+        until(lambda: holder_of("works") is None, 10)
+        assert time.monotonic() - killed < 4, "not released, it ran out"
+        assert task.wait(60) == (0 if number == signal.SIGTERM else -number)
+    finally:
+        kill(tree(task.pid))
+
+
+def alive(found: list[Process]) -> list[Process]:
+    return [each for each in found if (now := look(each.pid)) and now.alive and now.started == each.started]
+
+
+def until(condition: Callable[[], object], timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+def test_whatever_is_no_script_of_this_machine_is_run_as_a_command(tmp_path: Path) -> None:
+    from spark_lease.airflow.submission import Guarding
+    from spark_lease.config import configure
+
+    guarding = Guarding(configure(name="n"), {"name": "n"}, {"SPARK_LEASE_PASSWORD": "hunter22"})
+    jar = ["spark-submit", "--class", "a.B", "s3://lake/app.jar"]
+    words = guarding.around(jar, jar[-1])
+    assert words[words.index("--") + 1 :] == jar
+    assert words[3:5] == ["run", "--lease=n"]
+    (tmp_path / "app.py").touch()
+    words = guarding.around(["spark3-submit", "--master", "local", f"{tmp_path}/app.py"], f"{tmp_path}/app.py")
+    assert words[3] == "submit"
+    assert "--spark-submit=spark3-submit" in words
+    assert "hunter22" not in repr(guarding)

@@ -1,0 +1,37 @@
+"""What Airflow sees of the package, and what the package needs of Airflow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.conftest import ROOT
+
+MODULES = sorted(path.stem for path in (ROOT / "spark_lease" / "airflow").glob("[a-z]*.py"))
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_airflow_lists_it() -> None:
+    airflow = str(Path(sys.executable).with_name("airflow"))
+    done = subprocess.run([airflow, "providers", "list"], capture_output=True, text=True, timeout=100, check=True)
+    assert "spark-lease" in done.stdout
+    got = subprocess.run([airflow, "providers", "hooks"], capture_output=True, text=True, timeout=100, check=True)
+    assert "SparkLeaseHook" in got.stdout
+
+
+def test_it_imports_without_a_warning_and_without_spark() -> None:
+    lines = [f"import spark_lease.airflow.{each}" for each in MODULES]
+    lines += ["import jobs.airflow.dags.flights, sys", "sys.exit('py4j' in sys.modules)"]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "\n".join(lines)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,7 @@ HEAVY = {
 }
 
 
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     files = {path.relative_to(PACKAGE).with_suffix(""): path for path in PACKAGE.rglob("*.py")}
     trees = {".".join(name.parts): ast.parse(path.read_text()) for name, path in files.items()}

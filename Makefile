@@ -8,7 +8,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run test lint simulate mutate model bench bench-delta-fence bench-job bench-crowd test-faults test-zombies airflow airflow-drill test-airflow setup jars older clean
+.PHONY: help run test lint simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd test-faults test-zombies airflow airflow-drill test-airflow setup jars older clean
 SEEDS ?= 2000
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,6 +45,9 @@ bench: setup    ## the speeds that the README names, as ratios measured in one r
 
 bench-delta-fence: jars ## what the Delta fence costs a write, and the claims at a takeover (minutes)
 	@$(PY) -m tests.benchmarks.delta_fence
+
+bench-frames: setup ## write_sql of all flights against Spark's JDBC writer (minutes)
+	@$(PY) -m tests.benchmarks.frames
 
 bench-job: jars ## what a guard costs the flights job, in interleaved runs (a quarter of an hour)
 	@$(PY) -m tests.benchmarks.guard

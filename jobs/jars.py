@@ -1,6 +1,6 @@
 """Delta's jars, resolved once into a folder, so that a start needs no network and two starts at once do not collide.
 
-`python -m jobs.jars FOLDER [COORDINATES]` asks Maven Central through Spark's own resolver; `python -m jobs.jars
+`python -m jobs.jars FOLDER [COORDINATES [NAMES]]` asks Maven Central through Spark's own resolver; `python -m jobs.jars
 --options` prints the options that hand the jars on to spark-submit.
 """
 
@@ -45,11 +45,11 @@ def spark_options(folder: Path = FOLDER) -> list[str]:
     return [word for key, value in spark_conf(folder).items() for word in ("--conf", f"{key}={value}")]
 
 
-def resolve(folder: Path, delta: str = DELTA) -> None:
-    """Download what is missing. Raises SystemExit with a sentence if that cannot be done."""
+def resolve(folder: Path, coordinates: str = DELTA, names: str = _NEEDED) -> None:
+    """Download what is missing, as far as it is called `names`. Raises SystemExit with a sentence if it cannot be."""
     if not has_java():
         raise SystemExit(JAVA_MISSING)
-    print(f"resolving {delta} into {folder} ...", flush=True)
+    print(f"resolving {coordinates} into {folder} ...", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         script = Path(scratch, "nothing.py")
@@ -57,7 +57,7 @@ def resolve(folder: Path, delta: str = DELTA) -> None:
         command = [
             str(Path(sys.executable).with_name("spark-submit")),
             "--packages",
-            delta,
+            coordinates,
             "--exclude-packages",
             _SPARK_HAS,
         ]
@@ -67,9 +67,9 @@ def resolve(folder: Path, delta: str = DELTA) -> None:
             text=True,
             check=False,
         )
-        found = list(Path(scratch, "ivy", "jars").glob(_NEEDED))
+        found = list(Path(scratch, "ivy", "jars").glob(names))
         if done.returncode or not found:
-            raise SystemExit(f"cannot resolve {delta}, is Maven Central within reach?\n{done.stderr[-2000:]}")
+            raise SystemExit(f"cannot resolve {coordinates}, is Maven Central within reach?\n{done.stderr[-2000:]}")
         for jar in found:
             shutil.copy(jar, folder / jar.name)
 

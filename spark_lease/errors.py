@@ -8,6 +8,7 @@ SparkLeaseError
 ├── Fenced                 the guarded store refused a write of mine, because it knows a newer epoch: the same
 └── StoreError             the lock store gave no answer: nobody knows who is master, try again
     ├── FenceUnreachable   a guarded store did not let its fence be claimed or looked at: see what it says, try again
+    ├── StagingLost        rows that were staged for a write are not all there: nothing was written, try again
     ├── LockGone           the lock beside the record is gone for certain: stop
     └── RecordUnreadable   it answered something that is no lease: a person must look at the row
 
@@ -146,6 +147,13 @@ class FenceUnreachable(StoreError):
 
     def __str__(self) -> str:
         return f"fence in {self.where}: {self.problem}"
+
+
+class StagingLost(StoreError):
+    """What was staged for a write to the database at `where` (no credentials) is not whole; nothing was written."""
+
+    def __str__(self) -> str:
+        return f"staged rows in {self.where}: {self.problem}: nothing was written, try again"
 
 
 class LockGone(StoreError):

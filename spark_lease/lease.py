@@ -17,7 +17,7 @@ import logging
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -157,6 +157,28 @@ class Lease(ABC):
         return completing_sql(
             self, engine, completes, note=self.runs.heal, retention=min(self._config.run_retention, FOR_EVER)
         )
+
+    def write_sql(
+        self,
+        df: Any,
+        engine: Any,
+        table: str,
+        mode: str = "append",
+        *,
+        keys: Sequence[str] = (),
+        through: str = "auto",
+    ) -> int:
+        """Rows of the DataFrame `df` into `table`, all or none, in one `fenced_sql`; how many (`fences.frames`).
+
+        Columns by name. `mode`: "append"; "overwrite" (DELETE, then INSERT, in that transaction); "upsert", by the
+        columns `keys` over which the table has a unique index. `through`: "driver" collects the rows, "executors" have
+        them staged in a table beside `table`; "auto" takes the driver for up to 10 000 rows (to find out, the first
+        rows may be computed twice) and for SQLite. Raises what `fenced_sql` and Spark raise; ConfigError if it does not
+        fit together, before anything is written.
+        """
+        from .fences.frames import write_sql  # SQLAlchemy and Arrow, for those who use it
+
+        return write_sql(self, df, engine, table, mode=mode, keys=keys, through=through)
 
     def jdbc_url(self, url: str) -> str:
         """`url`, a jdbc:postgresql: one, with the epoch in it, for tables that are fenced. Raises ConfigError."""

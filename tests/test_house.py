@@ -27,6 +27,7 @@ lockers.file lockers.folder_probe lockers.sql_session lockers.unguarded lockers.
 fences.base fences.levels fences.delta fences.delta_claims fences.delta_tables fences.delta_rs
 fences.sql_older fences.sql_table fences.sql_astray fences.sql_claim fences.sql_psycopg2 fences.sql_commit
 fences.sql_refusals fences.sql fences.sql_done
+fences.frames_target fences.frames_columns fences.frames_load fences.frames_place fences.frames_move fences.frames
 fences.postgres fences.databases runs history history_page
 locker lease keepalive hold metrics events
 keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
@@ -44,7 +45,9 @@ airflow.submission airflow.operator airflow.sensor airflow.callable airflow.deco
 HEAVY = {
     "airflow": "airflow.",
     "sqlalchemy": ("lockers.sql", "fences."),
-    "pyspark": ("spark.",),
+    "pyspark": ("spark.", "fences.frames_load"),
+    "pyarrow": "fences.frames",
+    "adbc_driver_postgresql": "fences.frames_load",
     "delta": "",
     "deltalake": ("lockers.delta", "fences.delta"),
     "obstore": "lockers.delta_objects",

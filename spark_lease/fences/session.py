@@ -52,6 +52,14 @@ def session_environment(name: str, epoch: int, environ: Mapping[str, str] = os.e
     }
 
 
+def libpq_words(name: str, epoch: int, given: Mapping[str, str]) -> dict[str, str]:
+    """The same as parameters of a connection, besides what `given` has there."""
+    return {
+        "options": _with_epoch(given.get("options", ""), name, epoch),
+        "application_name": application_of(name, epoch, given.get("application_name", "")),
+    }
+
+
 def jdbc_url(url: str, name: str, epoch: int) -> str:
     """`url` with the epoch in it, for PostgreSQL's JDBC driver, which reads no environment. Raises ConfigError."""
     if not url.startswith("jdbc:postgresql:"):

@@ -49,7 +49,7 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
         with engine.begin() as connection:
             yield connection
         return
-    _claim_once(lease, engine, epoch)
+    claim_once(lease, engine, epoch)
     run, committing = uuid.uuid4().hex, False
     try:
         with engine.connect() as connection:
@@ -71,7 +71,8 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
         _judge(lease, engine, run if committing else "", error)
 
 
-def _claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
+def claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
+    """Claim, unless this process has done so. Raises what `claim` raises."""
     known = _claimed.setdefault(engine, set())
     if (lease.name, epoch) not in known:
         claim(lease, engine)

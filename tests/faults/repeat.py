@@ -33,6 +33,7 @@ def commands(turn: int, only: str) -> dict[str, list[str]]:
         "store faults": [*pytest, "tests/lockers/test_sql_faults.py"],
         "runner": [*pytest, "tests/cli/test_run.py"],
         "fences": [*pytest, "tests/fences"],
+        "frames": [*pytest, "tests/fences/test_frames_faults.py"],
         "keeper": [*pytest, "tests/spark/test_keeper.py", "tests/keeper/test_process.py"],
         "drivers": [*pytest, "tests/spark/test_guard.py"],
         "delta fence": [*pytest, "tests/spark/test_delta_fence.py", "-k", "amid or frozen"],

@@ -17,12 +17,14 @@ from pathlib import Path
 import pytest
 
 from spark_lease.processes import kill, tree
+from tests.fences.conftest import engine_for
+from tests.fences.frames import ask, tell, there
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
 from tests.spark.test_keeper import standby
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
-BIN = Path(sys.executable).parent
+BIN, ROOT = Path(sys.executable).parent, Path(__file__).parents[2]
 Start = Callable[..., Driver]
 
 
@@ -66,12 +68,12 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., P
 @pytest.fixture(scope="module")
 def cluster(launch: Callable[..., Path]) -> str:
     ports = [str(free_port()) for _ in range(4)]
-    deploy, here = "org.apache.spark.deploy", ["-h", "localhost"]
-    log = launch("spark-class", f"{deploy}.master.Master", *here, "-p", ports[0], "--webui-port", ports[1])
+    deploy = "org.apache.spark.deploy"
+    log = launch("spark-class", f"{deploy}.master.Master", "-h", "localhost", "-p", ports[0], "--webui-port", ports[1])
     master = f"spark://localhost:{ports[0]}"
-    for port in ports[2:]:
-        size = ["-c", "1", "-m", "600m", "--webui-port", port]
-        launch("spark-class", f"{deploy}.worker.Worker", *here, *size, master)
+    for host, port in zip(("127.0.0.1", "127.0.0.2"), ports[2:], strict=True):  # no twin of a task runs on its own host
+        size = ["-h", host, "-c", "1", "-m", "600m", "--webui-port", port]
+        launch("spark-class", f"{deploy}.worker.Worker", *size, master)
     until(lambda: log.read_text().count("Registering worker") == 2, timeout=60)
     return master
 
@@ -102,6 +104,40 @@ def test_executors_of_a_cluster_are_not_taken_for_dead(
     else:
         assert 1.5 <= granted - killed < 3.5
     assert driver.last_write() < granted
+
+
+SPECULATES = """
+import sys
+sys.path.insert(0, os.environ["TEST_ROOT"])
+from tests.fences.conftest import engine_for
+from tests.fences.frames import meeting
+from pyspark.sql import SparkSession
+conf = {"spark.ui.enabled": "false", "spark.executor.memory": "500m", "spark.driver.host": "localhost",
+    "spark.speculation": "true", "spark.speculation.interval": "50ms", "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.01", "spark.speculation.minTaskRuntime": "50ms"}
+with hold_lease("n", **SETTINGS) as lease:
+    spark = SparkSession.builder.master("MASTER").config(map=conf).getOrCreate()
+    frame = spark.range(0, 2000, 1, 2).selectExpr("id AS epoch")
+    frame = frame.mapInArrow(meeting(FOLDER, tries=2, parts=1), "epoch bigint")
+    say(f"wrote {lease.write_sql(frame, engine_for(os.environ['TEST_PG']), 'guarded', through='executors')}")
+"""
+
+
+@pytest.mark.postgres
+def test_a_speculative_twin_of_a_task_doubles_no_row(
+    start: Start, cluster: str, pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_for(pg_url)
+    tell(engine, "DROP TABLE IF EXISTS guarded", "CREATE TABLE guarded (epoch bigint)")
+    monkeypatch.setenv("TEST_ROOT", str(ROOT))
+    monkeypatch.setenv("TEST_PG", pg_url)
+    driver = start(SPECULATES.replace("MASTER", cluster))
+    assert there(tmp_path, "there-0-0") and there(tmp_path, "there-0-1")  # the second is its twin, on the other worker
+    (tmp_path / "go").touch()
+    driver.until("wrote 2000")
+    assert ask(engine, "SELECT count(*), count(DISTINCT epoch) FROM guarded") == [(2000, 2000)]
+    tell(engine, "DROP TABLE guarded")
+    engine.dispose()
 
 
 # Spark Connect

@@ -1,0 +1,173 @@
+"""A DataFrame into a table of a SQL database, all of it or nothing, and only while its lease's epoch is the newest.
+
+```
+executors   each try of a task: its rows into one staging table, COMMIT; then "task 7 wrote 1000 rows"
+driver      fenced transaction: do the rows of those who came first add up? INSERT … SELECT; check and COMMIT at once
+```
+Small ones, and all of SQLite's, go without executors: collected, and staged, or written, in the transaction itself.
+What it does not do: it makes no table. What differs between databases stands in `frames_columns`, `frames_place`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from ..errors import SparkLeaseError
+from .base import HeldLease, fenced
+from .frames_columns import columns_of, selected
+from .frames_load import RESULT, TASK, copy, inserting, loader, values
+from .frames_move import HERE, Move, drop_here, empty, make_here, move_all, refuse_less, rehearse
+from .frames_place import staging, sweep
+from .frames_target import quote, refusal, refuse_other_keys, run, target_of
+from .sql import claim_once, fenced_sql
+from .sql_claim import Desk
+from .sql_psycopg2 import AUTOCOMMIT
+from .sql_table import refuse_unknown, where_is
+
+MODES, WAYS = ("append", "overwrite", "upsert"), ("auto", "driver", "executors")
+FEW_ROWS = 10_000
+FEW_BYTES = 64 << 20
+"""What Spark guesses a frame to have, beyond which it is not tried whether it has few rows."""
+_DRIVERS = ("psycopg2", "psycopg")
+
+
+def write_sql(
+    lease: HeldLease, frame: Any, engine: Engine, table: str, *, mode: str, keys: Sequence[str], through: str
+) -> int:
+    """What `Lease.write_sql` promises."""
+    _refuse_words(engine, mode, keys, through)
+    if epoch := lease.wait_certain():  # 0: enabled = false
+        claim_once(lease, engine, epoch)
+    move = _plan(frame, engine, table, mode, keys)
+    rows = selected(frame, move.columns)
+    if engine.dialect.name == "sqlite":
+        through = "driver"
+    else:
+        sweep(lease, engine, table)
+    if through == "auto":
+        few = _collected(rows.limit(FEW_ROWS + 1)) if _guess(rows) <= FEW_BYTES else None
+        if few is not None and few.num_rows <= FEW_ROWS:
+            return _from_the_driver(lease, few, engine, move)
+    if through == "driver":
+        return _from_the_driver(lease, _collected(rows), engine, move)
+    return _through_executors(lease, rows, engine, table, move)
+
+
+def _refuse_words(engine: Engine, mode: str, keys: Sequence[str], through: str) -> None:
+    refuse_unknown(engine)
+    if mode not in MODES or through not in WAYS:
+        raise refusal(f"mode is one of {', '.join(MODES)}, and through one of {', '.join(WAYS)}")
+    if isinstance(keys, str) or (mode == "upsert") != bool(keys):
+        raise refusal('keys are for mode="upsert", and it needs them: keys=["day", "carrier"]')
+    if engine.dialect.name == "postgresql" and engine.driver not in _DRIVERS:
+        raise refusal(f"the driver {engine.driver} is not known here: use psycopg2 or psycopg")
+    if engine.dialect.name == "sqlite" and through == "executors":
+        raise refusal("SQLite has one writer, which is the driver: leave `through` away")
+
+
+def _plan(frame: Any, engine: Engine, table: str, mode: str, keys: Sequence[str]) -> Move:
+    with engine.connect() as connection:
+        if getattr(connection.connection.driver_connection, "autocommit", False) is True:
+            raise refusal(AUTOCOMMIT)
+        target = target_of(connection, table)
+        columns = columns_of(frame.schema, target, engine.dialect.name)
+        written = [each.field.name for each in columns]
+        wanted = [target.field_of(each).name for each in keys]
+        if absent := [each for each in wanted if each not in written]:
+            raise refusal(f"the DataFrame has no column {', '.join(absent)}, which is a key")
+        if wanted and engine.dialect.name in ("mysql", "mariadb"):
+            refuse_other_keys(connection, table, wanted, written)
+        move = Move(target, columns, mode, wanted)
+        if engine.dialect.name == "postgresql":
+            run(connection, "SET LOCAL lock_timeout = '10s'")
+        rehearse(connection, move, table)
+        connection.rollback()
+    return move
+
+
+def _guess(rows: Any) -> int:
+    """Bytes, as Spark's optimizer has them: never to be relied upon, and enough not to compute much in vain."""
+    plan = getattr(rows, "_jdf", None)  # with Spark Connect there is none to be asked
+    return int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes())) if plan is not None else 0
+
+
+def _collected(rows: Any) -> Any:
+    if hasattr(rows, "toArrow"):
+        return rows.toArrow()
+    import pyarrow  # Spark 3.5
+
+    batches = rows._collect_as_arrow()
+    return pyarrow.Table.from_batches(batches) if batches else pyarrow.table({})
+
+
+def _from_the_driver(lease: HeldLease, rows: Any, engine: Engine, move: Move) -> int:
+    def write(connection: Connection) -> None:
+        if move.is_copied():
+            empty(connection, move)
+            names = [quote(engine, each.field.name) for each in move.columns]
+            refuse_less(connection, _copy(connection, move.target.name, rows, names), rows.num_rows)
+            return
+        make_here(connection, move.columns)
+        _stage(connection, rows)
+        move_all(connection, move, f"{HERE} WHERE 1 = 1", rows.num_rows)
+        drop_here(connection)
+
+    _move(lease, engine, write)
+    return int(rows.num_rows)
+
+
+def _stage(connection: Connection, rows: Any) -> None:
+    if connection.dialect.name == "postgresql":
+        _copy(connection, HERE, rows)
+        return
+    mark = "?" if connection.dialect.name == "sqlite" else "%s"
+    for batch in rows.to_batches(FEW_ROWS):
+        connection.exec_driver_sql(inserting(HERE, batch, mark), values(batch))
+
+
+def _copy(connection: Connection, table: str, rows: Any, names: Sequence[str] = ()) -> int:
+    base = connection.dialect.loaded_dbapi.Error
+    driver: Any = connection.connection.driver_connection
+    try:
+        with closing(connection.connection.cursor()) as cursor:
+            return copy(cursor, table, iter(rows.to_batches(FEW_ROWS)), names)
+    except base as error:  # as SQLAlchemy would have it, whom the fence listens to
+        lost = connection.dialect.is_disconnect(error, driver, None)
+        if lost:
+            connection.invalidate(error)
+        raise DBAPIError.instance("COPY", None, error, base, connection_invalidated=lost) from error
+
+
+def _through_executors(lease: HeldLease, rows: Any, engine: Engine, table: str, move: Move) -> int:
+    with staging(lease, engine, table, move.columns) as place:
+        try:
+            won = rows.mapInArrow(loader(place), RESULT).collect()
+        except Exception as error:  # whatever Spark raises; if a claim has ended the sessions, that is why
+            _refuse_older(lease, engine, error)
+            raise
+        lease.check()
+        tasks = ", ".join(str(each[TASK]) for each in won) or "-1"
+        total = sum(each["rows"] for each in won)
+        source = f"{place.name} WHERE {TASK} IN ({tasks})"
+        _move(lease, engine, lambda connection: move_all(connection, move, source, total))
+    return int(total)
+
+
+def _refuse_older(lease: HeldLease, engine: Engine, error: Exception) -> None:
+    lease.check()
+    try:
+        newest = Desk(engine).newest(lease.name) if lease.epoch else 0
+    except SparkLeaseError:  # nobody knows: it stays what Spark says
+        return
+    if newest > lease.epoch:
+        raise fenced(lease, where_is(engine), newest) from error
+
+
+def _move(lease: HeldLease, engine: Engine, write: Callable[[Connection], None]) -> None:
+    with fenced_sql(lease, engine) as connection:
+        write(connection)

@@ -1,0 +1,175 @@
+"""Rows of Arrow into a staging table: by executors in sessions of their own, or by the driver in its transaction.
+
+An executor asks nothing about the lease: what it stages is in no table of the user's, and the driver's fenced
+transaction decides whether it ever will be. Each try of a task has a number of its own, and commits its rows before it
+tells of them: so a try that failed has left none or rows that nobody asks for, and so has a twin that came in second.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow
+import pyarrow.csv
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+TASK = "task"
+"""The column of a staging table that says which try of which task wrote the row."""
+RESULT = "task bigint, rows bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A staging table, and the way to it. Travels with the tasks, and nowhere else: it knows the password."""
+
+    dialect: str
+    driver: str
+    schema: str
+    table: str
+    name: str
+    """Schema and table as SQL has to spell them."""
+    words: Mapping[str, Any] = field(repr=False)
+    """The driver's arguments for a connection."""
+    by_adbc: bool = False
+    """Where an executor has it too."""
+
+
+def loader(place: Place) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A function for mapInArrow: stages the batches of one task, gives its number and how many rows it were."""
+
+    def load(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext  # what the driver imports of this needs none
+
+        number = TaskContext.get().taskAttemptId()
+        first = next(batches, None)
+        if first is None:
+            return
+        counted = _Counted(_numbered(_chain(first, batches), number))
+        try:
+            _load(place, counted)
+        except Exception as error:  # any driver's; with the password in it, Spark would write that to its logs
+            raise RuntimeError(_without(place.words.get("password"), f"{type(error).__name__}: {error}")) from None
+        yield pyarrow.RecordBatch.from_pydict({TASK: [number], "rows": [counted.rows]})
+
+    return load
+
+
+def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+def _numbered(batches: Iterator[Any], number: int) -> Iterator[Any]:
+    for batch in batches:
+        numbers = pyarrow.repeat(pyarrow.scalar(number, pyarrow.int64()), batch.num_rows)
+        yield pyarrow.RecordBatch.from_arrays([*batch.columns, numbers], [*batch.schema.names, TASK])
+
+
+class _Counted:
+    """Batches that go by, and how many rows they had."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches, self.rows = batches, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch
+
+
+def _load(place: Place, batches: _Counted) -> None:
+    if place.by_adbc and has_adbc():
+        _by_adbc(place, iter(batches))
+        return
+    engine = create_engine(f"{place.dialect}+{place.driver}://", connect_args=dict(place.words), poolclass=NullPool)
+    with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
+        if place.dialect == "postgresql":
+            copy(cursor, place.name, iter(batches))
+        else:
+            for batch in batches:
+                cursor.executemany(inserting(place.name, batch, "%s"), values(batch))
+        connection.commit()
+
+
+def has_adbc() -> bool:
+    return importlib.util.find_spec("adbc_driver_postgresql") is not None
+
+
+def _by_adbc(place: Place, batches: Iterator[Any]) -> None:
+    import adbc_driver_postgresql.dbapi as adbc  # an extra
+
+    first = next(batches)
+    reader = pyarrow.RecordBatchReader.from_batches(first.schema, _chain(first, batches))
+    with adbc.connect(_conninfo(place.words)) as connection, connection.cursor() as cursor:
+        cursor.adbc_ingest(place.table, reader, mode="append", db_schema_name=place.schema)
+        connection.commit()
+
+
+def _conninfo(words: Mapping[str, Any]) -> str:
+    """PostgreSQL documentation, "Keyword/Value Connection Strings"."""
+    escaped = {key: str(value).replace("\\", "\\\\").replace("'", "\\'") for key, value in words.items()}
+    return " ".join(f"{key}='{value}'" for key, value in escaped.items())
+
+
+def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] = ()) -> int:
+    """COPY with psycopg2 or psycopg (which has a context for it); how many rows the server took.
+
+    `names` are the columns as SQL has to spell them, if they are not called as in the batches.
+    """
+    rows, statement = 0, "COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
+    for batch, text in _written_ahead(batches):
+        words = statement.format(table, ", ".join(names or batch.schema.names))
+        if hasattr(cursor, "copy_expert"):
+            cursor.copy_expert(words, io.BytesIO(text))
+        else:
+            with cursor.copy(words) as sink:
+                sink.write(text)
+        rows += cursor.rowcount
+    return rows
+
+
+def _written_ahead(batches: Iterator[Any]) -> Iterator[tuple[Any, bytes]]:
+    """The next batch is made CSV of while the server is busy with this one."""
+    with ThreadPoolExecutor(1) as pool:
+        before = None
+        for batch in batches:
+            writing = batch, pool.submit(_csv, batch)
+            if before:
+                yield before[0], before[1].result()
+            before = writing
+        if before:
+            yield before[0], before[1].result()
+
+
+def _csv(batch: Any) -> bytes:
+    """An empty text is quoted, NULL is nothing at all. Instants are written in UTC: an offset may have seconds."""
+    columns = [_in_utc(each) for each in batch.columns]
+    written = io.BytesIO()
+    plain = pyarrow.RecordBatch.from_arrays(columns, batch.schema.names)
+    pyarrow.csv.write_csv(plain, written, pyarrow.csv.WriteOptions(include_header=False))
+    return written.getvalue()
+
+
+def _in_utc(column: Any) -> Any:
+    is_zoned = pyarrow.types.is_timestamp(column.type) and column.type.tz
+    return column.cast(pyarrow.timestamp(column.type.unit, tz="UTC")) if is_zoned else column
+
+
+def inserting(table: str, batch: Any, mark: str) -> str:
+    names = batch.schema.names
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join([mark] * len(names))})"
+
+
+def values(batch: Any) -> Sequence[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def _without(secret: object, text: str) -> str:
+    return text.replace(str(secret), "***") if secret else text

@@ -1,0 +1,115 @@
+"""From a staging table into the user's, in the one fenced transaction; and the rehearsal that goes before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from ..errors import StagingLost
+from ..lockers.sql_backends import code_of
+from .frames_columns import Column
+from .frames_place import staged
+from .frames_target import Target, no_key, quote, refusal, run
+from .sql_claim import said
+from .sql_table import where_is
+
+HERE = "spark_lease_frame"
+"""The staging table of the driver's own session, which nobody else can see."""
+_NO_SUCH_KEY = ("42P10", "ON CONFLICT clause does not match")
+_LOCKED = "55P03"
+_NAMES = {"timestamptz": "timestamp with time zone", "timestamp": "timestamp without time zone"}
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What is to be done with rows that are staged. `keys` are names of the target's columns; none but for upsert."""
+
+    target: Target
+    columns: Sequence[Column]
+    mode: str
+    keys: Sequence[str]
+
+    def is_copied(self) -> bool:
+        """Whether COPY into the table itself does the same: each column is staged as its own type, or is text."""
+        pairs = [(_NAMES.get(each.staged, each.staged), each.field.type) for each in self.columns]
+        is_same = all(staged in ("text", kind) for staged, kind in pairs)
+        return self.target.takes_copy and not self.keys and is_same
+
+    def statement(self, engine: Engine, source: str) -> str:
+        """INSERT … SELECT. `source` is a staging table, and which of its rows count."""
+        names = [quote(engine, each.field.name) for each in self.columns]
+        moved = ", ".join(each.moved for each in self.columns)
+        insert = f"INSERT INTO {self.target.name} ({', '.join(names)}) SELECT {moved} FROM {source}"
+        return insert + self._upsert(engine) if self.keys else insert
+
+    def _upsert(self, engine: Engine) -> str:
+        keys = ", ".join(quote(engine, each) for each in self.keys)
+        rest = [quote(engine, each.field.name) for each in self.columns if each.field.name not in self.keys]
+        if engine.dialect.name in ("mysql", "mariadb"):
+            first = quote(engine, self.keys[0])
+            updates = ", ".join(f"{each} = VALUES({each})" for each in rest) or f"{first} = {self.target.name}.{first}"
+            return f" ON DUPLICATE KEY UPDATE {updates}"
+        updates = ", ".join(f"{each} = excluded.{each}" for each in rest)
+        return f" ON CONFLICT ({keys}) DO " + (f"UPDATE SET {updates}" if updates else "NOTHING")
+
+
+def rehearse(connection: Connection, move: Move, table: str) -> None:
+    """Have the database judge the move, on no rows at all: types, keys, rights. Raises ConfigError."""
+    engine = connection.engine
+    try:
+        make_here(connection, move.columns)
+        run(connection, f"EXPLAIN {move.statement(engine, f'{HERE} WHERE 1 = 1')}")
+        drop_here(connection)
+    except DBAPIError as error:
+        if error.connection_invalidated or code_of(error) == _LOCKED:
+            raise
+        if any(each in (code_of(error) or "", str(error.orig)[: len(each)]) for each in _NO_SUCH_KEY):
+            raise no_key(table, move.keys) from error
+        raise refusal(f"{table} cannot take this DataFrame: {said(engine, error)}") from error
+
+
+def make_here(connection: Connection, columns: Sequence[Column]) -> None:
+    drop_here(connection)  # MariaDB does not roll its making back
+    run(connection, f"CREATE TEMPORARY TABLE {HERE} ({staged(columns)})")
+
+
+def drop_here(connection: Connection) -> None:
+    kind = "TEMPORARY TABLE" if connection.dialect.name in ("mysql", "mariadb") else "TABLE"
+    name = {"postgresql": f"pg_temp.{HERE}", "sqlite": f"temp.{HERE}"}.get(connection.dialect.name, HERE)
+    run(connection, f"DROP {kind} IF EXISTS {name}")
+
+
+def move_all(connection: Connection, move: Move, source: str, rows: int) -> None:
+    """Move `rows` rows, or raise StagingLost: a server that crashed has emptied a table that it does not log."""
+    engine = connection.engine
+    there = run(connection, f"SELECT count(*) FROM {source}").scalar()
+    refuse_less(connection, there, rows)
+    if move.keys:
+        _refuse_equal_keys(connection, move, source)
+    empty(connection, move)
+    run(connection, move.statement(engine, source))
+
+
+def empty(connection: Connection, move: Move) -> None:
+    """For readers nothing is gone until COMMIT, which TRUNCATE could not say."""
+    if move.mode == "overwrite":
+        run(connection, f"DELETE FROM {move.target.name}")
+
+
+def refuse_less(connection: Connection, there: int, rows: int) -> None:
+    if there != rows:
+        raise StagingLost(where_is(connection.engine), f"{there} of {rows} staged rows are there")
+
+
+def _refuse_equal_keys(connection: Connection, move: Move, source: str) -> None:
+    keys = [f"c{number}" for number, each in enumerate(move.columns) if each.field.name in move.keys]
+    grouped = f"SELECT 1 FROM {source} GROUP BY {', '.join(keys)} HAVING count(*) > 1"
+    twice = run(connection, f"SELECT count(*) FROM ({grouped}) AS twice").scalar()
+    if twice:
+        raise refusal(f"the DataFrame has several rows for each of {twice} keys ({', '.join(move.keys)}): keep one")
+    none = " OR ".join(f"{key} IS NULL" for key in keys)
+    if run(connection, f"SELECT count(*) FROM {source} AND ({none})").scalar():
+        raise refusal(f"the DataFrame has NULL in a key ({', '.join(move.keys)}), which is equal to none")

@@ -1,0 +1,143 @@
+"""Staging tables that executors can reach: made, swept, dropped; and with what words they connect to the database.
+
+`spark_lease_<16 digits of the lease>_<epoch>_<run>`, one for each write, beside the table that is written. Whatever is
+there of an older epoch is a dead run's, because mine has claimed the database: the next write of the lease sweeps it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import DBAPIError
+
+from ..lockers.sql_backends import code_of
+from .base import HeldLease
+from .frames_columns import Column
+from .frames_load import TASK, Place, has_adbc
+from .frames_target import parts_of, quote, refusal, run
+from .session import digest, libpq_words
+from .sql_claim import said
+
+log = logging.getLogger(__name__)
+
+_NAMES = (
+    "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'spark_lease_%' "
+    "AND table_schema = '{schema}' AND table_type = 'BASE TABLE'"
+)
+_SCHEMA = {"postgresql": "SELECT current_schema()"}
+_PATIENCE = {"postgresql": "SET LOCAL lock_timeout = '2s'"}
+# Those of libpq that ADBC's own libpq is sure to know; what is not said has the same default there.
+_LIBPQ = frozenset(
+    (
+        *("host", "hostaddr", "port", "dbname", "user", "passfile", "options", "application_name", "connect_timeout"),
+        *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout"),
+        *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "gssencmode", "krbsrvname"),
+        *("target_session_attrs", "channel_binding"),
+    )
+)
+_BOUNDED = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 10, "keepalives_count": 3}
+_BOUNDED_TCP = 30_000
+_DENIED = ("42501", "1142", "1044")
+_live: set[str] = set()
+"""Tables of writes that are under way in this process."""
+
+
+@contextmanager
+def staging(lease: HeldLease, engine: Engine, table: str, columns: Sequence[Column]) -> Iterator[Place]:
+    """A table for `columns` and the number of the try, until the end of the block. Raises ConfigError, DBAPIError."""
+    with engine.begin() as connection:
+        schema, words = _schema(connection, table), _words(connection, lease)
+    name = f"spark_lease_{digest(lease.name)}_{lease.epoch}_{uuid.uuid4().hex[:8]}"
+    full = f"{quote(engine, schema)}.{name}"
+    _live.add(name)
+    try:
+        with engine.begin() as connection:
+            _make(connection, schema, _create(engine, full, columns))
+        by_adbc = engine.dialect.name == "postgresql" and has_adbc()
+        yield Place(engine.dialect.name, engine.driver, schema, name, full, words, by_adbc)
+    finally:
+        _live.discard(name)
+        _drop(lease, engine, full)
+
+
+def _schema(connection: Connection, table: str) -> str:
+    given = parts_of(connection.engine, table)[:-1]
+    found = given or run(connection, _SCHEMA.get(connection.dialect.name, "SELECT database()")).scalars().all()
+    return str(found[0])
+
+
+def _create(engine: Engine, full: str, columns: Sequence[Column]) -> str:
+    kind, end = ("UNLOGGED TABLE", "") if engine.dialect.name == "postgresql" else ("TABLE", " ENGINE = InnoDB")
+    return f"CREATE {kind} {full} ({staged(columns)}, {TASK} bigint NOT NULL){end}"
+
+
+def _make(connection: Connection, schema: str, statement: str) -> None:
+    try:
+        run(connection, statement)
+    except DBAPIError as error:
+        if code_of(error) not in _DENIED:
+            raise
+        problem = f'this role may make no table there: GRANT CREATE ON SCHEMA {schema} to it, or through="driver"'
+        raise refusal(f"{said(connection.engine, error)}; {problem}") from error
+
+
+def staged(columns: Sequence[Column]) -> str:
+    """The columns of a staging table."""
+    return ", ".join(f"c{number} {each.staged}" for number, each in enumerate(columns))
+
+
+def sweep(lease: HeldLease, engine: Engine, table: str) -> None:
+    """Drop what dead runs of this lease left beside `table`: all of older epochs, of mine what is not under way."""
+    mine = re.compile(rf"spark_lease_{digest(lease.name)}_(\d+)_[0-9a-f]{{8}}")
+    with engine.begin() as connection:
+        schema = _schema(connection, table)
+        names = run(connection, _NAMES.format(schema=schema.replace("'", "''"))).scalars().all()
+    for name in names:
+        if (found := mine.fullmatch(name)) and 0 < lease.epoch >= int(found[1]) and name not in _live:
+            _drop(lease, engine, f"{quote(engine, schema)}.{name}")
+
+
+def _drop(lease: HeldLease, engine: Engine, full: str) -> None:
+    """No part of the write: what is still written to by a task that nobody waits for stays until the next one."""
+    try:
+        with engine.begin() as connection:
+            run(connection, _PATIENCE.get(engine.dialect.name, "SET lock_wait_timeout = 2"))
+            run(connection, f"DROP TABLE IF EXISTS {full}")
+    except DBAPIError as error:
+        log.warning("%s: %s stays until the next write: %s", lease.name, full, said(engine, error))
+
+
+def _words(connection: Connection, lease: HeldLease) -> dict[str, Any]:
+    if connection.dialect.name == "postgresql":
+        return _of_libpq(connection, lease)
+    found: dict[str, Any] = {}
+
+    def note(dialect: Any, record: Any, words: Any, keywords: dict[str, Any]) -> None:
+        found.update(keywords)
+
+    engine = connection.engine
+    event.listen(engine, "do_connect", note)
+    try:
+        engine.pool.recreate().connect().close()
+    finally:
+        event.remove(engine, "do_connect", note)
+    return found
+
+
+def _of_libpq(connection: Connection, lease: HeldLease) -> dict[str, Any]:
+    """As this very connection was made, wherever its words came from; with the epoch, by which a claim ends it."""
+    info = getattr(connection.connection.driver_connection, "info", None)
+    if info is None:
+        raise refusal(f"the driver {connection.engine.driver} cannot say how it connected: use psycopg2 or psycopg")
+    given = info.get_parameters() if hasattr(info, "get_parameters") else info.dsn_parameters
+    words = _BOUNDED | {key: given[key] for key in _LIBPQ if key in given}
+    if not str(words.get("host", "/")).startswith("/"):
+        words.setdefault("tcp_user_timeout", _BOUNDED_TCP)
+    words |= libpq_words(lease.name, lease.epoch, given)
+    return words | ({"password": info.password} if info.password else {})

@@ -1,0 +1,105 @@
+"""What `write_sql` takes for all flights of 2013 into PostgreSQL, against Spark's JDBC append of the same DataFrame.
+
+    python -m tests.benchmarks.frames [ROUNDS]
+
+One warm session with two cores; all ways take turns in an order of chance, each into a table of its own that is emptied
+before. The JDBC driver is fetched for this alone.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.pool import NullPool
+
+from jobs.flights_daily import unpack
+from jobs.flights_to_postgres import POSTGRES, read
+from jobs.jars import resolve
+from spark_lease.fences.frames import write_sql
+from tests.benchmarks.table import report
+from tests.fences.holders import Holder
+from tests.services.postgres import own_postgres
+
+JDBC = "org.postgresql:postgresql:42.7.7"
+JAR = "org.postgresql_*.jar"
+FLIGHTS = 336_776
+LEASE = Holder("flights", 5)
+WARM_UP = 2
+LIMITS = {"executors, ADBC": 0.6, "executors, COPY": float("inf"), "driver": 0.5}
+
+
+def session(jars: Path) -> Any:
+    from pyspark.sql import SparkSession
+
+    conf = {"spark.jars": str(next(jars.glob(JAR))), "spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+    conf |= {"spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
+    return SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
+
+
+def ways(flights: Any, engine: Engine) -> dict[str, Callable[[str], Any]]:
+    """Each appends all flights to a table."""
+    url = f"jdbc:postgresql://{engine.url.host}:{engine.url.port}/{engine.url.database}?user={engine.url.username}"
+
+    def write(through: str) -> Callable[[str], Any]:
+        return lambda table: write_sql(LEASE, flights, engine, table, mode="append", keys=(), through=through)
+
+    def without_adbc(table: str) -> None:
+        with patch.dict(sys.modules, {"adbc_driver_postgresql": None}):
+            write("executors")(table)
+
+    def jdbc(table: str) -> None:
+        flights.write.option("driver", "org.postgresql.Driver").jdbc(url, table, mode="append")
+
+    return {
+        "JDBC": jdbc,
+        "executors, ADBC": write("executors"),
+        "executors, COPY": without_adbc,
+        "driver": write("driver"),
+    }
+
+
+def measure(engine: Engine, steps: dict[str, Callable[[str], Any]], rounds: int) -> dict[str, list[float]]:
+    took: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(rounds + WARM_UP):
+        for name in random.sample(list(steps), len(steps)):
+            with engine.begin() as connection:
+                connection.exec_driver_sql(f"DROP TABLE IF EXISTS flights; CREATE TABLE flights ({POSTGRES})")
+            begun = time.perf_counter()
+            steps[name]("flights")
+            seconds = time.perf_counter() - begun
+            with engine.begin() as connection:
+                assert connection.exec_driver_sql("SELECT count(*) FROM flights").scalar() == FLIGHTS
+            if turn >= WARM_UP:
+                took[name].append(seconds)
+                print(f"round {turn - WARM_UP + 1}: {name} {seconds:.2f} s", file=sys.stderr, flush=True)
+    return took
+
+
+def main(rounds: int) -> int:
+    with tempfile.TemporaryDirectory() as name, own_postgres() as server:
+        resolve(Path(name), JDBC, JAR)
+        spark = session(Path(name))
+        engine = create_engine(server.url.replace("://", "+psycopg2://"), poolclass=NullPool)
+        flights = read(spark, unpack(Path(name))).repartition(2).cache()
+        assert flights.count() == FLIGHTS
+        took = measure(engine, ways(flights, engine), rounds)
+        spark.stop()
+    base = statistics.median(took.pop("JDBC"))
+    rows = [
+        (f"write_sql, {name} / JDBC", statistics.median(found) / base, LIMITS[name], f"x of {base:.2f} s")
+        for name, found in took.items()
+    ]
+    return report(f"{FLIGHTS} FLIGHTS, {rounds} ROUNDS", rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 7))

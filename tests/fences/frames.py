@@ -1,0 +1,85 @@
+"""What the tests of DataFrames into SQL share: a session of Spark, tables of their own, a write under an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+
+from spark_lease.fences.frames import write_sql
+from spark_lease.fences.frames_target import run
+from tests.fences.holders import Holder
+from tests.spark.drivers import until
+
+NAME = "nightly"
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "OFF",
+    "spark.sql.session.timeZone": "Europe/Paris",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@contextmanager
+def session() -> Iterator[Any]:
+    """Two tasks at once, each may fail twice."""
+    from pyspark.sql import SparkSession
+
+    made = SparkSession.builder.master("local[2, 3]").config(map=CONF).getOrCreate()
+    yield made
+    made.stop()
+
+
+def put(frame: Any, engine: Engine, table: str = "guarded", **how: Any) -> int:
+    lease = how.pop("lease", None) or Holder(NAME, 5)
+    return write_sql(lease, frame, engine, table, **{"mode": "append", "keys": (), "through": "executors"} | how)
+
+
+def ask(engine: Engine, statement: str) -> list[tuple[Any, ...]]:
+    with engine.connect() as connection:
+        return [tuple(each) for each in run(connection, statement)]
+
+
+def tell(engine: Engine, *statements: str) -> None:
+    with engine.begin() as connection:
+        for statement in statements:
+            run(connection, statement)
+
+
+def staged(engine: Engine) -> list[str]:
+    """The staging tables that are there."""
+    names = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'spark_lease_%'"
+    return [name for (name,) in ask(engine, names) if not name.startswith("spark_lease_fence")]
+
+
+def meeting(folder: Path, *, tries: int = 1, parts: int = 9) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For mapInArrow: the first `tries` of `parts` tasks say that they are there, and go on when they are told to.
+
+    `there-PARTITION-ATTEMPT` is what they say, `go` is what they are told.
+    """
+    place = str(folder)
+
+    def meet(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        Path(place, f"there-{task.partitionId()}-{task.attemptNumber()}").touch()
+        waits = task.attemptNumber() < tries and task.partitionId() < parts
+        while waits and not Path(place, "go").exists():
+            time.sleep(0.01)
+        yield from batches
+
+    return meet
+
+
+def there(folder: Path, words: str = "there-*") -> list[Path]:
+    """Waits until somebody has said so."""
+    found: list[Path] = until(lambda: list(folder.glob(words)), timeout=60)
+    return found

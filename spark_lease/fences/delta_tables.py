@@ -6,6 +6,7 @@ a write of an old one can still be on its way.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -83,6 +84,11 @@ class DeltaFence:
         """It is about to be committed. Raises LeaseLost to refuse that."""
         if self.is_wanted:
             self._lease.check()
+
+    def get_ready(self) -> None:
+        """Import what `aborted` needs: by then the lease may be lost, and every moment counts."""
+        with contextlib.suppress(ImportError):
+            import deltalake  # noqa: F401 (heavy)
 
     def aborted(self, table: str) -> None:
         """A transaction on `table` came to nothing: if a newer claim may be why, raises Fenced. Any other reason stays

@@ -63,6 +63,8 @@ class Fencing:
             lacking = f"the hook ({type(error).__name__}: {error})"
         if not self._problem:
             self._levels.show(delta="claims" if lacking else "hook")
+        if not lacking:
+            self._fence.get_ready()
         if lacking == NO_DELTA and self._config.fence_delta == "auto":
             return
         if lacking and self._config.fence_delta == "required":

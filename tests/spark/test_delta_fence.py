@@ -336,7 +336,7 @@ def test_a_driver_that_is_frozen_amid_its_writes_adds_nothing_after_the_claim(
 ) -> None:
     """Python, JVM and all, at a moment of chance, without the keeper and the kernel that would end it before."""
     master = start(_with_delta(BUSY), store=pg_url)
-    master.until("wrote 3.")
+    master.until("wrote 3.", timeout=150)
     time.sleep(random.uniform(0.0, 1.0))
     frozen = master.freeze()
     try:

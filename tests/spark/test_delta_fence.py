@@ -349,7 +349,8 @@ def test_a_driver_that_is_frozen_amid_its_writes_adds_nothing_after_the_claim(
         for each in frozen:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each.pid, signal.SIGCONT)
-    assert master.end() == 75, master.log.read_text()
+    # Or its own timer was faster: it is late by then, and has half a kill_budget to say so.
+    assert master.end() in (75, -signal.SIGALRM), master.log.read_text()
     history = [json.loads(each.read_text().splitlines()[0]) for each in _commits(tmp_path / "flights")]
     assert "SET TBLPROPERTIES" in history[-2]["commitInfo"]["operation"], "a commit came after the claim"
     assert _rows(tmp_path / "flights", standby.epoch()) == 1

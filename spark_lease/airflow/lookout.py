@@ -6,18 +6,20 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..clock import BootClock, Clock, utc_text
+from ..clock import BootClock, Clock, utc_text, wall_time
 from ..config import Config
 from ..lockers.registry import open_notes, open_store
-from ..record import LeaseRecord, expires_in
+from ..record import LeaseRecord, expires_in, new_holder
 from ..runs import done_under
+from ..wish import wish_of
 
-FREE, HELD, EXPIRED = "free", "held", "expired"
+FREE, HELD, EXPIRED, BARRED = "free", "held", "expired", "barred"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look. `expires_in` None: the store has no clock, so that one look cannot tell whether it has run out."""
+    """One look. `expires_in` None: the store has no clock, so that one look cannot tell whether it has run out.
+    `state` is "barred" where nobody has it and yet an operator keeps this site from taking it: `why`."""
 
     lease: str
     state: str
@@ -25,6 +27,7 @@ class Seen:
     epoch: int = 0
     since: str = ""
     expires_in: float | None = 0.0
+    why: str = ""
 
     @property
     def label(self) -> str:
@@ -42,6 +45,7 @@ class Lookout:
         self._config = replace(config, create_table="false")
         self._clock = clock or BootClock()
         self._standing: tuple[LeaseRecord | None, float] = (None, self._clock.now())
+        self._holder = new_holder(self._config.holder)
 
     def look(self) -> Seen:
         """Raises StoreError if nobody can tell, ConfigError."""
@@ -51,9 +55,14 @@ class Lookout:
         record, now = seen.record, self._clock.now()
         if record != self._standing[0]:
             self._standing = (record, now)
-        if record is None or record.holder is None:
-            return Seen(name, FREE, epoch=record.epoch if record else 0)
-        left = expires_in(seen, still_for=now - self._standing[1])
+        if record is None:
+            return Seen(name, FREE)
+        left, wish = expires_in(seen, still_for=now - self._standing[1]), wish_of(record.wish)
+        store_now = wall_time() if seen.now is None else seen.now
+        if left <= 0 and wish and wish.bars(self._holder, self._config.site, now=store_now):
+            return Seen(name, BARRED, epoch=record.epoch, why=str(wish))
+        if record.holder is None:
+            return Seen(name, FREE, epoch=record.epoch)
         if left <= 0:
             return Seen(name, EXPIRED, record.holder, record.epoch, utc_text(record.epoch / 1000))
         known = None if seen.expires_in is None else round(left, 1)

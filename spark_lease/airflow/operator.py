@@ -19,7 +19,7 @@ from ..outcome import ALREADY_DONE, MISCONFIGURED, STANDBY, Outcome, refused
 from .access import refuse_secrets
 from .hook import SparkLeaseHook
 from .link import LeaseLink
-from .lookout import HELD, Lookout
+from .lookout import BARRED, HELD, Lookout
 from .submission import GuardedSubmitHook, Guarding, guarded
 from .trigger import LeaseFreeTrigger
 
@@ -160,6 +160,8 @@ def _known_before(config: Config) -> Outcome | None:
         seen = lookout.look()
     except SparkLeaseError:
         return None
+    if seen.state == BARRED:
+        return refused(config, LeaseHeldByOther(config.name, "nobody", 0.0, seen.why))
     if seen.state == HELD and seen.expires_in is not None:
         return refused(config, LeaseHeldByOther(config.name, seen.holder, seen.expires_in))
     return None

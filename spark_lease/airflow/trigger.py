@@ -13,7 +13,7 @@ from ..config import Config
 from ..errors import ConfigError, StoreError
 from .access import config_of
 from .hook import SparkLeaseHook
-from .lookout import HELD, Lookout, Seen
+from .lookout import BARRED, HELD, Lookout, Seen
 
 
 class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
@@ -63,7 +63,7 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
 
 
 def is_wanted(seen: Seen | None, holder: str) -> bool:
-    """Whether the lease is free, or with `holder`: whether that label holds it. Not known is no."""
+    """Whether the lease can be taken, or with `holder`: whether that label holds it. Not known is no."""
     if seen is None:
         return False
-    return seen.state == HELD and seen.label == holder if holder else seen.state != HELD
+    return seen.state == HELD and seen.label == holder if holder else seen.state not in (HELD, BARRED)

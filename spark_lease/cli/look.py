@@ -16,7 +16,7 @@ from ..lockers.base import LeaseStore
 from ..record import LeaseRecord, Observed, expires_in, is_forced
 from ..wish import wish_of
 
-HELD = ("holder", "epoch", "since", "expires_in", "in_doubt", "protection", "fences", "wish")
+HELD = ("holder", "epoch", "since", "expires_in", "in_doubt", "protection", "fences", "wish", "last_change")
 
 _FIRST = 1_000_000_000_000
 """An epoch below that (September 2001) was counted, and is no time."""

@@ -10,18 +10,23 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from typing import Any
 
 from ..clock import BootClock
 from ..config import SETTINGS, Config, redacted, shown
-from ..errors import ConfigError
+from ..errors import ConfigError, RecordUnreadable
 from ..fences.levels import fences_of
+from ..history import Hold, holds_of
 from ..lockers.base import LeaseStore
+from ..lockers.changes import KINDS
 from ..lockers.registry import open_notes, open_store
 from ..runs import runs_of
-from .look import HELD, Row, cell, look_at
+from .look import HELD, Row, cell, look_at, moment
 from .settings import need_name, resolved
 from .table import print_table
+
+_SELDOM = ("fences", "wish", "last_change")
+_FEW = 20
+"""Leases of which more than their records is told without being asked for them by name."""
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -31,7 +36,8 @@ def status(arguments: argparse.Namespace) -> int:
     wanted = arguments.leases or ([config.name] if config.name else [])
     with closing(open_store(config)) as store:
         rows = [look_at(store, name, config) for name in wanted or store.names()]
-    _add_fences(config, [row for row in rows if row["state"] == "held"])
+        if wanted or len(rows) <= _FEW:
+            _add_notes(config, store, rows)
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif rows:
@@ -45,19 +51,32 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def print_leases(rows: Sequence[Row]) -> None:
-    empty = [key for key in ("fences", "wish") if not any(row[key] for row in rows)]
+    empty = [key for key in _SELDOM if not any(row[key] for row in rows)]
     keys = [key for key in ("lease", "state", *HELD) if key not in empty]
     print_table([[key.upper().replace("_", " ") for key in keys], *([cell(row[key]) for key in keys] for row in rows)])
 
 
-def _add_fences(config: Config, held: Sequence[dict[str, Any]]) -> None:
-    """Of stores that have none, or whose table of notes is missing, nobody knows them."""
-    if not held:
-        return
+def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
+    """What stands beside the leases; nothing where the store keeps no notes, or their table is missing."""
     with contextlib.suppress(ConfigError), closing(open_notes(config, BootClock())) as notes:
-        for row in held:
-            found = fences_of(notes, config.row_of(row["lease"]), row["epoch"])
-            row["fences"] = asdict(found) if found else {}
+        for row in rows:
+            name = config.row_of(row["lease"])
+            if row["state"] == "held":
+                found = fences_of(notes, name, row["epoch"])
+                row["fences"] = asdict(found) if found else {}
+            with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
+                noted = notes.every(name, KINDS)
+                holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)
+                row["last_change"] = _last_change(holds)
+
+
+def _last_change(holds: Sequence[Hold]) -> str:
+    """How the last hold that is over ended."""
+    over = [hold for hold in holds if not hold.goes_on]
+    if not over:
+        return ""
+    at = f"{moment(over[-1].end / 1000)}: " if over[-1].end is not None else ""
+    return f"{at}{over[-1].why}, {over[-1].holder}"
 
 
 def runs(arguments: argparse.Namespace) -> int:

@@ -37,6 +37,7 @@ from .keeper.kept import Attendance, KeptLease
 from .keeper.start import CannotStart, start
 from .lease import Lease, open_contender
 from .record import new_holder
+from .spark.applications import Applications
 from .spark.contexts import application_id
 from .spark.demotion import Spark, submitting_jvm, under_spark_submit
 from .spark.fencing import Fencing
@@ -112,6 +113,7 @@ class Guard:
         self.lease, self._keepalive = self._open(signs)
         levels = Levels(self.lease, self.config, self._clock)
         self._fencing = Fencing(self.lease, self.config, self._clock, levels)
+        self._applications = Applications(self.lease, self.config, self._clock)
 
         def still_wanted() -> None:
             for finding in filter(None, (sign() for sign in signs)):
@@ -129,12 +131,14 @@ class Guard:
             if claim_databases(self.config, NothingBegun(self.lease), clock=self._clock):
                 levels.show(sql="claimed")
             self._fencing.begin()
+            self._applications.begin()
             self.lease.check()  # all that may have taken its time
             self._events.held(self.lease)
             return self.lease
         except BaseException as error:
             lost = self.lease.loss() if self.lease in _held else None
             self._left.set()
+            self._applications.end()
             self._fencing.end()
             if self.lease in _held:
                 _held.remove(self.lease)
@@ -226,6 +230,7 @@ class Guard:
             dying=_DYING if self.config.on_lost == "exit" else 0.0,
             on_over=lambda: self._note_the_run(error),
         )
+        self._applications.end()
         self._fencing.end()
         if self._spark.wait_until_over(self._clock.now()):
             self.lease.settle()

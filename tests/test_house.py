@@ -32,7 +32,8 @@ fences.postgres fences.databases runs history history_page
 locker lease keepalive hold metrics events
 keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
-spark.connect spark.demotion spark.contexts spark.refusals spark.delta_hook spark.fencing spark.conf spark.orphan
+spark.connect spark.demotion spark.contexts spark.applications spark.refusals spark.delta_hook spark.fencing
+spark.conf spark.orphan
 guard doors spark.launcher runner
 testing.clock testing.store testing.contract testing.history testing.checker
 cli.settings cli.table cli.look cli.run cli.store cli.watch cli.history cli.release cli.wishes cli.fence cli.submit

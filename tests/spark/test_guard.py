@@ -7,9 +7,17 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
+from spark_lease.clock import BootClock
+from spark_lease.config import configure
+from spark_lease.history import Hold, holds_of
+from spark_lease.lockers.changes import KINDS
+from spark_lease.lockers.registry import open_notes, open_store
+from spark_lease.record import wished
+from spark_lease.wish import Wish
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
 
@@ -345,3 +353,31 @@ def test_a_frozen_driver_is_dead_before_it_can_be_thawed(start: Start, url: str)
     until(lambda: not driver.leftovers(), timeout=3)
     assert driver.last_write() < thawed
     assert standby.end() == 0
+
+
+@pytest.mark.parametrize("keeper", ["process", "thread"])
+def test_the_history_names_the_application_and_why_the_lease_was_lost(
+    start: Start, url: str, table: str, keeper: str
+) -> None:
+    driver = start(f"""
+        with hold_lease("n", keeper="{keeper}", on_lost="stop", **SETTINGS) as lease:
+            say(f"application {{session().sparkContext.applicationId}} is there")
+            while True:
+                lease.check()
+                time.sleep(0.05)
+    """)
+    application = driver.until("is there").split("application ")[1].split()[0]
+    config = configure(name="n", url=url, table=table)
+
+    def first() -> Hold:
+        with closing(open_store(config)) as store, closing(open_notes(config, BootClock())) as notes:
+            return holds_of("n", notes.every("n", KINDS), store.read("n"), where=url)[0]
+
+    until(lambda: application in first().applications)
+    with closing(open_store(config)) as store:
+        wish = Wish("anna", give_up=0.0).text()
+        while (mine := store.read("n").record) and store.swap("n", mine, wished(mine, wish)) is None:
+            pass  # it was renewed in between
+    assert driver.end() == 1  # the LeaseLost that was raised
+    until(lambda: first().why == "dismissed")
+    assert (first().epoch, first().detail) == (driver.epoch(), "paused by anna")

@@ -1,0 +1,50 @@
+"""Noting beside the lease which Spark applications worked under it, as each of them comes to life."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from contextlib import closing
+from typing import Any
+
+from ..clock import Clock
+from ..config import Config
+from ..lease import Lease
+from ..lockers.changes import APPLICATION
+from ..lockers.registry import open_notes
+from .contexts import unwatch_contexts, watch_contexts
+
+log = logging.getLogger(__name__)
+
+
+class Applications:
+    """From the grant of one lease to its end. Nothing raises, and no Spark waits for a note."""
+
+    def __init__(self, lease: Lease, config: Config, clock: Clock) -> None:
+        self._lease, self._config, self._clock = lease, config, clock
+
+    def begin(self) -> None:
+        # To import pyspark takes longer than all else: only where that has been done, or has to be done anyway.
+        if self._config.enabled and (self._config.fence_delta != "off" or "pyspark" in sys.modules):
+            watch_contexts(self._see)
+
+    def end(self) -> None:
+        unwatch_contexts(self._see)
+
+    def _see(self, context: Any | None) -> None:
+        if context is None:  # a session on a Spark Connect server is no application of its own
+            return
+        application = str(context.applicationId)
+        threading.Thread(target=self._note, args=(application,), name="note application", daemon=True).start()
+
+    def _note(self, application: str) -> None:
+        lease, name = self._lease, self._config.row_of(self._config.name)
+        text = json.dumps({"application": application})
+        try:
+            with closing(open_notes(self._config, self._clock)) as notes:
+                key = f"{lease.epoch}\n{application}"
+                notes.add(name, APPLICATION, key, text, holder=lease.holder, epoch=lease.epoch)
+        except Exception as error:  # whatever it is: the history lacks a name, and that is all
+            log.debug("%s: application %s is not noted: %s", lease.name, application, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -303,6 +304,8 @@ def test_a_table_that_cannot_be_claimed_is_said_or_ends_the_start(
 
 def test_a_store_without_a_place_for_notes_fences_nothing_and_says_so(config: Config, tmp_path: Path) -> None:
     lease = grant(config, "paris:1")
+    with closing(sqlite3.connect(tmp_path / "leases.db")) as connection:
+        connection.execute("DROP TABLE spark_lease_notes")
     bare = configure(name="n", url=f"sqlite:///{tmp_path}/leases.db", create_table="false")
     with pytest.raises(ConfigError, match="run spark-lease init"):
         DeltaFence(lease, configure(**_as(bare), fence_delta="required"), BootClock()).claim_all()

@@ -174,8 +174,8 @@ def test_fenced_tables_are_listed_and_dropped(settings: list[str]) -> None:
         (["list", "--fence-url", "delta:///x"], "is no database with a fence"),
     ],
 )
-def test_a_mistake_is_one_sentence(database: str, words: list[str], says: str) -> None:
-    done = spark_lease("fence", *words[:1], "--fence-url", database, *words[1:])
+def test_a_mistake_is_one_sentence(database: str, url: str, words: list[str], says: str) -> None:
+    done = spark_lease("fence", *words[:1], "--url", url, "--fence-url", database, *words[1:])
     assert (done.returncode, "Traceback" in done.stderr) == (78, False), done.stderr
     assert says in done.stderr
 

@@ -83,7 +83,7 @@ def test_a_mutation_whose_source_has_changed_does_not_apply() -> None:
 
 
 def test_a_mutation_that_does_no_harm_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    harmless = MUTATIONS["deadline never checked"].__class__("P1", (Edit("lease", "_TRIES = 3", "_TRIES = 4"),))
+    harmless = MUTATIONS["deadline never checked"].__class__("P1", (Edit("locker", "_TRIES = 3", "_TRIES = 4"),))
     monkeypatch.setitem(MUTATIONS, "harmless", harmless)
     verdict = try_mutation("harmless", seeds=20)
     assert (verdict.ok, verdict.words) == (False, "SURVIVED 20 seeds as to P1")

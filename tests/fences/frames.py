@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +54,7 @@ def tell(engine: Engine, *statements: str) -> None:
 def staged(engine: Engine) -> list[str]:
     """The staging tables that are there."""
     names = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'spark_lease_%'"
-    return [name for (name,) in ask(engine, names) if not name.startswith("spark_lease_fence")]
+    return [name for (name,) in ask(engine, names) if re.fullmatch(r"spark_lease_[0-9a-f]{16}_\d+_\w+", name)]
 
 
 def meeting(folder: Path, *, tries: int = 1, parts: int = 9) -> Callable[[Iterator[Any]], Iterator[Any]]:

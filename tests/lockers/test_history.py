@@ -35,7 +35,6 @@ from tests.services.proxy import Proxy
 
 SQL = ["sqlite", "postgresql", "mariadb"]
 WITHOUT_CLOCK = ("file", "delta", "objects")
-MINUTE = 60_000
 
 
 @pytest.fixture(params=[*SQL, "pooler", "broker", "database", *WITHOUT_CLOCK])
@@ -120,10 +119,9 @@ def until(ask: Callable[[], list[Hold]], wanted: Callable[[list[Hold]], bool]) -
     return found
 
 
+@pytest.mark.parametrize("config", [*SQL, "pooler", "broker", *WITHOUT_CLOCK], indirect=True)
 def test_a_loss_is_noted_with_its_reason(config: Config, store: LeaseStore) -> None:
     lease = contender(config)
-    if config.locker == "database":  # the record alone is taken away
-        pytest.skip("the lock keeps all others out")
     record = store.read("n").record
     assert record
     theirs = store.swap("n", record, taken(record, holder="lyon:1", duration=30.0))
@@ -170,11 +168,11 @@ def changed(config: Config, **settings: Any) -> Config:
     return config.__class__(**{key: getattr(config, key) for key in config.__slots__} | settings)
 
 
-sql = pytest.mark.parametrize("config", SQL, indirect=True)
-
-
-@sql
-@pytest.mark.parametrize("missing", ["table", "column", "right"])
+@pytest.mark.parametrize(
+    ("config", "missing"),
+    [*((kind, what) for kind in SQL for what in ("table", "column")), ("postgresql", "right")],
+    indirect=["config"],
+)
 def test_without_a_place_for_notes_the_lease_works_and_says_so_once(
     config: Config, missing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -186,13 +184,11 @@ def test_without_a_place_for_notes_the_lease_works_and_says_so_once(
                 connection.execute(text(f"DROP TABLE {config.notes_table}"))
             case "column", _:
                 connection.execute(text(f"ALTER TABLE {config.notes_table} RENAME COLUMN noted TO noted2"))
-            case "right", "postgresql":
+            case _:
                 no = f"FUNCTION {config.table}_no()"
                 ban = "LANGUAGE plpgsql AS $$ BEGIN RAISE insufficient_privilege; END $$"
                 connection.execute(text(f"CREATE {no} RETURNS trigger {ban}"))
                 connection.execute(text(f"CREATE TRIGGER no BEFORE INSERT ON {config.notes_table} EXECUTE {no}"))
-            case "right", _:
-                pytest.skip("rights are shown on PostgreSQL")
     engine.dispose()
     older = changed(config, create_table="false")
     caplog.set_level(logging.INFO)
@@ -209,10 +205,8 @@ def test_without_a_place_for_notes_the_lease_works_and_says_so_once(
     assert missing == "right" or "spark-lease init" in said[0]
 
 
-@sql
+@pytest.mark.parametrize("config", ["postgresql", "mariadb"], indirect=True)
 def test_a_table_of_notes_that_somebody_locks_delays_a_grant_by_one_try_at_most(config: Config) -> None:
-    if config.url.startswith("sqlite"):
-        pytest.skip("SQLite locks the whole file, lease and notes alike")
     limited = changed(config, attempt_timeout=1.5)
     contender(config).release()
     lease = open_contender(limited, BootClock())

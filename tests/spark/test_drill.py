@@ -32,7 +32,7 @@ def test_it_runs_on_every_locker(request: pytest.FixtureRequest, tmp_path: Path,
     else:
         service = request.getfixturevalue(store)
         url = getattr(service, "url", service)
-    command = [sys.executable, "-m", "jobs.drill", "--days", "4", "--after", "1", "--lease-duration", "6"]
+    command = [sys.executable, "-m", "jobs.drill", "--days", "6", "--after", "2", "--lease-duration", "6"]
     environ = os.environ | {"SPARK_LEASE_URL": url, "SPARK_LEASE_LOCKER": locker}
     command += ["--folder", str(tmp_path / "drill")]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=380, check=False)
@@ -43,7 +43,7 @@ def test_it_runs_on_every_locker(request: pytest.FixtureRequest, tmp_path: Path,
 
 @pytest.mark.parametrize("kind", ["crash", "everything", "pause", "zombie"])
 def test_the_standby_takes_over_and_the_table_is_right(kind: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "jobs.drill", "--days", "6", "--after", "2", "--lease-duration", "6"]
+    command = [sys.executable, "-m", "jobs.drill", "--days", "9", "--after", "3", "--lease-duration", "6"]
     command += ["--folder", str(tmp_path / "drill"), *([f"--{kind}"] if kind != "crash" else [])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -55,11 +55,11 @@ def test_the_standby_takes_over_and_the_table_is_right(kind: str, tmp_path: Path
     history = commits(tmp_path / "drill" / "flights_daily")
     first, second = sorted({commit.epoch for commit in history})
     assert len({commit.holder for commit in history}) == 2
-    assert problems(tmp_path / "drill" / "flights_daily", history, 6) == []
+    assert problems(tmp_path / "drill" / "flights_daily", history, 9) == []
     # The check can fail: a zombie's commit, a missing day.
-    zombie = Commit(len(history), history[-1].at + 1, first, "zombie", "2013-01-06")
-    wrong = problems(tmp_path / "drill" / "flights_daily", [*history, zombie], 7)
+    zombie = Commit(len(history), history[-1].at + 1, first, "zombie", "2013-01-09")
+    wrong = problems(tmp_path / "drill" / "flights_daily", [*history, zombie], 10)
     assert f"version {len(history)}: epoch {first} wrote after epoch {second}" in wrong
-    assert f"2013-01-06 was written under the epochs [{first}, {second}]" in wrong
-    assert "2013-01-07 has no commit" in wrong
+    assert f"2013-01-09 was written under the epochs [{first}, {second}]" in wrong
+    assert "2013-01-10 has no commit" in wrong
     assert "zombie" not in table_of_epochs(history)

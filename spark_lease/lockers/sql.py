@@ -198,9 +198,10 @@ class SqlStore:
     def init(self) -> Sequence[str]:
         """Make or complete the table; the statements that it took. Raises ConfigError, StoreError."""
         try:
-            tables = [sql_schema.as_there(self._engine, each) for each in self._all_tables()]
-            done = [statement for each in tables for statement in sql_schema.complete(self._engine, each)]
-            return [*done, *sql_schema.make(self._engine, self._history.table)]
+            with self._engine.connect() as connection:
+                tables = [sql_schema.as_there(connection, each) for each in self._all_tables()]
+                done = [statement for each in tables for statement in sql_schema.complete(connection, each)]
+                return [*done, *sql_schema.make(connection, self._history.table)]
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:
@@ -264,8 +265,9 @@ class SqlStore:
         try:
             if self._cursor is None:
                 self._connect()
-            if not self._table_seen:
-                sql_schema.refuse_engine(self._engine, self._table)
+            if not self._table_seen and sql_schema.has_engines(self._engine):
+                with self._engine.connect() as connection:
+                    sql_schema.refuse_engine(connection, self._table)
             prepared = None if self._history.skips else self._planned.get(what)
             sql = self._plain if self._history.skips else self._sql
             self._asking = what
@@ -326,8 +328,9 @@ class SqlStore:
 
     def _make_or_refuse_table(self) -> None:
         try:
-            self._use_table(sql_schema.make_or_refuse(self._engine, self._config, self._table))
-            self._history.make()
+            with self._engine.connect() as connection:
+                self._use_table(sql_schema.make_or_refuse(connection, self._config, self._table))
+                self._history.make(connection)
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:

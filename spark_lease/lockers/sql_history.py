@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Engine, Table
+from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..config import Config
@@ -87,7 +87,9 @@ class SqlHistory:
         """Whether to ask the same once more, because `what` may have been refused for its note."""
         if what not in NOTED or not self.is_noting or not was_refused(error, self._backend):
             return False
-        if says(error, self._backend.shape) and self.make():
+        if says(error, self._backend.shape) and self._may_make():
+            with contextlib.suppress(SQLAlchemyError), self._engine.connect() as connection:
+                self.make(connection)
             return True
         self.skips, self._refusal = True, error
         # Locked: by whom, and what, is not told. A release has no second chance, a grant has.
@@ -111,14 +113,15 @@ class SqlHistory:
             told = (self._config.name, self.table.fullname, advice, problem)
             log.warning("%s: its history is not noted in the table %s%s: %s", *told)
 
-    def make(self) -> bool:
+    def make(self, connection: Connection) -> None:
         """Make the table beside that of the leases, if that may be done and was not tried before."""
-        if self._made or not sql_schema.may_make(self._engine, self._config):
-            return False
-        self._made = True
-        with contextlib.suppress(SQLAlchemyError):  # said when a note is refused for it
-            sql_schema.make(self._engine, self.table)
-        return True
+        if self._may_make():
+            self._made = True
+            with contextlib.suppress(SQLAlchemyError):  # said when a note is refused for it
+                sql_schema.make(connection, self.table)
+
+    def _may_make(self) -> bool:
+        return not self._made and sql_schema.may_make(self._engine, self._config)
 
     def _is_noted(self, what: str) -> bool:
         """Whether the statement `what` notes what it changes."""

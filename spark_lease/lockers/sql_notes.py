@@ -126,15 +126,17 @@ class SqlNotes:
             if not self._respell():
                 if not sql_schema.may_make(self._engine, self._config):
                     raise
-                sql_schema.make(self._engine, self._table)
+                with self._engine.connect() as connection:
+                    sql_schema.make(connection, self._table)
         return self._run_once(statement(), values)
 
     def _respell(self) -> bool:
         """True if the database spells a table in other letters than we did, as `sql_schema.as_there` finds out."""
         before = (self._leases.name, self._table.name)
         try:
-            self._leases = sql_schema.as_there(self._engine, self._leases)
-            self._table = sql_schema.as_there(self._engine, self._table)
+            with self._engine.connect() as connection:
+                self._leases = sql_schema.as_there(connection, self._leases)
+                self._table = sql_schema.as_there(connection, self._table)
         finally:
             self._cut_off.disarm()
         return before != (self._leases.name, self._table.name)

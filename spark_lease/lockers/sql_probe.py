@@ -64,14 +64,14 @@ class SqlProbe:
     def lacking(self) -> dict[str, Sequence[str] | None]:
         """By table, what it lacks; None: all of it. Raises ConfigError for a table of somebody else's."""
         found: dict[str, Sequence[str] | None] = {}
-        with self._asking():
+        with self._connected() as connection:
             for table in self._lease_tables:
-                sql_schema.refuse_engine(self._engine, table)
-                missing = sql_schema.missing_columns(self._engine, table)
+                sql_schema.refuse_engine(connection, table)
+                missing = sql_schema.missing_columns(connection, table)
                 sql_schema.refuse_foreign(table, missing or ())
                 found[table.fullname] = missing
             notes = self._notes()
-            found[notes.fullname] = None if sql_schema.missing_columns(self._engine, notes) is None else ()
+            found[notes.fullname] = None if sql_schema.missing_columns(connection, notes) is None else ()
         return found
 
     def exercise(self) -> None:
@@ -142,7 +142,8 @@ class SqlProbe:
     def _table(self, name: str, *, broker_row: bool) -> Table:
         spelled = sql_schema.spelled(self._engine, name, broker_row=broker_row)
         table = sql_schema.lease_table(spelled, self._config.column_types)
-        return sql_schema.as_there(self._engine, table)
+        with self._engine.connect() as connection:
+            return sql_schema.as_there(connection, table)
 
     def _notes(self) -> Table:
         return notes_table(sql_schema.spelled(self._engine, self._config.notes_table, broker_row=False))

@@ -11,7 +11,19 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, UniqueConstraint, inspect, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Index,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    inspect,
+    text,
+)
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -79,28 +91,28 @@ def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) ->
     )
 
 
-def spelled(engine: Engine, dotted: str, *, broker_row: bool) -> str:
+def spelled(engine: Engine | Connection, dotted: str, *, broker_row: bool) -> str:
     """The name as a broker, which does not quote it, makes the database spell it."""
     if engine.dialect.name == "postgresql":
         return dotted.lower()
     return dotted.upper() if broker_row and engine.dialect.name in ("mysql", "mariadb") else dotted
 
 
-def as_there(engine: Engine, table: Table) -> Table:
+def as_there(connection: Connection, table: Table) -> Table:
     """The table, or the one that there is instead and differs from it in upper and lower case alone."""
-    names = inspect(engine).get_table_names(schema=table.schema)
+    names = inspect(connection).get_table_names(schema=table.schema)
     twins = [each for each in names if each.lower() == table.name.lower()]
     if len(twins) != 1 or twins[0] == table.name:
         return table
     return table.to_metadata(MetaData(), name=twins[0])
 
 
-def creation(engine: Engine, table: Table) -> Sequence[str]:
+def creation(engine: Engine | Connection, table: Table) -> Sequence[str]:
     """The one statement that makes the table where it is missing, for this database."""
     return [" ".join(str(CreateTable(table, if_not_exists=True).compile(dialect=engine.dialect)).split())]
 
 
-def addition(engine: Engine, table: Table, missing: Sequence[str]) -> Sequence[str]:
+def addition(engine: Engine | Connection, table: Table, missing: Sequence[str]) -> Sequence[str]:
     """The statements that add what is missing of ours to a table that ActiveMQ made."""
     quote = engine.dialect.identifier_preparer.format_table(table)
     columns = [CreateTable(table).columns[list(table.c.keys()).index(key)] for key in missing if key != UNIQUE]
@@ -111,11 +123,11 @@ def addition(engine: Engine, table: Table, missing: Sequence[str]) -> Sequence[s
     return [" ".join(each.split()) for each in added]
 
 
-def missing_columns(engine: Engine, table: Table) -> Sequence[str] | None:
+def missing_columns(connection: Connection, table: Table) -> Sequence[str] | None:
     """The columns that the table in the database lacks, and `UNIQUE`; None if there is no such table."""
     where: dict[str, Any] = {"table_name": table.name, "schema": table.schema}
     try:
-        seen = inspect(engine)
+        seen = inspect(connection)
         there = {column["name"].lower() for column in seen.get_columns(**where)}
         unique: list[Any] = [each["column_names"] for each in seen.get_unique_constraints(**where)]
         unique += [each["column_names"] for each in seen.get_indexes(**where) if each["unique"]]
@@ -138,16 +150,20 @@ def refuse_foreign(table: Table, missing: Sequence[str]) -> None:
         )
 
 
-def refuse_engine(engine: Engine, table: Table) -> None:
+def has_engines(engine: Engine | Connection) -> bool:
+    """Whether its tables are kept in engines of several kinds."""
+    return engine.dialect.name in ("mysql", "mariadb")
+
+
+def refuse_engine(connection: Connection, table: Table) -> None:
     """Raise ConfigError if MySQL or MariaDB keeps the table in an engine that locks no rows, and loses some in a crash.
 
     Nothing for a table that is not there. Raises SQLAlchemyError.
     """
-    if engine.dialect.name not in ("mysql", "mariadb"):
+    if not has_engines(connection):
         return
     where = {"schema": table.schema, "name": table.name}
-    with engine.connect() as connection:
-        kind = connection.execute(text(_ENGINE), where).scalar()
+    kind = connection.execute(text(_ENGINE), where).scalar()
     if kind and kind.lower() != "innodb":
         raise ConfigError(
             "table", f"{table.fullname} is kept by {kind}: run ALTER TABLE {table.fullname} ENGINE=InnoDB"
@@ -159,36 +175,36 @@ SELECT engine FROM information_schema.tables
 WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"""
 
 
-def complete(engine: Engine, table: Table) -> Sequence[str]:
+def complete(connection: Connection, table: Table) -> Sequence[str]:
     """Create the table, or add our columns to ActiveMQ's; the statements that were run.
 
     Safe to be run by several processes at once. Raises ConfigError for a table of somebody else's, SQLAlchemyError if
     the database refuses.
     """
-    refuse_engine(engine, table)
-    missing = missing_columns(engine, table)
+    refuse_engine(connection, table)
+    missing = missing_columns(connection, table)
     if missing is None:
-        statements = creation(engine, table)
+        statements = creation(connection, table)
     elif missing:
         refuse_foreign(table, missing)
-        statements = addition(engine, table, missing)
+        statements = addition(connection, table, missing)
     else:
         statements = []
     try:
-        with engine.connect() as connection:
-            for statement in statements:
-                connection.exec_driver_sql(statement)
+        for statement in statements:
+            connection.exec_driver_sql(statement)
     except SQLAlchemyError:
         # IF NOT EXISTS does not exclude another process: the slower one fails on the catalogue's own keys.
-        if missing_columns(engine, table) != []:
+        connection.rollback()
+        if missing_columns(connection, table) != []:
             raise
     return statements
 
 
-def refuse_incomplete(engine: Engine, table: Table) -> None:
+def refuse_incomplete(connection: Connection, table: Table) -> None:
     """Raise ConfigError that says what to do about a table that is missing, foreign or lacks our columns."""
-    refuse_engine(engine, table)
-    missing = missing_columns(engine, table)
+    refuse_engine(connection, table)
+    missing = missing_columns(connection, table)
     if missing is None:
         raise ConfigError("table", f"{table.fullname} does not exist: run spark-lease init, or set create_table = true")
     refuse_foreign(table, missing)
@@ -196,30 +212,30 @@ def refuse_incomplete(engine: Engine, table: Table) -> None:
         raise ConfigError("table", f"{table.fullname} lacks {', '.join(missing)}: run spark-lease init")
 
 
-def may_make(engine: Engine, config: Config) -> bool:
+def may_make(engine: Engine | Connection, config: Config) -> bool:
     """Whether a table that is missing is made on first use."""
     return config.create_table == "true" or (config.create_table == "auto" and engine.dialect.name == "sqlite")
 
 
-def make(engine: Engine, table: Table) -> Sequence[str]:
+def make(connection: Connection, table: Table) -> Sequence[str]:
     """Create a table of our own where it is missing; what was run. Raises SQLAlchemyError if the database refuses."""
-    if inspect(engine).has_table(table.name, schema=table.schema):
+    if inspect(connection).has_table(table.name, schema=table.schema):
         return []
-    statements = creation(engine, table)
+    statements = creation(connection, table)
     try:
-        with engine.connect() as connection:
-            connection.exec_driver_sql(statements[0])
+        connection.exec_driver_sql(statements[0])
     except SQLAlchemyError:  # another process was faster: see `complete`
-        if not inspect(engine).has_table(table.name, schema=table.schema):
+        connection.rollback()
+        if not inspect(connection).has_table(table.name, schema=table.schema):
             raise
     return statements
 
 
-def make_or_refuse(engine: Engine, config: Config, table: Table) -> Table:
+def make_or_refuse(connection: Connection, config: Config, table: Table) -> Table:
     """The table as it is there, made if `create_table` says so; else ConfigError. Raises SQLAlchemyError."""
-    table = as_there(engine, table)
-    if may_make(engine, config) and missing_columns(engine, table) is None:
-        complete(engine, table)
+    table = as_there(connection, table)
+    if may_make(connection, config) and missing_columns(connection, table) is None:
+        complete(connection, table)
     else:
-        refuse_incomplete(engine, table)
+        refuse_incomplete(connection, table)
     return table

@@ -44,7 +44,9 @@ class SessionLock:
         if self._session is not None and self.is_held():
             return True
         try:
-            sql_schema.refuse_engine(self._engine, self._table)
+            if sql_schema.has_engines(self._engine):
+                with self._engine.connect() as connection:
+                    sql_schema.refuse_engine(connection, self._table)
             session = self._engine.connect()
         except SQLAlchemyError as error:
             raise store_error(self._engine, self._where, error) from error
@@ -70,7 +72,8 @@ class SessionLock:
 
     def _make_or_refuse_table(self) -> None:
         try:
-            self._table = sql_schema.make_or_refuse(self._engine, self._config, self._table)
+            with self._engine.connect() as connection:
+                self._table = sql_schema.make_or_refuse(connection, self._config, self._table)
         except SQLAlchemyError as error:
             raise store_error(self._engine, self._where, error) from error
         finally:

@@ -25,7 +25,7 @@ from spark_lease.lockers.delta import DeltaStore
 from spark_lease.record import released, renewed, taken
 from spark_lease.testing import LeaseStoreContract
 from tests.cli.test_cli import COMMAND, last_line, spark_lease
-from tests.spark.drivers import Driver
+from tests.spark.drivers import Driver, until
 
 OpenStore = Callable[..., DeltaStore]
 
@@ -81,9 +81,15 @@ def test_one_row_is_renewed_without_a_new_data_file(open_store: OpenStore, folde
     assert len(list(folder.rglob("*.parquet"))) == 1
 
 
+def delete(folder: Path) -> None:
+    """Once nothing is written into it any more: a grant does not wait for its note."""
+    until(lambda: list(folder.glob("_notes/*/*.json")))
+    shutil.rmtree(folder)
+
+
 def test_an_epoch_grows_over_a_table_that_was_deleted(open_store: OpenStore, folder: Path) -> None:
     first = open_store().swap("n", None, taken(None, holder="a", duration=30.0))
-    shutil.rmtree(folder)
+    delete(folder)
     second = open_store().swap("n", None, taken(None, holder="b", duration=30.0))
     assert first and second and second.epoch > first.epoch
 
@@ -92,7 +98,7 @@ def test_a_table_that_vanishes_under_its_holder_is_a_loss(open_store: OpenStore,
     store = open_store()
     record = store.swap("n", None, taken(None, holder="a", duration=30.0))
     assert record
-    shutil.rmtree(folder)
+    delete(folder)
     with pytest.raises(RecordUnreadable, match="is gone"):
         store.swap("n", record, renewed(record, duration=30.0))
     assert not folder.exists()
@@ -158,7 +164,7 @@ def test_a_holder_does_not_go_on_in_a_table_that_was_replaced(open_store: OpenSt
         assert record
         record = old.swap("n", record, renewed(record, duration=30.0))
     assert record
-    shutil.rmtree(folder)
+    delete(folder)
     other = new.swap("n", None, taken(None, holder="b", duration=30.0))
     assert old.swap("n", record, renewed(record, duration=30.0)) is None
     assert old.read("n").record == other == open_store().read("n").record

@@ -154,9 +154,10 @@ def test_what_is_too_old_is_forgotten_once_a_day(config: Config, monkeypatch: py
         lease.close()
         return lease.epoch
 
+    pause, retention = (2.6, 1.5) if config.url.startswith("delta+s3:") else (0.6, 0.5)  # its stamps are whole seconds
     first = hold(config)
-    time.sleep(1.1)  # the stamps of an object store have whole seconds
-    short = changed(config, history_retention=0.5)
+    time.sleep(pause)
+    short = changed(config, history_retention=retention)
     second = hold(short)
     assert [hold.epoch for hold in history(config)] == [first, second]
     monkeypatch.setattr(changes, "_DAY", 1)

@@ -47,11 +47,12 @@ def arrive(folder: Path) -> Counter[tuple[str, str]]:
 
 
 class Submission:
-    def __init__(self, folder: Path, store: str, name: str, *settings: str) -> None:
+    def __init__(self, folder: Path, store: str, table: str, name: str, *settings: str) -> None:
         self.log = folder / f"{name}.log"
         job = ["jobs/flights_stream.py", "--arriving", f"{folder}/arriving", "--table", f"{folder}/table"]
         job += ["--checkpoint", f"{folder}/checkpoint", "--postgres", store]
-        lease = ["--lease", "flights", "--holder", name, "--lease-duration", "6", "--poll-period", "0.1", *settings]
+        lease = ["--lease", "flights", "--table", table, "--holder", name]
+        lease += ["--lease-duration", "6", "--poll-period", "0.1", *settings]
         command = [str(Path(sys.executable).with_name("spark-lease")), "submit", *lease, "--"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -72,26 +73,26 @@ class Submission:
 
 
 @pytest.fixture
-def store(pg_url: str) -> Iterator[str]:
+def store(pg_url: str, table: str) -> Iterator[str]:
     engine = sa.create_engine(pg_url.replace("postgresql://", "postgresql+psycopg2://"))
     DAILY.create(engine, checkfirst=True)
     yield engine.url.render_as_string(hide_password=False)
     DAILY.drop(engine)
     with engine.begin() as connection:
-        for each in ("spark_lease", "spark_lease_notes"):
+        for each in (table, f"{table}_notes"):
             connection.exec_driver_sql(f"DROP TABLE IF EXISTS {each}")
     engine.dispose()
 
 
 @pytest.mark.parametrize("kind", ["killed", "frozen"])
-def test_a_standby_goes_on_where_the_stream_was(tmp_path: Path, store: str, kind: str) -> None:
+def test_a_standby_goes_on_where_the_stream_was(tmp_path: Path, store: str, table: str, kind: str) -> None:
     expected = arrive(tmp_path)
     settings = ["--keeper", "thread"] if kind == "frozen" else []
-    master = Submission(tmp_path, store, "paris", *settings)
+    master = Submission(tmp_path, store, table, "paris", *settings)
     standby = None
     try:
         until(lambda: master.said("acquired"), 60)
-        standby = Submission(tmp_path, store, "lyon", *settings)
+        standby = Submission(tmp_path, store, table, "lyon", *settings)
         until(lambda: standby.said("standby, paris"), 60)
         until(lambda: master.said(" written") and master.batches() >= 2, 120)
         victims = tree(master.process.pid)

@@ -4,11 +4,12 @@ VENV  := .venv
 PY    := $(VENV)/bin/python
 JARS  := .jars
 OLDER := .venv-spark35
+YARN  := .yarn
 AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run test lint simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd test-faults test-zombies airflow airflow-drill test-airflow setup jars older clean
+.PHONY: help run test lint simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd test-faults test-zombies airflow airflow-drill test-airflow setup jars older yarn dist clean
 SEEDS ?= 2000
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -20,7 +21,7 @@ run: jars       ## the failover drill: two submissions, one is killed (ARGS=--pa
 
 test: setup     ## all tests; those that need Java are left out where there is none (ARGS=… for pytest)
 	@if $(PY) -m jobs.jars --check-java; then $(MAKE) --no-print-directory jars; fi
-	@test -z "$$CI" || $(MAKE) --no-print-directory older
+	@test -z "$$CI" || $(MAKE) --no-print-directory older yarn
 	@$(PY) -m tests.services.mariadb || test -z "$$CI"
 	@test -z "$$CI" || $(PY) -m tests.services.browser
 	@$(PY) -m pytest $(ARGS)
@@ -102,5 +103,13 @@ $(OLDER)/.installed: jobs/jars.py
 	@$(PY) -m jobs.jars $(OLDER)/jars io.delta:delta-spark_2.12:3.3.2
 	@touch $@
 
+yarn: jars $(YARN)/.resolved ## YARN in one process, for the tests of cluster mode
+$(YARN)/.resolved: tests/services/yarn.py
+	@$(PY) -m tests.services.yarn $(YARN)
+	@touch $@
+
+dist: setup     ## the guard as one zip, for --py-files
+	@$(PY) -m spark_lease.cli.bundle dist/spark_lease.zip
+
 clean:          ## remove what the targets above made
-	rm -rf $(VENV) $(OLDER) $(AIRFLOW) $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDER) $(AIRFLOW) $(YARN) $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from jobs.history import Commit, commits, problems, table_of_epochs
 from jobs.jars import FOLDER, spark_options
-from spark_lease.cli.submit import JAVA_MISSING, has_java
+from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
 from spark_lease.processes import Process, kill, look, processes, tree
 
 ROOT = Path(__file__).parents[1]

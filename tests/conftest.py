@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.cli.submit import JAVA_MISSING, has_java
+from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
 from spark_lease.testing import MemoryStore, VirtualClock
 from tests.services.mariadb import MISSING, MariaDb, installed, running_mariadb
 from tests.services.objects import ObjectServer, running_objects

@@ -24,21 +24,23 @@ lockers.sql_statements lockers.sql_notes lockers.sql_noting lockers.sql_history 
 lockers.bounded lockers.folders
 lockers.delta_words lockers.delta_files lockers.delta_objects lockers.note_files lockers.folder_history lockers.delta
 lockers.file lockers.folder_probe lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
+lockers.bystander
 fences.base fences.levels fences.delta fences.delta_claims fences.delta_tables fences.delta_rs
 fences.sql_older fences.sql_table fences.sql_astray fences.sql_claim fences.sql_psycopg2 fences.sql_commit
 fences.sql_refusals fences.sql fences.sql_done
 fences.frames_target fences.frames_columns fences.frames_load fences.frames_place fences.frames_move fences.frames
-fences.postgres fences.databases runs history history_page
+fences.postgres fences.databases runs lookout history history_page
 locker lease keepalive hold metrics events
 keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
-keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome
+keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome submissions
 spark.connect spark.demotion spark.contexts spark.applications spark.refusals spark.delta_hook spark.fencing
 spark.conf spark.orphan
 guard doors spark.launcher runner
 testing.clock testing.store testing.contract testing.history testing.checker
-cli.settings cli.table cli.look cli.run cli.store cli.watch cli.history cli.release cli.wishes cli.fence cli.submit
+cli.settings cli.table cli.look cli.run cli.store cli.watch cli.history cli.release cli.wishes cli.fence cli.bundle
+cli.spark_submit cli.cluster cli.submit
 cli.findings cli.doctor_machine cli.doctor_store cli.doctor cli.main __main__
-airflow.provider airflow.access airflow.lookout airflow.masking airflow.hook airflow.link airflow.trigger
+airflow.provider airflow.access airflow.masking airflow.hook airflow.link airflow.trigger
 airflow.submission airflow.operator airflow.sensor airflow.callable airflow.decorator
 """,
 )

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from jobs.history import Commit, commits, problems
 from jobs.jars import FOLDER
-from spark_lease.cli.submit import JAVA_MISSING, has_java
+from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
 from spark_lease.processes import Process, kill, look, tree
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from airflow.providers.common.compat.sdk import BaseHook
 from ..config import SECRETS, Config
 from ..errors import SparkLeaseError
 from ..lockers.registry import open_store
+from ..lookout import Lookout, Seen
 from .access import as_environment, as_text, config_of, settings_of
-from .lookout import Lookout, Seen
 from .masking import mask
 
 

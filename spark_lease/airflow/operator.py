@@ -15,11 +15,11 @@ from airflow.providers.common.compat.sdk import (
 from ..clock import span
 from ..config import Config
 from ..errors import AlreadyDone, ConfigError, LeaseHeldByOther, SparkLeaseError
+from ..lookout import Lookout
 from ..outcome import ALREADY_DONE, MISCONFIGURED, STANDBY, Outcome, refused
 from .access import refuse_secrets
 from .hook import SparkLeaseHook
 from .link import LeaseLink
-from .lookout import BARRED, HELD, Lookout
 from .submission import GuardedSubmitHook, Guarding, guarded
 from .trigger import LeaseFreeTrigger
 
@@ -151,19 +151,12 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 def _known_before(config: Config) -> Outcome | None:
     """What one look is enough to know, which spares a JVM: the run is done, or another is master. Don't know is not
     no: then the submission finds out."""
-    if not config.enabled:
-        return None
-    lookout = Lookout(config)
     try:
-        if epoch := lookout.done_under():
-            return refused(config, AlreadyDone(config.name, config.run_key, epoch))
-        seen = lookout.look()
+        Lookout(config).refuse_known(again=False)
+    except (AlreadyDone, LeaseHeldByOther) as known:
+        return refused(config, known)
     except SparkLeaseError:
         return None
-    if seen.state == BARRED:
-        return refused(config, LeaseHeldByOther(config.name, "nobody", 0.0, seen.why))
-    if seen.state == HELD and seen.expires_in is not None:
-        return refused(config, LeaseHeldByOther(config.name, seen.holder, seen.expires_in))
     return None
 
 

@@ -9,10 +9,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseSensor
 
 from ..clock import span
 from ..errors import ConfigError, StoreError
+from ..lookout import Lookout, Seen
 from .access import refuse_secrets
 from .hook import SparkLeaseHook
 from .link import LeaseLink
-from .lookout import Lookout, Seen
 from .trigger import LeaseFreeTrigger, is_wanted
 
 XCOM = "spark_lease"

@@ -11,9 +11,9 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from ..config import Config
 from ..errors import ConfigError, StoreError
+from ..lookout import BARRED, HELD, Lookout, Seen
 from .access import config_of
 from .hook import SparkLeaseHook
-from .lookout import BARRED, HELD, Lookout, Seen
 
 
 class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]

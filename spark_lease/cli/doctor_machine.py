@@ -12,7 +12,7 @@ from pathlib import Path
 from ..config import Config
 from ..keeper.kernel import why_not
 from .findings import Check, Finding, fail, ok, warn
-from .submit import JAVA_MISSING
+from .spark_submit import JAVA_MISSING
 
 _JAVAS = ("17", "21")
 _HOOK_SINCE = (3, 3)

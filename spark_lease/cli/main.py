@@ -34,6 +34,10 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
         """examples:
   spark-lease submit --lease nightly -- --master 'local[2]' jobs/flights.py --days 3
   spark-lease submit --lease nightly --url postgresql://lease@db/ops -- --master yarn jobs/flights.py
+  spark-lease submit --lease nightly --url … -- --master yarn --deploy-mode cluster jobs/flights.py
+
+With --deploy-mode cluster a standby waits here, not in the cluster, and the outcome is read from beside the lease.
+Ctrl-C does not end what the cluster runs.
 
 """
         + _EXIT_CODES,

@@ -11,14 +11,15 @@ import json
 import logging
 import os
 from contextlib import closing
-from typing import Any
 
 from ..clock import Clock
 from ..config import Config, redacted
 from ..errors import ConfigError, Loss, StoreError
 from ..lockers.bounded import Bounded
+from ..lockers.bystander import note_beside
 from ..lockers.delta_words import secrets_of, words
-from ..lockers.registry import open_notes, open_store
+from ..lockers.registry import open_notes
+from ..record import LeaseRecord
 from .base import HeldLease
 from .delta import Claim, newest_of, property_of, refuse_newer
 from .delta_claims import Answer, claim_side_by_side
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 
 KIND = "table"
 """Of the notes that name a table."""
-_TRIES = 5
 
 
 class DeltaFence:
@@ -144,18 +144,11 @@ def note_table(config: Config, clock: Clock, table: str) -> bool:
 
     Raises StoreError; ConfigError if the lease was never taken, so that there is nothing to note it beside.
     """
-    with closing(open_store(config)) as store, closing(open_notes(config, clock)) as notes:
-        for _ in range(_TRIES):
-            if table in notes.all(config.shared_name, KIND):
-                return False
-            record = store.read(config.name).record
-            if record is None:
-                raise ConfigError("name", f"nobody has ever held {config.name}: give fence_tables for its first run")
-            text = json.dumps({"epoch": record.epoch, "holder": ""})
-            holder: Any = record.holder  # nobody, most often
-            if notes.add(config.shared_name, KIND, table, text, holder=holder, epoch=record.epoch):
-                return True
-    raise StoreError(redacted(config.url), f"{config.name} changes hands all the time: try again")
+
+    def text(record: LeaseRecord) -> str:
+        return json.dumps({"epoch": record.epoch, "holder": ""})
+
+    return note_beside(config, clock, KIND, table, text, advice="give fence_tables for its first run")
 
 
 def forget_table(config: Config, clock: Clock, table: str) -> bool:

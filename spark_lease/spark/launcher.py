@@ -13,10 +13,13 @@ import threading
 import traceback
 from pathlib import Path
 
+SUBMISSION = "--submission"
+
 
 def main() -> int:
     import logging
 
+    from spark_lease.clock import BootClock
     from spark_lease.config import Config, announcement, from_arguments
     from spark_lease.doors import INTERRUPTED, end_process, load_config
     from spark_lease.errors import LeaseLost, SparkLeaseError
@@ -24,9 +27,13 @@ def main() -> int:
     from spark_lease.lease import Lease
     from spark_lease.outcome import Outcome, announce, ended, refused
     from spark_lease.processes import MARK
+    from spark_lease.submissions import code_for_cluster, note_outcome
 
     logging.basicConfig(format="%(asctime)s spark-lease %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("spark_lease").setLevel(logging.INFO)
+    submission = ""
+    if sys.argv[1] == SUBMISSION:  # a cluster runs us
+        submission, sys.argv[1:3] = sys.argv[2], []
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
 
@@ -47,7 +54,7 @@ def main() -> int:
             with guard as lease:
                 told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
                 os.environ.update(told)
-                if code := run_script(sys.argv[0]):
+                if code := run_script(os.path.abspath(sys.argv[0])):
                     raise SystemExit(code)  # the guard has to know that it failed
             outcome = ended(lease, 0)
         except SystemExit as exit:
@@ -59,6 +66,13 @@ def main() -> int:
     except KeyboardInterrupt:
         outcome = stopped(INTERRUPTED)
     announce(outcome)
+    if submission and config:
+        try:
+            note_outcome(config, BootClock(), submission, outcome)
+        except SparkLeaseError as error:
+            print(f"spark-lease: whoever submitted this cannot be told how it ended: {error}", file=sys.stderr)
+        if outcome.outcome != "lost":
+            return code_for_cluster(outcome, config)
     if outcome.outcome == "lost":
         end_process(outcome.exit_code)
     return outcome.exit_code

@@ -6,12 +6,13 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..clock import BootClock, Clock, utc_text, wall_time
-from ..config import Config
-from ..lockers.registry import open_notes, open_store
-from ..record import LeaseRecord, expires_in, new_holder
-from ..runs import done_under
-from ..wish import wish_of
+from .clock import BootClock, Clock, utc_text, wall_time
+from .config import Config
+from .errors import AlreadyDone, LeaseHeldByOther
+from .lockers.registry import open_notes, open_store
+from .record import LeaseRecord, expires_in, new_holder
+from .runs import done_under
+from .wish import wish_of
 
 FREE, HELD, EXPIRED, BARRED = "free", "held", "expired", "barred"
 
@@ -67,6 +68,23 @@ class Lookout:
             return Seen(name, EXPIRED, record.holder, record.epoch, utc_text(record.epoch / 1000))
         known = None if seen.expires_in is None else round(left, 1)
         return Seen(name, HELD, record.holder, record.epoch, utc_text(record.epoch / 1000), known)
+
+    def refuse_known(self, *, again: bool) -> None:
+        """Raise LeaseHeldByOther or AlreadyDone if a look is enough to know that there is nothing to do now.
+
+        `again`: there will be more looks, so that a record which may have run out is held until that is certain.
+        Raises StoreError and ConfigError as well, which know nothing.
+        """
+        config = self._config
+        if not config.enabled:
+            return
+        if epoch := self.done_under():
+            raise AlreadyDone(config.name, config.run_key, epoch)
+        seen = self.look()
+        if seen.state == BARRED:
+            raise LeaseHeldByOther(config.name, "nobody", 0.0, seen.why)
+        if seen.state == HELD and (again or seen.expires_in is not None):
+            raise LeaseHeldByOther(config.name, seen.holder, seen.expires_in or 0.0)
 
     def done_under(self) -> int:
         """The epoch under which the run key was done; 0 if it was not. Raises StoreError, ConfigError."""

@@ -17,7 +17,7 @@ from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies, Remem
 from .lockers.registry import open_lock, open_store
 from .lockers.timed import OnRenewal, Timed
 from .lockers.unguarded import Unguarded
-from .record import LeaseRecord, Observed, Protection, expires_in, is_grant_of, released, renewed, taken
+from .record import LeaseRecord, Observed, Protection, Standstill, expires_in, is_grant_of, released, renewed, taken
 from .wish import wish_of
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class RecordLocker:
         self._mine: LeaseRecord | None = None
         self._freed: LeaseRecord | None = None
         self._asked = self._waits = False
-        self._standing: tuple[LeaseRecord | None, float] = (None, 0.0)
+        self._standstill = Standstill()
         self._heeded, self._give_up_at, self._why = "", math.inf, ""
         self._closed = threading.Event()
 
@@ -179,11 +179,7 @@ class RecordLocker:
         return written
 
     def _still_for(self, record: LeaseRecord | None) -> float:
-        # Counted from after the answer: the record may have been renewed while it was on its way.
-        now = self._clock.now()
-        if record != self._standing[0]:
-            self._standing = (record, now)
-        return now - self._standing[1]
+        return self._standstill.still_for(record, self._clock.now())
 
 
 def open_locker(

@@ -10,7 +10,7 @@ from .clock import BootClock, Clock, utc_text, wall_time
 from .config import Config
 from .errors import AlreadyDone, LeaseHeldByOther
 from .lockers.registry import open_notes, open_store
-from .record import LeaseRecord, expires_in, new_holder
+from .record import Standstill, expires_in, new_holder
 from .runs import done_under
 from .wish import wish_of
 
@@ -45,7 +45,7 @@ class Lookout:
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self._config = replace(config, create_table="false")
         self._clock = clock or BootClock()
-        self._standing: tuple[LeaseRecord | None, float] = (None, self._clock.now())
+        self._standstill = Standstill()
         self._holder = new_holder(self._config.holder)
 
     def look(self) -> Seen:
@@ -53,12 +53,10 @@ class Lookout:
         name = self._config.name
         with closing(open_store(self._config)) as store:
             seen = store.read(name)
-        record, now = seen.record, self._clock.now()
-        if record != self._standing[0]:
-            self._standing = (record, now)
+        record, still_for = seen.record, self._standstill.still_for(seen.record, self._clock.now())
         if record is None:
             return Seen(name, FREE)
-        left, wish = expires_in(seen, still_for=now - self._standing[1]), wish_of(record.wish)
+        left, wish = expires_in(seen, still_for=still_for), wish_of(record.wish)
         store_now = wall_time() if seen.now is None else seen.now
         if left <= 0 and wish and wish.bars(self._holder, self._config.site, now=store_now):
             return Seen(name, BARRED, epoch=record.epoch, why=str(wish))

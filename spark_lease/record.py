@@ -120,6 +120,20 @@ def expires_in(seen: Observed, *, still_for: float) -> float:
     return seen.record.duration - still_for
 
 
+class Standstill:
+    """For how long a record was seen unchanged, by whoever looks at it again and again."""
+
+    def __init__(self) -> None:
+        self._record: LeaseRecord | None = None
+        self._since = 0.0
+
+    def still_for(self, record: LeaseRecord | None, now: float) -> float:
+        """Seconds. `now` is after the answer: the record may have been renewed while it was on its way."""
+        if record != self._record:
+            self._record, self._since = record, now
+        return now - self._since
+
+
 def new_holder(label: str = "") -> str:
     """`label:pid:start:random`, unique for every hold, so that equal labels never share a lease.
 

@@ -19,7 +19,7 @@ from ..config import Config, redacted
 from ..errors import RecordUnreadable, StoreError
 from ..lockers.base import LeaseStore, Notifies
 from ..lockers.registry import open_store
-from ..record import LeaseRecord
+from ..record import Standstill
 from .look import Row, described, look_at, moment
 from .settings import resolved
 from .store import print_leases
@@ -50,7 +50,7 @@ class Watched:
 
     def __init__(self, store: LeaseStore, wanted: Sequence[str], config: Config, clock: Clock) -> None:
         self._store, self._wanted, self._config, self._clock = store, wanted, config, clock
-        self._standing: dict[str, tuple[LeaseRecord | None, float]] = {}
+        self._standstills: dict[str, Standstill] = {}
         self._rows: list[Row] = []
         self._took = 0.0
 
@@ -82,12 +82,10 @@ class Watched:
             seen = self._store.read(name)
         except RecordUnreadable:
             return look_at(self._store, name, self._config)
-        now = self._clock.now()
-        known = self._standing.get(name)
-        if known is None or known[0] != seen.record:
-            self._standing[name] = (seen.record, now)
-        still_for = None if known is None else now - self._standing[name][1]
-        return described(self._store.where, name, seen, self._config, still_for=still_for)
+        is_first = name not in self._standstills
+        still_for = self._standstills.setdefault(name, Standstill()).still_for(seen.record, self._clock.now())
+        seen_for = None if is_first else still_for
+        return described(self._store.where, name, seen, self._config, still_for=seen_for)
 
 
 def _screen(config: Config) -> Callable[[Sequence[Row]], None]:

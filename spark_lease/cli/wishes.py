@@ -18,7 +18,7 @@ from ..clock import BootClock, wall_time
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
 from ..lockers.base import LeaseStore
 from ..lockers.registry import open_store
-from ..record import LeaseRecord, Observed, expires_in, wished
+from ..record import LeaseRecord, Observed, Standstill, expires_in, wished
 from ..wish import LONGEST, Wish, wish_of
 from .settings import resolved
 
@@ -98,11 +98,9 @@ def _wait(
     store: LeaseStore, name: str, is_done: Callable[[LeaseRecord], bool], seen: Observed, *, end: float = math.inf
 ) -> Observed:
     """Look until it is done, or the lease has run out under whoever has it. Raises LeaseHeldByOther after `end`."""
-    clock, said, standing = BootClock(), -math.inf, (seen.record, BootClock().now())
+    clock, said, standstill = BootClock(), -math.inf, Standstill()
     while seen.record and not is_done(seen.record):
-        if seen.record != standing[0]:
-            standing = seen.record, clock.now()
-        left = expires_in(seen, still_for=clock.now() - standing[1])
+        left = expires_in(seen, still_for=standstill.still_for(seen.record, clock.now()))
         if left <= 0 and end == math.inf:
             return replace(seen, expires_in=0.0)  # a store without a clock does not know
         holder = seen.record.holder or "nobody"

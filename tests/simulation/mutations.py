@@ -144,8 +144,8 @@ MUTATIONS = {
         ),
         Edit(
             "locker",
-            "            self._standing = (record, now)\n",
-            "            self._standing = (record, self._before)\n",
+            "self._standstill.still_for(record, self._clock.now())",
+            "self._standstill.still_for(record, self._before)",
         ),
     ),
     "stop budget ignored by the inequality": _mutation(

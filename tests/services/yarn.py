@@ -42,7 +42,7 @@ def running_yarn(folder: Path) -> Iterator[Path]:
     """The folder of its configuration, for HADOOP_CONF_DIR."""
     py4j = next(SPARKS.glob("py4j-*.jar"))
     with (folder / "yarn.log").open("w") as log:
-        port, token = launch_gateway(
+        port, token, process = launch_gateway(
             jarpath=str(py4j),
             classpath=f"{SPARKS}/*:{FOLDER}/*",
             javaopts=["-Xmx512m"],
@@ -51,6 +51,7 @@ def running_yarn(folder: Path) -> Iterator[Path]:
             die_on_exit=True,
             enable_auth=True,
             cwd=str(folder),
+            return_proc=True,
         )
         gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
         try:
@@ -66,9 +67,10 @@ def running_yarn(folder: Path) -> Iterator[Path]:
             yarn.getConfig().writeXml(out)
             out.close()
             yield folder / "conf"
-            yarn.stop()
         finally:
-            gateway.shutdown()
+            process.kill()  # to stop it politely takes a quarter of a minute
+            process.communicate()
+            gateway.close()
 
 
 if __name__ == "__main__":

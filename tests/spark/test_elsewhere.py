@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from spark_lease.processes import kill, tree
+from tests.cli.test_cli import spark_lease
 from tests.fences.conftest import engine_for
 from tests.fences.frames import ask, tell, there
 from tests.services.proxy import Proxy
@@ -26,6 +28,7 @@ from tests.spark.test_keeper import standby
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 BIN, ROOT = Path(sys.executable).parent, Path(__file__).parents[2]
 Start = Callable[..., Driver]
+Launch = Callable[..., tuple[int, Path]]
 
 
 def free_port() -> int:
@@ -35,13 +38,13 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Path]]:
-    """Start one of Spark's own servers; its log."""
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
+    """Start one of Spark's own servers; its pid and its log."""
     folder, started = tmp_path_factory.mktemp("servers"), []
     environ = os.environ | {"PYSPARK_PYTHON": sys.executable, "PATH": f"{BIN}:{os.environ['PATH']}"}
     environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
 
-    def run(command: str, *words: str) -> Path:
+    def run(command: str, *words: str) -> tuple[int, Path]:
         log = folder / f"{len(started)}.log"
         with log.open("w") as out:
             started.append(
@@ -54,7 +57,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., P
                     start_new_session=True,
                 )
             )
-        return log
+        return started[-1].pid, log
 
     yield run
     for process in started:
@@ -66,16 +69,22 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., P
 
 
 @pytest.fixture(scope="module")
-def cluster(launch: Callable[..., Path]) -> str:
+def cluster(launch: Launch) -> str:
+    return standalone(launch)[0]
+
+
+def standalone(launch: Launch) -> tuple[str, list[int]]:
+    """Its URL; the pids of master and workers."""
     ports = [str(free_port()) for _ in range(4)]
     deploy = "org.apache.spark.deploy"
-    log = launch("spark-class", f"{deploy}.master.Master", "-h", "localhost", "-p", ports[0], "--webui-port", ports[1])
-    master = f"spark://localhost:{ports[0]}"
+    where = ["-h", "localhost", "-p", ports[0], "--webui-port", ports[1]]
+    pid, log = launch("spark-class", f"{deploy}.master.Master", *where)
+    master, pids = f"spark://localhost:{ports[0]}", [pid]
     for host, port in zip(("127.0.0.1", "127.0.0.2"), ports[2:], strict=True):  # no twin of a task runs on its own host
         size = ["-h", host, "-c", "1", "-m", "600m", "--webui-port", port]
-        launch("spark-class", f"{deploy}.worker.Worker", *size, master)
+        pids.append(launch("spark-class", f"{deploy}.worker.Worker", *size, master)[0])
     until(lambda: log.read_text().count("Registering worker") == 2, timeout=60)
-    return master
+    return master, pids
 
 
 ON_CLUSTER = """
@@ -106,9 +115,47 @@ def test_executors_of_a_cluster_are_not_taken_for_dead(
     assert driver.last_write() < granted
 
 
+OUTLIVES = """
+def task(part):
+    import time
+    while not (FOLDER / "go").exists():
+        with open(FOLDER / f"task-{part}", "a") as file:
+            file.write(f"{time.time()}\\n")
+        time.sleep(0.01)
+    return part
+
+with hold_lease("n", **SETTINGS):
+    from pyspark.sql import SparkSession
+    conf = {"spark.ui.enabled": "false", "spark.executor.memory": "500m", "spark.driver.host": "localhost"}
+    spark = SparkSession.builder.master("MASTER").config(map=conf).getOrCreate()
+    assert spark.sparkContext.parallelize([0, 1], 2).map(task).collect() == [0, 1]
+"""
+
+
+def test_a_job_outlives_a_worker_and_the_master_and_keeps_its_lease(
+    start: Start, launch: Launch, url: str, table: str, tmp_path: Path
+) -> None:
+    master, (pid, worker, _) = standalone(launch)
+    driver = start(OUTLIVES.replace("MASTER", master))
+    until(lambda: len(list(tmp_path.glob("task-*"))) == 2, timeout=60)
+    holder, epoch = row(url, table)
+    assert epoch == driver.epoch()
+    for each in (worker, pid):
+        kill(tree(each))
+    time.sleep(4)  # nothing to wait for: a lease_duration in which it has to go on
+    assert row(url, table) == (holder, epoch)
+    (tmp_path / "go").touch()
+    assert driver.end(60) == 0, driver.log.read_text()
+    done = spark_lease("history", "n", "--url", url, "--table", table, "--json")
+    (hold,) = json.loads(done.stdout)["holds"]
+    assert (hold["epoch"], hold["ended_by"]) == (epoch, "released")
+    assert hold["applications"][0].startswith("app-")
+
+
 SPECULATES = """
 import sys
 sys.path.insert(0, os.environ["TEST_ROOT"])
+from tests.cli.test_cli import spark_lease
 from tests.fences.conftest import engine_for
 from tests.fences.frames import meeting
 from pyspark.sql import SparkSession
@@ -149,7 +196,7 @@ def protection(url: str, table: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def connect(launch: Callable[..., Path]) -> str:
+def connect(launch: Launch) -> str:
     port = free_port()
     options = ["--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.enabled=false"]
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"

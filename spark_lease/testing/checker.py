@@ -265,6 +265,8 @@ def _no_idle_lease(
             asked = [each for each in waiter.events if hold.granted.at < each.at]
             if not asked or asked[0].did != Did.ASKED or any(each.at < asked[0].at for each in waiter.all(Did.GRANTED)):
                 continue
+            if any(each.at <= free for each in waiter.all(Did.GAVE_UP)):
+                continue  # and so did not wait for it
             # Its own request without an answer may have taken effect: the next one will tell.
             free_for_it = max(free, asked[0].at)
             doubt = [each.at for each in asked if each.did == Did.IN_DOUBT and each.at <= free_for_it + takeover]

@@ -19,12 +19,12 @@ FLOORS = re.findall(
     r"\S+",
     """
 errors clock processes wish record fences.session config
-lockers.base lockers.timed lockers.changes lockers.sql_backends lockers.sql_engine lockers.sql_schema
+lockers.base lockers.wrapped lockers.timed lockers.changes lockers.sql_backends lockers.sql_engine lockers.sql_schema
 lockers.sql_statements lockers.sql_notes lockers.sql_noting lockers.sql_history lockers.sql lockers.sql_probe
 lockers.bounded lockers.folders
 lockers.delta_words lockers.delta_files lockers.delta_objects lockers.note_files lockers.folder_history lockers.delta
 lockers.file lockers.folder_probe lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
-lockers.bystander
+lockers.bystander lockers.standbys
 fences.base fences.levels fences.delta fences.delta_claims fences.delta_tables fences.delta_rs
 fences.sql_older fences.sql_table fences.sql_astray fences.sql_claim fences.sql_psycopg2 fences.sql_commit
 fences.sql_refusals fences.sql fences.sql_done

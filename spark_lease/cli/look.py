@@ -14,9 +14,9 @@ from ..errors import RecordUnreadable
 from ..fences.levels import Fences
 from ..lockers.base import LeaseStore
 from ..record import LeaseRecord, Observed, expires_in, is_forced
-from ..wish import wish_of
+from ..wish import label_of, wish_of
 
-HELD = ("holder", "epoch", "since", "expires_in", "in_doubt", "protection", "fences", "wish", "last_change")
+HELD = ("holder", "epoch", "since", "expires_in", "in_doubt", "protection", "fences", "wish", "standbys", "last_change")
 
 _FIRST = 1_000_000_000_000
 """An epoch below that (September 2001) was counted, and is no time."""
@@ -98,6 +98,8 @@ def moment(instant: float) -> str:
 
 def cell(value: object) -> str:
     """A value of a row for people."""
+    if isinstance(value, list):
+        return ", ".join(label_of(each["holder"]) for each in value)
     if isinstance(value, dict):
         return str(Fences(**value)) if value else "?"
     if value is None:

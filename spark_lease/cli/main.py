@@ -220,6 +220,7 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--to", required=True, metavar="HOLDER|SITE", help="who may take it")
         command.add_argument("--within", metavar="TIME", default="1m", help="how long its master may go on [1m]")
         command.add_argument("--wait", action="store_true", help="return once it has been taken, exit 99 if it was not")
+        command.add_argument("--anyway", action="store_true", help="also to somebody of whom nothing is known here")
     if name == "init":
         command.add_argument("--print-sql", action="store_true", help="print the statements and ask no database")
     if name == "fence":

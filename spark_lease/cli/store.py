@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 
-from ..clock import BootClock
+from ..clock import BootClock, wall_time
 from ..config import SETTINGS, Config, redacted, shown
 from ..errors import ConfigError, RecordUnreadable
 from ..fences.levels import fences_of
@@ -19,12 +19,13 @@ from ..history import Hold, holds_of
 from ..lockers.base import LeaseStore
 from ..lockers.changes import KINDS
 from ..lockers.registry import open_notes, open_store
+from ..lockers.standbys import standbys_of
 from ..runs import runs_of
 from .look import HELD, Row, cell, look_at, moment
 from .settings import need_name, resolved
 from .table import print_table
 
-_SELDOM = ("fences", "wish", "last_change")
+_SELDOM = ("fences", "wish", "standbys", "last_change")
 _FEW = 20
 """Leases of which more than their records is told without being asked for them by name."""
 
@@ -64,6 +65,7 @@ def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
             if row["state"] == "held":
                 found = fences_of(notes, name, row["epoch"])
                 row["fences"] = asdict(found) if found else {}
+            row["standbys"] = [asdict(each) for each in standbys_of(notes, name, wall_time())]
             with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
                 noted = notes.every(name, KINDS)
                 holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import json
 import math
@@ -15,11 +16,14 @@ from contextlib import closing
 from dataclasses import replace
 
 from ..clock import BootClock, wall_time
+from ..config import Config
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
 from ..lockers.base import LeaseStore
-from ..lockers.registry import open_store
+from ..lockers.changes import GRANT
+from ..lockers.registry import open_notes, open_store
+from ..lockers.standbys import standbys_of
 from ..record import LeaseRecord, Observed, Standstill, expires_in, wished
-from ..wish import LONGEST, Wish, wish_of
+from ..wish import LONGEST, Wish, label_of, wish_of
 from .settings import resolved
 
 _TRIES = 10
@@ -56,12 +60,39 @@ def transfer(arguments: argparse.Namespace) -> int:
         return Wish(_me(), arguments.reason, arguments.to, until=now + within + window, give_up=now + within)
 
     with closing(_store(arguments)) as store:
+        if not arguments.anyway:
+            _refuse_unknown(arguments, store)
         seen = _put(store, arguments.lease, wanted)
         if arguments.wait:
             end = BootClock().now() + within + window
             before = seen.record.epoch if seen.record else 0
             seen = _wait(store, arguments.lease, lambda record: record.epoch > before, seen, end=end)
     return _said(arguments, seen)
+
+
+def _refuse_unknown(arguments: argparse.Namespace, store: LeaseStore) -> None:
+    """Raise ConfigError for a name that nobody has, as far as is noted: a lease that waits for it would be nobody's."""
+    record, known = store.read(arguments.lease).record, _known(arguments)
+    if record is None or not known or arguments.to in known:
+        return
+    labels = ", ".join(sorted({label_of(each) for each in known}))
+    raise ConfigError(
+        "--to",
+        f"{arguments.to!r} neither holds nor held {arguments.lease}, nor does it stand by: {labels} do. "
+        "Add --anyway if it is still to come",
+    )
+
+
+def _known(arguments: argparse.Namespace) -> set[str]:
+    """Holders, their labels, and the sites of those who stand by; nobody where nothing can be noted."""
+    config = _config(arguments)
+    name, holders, sites = config.row_of(arguments.lease), set[str](), set[str]()
+    with contextlib.suppress(ConfigError, ValueError, KeyError), closing(open_notes(config, BootClock())) as notes:
+        for each in standbys_of(notes, name, wall_time()):
+            holders.add(each.holder)
+            sites.add(each.site)
+        holders |= {str(json.loads(each)["holder"]) for each in notes.all(name, GRANT).values()}
+    return holders | {label_of(each) for each in holders} | (sites - {""})
 
 
 def duration(key: str, words: str) -> float:
@@ -73,7 +104,11 @@ def duration(key: str, words: str) -> float:
 
 
 def _store(arguments: argparse.Namespace) -> LeaseStore:
-    return open_store(replace(resolved(arguments).config, create_table="false", name=arguments.lease))
+    return open_store(_config(arguments))
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    return replace(resolved(arguments).config, create_table="false", name=arguments.lease)
 
 
 def _put(store: LeaseStore, name: str, wanted: Callable[[float], Wish | None]) -> Observed:

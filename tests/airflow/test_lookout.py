@@ -20,6 +20,6 @@ def test_a_lease_that_this_site_may_not_take_is_waited_for(tmp_path: Path) -> No
     assert main(["pause", "n", "--url", url, "--reason", "schema change"]) == 0
     assert (paris.look().state, paris.look().why.endswith(": schema change")) == ("barred", True)
     assert not is_wanted(paris.look(), "")
-    assert main(["transfer", "n", "--url", url, "--to", "lyon"]) == 0
+    assert main(["transfer", "n", "--url", url, "--to", "lyon", "--anyway"]) == 0
     assert not is_wanted(paris.look(), "")
     assert is_wanted(lyon.look(), "")

@@ -13,6 +13,7 @@ import psycopg2
 import pytest
 
 from tests.cli.test_cli import COMMAND, last_line, spark_lease
+from tests.spark.drivers import until
 
 KINDS = [
     pytest.param("postgresql", marks=pytest.mark.postgres),
@@ -86,12 +87,18 @@ def test_a_pause_now_ends_the_master_and_returns_once_nobody_has_it(
     assert "dismissed" in out
 
 
+def standbys(store: list[str]) -> list[dict[str, str]]:
+    (row,) = json.loads(spark_lease("status", "n", *store, "--json").stdout)
+    return list(row["standbys"])
+
+
 def test_a_transferred_lease_goes_to_the_site_that_is_named(
     store: list[str], run: Callable[..., subprocess.Popen[str]]
 ) -> None:
     run("--site", "paris")
     run("--site", "paris", until="standby")
     lyon = run("--site", "lyon", until="standby")
+    until(lambda: "lyon" in [each["site"] for each in standbys(store)])
     done = spark_lease("transfer", "n", *store, "--to", "lyon", "--within", "0s", "--wait", "--json")
     assert done.returncode == 0, done.stderr
     assert lyon.poll() is None
@@ -107,6 +114,7 @@ def test_a_transferred_lease_goes_to_the_site_that_is_named(
         (["transfer", "n", "--to", "lyon"], 1, "n: there is no such lease in "),
         (["transfer", "n"], 64, "--to"),
         (["transfer", "n", "--to", "a\nb"], 78, "is neither a holder, nor its label, nor a site"),
+        (["transfer", "taken", "--to", "rome"], 78, "'rome' neither holds nor held taken, nor does it stand by: "),
         (["pause", "n", "--for", "soon"], 78, "--for: 'soon' is no time: 90, 90s, 15m, 2h or 1d"),
         (["pause", "taken", "--reason", "x" * 600], 78, "--reason: is too long"),
         (["pause", "n", "--url", "postgresql://u@127.0.0.1:1/d"], 69, "lock store postgresql://"),

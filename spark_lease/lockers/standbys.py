@@ -1,0 +1,91 @@
+"""Who stands by for a lease: each contender that waits is noted beside it, seldom, and nothing waits for the note."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+
+from ..clock import Clock, wall_time
+from ..config import Config, redacted
+from ..errors import SparkLeaseError
+from .base import Grant, Held, Locker, Notes
+from .bounded import Bounded
+from .bystander import note_beside
+from .registry import open_notes
+from .wrapped import Wrapped
+
+log = logging.getLogger(__name__)
+
+KIND = "standby"
+_AGAIN = 300.0
+LATELY = 2 * _AGAIN
+"""Seconds for which a standby that says nothing any more counts as seen lately."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """`at`: when it was noted, in seconds since 1970 by its own machine's clock."""
+
+    holder: str
+    site: str
+    host: str
+    at: float
+
+
+class NotesItself(Wrapped):
+    """`locker`, noted beside the lease as long as it waits. Nothing of that raises."""
+
+    def __init__(self, locker: Locker, config: Config, clock: Clock, *, holder: str) -> None:
+        super().__init__(locker)
+        self._config, self._clock, self._holder = config, clock, holder
+        self._bounded = Bounded(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
+        self._due, self._is_noted = -math.inf, False
+
+    def wait(self, timeout: float, poll: float) -> None:
+        if self._clock.now() >= self._due:
+            self._due, self._is_noted = self._clock.now() + _AGAIN, True
+            self._bounded.begin(lambda: self._try(self._note))
+        super().wait(timeout, poll)
+
+    def try_acquire(self) -> Grant | Held:
+        answer = super().try_acquire()
+        if isinstance(answer, Grant) and self._is_noted:
+            self._is_noted = False
+            self._bounded.begin(lambda: self._try(self._forget))
+        return answer
+
+    def close(self) -> None:
+        self._bounded.close((lambda: self._try(self._forget)) if self._is_noted else lambda: None)
+        super().close()
+
+    def _note(self) -> None:
+        self._forget()
+        me = Standby(self._holder, self._config.site, socket.gethostname(), wall_time())
+        note_beside(self._config, self._clock, KIND, self._holder, lambda _: json.dumps(asdict(me)))
+
+    def _forget(self) -> None:
+        with closing(open_notes(self._config, self._clock)) as notes:
+            notes.remove(self._config.shared_name, KIND, self._holder)
+            notes.prune(self._config.shared_name, (KIND,), LATELY)
+
+    def _try(self, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except (SparkLeaseError, OSError) as error:  # whoever looks sees one standby less, and that is all
+            log.debug("%s: standing by is not noted: %s", self._config.name, error)
+
+
+def standbys_of(notes: Notes, name: str, now: float) -> list[Standby]:
+    """Who stood by for lease `name` lately. Raises StoreError."""
+    found = []
+    for text in notes.all(name, KIND).values():
+        try:
+            found.append(Standby(**json.loads(text)))
+        except (ValueError, TypeError):  # not ours, and no reason to show nothing
+            continue
+    return sorted((each for each in found if abs(now - each.at) < LATELY), key=lambda each: each.holder)

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,7 +62,9 @@ def submit_to_cluster(
             words, there = with_added(words, "--files", "spark.files", _source(script)), Path(script).name
         told = _settings(found, options, left)
         settings = [word for key, value in told.items() for word in ("--conf", f"{key}={value}")]
-        launched = [str(LAUNCHER), SUBMISSION, submission, there, *rest]
+        # All files of an application lie in one folder: no script may be called as this one is.
+        launcher = shutil.copy(LAUNCHER, Path(folder, "spark_lease_launcher.py"))
+        launched = [str(launcher), SUBMISSION, submission, there, *rest]
         code, signalled = _run([command, *name_of(script, options), *words, *settings, *launched], environ)
     outcome = _outcome(config, submission, code, signalled=signalled, waited=_is_waited_for(options))
     announce(outcome)

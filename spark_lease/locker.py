@@ -15,7 +15,7 @@ from .config import Config
 from .errors import LockGone, StoreError
 from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies, Remembers
 from .lockers.registry import open_lock, open_store
-from .lockers.standbys import NotesItself
+from .lockers.standbys import NotesItself, Presence
 from .lockers.timed import OnRenewal, Timed
 from .lockers.unguarded import Unguarded
 from .record import LeaseRecord, Observed, Protection, Standstill, expires_in, is_grant_of, released, renewed, taken
@@ -200,7 +200,7 @@ def open_locker(
         return Unguarded()
     store = open_store(config)
     rules = locker_over(store, config, clock, holder=holder, protection=protection, lock=open_lock(config, clock))
-    locker = NotesItself(rules, config, clock, holder=holder)
+    locker = NotesItself(rules, Presence(config, clock, holder=holder))
     return Timed(locker, clock, on_renewal) if on_renewal and config.is_measured else locker
 
 

@@ -43,7 +43,8 @@ class Lookout:
     """Looks again and again: what a store without a clock never says is seen from a record that stands still."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
-        self._config = replace(config, create_table="false")
+        # It asks now and then: nothing is prepared, and the clocks are compared by whoever takes the lease.
+        self._config = replace(config, create_table="false", notify=False, max_allowable_diff_from_db_time=0.0)
         self._clock = clock or BootClock()
         self._standstill = Standstill()
         self._holder = new_holder(self._config.holder)

@@ -6,42 +6,75 @@ No cluster manager hands a driver's exit code back, and none knows of leases.
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from contextlib import closing
+from typing import TypeVar
 
 from .clock import Clock
 from .config import Config
-from .errors import RecordUnreadable
+from .errors import RecordUnreadable, StoreError
 from .lockers.bystander import note_beside
 from .lockers.registry import open_notes
 from .outcome import ALREADY_DONE, STANDBY, Outcome
 from .runs import FOR_EVER
 
 KIND = "outcome"
+T = TypeVar("T")
 
 
 def note_outcome(config: Config, clock: Clock, submission: str, outcome: Outcome) -> None:
     """Note how the submission ended, in place of what an attempt before this one noted.
 
-    Raises StoreError, and ConfigError if nobody ever held the lease.
+    Patient for a lease_duration. Raises StoreError, and ConfigError if nobody ever held the lease.
     """
+
+    def note() -> None:
+        forget_outcome(config, clock, submission)
+        note_beside(config, clock, KIND, submission, lambda _: str(outcome))
+
+    _patiently(note, config, clock)
+
+
+def forget_outcome(config: Config, clock: Clock, submission: str) -> None:
+    """Nothing is known of an attempt that begins. Raises StoreError and ConfigError."""
     with closing(open_notes(config, clock)) as notes:
         notes.remove(config.shared_name, KIND, submission)
         notes.prune(config.shared_name, (KIND,), min(config.run_retention, FOR_EVER))
-    note_beside(config, clock, KIND, submission, lambda _: str(outcome))
 
 
 def noted_outcome(config: Config, clock: Clock, submission: str) -> Outcome | None:
-    """How the submission ended; None if that was not noted. Raises StoreError and ConfigError."""
-    with closing(open_notes(config, clock)) as notes:
-        text = notes.get(config.shared_name, KIND, submission)
-        where = notes.where
-    try:
-        return Outcome(**json.loads(text)) if text else None
-    except (ValueError, TypeError):
-        raise RecordUnreadable(where, f"a note of an outcome is none: {text!r:.80}") from None
+    """How the submission ended; None if that was not noted. Patient for a lease_duration.
+
+    Raises StoreError and ConfigError.
+    """
+
+    def read() -> Outcome | None:
+        with closing(open_notes(config, clock)) as notes:
+            text, where = notes.get(config.shared_name, KIND, submission), notes.where
+        try:
+            return Outcome(**json.loads(text)) if text else None
+        except (ValueError, TypeError):
+            raise RecordUnreadable(where, f"a note of an outcome is none: {text!r:.80}") from None
+
+    return _patiently(read, config, clock)
+
+
+def _patiently(what: Callable[[], T], config: Config, clock: Clock) -> T:
+    end = clock.now() + config.lease_duration
+    while True:
+        try:
+            return what()
+        except StoreError as error:
+            if isinstance(error, RecordUnreadable) or clock.now() >= end:
+                raise
+        clock.wait(threading.Event(), config.retry_period)
 
 
 def code_for_cluster(outcome: Outcome, config: Config | None) -> int:
-    """What a driver says to its cluster: one that had nothing to do has not failed, and is not to be tried again."""
+    """What a driver says to its cluster: one that had nothing to do has not failed.
+
+    YARN takes whoever ends without a SparkContext for failed all the same.
+    """
     had_nothing_to_do = outcome.outcome in (STANDBY, ALREADY_DONE)
     return 0 if had_nothing_to_do and config and outcome.exit_code == config.standby_exit_code else outcome.exit_code

@@ -19,7 +19,7 @@ _PACKAGES = ("spark_lease", "sqlalchemy", "typing_extensions", "pymysql")
 
 def write_bundle(file: Path) -> Path:
     """Write the zip; returns `file`."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bundle:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as bundle:
         for name in _PACKAGES:
             for source, inside in _sources(name):
                 bundle.write(source, inside)

@@ -2,22 +2,24 @@
 
 The driver runs on a machine of the cluster. The package goes there as a zip, the settings as spark.lease.* keys, the
 script as a file beside the launcher; no secret does. How the driver ended is read from beside the lease: cluster
-managers do not hand its exit code back.
+managers do not hand its exit code back. A standby waits here, and takes nothing of the cluster.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,11 @@ from urllib.parse import urlsplit
 
 from ..clock import BootClock
 from ..config import ENV, SECRETS, SPARK, URLS, Config, Resolved, camel, has_password, redacted
-from ..errors import AlreadyDone, ConfigError, LeaseHeldByOther, SparkLeaseError
+from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
+from ..lockers.standbys import Presence
 from ..lookout import Lookout
-from ..outcome import Outcome, announce
+from ..outcome import STANDBY, Outcome, announce
+from ..record import new_holder
 from ..spark.launcher import SUBMISSION
 from ..submissions import noted_outcome
 from .bundle import write_bundle
@@ -38,81 +42,159 @@ log = logging.getLogger(__name__)
 _NOT_WAITED = ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion")
 _AM_WAITS = "spark.yarn.am.waitTime"
 """For how long YARN lets a driver be without a SparkContext, which a standby is."""
-_LONG, _SOON = 365 * 86400, 100
+_DRIVER_WAITS, _UNWATCHED, _MARGIN = 60.0, 480.0, 100.0
+"""Seconds for which a driver may wait that finds the lease taken after all, before the waiting goes on here; or, where
+nobody waits for it here, before YARN ends it, which it does after ten minutes without a SparkContext."""
 _TO_DRIVER = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driver.secretKeyRef.", "spark.kubernetes.driverEnv.")
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PATIENCE = 10.0
+"""Seconds that spark-submit has to end after it was told to."""
+_never = threading.Event()
+
+
+class _Interrupted(BaseException):
+    """A signal told us to end; args[0] is its number."""
 
 
 def submit_to_cluster(
     found: Resolved, spark_submit: str, options: Sequence[str], script: str, rest: Sequence[str]
 ) -> int:
-    """The driver's exit code, once it has ended. Raises ConfigError if the submission cannot be made."""
-    config = found.config
-    _refuse_cluster(options, config)
-    left = _stand_by(config)
-    command, environ = find_spark_submit(spark_submit)
-    if "PYSPARK_PYTHON" not in os.environ:  # that of this machine is none of the cluster's
-        del environ["PYSPARK_PYTHON"]
-    submission = f"{config.name}-{secrets.token_hex(8)}"
-    with tempfile.TemporaryDirectory(prefix="spark-lease-") as folder:
-        words = with_added(
-            options, "--py-files", "spark.submit.pyFiles", str(write_bundle(Path(folder, "spark_lease.zip")))
-        )
-        there = script.removeprefix("local://")
-        if there == script:
-            words, there = with_added(words, "--files", "spark.files", _source(script)), Path(script).name
-        told = _settings(found, options, left)
-        settings = [word for key, value in told.items() for word in ("--conf", f"{key}={value}")]
-        # All files of an application lie in one folder: no script may be called as this one is.
-        launcher = shutil.copy(LAUNCHER, Path(folder, "spark_lease_launcher.py"))
-        launched = [str(launcher), SUBMISSION, submission, there, *rest]
-        code, signalled = _run([command, *name_of(script, options), *words, *settings, *launched], environ)
-    outcome = _outcome(config, submission, code, signalled=signalled, waited=_is_waited_for(options))
+    """The driver's exit code, once it has ended. Raises ConfigError, and what keeps it from being submitted."""
+    config, clock = found.config, BootClock()
+    end = clock.now() + config.acquire_timeout
+    with tempfile.TemporaryDirectory(prefix="spark-lease-") as folder, _ended_by_signals():
+        job = _Job(found, spark_submit, options, script, rest, Path(folder))
+        try:
+            while True:
+                _stand_by(config, end)
+                outcome = job.run(max(end - clock.now(), 0.0))
+                if outcome.outcome != STANDBY or config.if_held != "wait" or clock.now() >= end:
+                    break
+        except _Interrupted as interrupted:
+            reason = "the application, if it was submitted, goes on in the cluster: end it there"
+            log.warning("%s: %s", config.name, reason)
+            outcome = Outcome(
+                config.name, "interrupted", 128 + interrupted.args[0], reason=reason, run_key=config.run_key
+            )
     announce(outcome)
     return outcome.exit_code
 
 
-def with_added(options: Sequence[str], flag: str, key: str, file: str) -> list[str]:
-    """The options with `file` first in the list of files that `flag`, or else the setting `key`, is."""
-    files = [file, *filter(None, [value_of(options, flag, key)])]
-    return [*options, flag, ",".join(files)]  # spark-submit takes the last
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    def on_signal(number: int, _: object) -> None:
+        raise _Interrupted(number)
+
+    old = {number: signal.signal(number, on_signal) for number in _ENDS}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
-def _source(script: str) -> str:
-    return script if "://" in script else str(local_file(script))
+def _stand_by(config: Config, end: float) -> None:
+    """Wait where that costs nothing, which is here. Guards nothing: the driver takes the lease.
 
-
-def _stand_by(config: Config) -> float:
-    """Wait where that costs nothing, which is here; seconds that are left of `acquire_timeout`.
-
-    Guards nothing: the driver takes the lease. Raises LeaseHeldByOther and AlreadyDone.
+    Raises LeaseHeldByOther and AlreadyDone; StoreError if one that did answer does not any more, until `end`.
     """
-    clock, lookout, said, never = BootClock(), Lookout(config), "", threading.Event()
-    start, waits = clock.now(), config.if_held == "wait"
-    while True:
-        left = max(start + config.acquire_timeout - clock.now(), 0.0)
+    clock, lookout, said, waits = BootClock(), Lookout(config), "", config.if_held == "wait"
+    with closing(Presence(config, clock, holder=new_holder(_label(config)))) as presence:
+        while True:
+            left = max(end - clock.now(), 0.0)
+            try:
+                lookout.refuse_known(again=waits)
+                return
+            except LeaseHeldByOther as held:
+                if not waits or not left:
+                    raise
+                if said != (said := held.why or f"{held.holder} is master"):
+                    log.info("%s: standby, %s", config.name, said)
+            except (StoreError, ConfigError):  # don't know is not no: the driver may reach what we do not
+                if not said:
+                    return
+                if not left:
+                    raise
+            presence.say()
+            clock.wait(_never, min(config.poll_period, left))
+
+
+class _Job:
+    """One submission, as often as it is made. Raises ConfigError for what cannot work, before anything is sent."""
+
+    def __init__(
+        self,
+        found: Resolved,
+        spark_submit: str,
+        options: Sequence[str],
+        script: str,
+        rest: Sequence[str],
+        folder: Path,
+    ) -> None:
+        self._config, self._options, self._rest = found.config, options, rest
+        _refuse_cluster(options, found.config)
+        self._command, self._environ = find_spark_submit(spark_submit)
+        if "PYSPARK_PYTHON" not in os.environ:  # that of this machine is none of the cluster's
+            del self._environ["PYSPARK_PYTHON"]
+        self._told = _settings(found)
+        # All files of an application lie in one folder: no script may be called as this one is.
+        self._launcher = str(shutil.copy(LAUNCHER, folder / "spark_lease_launcher.py"))
+        self._words = [*name_of(script, options), *options]
+        self._words += _with(
+            options, "--py-files", "spark.submit.pyFiles", str(write_bundle(folder / "spark_lease.zip"))
+        )
+        self._script = script.removeprefix("local://")
+        if self._script == script:
+            source = script if "://" in script else str(local_file(script))
+            self._words += _with(options, "--files", "spark.files", source)
+            self._script = Path(script).name
+
+    def run(self, left: float) -> Outcome:
+        """Submit it, and wait for its end if spark-submit does; `left` are seconds of `acquire_timeout`."""
+        submission = f"{self._config.name}-{secrets.token_hex(8)}"
+        is_waited_for = all(conf_of(self._options).get(key, "true").lower() != "false" for key in _NOT_WAITED)
+        waits = min(left, _DRIVER_WAITS if is_waited_for else _UNWATCHED)
+        told = self._told | {SPARK + camel("acquire_timeout"): str(waits)}
+        if _AM_WAITS not in conf_of(self._options):  # only YARN knows it
+            told[_AM_WAITS] = f"{waits + _MARGIN:.0f}s"
+        settings = [word for key, value in told.items() for word in ("--conf", f"{key}={value}")]
+        launched = [self._launcher, SUBMISSION, submission, self._script, *self._rest]
+        code = _call([self._command, *self._words, *settings, *launched], self._environ)
+        if not is_waited_for and not code:
+            return Outcome(self._config.name, "submitted", 0, run_key=self._config.run_key)
+        if not self._config.enabled:
+            word = "failed" if code else "finished"
+            return Outcome(self._config.name, word, code, run_key=self._config.run_key)
+        return self._noted(submission, code)
+
+    def _noted(self, submission: str, code: int) -> Outcome:
+        config = self._config
         try:
-            lookout.refuse_known(again=waits)
-            return left
-        except LeaseHeldByOther as held:
-            if not waits or not left:
-                raise
-            if said != (said := held.why or f"{held.holder} is master"):
-                log.info("%s: standby, %s", config.name, said)
-        except AlreadyDone:
-            raise
-        except SparkLeaseError:  # don't know is not no: the driver finds out
-            return left
-        clock.wait(never, min(config.poll_period, left))
+            if noted := noted_outcome(replace(config, create_table="false"), BootClock(), submission):
+                return noted
+            exit_code, why = code or 1, f"spark-submit ended with {code}, and the driver noted no outcome"
+        except SparkLeaseError as error:
+            exit_code, why = error.exit_code, f"spark-submit ended with {code}; {error}"
+        reason = f"{why}: spark-lease history {config.name} says who held the lease"
+        log.error("%s: %s", config.name, reason)
+        return Outcome(config.name, "unknown", exit_code, reason=reason, run_key=config.run_key)
 
 
-def _settings(found: Resolved, options: Sequence[str], left: float) -> dict[str, str]:
-    """What the driver has to be told that it does not find on its machine, or is told already."""
+def _with(options: Sequence[str], flag: str, key: str, file: str) -> list[str]:
+    """`flag` with `file` and those that it, or else the setting `key`, names: spark-submit takes the last."""
+    return [flag, ",".join([file, *filter(None, [value_of(options, flag, key)])])]
+
+
+def _settings(found: Resolved) -> dict[str, str]:
+    """What the driver does not find on its machine, and is not told already."""
     here = [key for key, origin in found.origins.items() if origin not in ("default", "spark conf")]
     told = {SPARK + camel(key): _as_text(key, getattr(found.config, key)) for key in here if key not in SECRETS}
-    told[SPARK + camel("acquire_timeout")] = str(left)
-    if value_of(options, "--master", "spark.master") == "yarn" and _AM_WAITS not in conf_of(options):
-        told[_AM_WAITS] = f"{min(left, _LONG) + _SOON:.0f}s"
-    return told
+    return told | {SPARK + "holder": _label(found.config)}
+
+
+def _label(config: Config) -> str:
+    """The contender is this scheduler, whatever machine of the cluster its driver is on."""
+    return config.holder or socket.gethostname()
 
 
 def _as_text(key: str, value: Any) -> str:
@@ -127,10 +209,11 @@ def _as_text(key: str, value: Any) -> str:
 
 
 def _refuse_cluster(options: Sequence[str], config: Config) -> None:
-    """Raise ConfigError for what cannot work: before anything is sent anywhere."""
-    master = value_of(options, "--master", "spark.master")
-    if master.startswith("spark:"):
+    """Raise ConfigError for what cannot work in a cluster."""
+    if value_of(options, "--master", "spark.master").startswith("spark:"):
         raise ConfigError("submit", "a standalone cluster runs no Python driver: use --deploy-mode client")
+    if not config.enabled:
+        return
     if config.url.startswith("sqlite"):
         raise ConfigError("url", f"{redacted(config.url)} is a file of this machine, and the driver runs on another")
     given = [key.removeprefix(prefix) for key in conf_of(options) for prefix in _TO_DRIVER if key.startswith(prefix)]
@@ -138,7 +221,7 @@ def _refuse_cluster(options: Sequence[str], config: Config) -> None:
     here |= {secret for url, secret in URLS.items() if urlsplit(getattr(config, url)).password}
     for key in sorted(here):
         name = ENV + key.upper()
-        if name not in given and not value_of(options, "--properties-file"):
+        if name not in given:
             raise ConfigError(
                 key,
                 "is known here and does not travel with the job. Kubernetes: --conf "
@@ -147,42 +230,15 @@ def _refuse_cluster(options: Sequence[str], config: Config) -> None:
             )
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int]:
-    """spark-submit's exit code, and the signal that told us to end it, or 0. The application outlives it."""
-    told: list[int] = []
+def _call(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """spark-submit's exit code; ends it if we are told to end."""
     process = subprocess.Popen(command, env=environ)
-
-    def on_signal(number: int, _: object) -> None:
-        told.append(number)
+    try:
+        return process.wait()
+    except _Interrupted:
         process.terminate()
-
-    old = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    try:
-        return process.wait(), told[0] if told else 0
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
-def _is_waited_for(options: Sequence[str]) -> bool:
-    conf = conf_of(options)
-    return all(conf.get(key, "true").lower() != "false" for key in _NOT_WAITED)
-
-
-def _outcome(config: Config, submission: str, code: int, *, signalled: int, waited: bool) -> Outcome:
-    if signalled:
-        reason = "the application goes on in the cluster: end it there"
-        print(f"spark-lease: {reason}", file=sys.stderr)
-        return Outcome(config.name, "interrupted", 128 + signalled, reason=reason, run_key=config.run_key)
-    if not waited and not code:
-        return Outcome(config.name, "submitted", 0, run_key=config.run_key)
-    try:
-        noted = noted_outcome(replace(config, create_table="false"), BootClock(), submission)
-        why = "its driver was killed, or never started" if noted is None else ""
-    except SparkLeaseError as error:
-        noted, why = None, str(error)
-    if noted:
-        return noted
-    reason = f"no outcome is noted beside the lease: {why}. spark-lease history {config.name} says who held it"
-    print(f"spark-lease: {reason}", file=sys.stderr)
-    return Outcome(config.name, "unknown", code or 1, reason=reason, run_key=config.run_key)
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -40,10 +41,29 @@ def local_file(script: str) -> Path:
 
 
 def conf_of(options: Sequence[str]) -> dict[str, str]:
-    """The `--conf key=value` among the options, in both of spark-submit's spellings."""
+    """The `--conf key=value` among the options, in both of spark-submit's spellings, over those of its file."""
     pairs = [after for option, after in pairwise(options) if option in ("--conf", "-c")]
     pairs += [option.partition("=")[2] for option in options if option.startswith("--conf=")]
-    return {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+    return _properties(options) | {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def _properties(options: Sequence[str]) -> dict[str, str]:
+    """What spark-submit reads besides; nothing of a file that cannot be read, which it will say."""
+    home = os.environ.get("SPARK_HOME", "/nonexistent")
+    defaults = Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf"), "spark-defaults.conf")
+    file = _given(options, "--properties-file") or defaults
+    try:
+        lines = [line.strip() for line in Path(file).read_text().splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return {}
+    pairs = [re.split(r"\s*[=:\s]\s*", line, maxsplit=1) for line in lines if line and line[0] not in "#!"]
+    return {key: "".join(value) for key, *value in pairs}
+
+
+def _given(options: Sequence[str], flag: str) -> str:
+    given = [after for option, after in pairwise(options) if option == flag]
+    given += [option.partition("=")[2] for option in options if option.startswith(f"{flag}=")]
+    return given[-1] if given else ""
 
 
 def name_of(script: str, options: Sequence[str]) -> list[str]:
@@ -53,9 +73,7 @@ def name_of(script: str, options: Sequence[str]) -> list[str]:
 
 def value_of(options: Sequence[str], flag: str, key: str = "") -> str:
     """What `flag`, or else the Spark setting `key`, says among the options; empty if neither does."""
-    given = [after for option, after in pairwise(options) if option == flag]
-    given += [option.partition("=")[2] for option in options if option.startswith(f"{flag}=")]
-    return given[-1] if given else conf_of(options).get(key, "")
+    return _given(options, flag) or conf_of(options).get(key, "")
 
 
 def is_for_cluster(options: Sequence[str]) -> bool:

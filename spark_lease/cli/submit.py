@@ -32,8 +32,9 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
         settings = as_conf(flags(arguments), environ)
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
-        announce(refused(config, error))
-        return error.exit_code
+        outcome = refused(config, error)
+        announce(outcome)
+        return outcome.exit_code
     os.execvpe(command, [command, *name_of(script, options), *options, *settings, *launched], environ)
 
 

@@ -13,7 +13,8 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 from ..clock import BootClock, wall_time
 from ..config import Config
@@ -72,27 +73,27 @@ def transfer(arguments: argparse.Namespace) -> int:
 
 def _refuse_unknown(arguments: argparse.Namespace, store: LeaseStore) -> None:
     """Raise ConfigError for a name that nobody has, as far as is noted: a lease that waits for it would be nobody's."""
-    record, known = store.read(arguments.lease).record, _known(arguments)
-    if record is None or not known or arguments.to in known:
+    record = store.read(arguments.lease).record
+    if record is None or not (known := _noted(arguments)):
         return
-    labels = ", ".join(sorted({label_of(each) for each in known}))
-    raise ConfigError(
-        "--to",
-        f"{arguments.to!r} neither holds nor held {arguments.lease}, nor does it stand by: {labels} do. "
-        "Add --anyway if it is still to come",
-    )
+    holders = {each["holder"] for each in known} | ({record.holder} if record.holder else set())
+    sites, labels = {each.get("site", "") for each in known} - {""}, {label_of(each) for each in holders}
+    if arguments.to not in holders | labels | sites:
+        raise ConfigError(
+            "--to",
+            f"{arguments.to!r} neither holds nor held {arguments.lease}, nor does it stand by: "
+            f"{', '.join(sorted(labels | sites))} do. Add --anyway if it is still to come",
+        )
 
 
-def _known(arguments: argparse.Namespace) -> set[str]:
-    """Holders, their labels, and the sites of those who stand by; nobody where nothing can be noted."""
+def _noted(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Who stands by, and who held it; nobody where nothing can be noted."""
     config = _config(arguments)
-    name, holders, sites = config.row_of(arguments.lease), set[str](), set[str]()
-    with contextlib.suppress(ConfigError, ValueError, KeyError), closing(open_notes(config, BootClock())) as notes:
-        for each in standbys_of(notes, name, wall_time()):
-            holders.add(each.holder)
-            sites.add(each.site)
-        holders |= {str(json.loads(each)["holder"]) for each in notes.all(name, GRANT).values()}
-    return holders | {label_of(each) for each in holders} | (sites - {""})
+    name = config.row_of(arguments.lease)
+    with contextlib.suppress(ConfigError, ValueError), closing(open_notes(config, BootClock())) as notes:
+        grants = [json.loads(each) for each in notes.all(name, GRANT).values()]
+        return [asdict(each) for each in standbys_of(notes, name, wall_time())] + grants
+    return []
 
 
 def duration(key: str, words: str) -> float:

@@ -28,10 +28,10 @@ def is_release(old: LeaseRecord | None, new: LeaseRecord) -> bool:
     return old is not None and old.holder is not None and new.holder is None
 
 
-def grant_text(old: LeaseRecord | None, new: LeaseRecord, *, until: int | None) -> str:
+def grant_text(old: LeaseRecord | None, new: LeaseRecord, *, until: int | None, site: str) -> str:
     """`until`: when what is replaced runs, or ran, out; None if the store cannot say."""
     after = None if old is None else {"holder": old.holder, "epoch": old.epoch, "until_ms": until}
-    return json.dumps({"holder": new.holder, "host": socket.gethostname(), "after": after})
+    return json.dumps({"holder": new.holder, "host": socket.gethostname(), "site": site, "after": after})
 
 
 def end_text(why: str, *, detail: str = "", **when: int) -> str:

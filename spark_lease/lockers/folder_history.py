@@ -43,7 +43,10 @@ class FolderHistory:
     def changed(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> None:
         """`new` was written in place of `old`. Waits for nothing."""
         if is_grant(old, new):
-            text, self._may_be_old = grant_text(old, new, until=None), is_first_of_its_day(old, new.epoch)
+            text, self._may_be_old = (
+                grant_text(old, new, until=None, site=self._config.site),
+                is_first_of_its_day(old, new.epoch),
+            )
             self._bounded.begin(lambda: self._try(lambda: self._put(name, GRANT, new.epoch, text)))
         if is_release(old, new):
             self._owed = new.epoch, end_text(RELEASED, by=round(wall_time() * 1000))

@@ -70,7 +70,7 @@ class SqlHistory:
         """What the statements need besides the record."""
         self._text = ""
         if new.holder is not None and (old is None or old.epoch != new.epoch):
-            self._text = grant_text(old, new, until=old.stamp if old else None)
+            self._text = grant_text(old, new, until=old.stamp if old else None, site=self._config.site)
         return {"lease": self._config.row_of(name), "note": self._text}
 
     def rest(self, what: str, name: str, epoch: int) -> Note | None:

@@ -22,8 +22,8 @@ from .wrapped import Wrapped
 log = logging.getLogger(__name__)
 
 KIND = "standby"
-_AGAIN = 300.0
-LATELY = 2 * _AGAIN
+AGAIN = 300.0
+LATELY = 2 * AGAIN
 """Seconds for which a standby that says nothing any more counts as seen lately."""
 
 
@@ -37,38 +37,36 @@ class Standby:
     at: float
 
 
-class NotesItself(Wrapped):
-    """`locker`, noted beside the lease as long as it waits. Nothing of that raises."""
+class Presence:
+    """A contender's note beside the lease, as long as it waits. Its methods wait for nothing, and nothing raises."""
 
-    def __init__(self, locker: Locker, config: Config, clock: Clock, *, holder: str) -> None:
-        super().__init__(locker)
+    def __init__(self, config: Config, clock: Clock, *, holder: str) -> None:
         self._config, self._clock, self._holder = config, clock, holder
         self._bounded = Bounded(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
         self._due, self._is_noted = -math.inf, False
 
-    def wait(self, timeout: float, poll: float) -> None:
-        if self._clock.now() >= self._due:
-            self._due, self._is_noted = self._clock.now() + _AGAIN, True
+    def say(self) -> None:
+        """It waits still."""
+        if self._config.enabled and self._clock.now() >= self._due:
+            self._due, self._is_noted = self._clock.now() + AGAIN, True
             self._bounded.begin(lambda: self._try(self._note))
-        super().wait(timeout, poll)
 
-    def try_acquire(self) -> Grant | Held:
-        answer = super().try_acquire()
-        if isinstance(answer, Grant) and self._is_noted:
+    def forget(self) -> None:
+        """It does not wait any more."""
+        if self._is_noted:
             self._is_noted = False
-            self._bounded.begin(lambda: self._try(self._forget))
-        return answer
+            self._bounded.begin(lambda: self._try(self._remove))
 
     def close(self) -> None:
-        self._bounded.close((lambda: self._try(self._forget)) if self._is_noted else lambda: None)
-        super().close()
+        self.forget()
+        self._bounded.close()
 
     def _note(self) -> None:
-        self._forget()
+        self._remove()
         me = Standby(self._holder, self._config.site, socket.gethostname(), wall_time())
         note_beside(self._config, self._clock, KIND, self._holder, lambda _: json.dumps(asdict(me)))
 
-    def _forget(self) -> None:
+    def _remove(self) -> None:
         with closing(open_notes(self._config, self._clock)) as notes:
             notes.remove(self._config.shared_name, KIND, self._holder)
             notes.prune(self._config.shared_name, (KIND,), LATELY)
@@ -78,6 +76,28 @@ class NotesItself(Wrapped):
             what()
         except (SparkLeaseError, OSError) as error:  # whoever looks sees one standby less, and that is all
             log.debug("%s: standing by is not noted: %s", self._config.name, error)
+
+
+class NotesItself(Wrapped):
+    """`locker`, noted beside the lease as long as it waits."""
+
+    def __init__(self, locker: Locker, presence: Presence) -> None:
+        super().__init__(locker)
+        self._presence = presence
+
+    def wait(self, timeout: float, poll: float) -> None:
+        self._presence.say()
+        super().wait(min(timeout, AGAIN), poll)
+
+    def try_acquire(self) -> Grant | Held:
+        answer = super().try_acquire()
+        if isinstance(answer, Grant):
+            self._presence.forget()
+        return answer
+
+    def close(self) -> None:
+        self._presence.close()
+        super().close()
 
 
 def standbys_of(notes: Notes, name: str, now: float) -> list[Standby]:

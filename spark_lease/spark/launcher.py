@@ -11,6 +11,7 @@ import runpy
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 SUBMISSION = "--submission"
@@ -27,7 +28,7 @@ def main() -> int:
     from spark_lease.lease import Lease
     from spark_lease.outcome import Outcome, announce, ended, refused
     from spark_lease.processes import MARK
-    from spark_lease.submissions import code_for_cluster, note_outcome
+    from spark_lease.submissions import code_for_cluster, forget_outcome, note_outcome
 
     logging.basicConfig(format="%(asctime)s spark-lease %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("spark_lease").setLevel(logging.INFO)
@@ -49,6 +50,9 @@ def main() -> int:
 
     try:
         config = load_config(from_arguments({}))
+        if submission:
+            with suppress(SparkLeaseError):
+                forget_outcome(config, BootClock(), submission)
         guard = Guard(config, mark=os.environ.get(MARK, "").rpartition(":")[2], last_words=last_words)
         try:
             with guard as lease:

@@ -64,18 +64,6 @@ def test_a_users_mistake_is_one_sentence(words: list[str], code: int, says: str,
     assert "Traceback" not in done.stderr
 
 
-def test_deploy_mode_cluster_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "app.py").touch()
-    for mode in (
-        ["--deploy-mode", "cluster"],
-        ["--deploy-mode=cluster"],
-        ["--conf", "spark.submit.deployMode=cluster"],
-    ):
-        done = spark_lease("submit", "--lease", "n", "--", *mode, "app.py", cwd=tmp_path)
-        assert done.returncode == 78
-        assert "cluster is not supported yet" in done.stderr
-
-
 def test_status_shows_held_free_and_unknown(url: str) -> None:
     inner = [COMMAND, "status", "--url", url, "--json", "held"]
     done = spark_lease("run", "--lease", "held", "--url", url, "--", *inner)

@@ -16,7 +16,9 @@ from typing import Any
 import psycopg2
 import pytest
 
+from spark_lease import hold_lease
 from spark_lease.cli.bundle import write_bundle
+from spark_lease.cli.spark_submit import conf_of, is_for_cluster
 from spark_lease.processes import kill, tree
 from tests.cli.test_cli import COMMAND, last_line, spark_lease
 from tests.services.yarn import FOLDER, MISSING, SPARKS, running_yarn
@@ -123,6 +125,10 @@ def outcome(process: subprocess.Popen[str]) -> dict[str, Any]:
     return dict(json.loads(out.splitlines()[-1])) | {"code": process.returncode}
 
 
+def status(store: list[str]) -> list[dict[str, Any]]:
+    return list(json.loads(spark_lease("status", "n", *store, "--json").stdout))
+
+
 def told_by(folder: Path, name: str) -> dict[str, Any]:
     until((folder / name).exists, 90)
     return dict(json.loads((folder / name).read_text()))
@@ -155,20 +161,24 @@ def test_the_guard_travels_with_the_job_and_its_outcome_comes_back(
 def test_what_a_cluster_runs_is_not_taken_for_dead_and_its_end_is_read_from_beside_the_lease(
     submit: Callable[..., subprocess.Popen[str]], store: list[str], written: Any, tmp_path: Path, kind: str
 ) -> None:
-    settings = ["--lease-duration", "6", *(["--keeper", "thread"] if kind == "frozen" else [])]
+    settings = ["--lease-duration", "12", *(["--keeper", "thread"] if kind == "frozen" else [])]
     if kind == "frozen":
         spark_lease("init", *store)
         assert spark_lease("fence", "add", "--lease", "n", "--on", "written", *store).returncode == 0
     master = submit("master", *settings)
     told = told_by(tmp_path, "master")
-    standby = submit("standby", *settings)
+    standby = submit("standby", *settings, "--site", "lyon", "--holder", "scheduler-b")
     until(lambda: "standby, " in (tmp_path / "standby.log").read_text())
+    (row,) = until(lambda: [each for each in status(store) if each["standbys"]])
+    assert [(each["site"], each["holder"].split(":")[0]) for each in row["standbys"]] == [("lyon", "scheduler-b")]
     ended = time.time()
     for pid in reversed(told["pids"]):
         os.kill(pid, signal.SIGKILL if kind == "killed" else signal.SIGSTOP)
     try:
         after = told_by(tmp_path, "standby")
-        assert after["epoch"] / 1000 - ended > 3.5  # not released: a renewal is at most a retry_period old
+        assert (
+            after["epoch"] / 1000 - ended > 6
+        )  # not released: a renewal is a retry_period old, and may have been late
     finally:
         for pid in told["pids"] if kind == "frozen" else ():
             os.kill(pid, signal.SIGCONT)
@@ -183,6 +193,7 @@ def test_what_a_cluster_runs_is_not_taken_for_dead_and_its_end_is_read_from_besi
     assert (old, new) == (told["epoch"], after["epoch"]) and last < after["epoch"] / 1000
     holds = json.loads(spark_lease("history", "n", *store, "--json").stdout)["holds"]
     assert [hold["epoch"] for hold in holds] == [told["epoch"], after["epoch"]]
+    assert holds[1]["holder"].startswith("scheduler-b:")
     assert (holds[0]["ended_by"], holds[1]["ended_by"]) == ("ran out", "released")
 
 
@@ -216,6 +227,39 @@ def test_what_a_cluster_cannot_run_is_refused_before_anything_is_sent(
     )
     assert (done.returncode, last_line(done)["outcome"]) == (78, "misconfigured"), done.stderr
     assert says in done.stderr and "hunter2" not in done.stderr + done.stdout and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (["--if-held", "fail"], 1, "standby"),
+        (["--if-held", "skip", "--standby-exit-code", "42"], 42, "standby"),
+        (["--run-key", "monday", "--if-done", "skip"], 99, "already done"),
+        (["--run-key", "monday"], 0, "already done"),
+    ],
+)
+def test_what_is_known_before_is_said_and_nothing_is_sent(
+    words: list[str], code: int, what: str, pg_url: str, store: list[str], table: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").touch()
+    cluster = ["--", "--master", "yarn", "--deploy-mode", "cluster", "job.py"]
+    with hold_lease("n", url=pg_url, table=table, create_table=True, keeper="thread", fence_delta="off") as lease:
+        lease.complete("monday")
+        done = spark_lease("submit", "--lease", "n", *store, *words, *cluster, cwd=tmp_path)
+    with closing(psycopg2.connect(pg_url)) as database, database, database.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {table}, {table}_notes")
+    assert (done.returncode, last_line(done)["exit_code"], last_line(done)["outcome"]) == (code, code, what), (
+        done.stderr
+    )
+
+
+def test_what_stands_in_a_properties_file_counts(tmp_path: Path) -> None:
+    file = tmp_path / "spark.properties"
+    file.write_text("# ours\nspark.master  yarn\nspark.submit.deployMode=cluster\nspark.app.name: nightly\n\n")
+    options = ["--properties-file", str(file), "--conf", "spark.app.name=other"]
+    wanted = {"spark.master": "yarn", "spark.submit.deployMode": "cluster", "spark.app.name": "other"}
+    assert conf_of(options) == wanted
+    assert is_for_cluster(options) and not is_for_cluster([*options, "--deploy-mode", "client"])
 
 
 def test_the_zip_is_all_that_a_driver_needs(tmp_path: Path) -> None:

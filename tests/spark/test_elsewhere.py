@@ -155,7 +155,6 @@ def test_a_job_outlives_a_worker_and_the_master_and_keeps_its_lease(
 SPECULATES = """
 import sys
 sys.path.insert(0, os.environ["TEST_ROOT"])
-from tests.cli.test_cli import spark_lease
 from tests.fences.conftest import engine_for
 from tests.fences.frames import meeting
 from pyspark.sql import SparkSession

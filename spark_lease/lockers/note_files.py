@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -57,8 +58,11 @@ class LocalNoteFiles:
             return None
 
     def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
-        files = (named(self._root, name) / folder).glob("[!.]*.json")
-        return [(each.stat().st_mtime, f"{folder}/{each.name}") for each in files]
+        found = []
+        for each in (named(self._root, name) / folder).glob("[!.]*.json"):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                found.append((each.stat().st_mtime, f"{folder}/{each.name}"))
+        return found
 
     def remove(self, name: str, path: str) -> bool:
         there = self.get(name, path) is not None

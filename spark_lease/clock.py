@@ -54,15 +54,22 @@ def utc_text(instant: float) -> str:
     return f"{datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S.%f}"
 
 
+def seconds_of(text: str) -> float:
+    """90, 90s, 15m, 36h, 7d, 2w in seconds. Raises ValueError for anything else."""
+    if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)):
+        raise ValueError(text)
+    return float(found[1]) * _UNITS[found[2]]
+
+
 def instant_of(text: str, *, now: float) -> float:
     """Seconds since 1970 of a date or time in UTC (2026-11-20, 2026-11-20T06:30), or so long before `now` (36h, 7d).
 
     Raises ValueError for anything else.
     """
-    if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text):
-        return now - float(ago[1]) * _UNITS[ago[2]]
+    if text[-1:] in tuple("smhdw"):
+        return now - seconds_of(text)
     found = datetime.fromisoformat(text)
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

@@ -14,6 +14,7 @@ from html import escape
 from .clock import utc_text
 from .history import RAN_OUT, UNKNOWN, Hold, Overlap, not_exact
 from .lockers.changes import RELEASED
+from .wish import label_of
 
 _LANE, _BAR, _TOP = 46, 20, 8
 _NARROWEST = 0.35
@@ -67,9 +68,7 @@ class _Scale:
 
 
 def _lane_of(hold: Hold) -> str:
-    """Who it was, without what makes each hold unique."""
-    parts = hold.holder.rsplit(":", 3)
-    return parts[0] if len(parts) == 4 else hold.holder
+    return label_of(hold.holder)
 
 
 def _axis(scale: _Scale, height: int) -> Iterator[str]:

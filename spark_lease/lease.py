@@ -29,9 +29,10 @@ from .fences.delta_rs import FencedTable
 from .fences.levels import Fences
 from .locker import open_locker
 from .lockers.base import Grant, Held, Locker, NotesLosses
+from .lockers.changes import bounded_age
 from .lockers.timed import OnRenewal
 from .record import Protection, new_holder
-from .runs import FOR_EVER, Runs
+from .runs import Runs
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class Lease(ABC):
         if not completes:
             return fenced_sql(self, engine)
         return completing_sql(
-            self, engine, completes, note=self.runs.heal, retention=min(self._config.run_retention, FOR_EVER)
+            self, engine, completes, note=self.runs.heal, retention=bounded_age(self._config.run_retention)
         )
 
     def write_sql(

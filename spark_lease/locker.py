@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable
 
-from .clock import Clock, wall_time
+from .clock import Clock
 from .config import Config
 from .errors import LockGone, StoreError
 from .lockers.base import Grant, Held, LeaseStore, Lock, Locker, Notifies, Remembers
@@ -130,7 +130,7 @@ class RecordLocker:
             mine = seen.record
             if mine is None:
                 return Held(None)
-            self._heed(mine.wish, seen.now)
+            self._heed(mine.wish, seen)
             wanted = renewed(mine, duration=self._duration, protection=self._protection())
             if self._keep(self._store.swap(self._name, mine, wanted)):
                 return Grant(mine.epoch, self._give_up_at, self._why)
@@ -139,17 +139,17 @@ class RecordLocker:
                 return Held(seen.record.holder if seen.record else None)
         raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder")
 
-    def _heed(self, text: str, now: float | None) -> None:
+    def _heed(self, text: str, seen: Observed) -> None:
         """See by my own clock when I am to give up. What is swapped as I know it says nothing new."""
         if text == self._heeded:
             return
         self._heeded, wish = text, wish_of(text)
         self._give_up_at, self._why = math.inf, str(wish or "")
         if wish and not wish.is_for(self._holder, self._site):
-            self._give_up_at = self._clock.now() + wish.give_up - self._store_time(now)
+            self._give_up_at = self._clock.now() + wish.give_up - seen.wall
 
     def _barred(self, seen: Observed) -> Held | None:
-        wish, now = wish_of(seen.record.wish if seen.record else ""), self._store_time(seen.now)
+        wish, now = wish_of(seen.record.wish if seen.record else ""), seen.wall
         if wish and wish.bars(self._holder, self._site, now=now):
             return Held(None, min(wish.until - now, self._duration), str(wish))
         return None
@@ -159,10 +159,6 @@ class RecordLocker:
         if self._waits and left > 0 and seen.record and seen.record.holder is None:
             return Held(None, left, "lets the preferred site go first")
         return None
-
-    @staticmethod
-    def _store_time(now: float | None) -> float:
-        return wall_time() if now is None else now
 
     def _unlock(self) -> None:
         try:

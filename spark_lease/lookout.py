@@ -6,13 +6,13 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .clock import BootClock, Clock, utc_text, wall_time
+from .clock import BootClock, Clock, utc_text
 from .config import Config
 from .errors import AlreadyDone, LeaseHeldByOther
 from .lockers.registry import open_notes, open_store
 from .record import Standstill, expires_in, new_holder
 from .runs import done_under
-from .wish import wish_of
+from .wish import label_of, wish_of
 
 FREE, HELD, EXPIRED, BARRED = "free", "held", "expired", "barred"
 
@@ -33,7 +33,7 @@ class Seen:
     @property
     def label(self) -> str:
         """The holder without its unique ending: the site."""
-        return self.holder.rsplit(":", 3)[0]
+        return label_of(self.holder)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,8 +58,7 @@ class Lookout:
         if record is None:
             return Seen(name, FREE)
         left, wish = expires_in(seen, still_for=still_for), wish_of(record.wish)
-        store_now = wall_time() if seen.now is None else seen.now
-        if left <= 0 and wish and wish.bars(self._holder, self._config.site, now=store_now):
+        if left <= 0 and wish and wish.bars(self._holder, self._config.site, now=seen.wall):
             return Seen(name, BARRED, epoch=record.epoch, why=str(wish))
         if record.holder is None:
             return Seen(name, FREE, epoch=record.epoch)

@@ -1,6 +1,6 @@
 """The lease record, and the pure rules of taking, renewing and releasing it.
 
-Nothing here asks a store or a clock. `locker.py` applies these rules; a store only reads and swaps records.
+Nothing here asks a store. `locker.py` applies these rules; a store only reads and swaps records.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class Observed:
     record: LeaseRecord | None
     expires_in: float | None = None
     now: float | None = None
+
+    @property
+    def wall(self) -> float:
+        """Seconds since 1970 by the store's clock, or by this machine's for a store without one."""
+        return wall_time() if self.now is None else self.now
 
 
 def taken(record: LeaseRecord | None, *, holder: str, duration: float, protection: str = "") -> LeaseRecord:

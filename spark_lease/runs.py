@@ -20,13 +20,13 @@ from .config import Config
 from .errors import AlreadyDone, Loss, RecordUnreadable, SparkLeaseError, StoreError
 from .fences.base import HeldLease
 from .lockers.base import Notes
+from .lockers.changes import bounded_age
 from .lockers.registry import open_notes
 
 log = logging.getLogger(__name__)
 
 BEGUN, ENDED, DONE = "run", "run-ended", "run-done"
 KINDS = (BEGUN, ENDED, DONE)
-FOR_EVER = 100 * 365 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Runs:
             self._started[key] = run.started
             self._note(notes, BEGUN, run)
             with contextlib.suppress(StoreError):  # no part of what was asked for
-                notes.prune(self._lease.name, KINDS, min(self._config.run_retention, FOR_EVER))
+                notes.prune(self._lease.name, KINDS, bounded_age(self._config.run_retention))
 
     def end(self, key: str, outcome: str, *, application: str = "") -> None:
         """Note that it ended otherwise than well: failed, interrupted."""

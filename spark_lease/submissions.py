@@ -15,9 +15,9 @@ from .clock import Clock
 from .config import Config
 from .errors import RecordUnreadable, StoreError
 from .lockers.bystander import note_beside
+from .lockers.changes import bounded_age
 from .lockers.registry import open_notes
 from .outcome import ALREADY_DONE, STANDBY, Outcome
-from .runs import FOR_EVER
 
 KIND = "outcome"
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def forget_outcome(config: Config, clock: Clock, submission: str) -> None:
     """Nothing is known of an attempt that begins. Raises StoreError and ConfigError."""
     with closing(open_notes(config, clock)) as notes:
         notes.remove(config.shared_name, KIND, submission)
-        notes.prune(config.shared_name, (KIND,), min(config.run_retention, FOR_EVER))
+        notes.prune(config.shared_name, (KIND,), bounded_age(config.run_retention))
 
 
 def noted_outcome(config: Config, clock: Clock, submission: str) -> Outcome | None:

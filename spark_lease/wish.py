@@ -64,5 +64,6 @@ def wish_of(text: str) -> Wish | None:
 
 
 def label_of(holder: str) -> str:
-    """What its configuration calls it: a holder without its unique ending."""
-    return holder.rsplit(":", 3)[0]
+    """What its configuration calls it: a holder without its unique ending, if it has one (a broker's name has not)."""
+    parts = holder.rsplit(":", 3)
+    return parts[0] if len(parts) == 4 else holder

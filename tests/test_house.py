@@ -28,7 +28,8 @@ lockers.bystander lockers.standbys
 fences.base fences.levels fences.delta fences.delta_claims fences.delta_tables fences.delta_rs
 fences.sql_older fences.sql_table fences.sql_astray fences.sql_claim fences.sql_psycopg2 fences.sql_commit
 fences.sql_refusals fences.sql fences.sql_done
-fences.frames_target fences.frames_columns fences.frames_load fences.frames_place fences.frames_move fences.frames
+fences.frames_target fences.frames_columns fences.frames_collect fences.frames_load fences.frames_place
+fences.frames_move fences.frames
 fences.postgres fences.databases runs lookout history history_page
 locker lease keepalive hold metrics events
 keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
@@ -40,7 +41,7 @@ testing.clock testing.store testing.contract testing.history testing.checker
 cli.settings cli.table cli.look cli.run cli.store cli.watch cli.history cli.release cli.wishes cli.fence cli.bundle
 cli.spark_submit cli.cluster cli.submit
 cli.findings cli.doctor_machine cli.doctor_store cli.doctor cli.main __main__
-airflow.provider airflow.access airflow.masking airflow.hook airflow.link airflow.trigger
+airflow.provider airflow.access airflow.masking airflow.hook airflow.link airflow.pages airflow.plugin airflow.trigger
 airflow.submission airflow.operator airflow.sensor airflow.callable airflow.decorator
 """,
 )
@@ -48,7 +49,7 @@ airflow.submission airflow.operator airflow.sensor airflow.callable airflow.deco
 HEAVY = {
     "airflow": "airflow.",
     "sqlalchemy": ("lockers.sql", "fences."),
-    "pyspark": ("spark.", "fences.frames_load"),
+    "pyspark": ("spark.", "fences.frames_load", "fences.frames_collect"),
     "pyarrow": "fences.frames",
     "adbc_driver_postgresql": "fences.frames_load",
     "delta": "",

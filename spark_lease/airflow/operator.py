@@ -25,6 +25,7 @@ from .trigger import LeaseFreeTrigger
 
 SKIP, FAIL, DEFER = "skip", "fail", "defer"
 XCOM = "spark_lease"
+_TEMPLATED = ("lease_conn_id", "run_key", "lease_settings")
 RUN_KEY = (
     "{{ dag.dag_id }}.{{ ti.task_id }}{% if ti.map_index >= 0 %}[{{ ti.map_index }}]{% endif %}"
     " {{ logical_date.isoformat() if logical_date is defined and logical_date else run_id }}"
@@ -54,7 +55,13 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     reason, run_key.
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "lease", "run_key", "lease_settings")
+    template_fields: Sequence[str] = (
+        *SparkSubmitOperator.template_fields,
+        "lease",
+        "lease_conn_id",
+        "run_key",
+        "lease_settings",
+    )
     operator_extra_links = (LeaseLink(),)
 
     def __init__(
@@ -83,6 +90,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             config, guarding = self._prepare()
         except ConfigError as error:
             raise AirflowFailException(str(error)) from None
+        _link(self, context["ti"])
         if (known := _known_before(config)) is not None:
             self._tell(context, known)
             self._judge(known, None)
@@ -146,6 +154,12 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def _tell(self, context: Any, told: Outcome) -> None:
         context["ti"].xcom_push(key=XCOM, value=told.as_dict())
+
+
+def _link(operator: SparkLeaseSubmitOperator, ti: Any) -> None:
+    """Now, while somebody may want to see it: Airflow itself makes links of tasks that have ended."""
+    for each in operator.operator_extra_links:
+        ti.xcom_push(key=each.xcom_key, value=each.get_link(operator, ti_key=ti))
 
 
 def _known_before(config: Config) -> Outcome | None:

@@ -36,7 +36,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
     XCom `spark_lease`.
     """
 
-    template_fields: Sequence[str] = ("lease", "holder", "lease_settings")
+    template_fields: Sequence[str] = ("lease", "holder", "lease_conn_id", "lease_settings")
     operator_extra_links = (LeaseLink(),)
 
     def __init__(

@@ -27,7 +27,7 @@ _COLUMNS = ("FROM (UTC)", "TO", "LASTED", "ENDED BY", "EPOCH", "HOLDER", "HOST",
 
 def history(arguments: argparse.Namespace) -> int:
     """Exit code 1 if there is no such lease, 2 if two held it at one time."""
-    config = replace(resolved(arguments).config, create_table="false")
+    config = resolved(arguments).config
     name, now = arguments.lease or config.name, wall_time()
     need_name(name)
     file = _file(arguments.html) if arguments.html else None
@@ -36,7 +36,7 @@ def history(arguments: argparse.Namespace) -> int:
     except (ValueError, OverflowError):
         print(f"spark-lease: --since: {arguments.since!r} is no time like 2026-11-20, or 36h", file=sys.stderr)
         return USAGE
-    holds = _look(config, name)
+    holds = all_holds(config, name)
     if not holds:
         print(f"spark-lease: {name}: there is no such lease", file=sys.stderr)
         return 1
@@ -56,8 +56,9 @@ def history(arguments: argparse.Namespace) -> int:
     return OVERLAP if both else 0
 
 
-def _look(config: Config, name: str) -> list[Hold]:
-    """All holds that are known of; none if there never was one."""
+def all_holds(config: Config, name: str) -> list[Hold]:
+    """All holds that are known of; none if there never was one. Raises StoreError, ConfigError."""
+    config = replace(config, create_table="false")
     with closing(open_store(config)) as store, closing(open_notes(config, BootClock())) as notes:
         seen = store.read(name)
         holds = holds_of(name, notes.every(config.row_of(name), KINDS), seen, where=store.where)

@@ -113,7 +113,8 @@ examples:
         "have nobody take a lease: for maintenance, or at a site that is to stand by",
         "spark_lease.cli.wishes:pause",
         """Its master keeps it, and works on until it ends; with --now it stops at its next renewal, and the command
-returns once nobody has the lease. A paused lease is "standby" for everybody who starts (exit 99, or waiting).
+returns once nobody has the lease, with exit code 99 if its master still renews after two lease durations (a broker
+heeds no wishes). A paused lease is "standby" for everybody who starts (exit 99, or waiting).
 
 examples:
   spark-lease pause nightly --reason 'schema change'

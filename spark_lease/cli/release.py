@@ -8,10 +8,8 @@ beside one that still works. Both are a swap of exactly the record that was seen
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import logging
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -23,7 +21,7 @@ from ..errors import SparkLeaseError
 from ..lockers.base import LeaseStore
 from ..lockers.registry import open_store
 from ..record import FORCED, LeaseRecord, Observed, expires_in, forced, is_forced, is_grant_of, new_holder, released
-from .settings import USAGE, need_name, resolved
+from .settings import USAGE, need_name, resolved, who
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +117,7 @@ class Forcing:
 
     def _take_away(self, confirmed: LeaseRecord) -> Released:
         """From the grant that was `confirmed`, which may be renewed between a look and a swap."""
-        by, holder, epoch = new_holder(f"{FORCED}:{_who()}"), confirmed.holder or "", confirmed.epoch
+        by, holder, epoch = new_holder(f"{FORCED}:{who()}"), confirmed.holder or "", confirmed.epoch
         left = 0.0
         for _ in range(_TRIES):
             seen = self._store.read(self._name)
@@ -139,15 +137,6 @@ def _words(name: str, seen: Observed, left: float) -> str:
     known = f"{left:.1f} s are left of it" if seen.expires_in is not None else "the store has no clock"
     holder, epoch = (record.holder, record.epoch) if record else ("", 0)
     return f"{name} is held by {holder}, epoch {epoch}, {known}. A master at work loses it and is ended."
-
-
-def _who() -> str:
-    """Of plain letters, because a broker's table takes no others."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # no such user in this container
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}".encode("ascii", "replace").decode()[:150]
 
 
 def _ask(words: str) -> str:

@@ -32,13 +32,8 @@ _FEW = 20
 
 def status(arguments: argparse.Namespace) -> int:
     """Exit code 1 if a lease that was asked for has no record, or one that cannot be read."""
-    # It asks once: nothing is prepared, which a pooler that shares sessions would refuse.
-    config = replace(resolved(arguments).config, create_table="false", notify=False)
-    wanted = arguments.leases or ([config.name] if config.name else [])
-    with closing(open_store(config)) as store:
-        rows = [look_at(store, name, config) for name in wanted or store.names()]
-        if wanted or len(rows) <= _FEW:
-            _add_notes(config, store, rows)
+    config = resolved(arguments).config
+    rows = leases(config, arguments.leases)
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif rows:
@@ -49,6 +44,18 @@ def status(arguments: argparse.Namespace) -> int:
         if words := row.get("problem", row.get("note")):
             print(f"spark-lease: {words}", file=sys.stderr)
     return int(any("problem" in row for row in rows))
+
+
+def leases(config: Config, names: Sequence[str]) -> list[Row]:
+    """What can be told of the leases `names`, or of the one that is set, or of all. Raises StoreError, ConfigError."""
+    # It asks once: nothing is prepared, which a pooler that shares sessions would refuse.
+    config = replace(config, create_table="false", notify=False)
+    wanted = names or ([config.name] if config.name else [])
+    with closing(open_store(config)) as store:
+        rows = [look_at(store, name, config) for name in wanted or store.names()]
+        if wanted or len(rows) <= _FEW:
+            _add_notes(config, store, rows)
+    return rows
 
 
 def print_leases(rows: Sequence[Row]) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import getpass
 import json
 import math
-import re
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -16,7 +13,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any
 
-from ..clock import BootClock, wall_time
+from ..clock import BootClock, seconds_of, wall_time
 from ..config import Config
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
 from ..lockers.base import LeaseStore
@@ -25,11 +22,12 @@ from ..lockers.registry import open_notes, open_store
 from ..lockers.standbys import standbys_of
 from ..record import LeaseRecord, Observed, Standstill, expires_in, wished
 from ..wish import LONGEST, Wish, label_of, wish_of
-from .settings import resolved
+from .settings import resolved, who
 
 _TRIES = 10
 _LOOK_AGAIN, _SAY_AGAIN = 0.25, 5.0
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_HEEDS = 2.0
+"""Lease durations within which a master that heeds wishes has seen one, and its lease has run out."""
 
 
 def pause(arguments: argparse.Namespace) -> int:
@@ -37,12 +35,14 @@ def pause(arguments: argparse.Namespace) -> int:
     reason, until = arguments.reason, duration("--for", arguments.duration)
 
     def wanted(now: float) -> Wish:
-        return Wish(_me(), reason, until=now + until, give_up=now if arguments.now else math.inf)
+        return Wish(who(), reason, until=now + until, give_up=now if arguments.now else math.inf)
 
     with closing(_store(arguments)) as store:
         seen = _put(store, arguments.lease, wanted)
         if arguments.now:
-            seen = _wait(store, arguments.lease, lambda record: record.holder is None, seen)
+            duration_of = max(seen.record.duration if seen.record else 0.0, _config(arguments).lease_duration)
+            end = BootClock().now() + _HEEDS * duration_of
+            seen = _wait(store, arguments.lease, lambda record, left: record.holder is None or left <= 0, seen, end)
     return _said(arguments, seen)
 
 
@@ -58,7 +58,7 @@ def transfer(arguments: argparse.Namespace) -> int:
     within, window = duration("--within", arguments.within), duration("--for", arguments.duration)
 
     def wanted(now: float) -> Wish:
-        return Wish(_me(), arguments.reason, arguments.to, until=now + within + window, give_up=now + within)
+        return Wish(who(), arguments.reason, arguments.to, until=now + within + window, give_up=now + within)
 
     with closing(_store(arguments)) as store:
         if not arguments.anyway:
@@ -67,7 +67,7 @@ def transfer(arguments: argparse.Namespace) -> int:
         if arguments.wait:
             end = BootClock().now() + within + window
             before = seen.record.epoch if seen.record else 0
-            seen = _wait(store, arguments.lease, lambda record: record.epoch > before, seen, end=end)
+            seen = _wait(store, arguments.lease, lambda record, left: record.epoch > before, seen, end)
     return _said(arguments, seen)
 
 
@@ -98,10 +98,10 @@ def _noted(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def duration(key: str, words: str) -> float:
     """Seconds: 90, 90s, 15m, 2h, 1d; `inf` too. Raises ConfigError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", words)
-    if not found and words != "inf":
-        raise ConfigError(key, f"{words!r} is no time: 90, 90s, 15m, 2h or 1d")
-    return float(found[1]) * _UNITS[found[2]] if found else math.inf
+    try:
+        return math.inf if words == "inf" else seconds_of(words)
+    except ValueError:
+        raise ConfigError(key, f"{words!r} is no time: 90, 90s, 15m, 2h or 1d") from None
 
 
 def _store(arguments: argparse.Namespace) -> LeaseStore:
@@ -118,7 +118,7 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Wish | None]) -
         seen = store.read(name)
         if seen.record is None:
             raise SparkLeaseError(f"{name}: there is no such lease in {store.where}")
-        wish = wanted(wall_time() if seen.now is None else seen.now)
+        wish = wanted(seen.wall)
         text = wish.text() if wish else ""
         if len(text) > LONGEST:
             raise ConfigError("--reason", f"is too long: {LONGEST} characters fit into a record, with who and when")
@@ -131,17 +131,18 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Wish | None]) -
 
 
 def _wait(
-    store: LeaseStore, name: str, is_done: Callable[[LeaseRecord], bool], seen: Observed, *, end: float = math.inf
+    store: LeaseStore, name: str, is_done: Callable[[LeaseRecord, float], bool], seen: Observed, end: float
 ) -> Observed:
-    """Look until it is done, or the lease has run out under whoever has it. Raises LeaseHeldByOther after `end`."""
+    """Look until it is done, by the record and the seconds that it has left. Raises LeaseHeldByOther after `end`."""
     clock, said, standstill = BootClock(), -math.inf, Standstill()
-    while seen.record and not is_done(seen.record):
+    while seen.record:
         left = expires_in(seen, still_for=standstill.still_for(seen.record, clock.now()))
-        if left <= 0 and end == math.inf:
-            return replace(seen, expires_in=0.0)  # a store without a clock does not know
+        if is_done(seen.record, left):
+            return replace(seen, expires_in=left)  # a store without a clock does not know
         holder = seen.record.holder or "nobody"
         if clock.now() > end:
-            raise LeaseHeldByOther(name, holder, left, f"{wish_of(seen.record.wish) or 'taken back'}; {holder} has it")
+            words = f"{wish_of(seen.record.wish) or 'taken back'}; {holder} has it"
+            raise LeaseHeldByOther(name, holder, left, f"{words}, and renews it" if left > 0 else words)
         if clock.now() - said > _SAY_AGAIN:
             said = clock.now()
             words = f"{holder} has it, for {max(left, 0):.0f} s if it is not renewed"
@@ -163,10 +164,3 @@ def _said(arguments: argparse.Namespace, seen: Observed) -> int:
         master = f"{holder} is master{gives_up}" if holder else "nobody is master"
         print(f"{arguments.lease}: {wish or 'nothing is wanted of it'}; {master}")
     return 0
-
-
-def _me() -> str:
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # a container's user may have no name
-        return socket.gethostname()

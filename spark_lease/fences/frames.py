@@ -10,7 +10,7 @@ What it does not do: it makes no table. What differs between databases stands in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -19,8 +19,9 @@ from sqlalchemy.exc import DBAPIError
 
 from ..errors import SparkLeaseError
 from .base import HeldLease, fenced
+from .frames_collect import arriving, collected
 from .frames_columns import columns_of, selected
-from .frames_load import RESULT, TASK, copy, inserting, loader, values
+from .frames_load import RESULT, TASK, Counted, copy, inserting, loader, values
 from .frames_move import HERE, Move, drop_here, empty, make_here, move_all, refuse_less, rehearse
 from .frames_place import staging, sweep
 from .frames_target import quote, refusal, refuse_other_keys, run, target_of
@@ -45,16 +46,16 @@ def write_sql(
         claim_once(lease, engine, epoch)
     move = _plan(frame, engine, table, mode, keys)
     rows = selected(frame, move.columns)
-    if engine.dialect.name == "sqlite":
-        through = "driver"
-    else:
-        sweep(lease, engine, table)
+    if engine.dialect.name == "sqlite":  # its one writer; nothing is computed while nobody else may write to the file
+        return _from_the_driver(lease, iter(collected(rows)), engine, move)
+    sweep(lease, engine, table)
     if through == "auto":
-        few = _collected(rows.limit(FEW_ROWS + 1)) if _guess(rows) <= FEW_BYTES else None
-        if few is not None and few.num_rows <= FEW_ROWS:
-            return _from_the_driver(lease, few, engine, move)
+        few = collected(rows.limit(FEW_ROWS + 1)) if _guess(rows) <= FEW_BYTES else None
+        if few is not None and sum(each.num_rows for each in few) <= FEW_ROWS:
+            return _from_the_driver(lease, iter(few), engine, move)
     if through == "driver":
-        return _from_the_driver(lease, _collected(rows), engine, move)
+        with arriving(rows) as batches:
+            return _from_the_driver(lease, batches, engine, move)
     return _through_executors(lease, rows, engine, table, move)
 
 
@@ -96,46 +97,39 @@ def _guess(rows: Any) -> int:
     return int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes())) if plan is not None else 0
 
 
-def _collected(rows: Any) -> Any:
-    if hasattr(rows, "toArrow"):
-        return rows.toArrow()
-    import pyarrow  # Spark 3.5
+def _from_the_driver(lease: HeldLease, batches: Iterator[Any], engine: Engine, move: Move) -> int:
+    rows = Counted(batches)
 
-    batches = rows._collect_as_arrow()
-    return pyarrow.Table.from_batches(batches) if batches else pyarrow.table({})
-
-
-def _from_the_driver(lease: HeldLease, rows: Any, engine: Engine, move: Move) -> int:
     def write(connection: Connection) -> None:
         if move.is_copied():
             empty(connection, move)
             names = [quote(engine, each.field.name) for each in move.columns]
-            refuse_less(connection, _copy(connection, move.target.name, rows, names), rows.num_rows)
+            refuse_less(connection, _copy(connection, move.target.name, rows, names), rows.count)
             return
         make_here(connection, move.columns)
         _stage(connection, rows)
-        move_all(connection, move, f"{HERE} WHERE 1 = 1", rows.num_rows)
+        move_all(connection, move, f"{HERE} WHERE 1 = 1", rows.count)
         drop_here(connection)
 
     _move(lease, engine, write)
-    return int(rows.num_rows)
+    return rows.count
 
 
-def _stage(connection: Connection, rows: Any) -> None:
+def _stage(connection: Connection, batches: Iterable[Any]) -> None:
     if connection.dialect.name == "postgresql":
-        _copy(connection, HERE, rows)
+        _copy(connection, HERE, batches)
         return
     mark = "?" if connection.dialect.name == "sqlite" else "%s"
-    for batch in rows.to_batches(FEW_ROWS):
+    for batch in batches:
         connection.exec_driver_sql(inserting(HERE, batch, mark), values(batch))
 
 
-def _copy(connection: Connection, table: str, rows: Any, names: Sequence[str] = ()) -> int:
+def _copy(connection: Connection, table: str, batches: Iterable[Any], names: Sequence[str] = ()) -> int:
     base = connection.dialect.loaded_dbapi.Error
     driver: Any = connection.connection.driver_connection
     try:
         with closing(connection.connection.cursor()) as cursor:
-            return copy(cursor, table, iter(rows.to_batches(FEW_ROWS)), names)
+            return copy(cursor, table, iter(batches), names)
     except base as error:  # as SQLAlchemy would have it, whom the fence listens to
         lost = connection.dialect.is_disconnect(error, driver, None)
         if lost:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -24,6 +25,8 @@ from sqlalchemy.pool import NullPool
 TASK = "task"
 """The column of a staging table that says which try of which task wrote the row."""
 RESULT = "task bigint, rows bigint"
+_AHEAD = 3
+"""Batches of CSV that may wait for the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,12 @@ def loader(place: Place) -> Callable[[Iterator[Any]], Iterator[Any]]:
         first = next(batches, None)
         if first is None:
             return
-        counted = _Counted(_numbered(_chain(first, batches), number))
+        counted = Counted(_numbered(_chain(first, batches), number))
         try:
             _load(place, counted)
         except Exception as error:  # any driver's; with the password in it, Spark would write that to its logs
             raise RuntimeError(_without(place.words.get("password"), f"{type(error).__name__}: {error}")) from None
-        yield pyarrow.RecordBatch.from_pydict({TASK: [number], "rows": [counted.rows]})
+        yield pyarrow.RecordBatch.from_pydict({TASK: [number], "rows": [counted.count]})
 
     return load
 
@@ -73,19 +76,19 @@ def _numbered(batches: Iterator[Any], number: int) -> Iterator[Any]:
         yield pyarrow.RecordBatch.from_arrays([*batch.columns, numbers], [*batch.schema.names, TASK])
 
 
-class _Counted:
+class Counted:
     """Batches that go by, and how many rows they had."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches, self.rows = batches, 0
+        self._batches, self.count = batches, 0
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches:
-            self.rows += batch.num_rows
+            self.count += batch.num_rows
             yield batch
 
 
-def _load(place: Place, batches: _Counted) -> None:
+def _load(place: Place, batches: Counted) -> None:
     if place.by_adbc and has_adbc():
         _by_adbc(place, iter(batches))
         return
@@ -137,16 +140,20 @@ def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] =
 
 
 def _written_ahead(batches: Iterator[Any]) -> Iterator[tuple[Any, bytes]]:
-    """The next batch is made CSV of while the server is busy with this one."""
-    with ThreadPoolExecutor(1) as pool:
-        before = None
-        for batch in batches:
-            writing = batch, pool.submit(_csv, batch)
-            if before:
-                yield before[0], before[1].result()
-            before = writing
-        if before:
-            yield before[0], before[1].result()
+    """The next batches are waited for, and made CSV of, while the server is busy with this one."""
+
+    def write() -> tuple[Any, bytes] | None:
+        batch = next(batches, None)
+        return None if batch is None else (batch, _csv(batch))
+
+    pool = ThreadPoolExecutor(1)
+    try:
+        coming = deque(pool.submit(write) for _ in range(_AHEAD))
+        while written := coming.popleft().result():
+            coming.append(pool.submit(write))
+            yield written
+    finally:  # whoever fails waits for no batch that is still being computed
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _csv(batch: Any) -> bytes:

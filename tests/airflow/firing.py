@@ -50,5 +50,17 @@ def fire(name: str, day: datetime | None = None) -> dict[str, Ended]:
     return ended
 
 
+def link_of(name: str) -> str:
+    """The link of the DAG's task in its newest run, which may be another process's that goes on."""
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    words = XComModel.dag_id == name, XComModel.key == "_link_LeaseLink"
+    with create_session() as session:
+        found = session.scalars(select(XComModel).where(*words).order_by(XComModel.timestamp.desc())).first()
+        return str(XComModel.deserialize_value(found)) if found else ""
+
+
 if __name__ == "__main__":
     fire(sys.argv[1], FIRST + timedelta(days=1000 + int(sys.argv[2])))

@@ -16,7 +16,7 @@ import pytest
 
 from spark_lease.processes import Process, kill, look, tree
 from tests.airflow.conftest import FOLDER, ROOT
-from tests.airflow.firing import fire, new_day
+from tests.airflow.firing import fire, link_of, new_day
 
 Master = Callable[..., subprocess.Popen[str]]
 
@@ -48,7 +48,7 @@ def test_a_run_is_done_once_and_says_so(capfd: pytest.CaptureFixture[str]) -> No
     assert ended.told["acquired"] < ended.told["released"]
     assert ended.told["epoch"]
     assert holder_of("finishes") is None
-    assert "/tasks/finishes/xcom" in ended.link
+    assert ended.link.startswith("/spark-lease/status?dag_id=finishes&run_id=")
     told = json.loads((FOLDER / "finishes.json").read_text())
     assert told["environ"]["SPARK_LEASE_PASSWORD"] == "hunter22"
     assert told["environ"]["GREETING"] == "hello"
@@ -132,6 +132,7 @@ def test_a_task_that_is_killed_leaves_no_driver_and_no_lease(number: int) -> Non
         until(lambda: marks.exists() or task.poll() is not None, 150)
         work = [each for each in tree(task.pid) if each.pid != task.pid]
         assert any("java" in each.name for each in work), (FOLDER / "works.log").read_text()[-5000:]
+        assert "task_id=works" in link_of("works")  # for whoever wants to see it now
         os.kill(task.pid, number)
         killed = time.monotonic()
         until(lambda: not alive(work), 10)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import NullPool
 
 from spark_lease.errors import ConfigError, Fenced, Loss, StagingLost
@@ -146,6 +147,47 @@ class Writing:
         if isinstance(end, Exception):
             raise end
         return end
+
+
+# -- rows that the driver writes while others are still computed
+
+
+@POSTGRES
+def test_what_spark_raises_amid_the_rows_is_raised_and_nothing_is_written(engine: Engine, spark: Any) -> None:
+    def breaks(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        yield from batches
+        if TaskContext.get().partitionId():  # type: ignore[union-attr]
+            raise OSError("the disk is gone")
+
+    with pytest.raises(Exception, match="the disk is gone"):
+        put(numbers(spark).mapInArrow(breaks, "epoch bigint"), engine, through="driver")
+    assert rows(engine) == 0
+
+
+@POSTGRES
+def test_a_row_that_the_table_refuses_ends_the_job_that_computes_the_others(
+    engine: Engine, spark: Any, tmp_path: Path
+) -> None:
+    tell(engine, "ALTER TABLE guarded ADD CHECK (epoch > 5)")
+    place = str(tmp_path)
+
+    def waits(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        while TaskContext.get().partitionId() and not Path(place, "go").exists():  # type: ignore[union-attr]
+            time.sleep(0.01)
+        yield from batches
+
+    with pytest.raises(IntegrityError):
+        put(numbers(spark).mapInArrow(waits, "epoch bigint"), engine, through="driver")
+    until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), timeout=60)
+    (tmp_path / "go").touch()
+    assert rows(engine) == 0
 
 
 # -- masters that are late

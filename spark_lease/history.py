@@ -28,6 +28,7 @@ class Hold:
     epoch: int
     holder: str
     host: str = ""
+    site: str = ""
     start: int | None = None
     end: int | None = None
     is_exact: bool = True
@@ -35,6 +36,10 @@ class Hold:
     detail: str = ""
     applications: tuple[str, ...] = ()
     run_keys: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        return " · ".join(each for each in (self.host, self.site) if each)
 
     @property
     def goes_on(self) -> bool:
@@ -73,6 +78,7 @@ class _Grant:
     epoch: int
     holder: str
     host: str
+    site: str
     after: _Seen | None
 
 
@@ -152,7 +158,8 @@ def _parsed(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Observed) 
         said = json.loads(text)
         after = said["after"]
         replaced = _Seen(after["holder"], int(after["epoch"]), after["until_ms"]) if after is not None else None
-        grants.append(_Grant(int(key), str(said["holder"]), str(said.get("host", "")), replaced))
+        host, site = str(said.get("host", "")), str(said.get("site", ""))
+        grants.append(_Grant(int(key), str(said["holder"]), host, site, replaced))
     ends = {int(key): json.loads(text) for key, text in noted.get(ENDED, {}).items()}
     record, now = seen.record, None
     if record:
@@ -166,7 +173,8 @@ def _ended(notes: _Notes, number: int) -> Hold:
     """The hold that the grant `number` began, and how it ended."""
     grant = notes.grants[number]
     following = notes.grants[number + 1] if number + 1 < len(notes.grants) else None
-    hold = Hold(lease=notes.lease, epoch=grant.epoch, holder=grant.holder, host=grant.host, start=grant.epoch)
+    hold = Hold(lease=notes.lease, epoch=grant.epoch, holder=grant.holder, start=grant.epoch)
+    hold = replace(hold, host=grant.host, site=grant.site)
     if end := notes.ends.get(grant.epoch):
         return _as_noted(hold, end, following)
     if notes.now and (notes.now.holder, notes.now.epoch) == (grant.holder, grant.epoch):

@@ -157,7 +157,7 @@ def _row(number: int, hold: Hold) -> str:
         "Ended by": why,
         "Epoch": str(hold.epoch or "–"),
         "Holder": hold.holder,
-        "Host": hold.host,
+        "Host": hold.where,
         "Application": " ".join(hold.applications),
         "Run keys": " ".join(hold.run_keys),
     }

@@ -104,7 +104,7 @@ def _row(hold: Hold) -> list[str]:
     to = "now" if hold.goes_on else "?" if hold.end is None else f"{'' if hold.is_exact else '≤ '}{_time(hold.end)}"
     lasted = "" if hold.end is None or hold.start is None else f"{(hold.end - hold.start) / 1000:.1f} s"
     begun = "?" if hold.start is None else _time(hold.start)
-    who = [hold.holder, hold.host, " ".join(hold.applications), " ".join(hold.run_keys)]
+    who = [hold.holder, hold.where, " ".join(hold.applications), " ".join(hold.run_keys)]
     return [begun, to, lasted, hold.why or "holds it", str(hold.epoch or "–"), *who]
 
 
@@ -119,6 +119,7 @@ def _object(hold: Hold) -> dict[str, object]:
         "epoch": hold.epoch,
         "holder": hold.holder,
         "host": hold.host,
+        "site": hold.site,
         "from": hold.start,
         "to": hold.end,
         "exact": hold.is_exact,

@@ -16,7 +16,10 @@ from ..lockers.base import LeaseStore
 from ..record import LeaseRecord, Observed, expires_in, is_forced
 from ..wish import label_of, wish_of
 
-HELD = ("holder", "epoch", "since", "expires_in", "in_doubt", "protection", "fences", "wish", "standbys", "last_change")
+HELD = (
+    *("holder", "site", "epoch", "since", "expires_in", "in_doubt", "protection", "fences", "wish"),
+    *("standbys", "last_change"),
+)
 
 _FIRST = 1_000_000_000_000
 """An epoch below that (September 2001) was counted, and is no time."""

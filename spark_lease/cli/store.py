@@ -25,7 +25,7 @@ from .look import HELD, Row, cell, look_at, moment
 from .settings import need_name, resolved
 from .table import print_table
 
-_SELDOM = ("fences", "wish", "standbys", "last_change")
+_SELDOM = ("site", "fences", "wish", "standbys", "last_change")
 _FEW = 20
 """Leases of which more than their records is told without being asked for them by name."""
 
@@ -77,6 +77,7 @@ def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
                 noted = notes.every(name, KINDS)
                 holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)
                 row["last_change"] = _last_change(holds)
+                row["site"] = holds[-1].site if row["state"] == "held" and holds else ""
 
 
 def _last_change(holds: Sequence[Hold]) -> str:

@@ -130,6 +130,8 @@ def test_a_transferred_lease_goes_to_the_site_that_is_named(
     assert lyon.poll() is None
     assert f":{lyon.pid}:" in json.loads(done.stdout)["holder"]
     assert json.loads(done.stdout)["wish"] == ""
+    (row,) = json.loads(spark_lease("status", "n", *store, "--json").stdout)
+    assert row["site"] == "lyon"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
 from spark_lease.testing import MemoryStore, VirtualClock
 from tests.services.mariadb import MISSING, MariaDb, installed, running_mariadb
 from tests.services.objects import ObjectServer, running_objects
-from tests.services.postgres import running_postgres
+from tests.services.postgres import running_postgres, with_psycopg
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver
 
@@ -95,6 +95,8 @@ def url_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], st
         match kind:
             case "postgresql":
                 return str(request.getfixturevalue("pg_url"))
+            case "psycopg":
+                return with_psycopg(str(request.getfixturevalue("pg_url")))
             case "mariadb":
                 return str(request.getfixturevalue("mariadb").url)
             case "sqlite":

@@ -13,6 +13,7 @@ from sqlalchemy.pool import NullPool
 
 from spark_lease.config import configure
 from spark_lease.lockers.sql_backends import usable_url
+from tests.services.postgres import with_psycopg
 
 TABLES = ("spark_lease_fence", "spark_lease_fence_run", "spark_lease_fence_done", "guarded")
 _KEY = {
@@ -68,6 +69,7 @@ def writer() -> Iterator[Callable[..., Writer]]:
     params=[
         pytest.param("sqlite"),
         pytest.param("postgresql", marks=pytest.mark.postgres),
+        pytest.param("psycopg", marks=pytest.mark.postgres),
         pytest.param("mariadb", marks=pytest.mark.mariadb),
     ]
 )
@@ -78,6 +80,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return f"sqlite:///{tmp_path}/guarded.db"
         case "postgresql":
             return str(request.getfixturevalue("pg_url"))
+        case "psycopg":
+            return with_psycopg(str(request.getfixturevalue("pg_url")))
     return str(request.getfixturevalue("mariadb").url)
 
 

@@ -31,6 +31,8 @@ EVERYWHERE = pytest.mark.parametrize(
     [
         pytest.param("postgresql", "executors", marks=pytest.mark.postgres),
         pytest.param("postgresql", "driver", marks=pytest.mark.postgres),
+        pytest.param("psycopg", "executors", marks=pytest.mark.postgres),
+        pytest.param("psycopg", "driver", marks=pytest.mark.postgres),
         pytest.param("mariadb", "executors", marks=pytest.mark.mariadb),
         pytest.param("mariadb", "driver", marks=pytest.mark.mariadb),
         pytest.param("sqlite", "auto"),

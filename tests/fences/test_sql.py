@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
@@ -170,7 +171,7 @@ def test_commit_and_rollback_inside_are_refused_and_nothing_is_left_open(engine:
         getattr(connection, method)()
     with engine.begin() as connection:  # the same connection of the pool
         connection.execute(text("SELECT 1"))
-    assert rows(create_engine(engine.url)) == 0
+    assert rows(create_engine(engine.url, poolclass=NullPool)) == 0
 
 
 def test_a_savepoint_inside_may_be_rolled_back(engine: Engine) -> None:

@@ -13,6 +13,7 @@ from tests.services.objects import BUCKET
 POSTGRES, MARIADB = pytest.mark.postgres, pytest.mark.mariadb
 LOCKERS = [
     pytest.param(("postgresql", "lease"), id="postgresql lease", marks=POSTGRES),
+    pytest.param(("psycopg", "lease"), id="psycopg lease", marks=POSTGRES),
     pytest.param(("mariadb", "lease"), id="mariadb lease", marks=MARIADB),
     pytest.param(("sqlite", "lease"), id="sqlite lease"),
     pytest.param(("delta", "lease"), id="delta lease"),

@@ -18,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 
+def with_psycopg(url: str) -> str:
+    """By way of psycopg 3."""
+    return url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
 @contextmanager
 def running_postgres() -> Iterator[str]:
     """Its URL, `postgresql://…`."""

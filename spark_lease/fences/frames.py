@@ -101,6 +101,8 @@ def _from_the_driver(lease: HeldLease, batches: Iterator[Any], engine: Engine, m
     rows = Counted(batches)
 
     def write(connection: Connection) -> None:
+        if connection.dialect.name == "postgresql":  # Spark may take its time between two batches
+            run(connection, "SET LOCAL idle_in_transaction_session_timeout = 0")
         if move.is_copied():
             empty(connection, move)
             names = [quote(engine, each.field.name) for each in move.columns]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import chain
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import pyarrow
@@ -25,43 +28,91 @@ def collected(rows: Any) -> list[Any]:
 def arriving(rows: Any) -> Iterator[Iterator[Any]]:
     """Batches of Arrow in the order in which Spark's tasks end; the block begins when the first is there.
 
-    What Spark raises the batches raise. A block that ends by an exception ends Spark's job.
+    What Spark raises the batches raise, at the latest instead of their end. A block that ends by an exception ends
+    Spark's job. As with `toArrow`, all that Spark has computed and nobody has taken yet is in memory.
     """
-    if not (sent := _sent()) or not hasattr(rows, "_jdf"):
+    if not (way := _way()) or not hasattr(rows, "_jdf"):
         yield iter(collected(rows))
         return
-    connected, serializer, unwrapped = sent
     context, tag = rows.sparkSession.sparkContext, f"spark_lease-{uuid.uuid4().hex}"
     context.addJobTag(tag)  # the thread that serves takes it from here
     try:
-        port, secret, server = rows._jdf.collectAsArrowToPython()
+        *address, server = rows._jdf.collectAsArrowToPython()
     finally:
         context.removeJobTag(tag)
-
-    def batches(stream: Iterator[Any]) -> Iterator[Any]:
-        try:
-            yield from (each for each in stream if isinstance(each, pyarrow.RecordBatch))  # last comes their order
-        except Exception:
-            with unwrapped():
-                server.getResult()  # raises the reason
-            raise
-
-    with connected((port, secret), serializer()) as stream:
-        try:
-            found = batches(stream)
-            first = next(found, None)
-            yield chain([] if first is None else [first], found)
-        except BaseException:
-            context.cancelJobsWithTag(tag)  # before the socket is closed: somebody may be reading it
-            raise
+    drain = _Drain(way, tuple(address), server)
+    Thread(target=drain.work, name="rows from Spark", daemon=True).start()
+    try:
+        batches = drain.batches()
+        first = next(batches, None)
+        yield chain([] if first is None else [first], batches)
+    except BaseException as error:
+        drain.found.put(error)  # somebody may be waiting for a batch
+        Thread(target=_cancel, args=(context, tag), daemon=True).start()  # the JVM may be frozen
+        raise
 
 
-def _sent() -> Any:
-    """How Spark's own `toArrow` reads what it is sent, which gives the batches one by one. None before Spark 4."""
+@dataclass(frozen=True)
+class _Way:
+    """How Spark's own `toArrow` reads what it is sent."""
+
+    connected: Any
+    serializer: Any
+    unwrapped: Any
+
+
+def _way() -> _Way | None:
     try:
         from pyspark.errors.exceptions.captured import unwrap_spark_exception
         from pyspark.sql.pandas.serializers import ArrowCollectSerializer
         from pyspark.util import _load_from_socket
-    except ImportError:
+    except ImportError:  # before Spark 4
         return None
-    return _load_from_socket, ArrowCollectSerializer, unwrap_spark_exception
+    return _Way(_load_from_socket, ArrowCollectSerializer, unwrap_spark_exception)
+
+
+@dataclass
+class _Drain:
+    """Takes what Spark sends, however slowly it is wanted: it is sent by Spark's scheduler, which all jobs wait for."""
+
+    way: _Way
+    address: tuple[Any, ...]
+    server: Any
+    found: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+
+    def work(self) -> None:
+        try:
+            self._receive()
+            self.found.put(None)
+        except Exception as error:
+            self.found.put(error)
+
+    def batches(self) -> Iterator[Any]:
+        while (each := self.found.get()) is not None:
+            if isinstance(each, BaseException):
+                raise each
+            yield each
+
+    def _receive(self) -> None:
+        count, order, broken = 0, None, None
+        try:
+            with ExitStack() as stack:
+                stream = self.way.connected(self.address, self.way.serializer())
+                for each in stack.enter_context(stream) if hasattr(stream, "__enter__") else stream:
+                    if isinstance(each, pyarrow.RecordBatch):
+                        count += 1
+                        self.found.put(each)
+                    else:
+                        order = each
+        except Exception as error:
+            broken = error
+        # A job that failed ends its stream like one that did not: only this raises why.
+        with self.way.unwrapped():
+            self.server.getResult()
+        if broken or order is None or len(order) != count:
+            raise broken or RuntimeError(f"Spark sent {count} batches, and an order of {order}")
+
+
+def _cancel(context: Any, tag: str) -> None:
+    with suppress(Exception):  # Spark may be stopped, or gone
+        context.cancelJobsWithTag(tag)

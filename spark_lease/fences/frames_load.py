@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow
 import pyarrow.compute
@@ -26,7 +26,8 @@ TASK = "task"
 """The column of a staging table that says which try of which task wrote the row."""
 RESULT = "task bigint, rows bigint"
 _AHEAD = 3
-"""Batches of CSV that may wait for the server."""
+"""Batches that may wait for the server."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ def has_adbc() -> bool:
 def _by_adbc(place: Place, batches: Iterator[Any]) -> None:
     import adbc_driver_postgresql.dbapi as adbc  # an extra
 
+    batches = _ahead(batches, lambda batch: batch)
     first = next(batches)
     reader = pyarrow.RecordBatchReader.from_batches(first.schema, _chain(first, batches))
     with adbc.connect(_conninfo(place.words)) as connection, connection.cursor() as cursor:
@@ -128,8 +130,8 @@ def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] =
     `names` are the columns as SQL has to spell them, if they are not called as in the batches.
     """
     rows, statement = 0, "COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
-    for batch, text in _written_ahead(batches):
-        words = statement.format(table, ", ".join(names or batch.schema.names))
+    for columns, text in _ahead(batches, lambda batch: (batch.schema.names, _csv(batch))):
+        words = statement.format(table, ", ".join(names or columns))
         if hasattr(cursor, "copy_expert"):
             cursor.copy_expert(words, io.BytesIO(text))
         else:
@@ -139,19 +141,19 @@ def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] =
     return rows
 
 
-def _written_ahead(batches: Iterator[Any]) -> Iterator[tuple[Any, bytes]]:
-    """The next batches are waited for, and made CSV of, while the server is busy with this one."""
+def _ahead(batches: Iterator[Any], made: Callable[[Any], T]) -> Iterator[T]:
+    """What is `made` of each: the next batches are waited for, and made something of, while the server is busy."""
 
-    def write() -> tuple[Any, bytes] | None:
+    def make() -> T | None:
         batch = next(batches, None)
-        return None if batch is None else (batch, _csv(batch))
+        return None if batch is None else made(batch)
 
     pool = ThreadPoolExecutor(1)
     try:
-        coming = deque(pool.submit(write) for _ in range(_AHEAD))
-        while written := coming.popleft().result():
-            coming.append(pool.submit(write))
-            yield written
+        coming = deque(pool.submit(make) for _ in range(_AHEAD))
+        while (found := coming.popleft().result()) is not None:
+            coming.append(pool.submit(make))
+            yield found
     finally:  # whoever fails waits for no batch that is still being computed
         pool.shutdown(wait=False, cancel_futures=True)
 

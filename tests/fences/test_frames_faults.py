@@ -161,9 +161,27 @@ def test_what_spark_raises_amid_the_rows_is_raised_and_nothing_is_written(engine
         if TaskContext.get().partitionId():  # type: ignore[union-attr]
             raise OSError("the disk is gone")
 
-    with pytest.raises(Exception, match="the disk is gone"):
-        put(numbers(spark).mapInArrow(breaks, "epoch bigint"), engine, through="driver")
-    assert rows(engine) == 0
+    put(numbers(spark, 7), engine, through="driver")
+    for mode, frame in (("append", numbers(spark)), ("overwrite", numbers(spark)), ("overwrite", numbers(spark, 2))):
+        with pytest.raises(Exception, match="the disk is gone"):
+            put(frame.mapInArrow(breaks, "epoch bigint"), engine, mode=mode, through="driver")
+        assert rows(engine) == 7
+
+
+@POSTGRES
+def test_a_job_that_is_cancelled_amid_the_rows_has_written_nothing(engine: Engine, spark: Any, tmp_path: Path) -> None:
+    put(numbers(spark, 7), engine)
+    writing = Writing(
+        numbers(spark).mapInArrow(meeting(tmp_path, parts=1), "epoch bigint"),
+        engine,
+        mode="overwrite",
+        through="driver",
+    )
+    there(tmp_path, "there-1-*")
+    spark.sparkContext.cancelAllJobs()
+    with pytest.raises(Exception, match="cancelled"):
+        writing.result()
+    assert rows(engine) == 7
 
 
 @POSTGRES
@@ -183,8 +201,9 @@ def test_a_row_that_the_table_refuses_ends_the_job_that_computes_the_others(
             time.sleep(0.01)
         yield from batches
 
+    many = 200_000  # the JVM keeps some kilobytes back until there are more
     with pytest.raises(IntegrityError):
-        put(numbers(spark).mapInArrow(waits, "epoch bigint"), engine, through="driver")
+        put(numbers(spark, many).mapInArrow(waits, "epoch bigint"), engine, through="driver")
     until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), timeout=60)
     (tmp_path / "go").touch()
     assert rows(engine) == 0

@@ -20,6 +20,10 @@ _SQL = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", 
 _FOLDERS = re.compile(r"(file|delta)(\+\w+)?")
 _NOT_OF_A_CONNECTION = {"name", "password", "run_key"}
 _FLAGS = {"name": "--lease"}
+PLACES = {"url", "statements", "column_types"}
+"""Settings that say where a lease is, and how it is asked for."""
+_SEEN = ("table", "broker_row", "lease_duration")
+"""Settings beside a connection that change what a look shows."""
 
 
 class Connection(Protocol):
@@ -85,6 +89,16 @@ def config_of(lease: str, connection: Connection | None, settings: Mapping[str, 
     layers = [from_arguments({**settings, "name": lease})]
     layers += [from_arguments(settings_of(connection), f"connection {connection.conn_id}")] if connection else []
     return resolve(*layers, from_environment(), from_file()).config
+
+
+def seen_from_elsewhere(lease: str, connection: Connection, settings: Mapping[str, Any]) -> Config:
+    """What it takes to look at a lease on a machine that only has the connection: that alone says where it is.
+
+    Raises ConfigError.
+    """
+    known = {key: value for key, value in settings.items() if key in _SEEN}
+    layers = from_arguments({**known, "name": lease}), from_arguments(settings_of(connection), "connection")
+    return resolve(*layers).config
 
 
 def refuse_secrets(settings: Mapping[str, Any]) -> None:

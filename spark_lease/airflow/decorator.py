@@ -17,8 +17,8 @@ from airflow.providers.standard.decorators.external_python import _PythonExterna
 from ..errors import ConfigError
 from .access import as_environment, refuse_secrets
 from .hook import SparkLeaseHook
-from .link import LeaseLink
-from .operator import FAIL, RUN_KEY, SKIP
+from .link import LeaseLink, show_link
+from .operator import FAIL, RUN_KEY, SKIP, TEMPLATED
 
 
 class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[misc]
@@ -28,18 +28,13 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
     store's database. The callable may build a SparkSession; `spark_lease.current_lease()` gives it its lease.
 
     :param lease: name of the lease (templated)
-    :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook`
+    :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook` (templated)
     :param on_standby: `skip` the task while another is master, or `fail` it
     :param run_key: see `SparkLeaseSubmitOperator`; if it is done, the task succeeds and returns None (templated)
     :param lease_settings: further settings of spark_lease (templated)
     """
 
-    template_fields: Sequence[str] = (
-        *_PythonExternalDecoratedOperator.template_fields,
-        "lease",
-        "run_key",
-        "lease_settings",
-    )
+    template_fields: Sequence[str] = (*_PythonExternalDecoratedOperator.template_fields, *TEMPLATED)
     operator_extra_links = (LeaseLink(),)
     custom_operator_name = "@task.leased"
 
@@ -65,6 +60,10 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
         name = self.python_callable.__name__
         guard = f"from spark_lease.airflow.callable import under_lease\n{name} = under_lease({name}, {os.getpid()})\n"
         return f"{super().get_python_source()}\n{guard}"
+
+    def execute(self, context: Any) -> Any:
+        show_link(self, context["ti"])
+        return super().execute(context)
 
     def execute_callable(self) -> Any:
         store = SparkLeaseHook(self.lease_conn_id)

@@ -11,7 +11,7 @@ from ..config import SECRETS, Config
 from ..errors import SparkLeaseError
 from ..lockers.registry import open_store
 from ..lookout import Lookout, Seen
-from .access import as_environment, as_text, config_of, settings_of
+from .access import as_environment, as_text, config_of, seen_from_elsewhere, settings_of
 from .masking import mask
 
 
@@ -42,6 +42,10 @@ class SparkLeaseHook(BaseHook):  # type: ignore[misc]
     def config(self, lease: str, settings: Mapping[str, Any]) -> Config:
         """All settings of `lease`. Raises ConfigError."""
         return config_of(lease, self._connection(), settings)
+
+    def seen_from_elsewhere(self, lease: str, settings: Mapping[str, Any]) -> Config:
+        """What it takes to look at `lease` where only the connection is known. Raises ConfigError."""
+        return seen_from_elsewhere(lease, self._connection(), settings)
 
     def environment(self) -> dict[str, str]:
         """What a child process has to be told of the connection, its secrets included. Raises ConfigError."""

@@ -19,13 +19,13 @@ from ..lookout import Lookout
 from ..outcome import ALREADY_DONE, MISCONFIGURED, STANDBY, Outcome, refused
 from .access import refuse_secrets
 from .hook import SparkLeaseHook
-from .link import LeaseLink
+from .link import LeaseLink, show_link
 from .submission import GuardedSubmitHook, Guarding, guarded
 from .trigger import LeaseFreeTrigger
 
 SKIP, FAIL, DEFER = "skip", "fail", "defer"
 XCOM = "spark_lease"
-_TEMPLATED = ("lease_conn_id", "run_key", "lease_settings")
+TEMPLATED = ("lease", "lease_conn_id", "run_key", "lease_settings")
 RUN_KEY = (
     "{{ dag.dag_id }}.{{ ti.task_id }}{% if ti.map_index >= 0 %}[{{ ti.map_index }}]{% endif %}"
     " {{ logical_date.isoformat() if logical_date is defined and logical_date else run_id }}"
@@ -86,11 +86,11 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def execute(self, context: Any) -> None:
         """Submit, unless another is master. Raises AirflowSkipException, AirflowException, or defers."""
+        show_link(self, context["ti"])
         try:
             config, guarding = self._prepare()
         except ConfigError as error:
             raise AirflowFailException(str(error)) from None
-        _link(self, context["ti"])
         if (known := _known_before(config)) is not None:
             self._tell(context, known)
             self._judge(known, None)
@@ -154,12 +154,6 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def _tell(self, context: Any, told: Outcome) -> None:
         context["ti"].xcom_push(key=XCOM, value=told.as_dict())
-
-
-def _link(operator: SparkLeaseSubmitOperator, ti: Any) -> None:
-    """Now, while somebody may want to see it: Airflow itself makes links of tasks that have ended."""
-    for each in operator.operator_extra_links:
-        ti.xcom_push(key=each.xcom_key, value=each.get_link(operator, ti_key=ti))
 
 
 def _known_before(config: Config) -> Outcome | None:

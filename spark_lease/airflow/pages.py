@@ -1,11 +1,16 @@
 """Pages of Airflow's web server for whoever may see a task's XComs: `status` and `history` of its lease, now.
 
 What lease it is, and by which connection, is what Airflow keeps of the task's arguments, never what a browser asks for.
+Whoever writes a DAG is not to have this server connect anywhere: where the lease is says the connection alone, and
+neither `lease_settings` nor the server's own environment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 from urllib.parse import urlencode
@@ -14,6 +19,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstancekey import TaskInstanceKey
+from airflow.providers.common.compat.sdk import AirflowException
 from fastapi import Depends, FastAPI
 from fastapi.responses import HTMLResponse
 
@@ -21,14 +27,63 @@ from ..cli.history import all_holds
 from ..cli.look import HELD, cell
 from ..cli.store import leases
 from ..clock import wall_time
-from ..config import Config, redacted
+from ..config import Config
 from ..errors import SparkLeaseError
 from ..history import overlaps
 from ..history_page import page
+from .access import PLACES
 from .hook import SparkLeaseHook
+
+log = logging.getLogger(__name__)
 
 _AGAIN = 10
 """Seconds until the browser looks again."""
+_PATIENCE = 3.0
+"""Seconds for a request to the store: Airflow's own work waits for the same threads."""
+_looking = threading.BoundedSemaphore(4)
+
+
+class _NotKnown(Exception):
+    """The sentence to be shown instead."""
+
+
+class _Busy(Exception):
+    """Too many look at the same time."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The lease of a task; `where` are the words of the request, `store` what may be told of the place."""
+
+    config: Config
+    where: Mapping[str, Any]
+    store: str
+
+
+def asked(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Iterator[Asked]:
+    """Raises _NotKnown, _Busy, ConfigError."""
+    key = TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
+    fields = RenderedTaskInstanceFields.get_templated_fields(key) or {}
+    lease, conn_id, settings = (fields.get(each) for each in ("lease", "lease_conn_id", "lease_settings"))
+    if not lease or not conn_id:
+        raise _NotKnown(f"nothing is known of a lease of {dag_id}.{task_id} in {run_id}")
+    if not isinstance(settings, Mapping) or "***" in f"{lease} {settings}":
+        raise _NotKnown(f"what Airflow has kept of {dag_id}.{task_id} does not tell where its lease is")
+    if PLACES & set(settings):
+        raise _NotKnown(f"the lease_settings of {dag_id}.{task_id} say where its lease is: only workers look there")
+    try:
+        config = SparkLeaseHook(str(conn_id)).seen_from_elsewhere(str(lease), settings)
+    except AirflowException as error:
+        raise _NotKnown(f"{error}: it is known to the workers only") from None
+    if not _looking.acquire(blocking=False):
+        raise _Busy
+    try:
+        config = replace(config, attempt_timeout=min(config.attempt_timeout, _PATIENCE))
+        where = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index}
+        yield Asked(config, where, f"connection {conn_id}, table {config.table}")
+    finally:
+        _looking.release()
+
 
 app = FastAPI(
     title="Spark lease",
@@ -36,65 +91,55 @@ app = FastAPI(
     default_response_class=HTMLResponse,
     dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.XCOM))],
 )
-
-
-class _NotKnown(Exception):
-    """The sentence to be shown instead."""
-
-
-def lease_of(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Config:
-    """The settings of the task's lease. Raises _NotKnown, ConfigError."""
-    key = TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
-    fields = RenderedTaskInstanceFields.get_templated_fields(key) or {}
-    if not fields.get("lease") or not fields.get("lease_conn_id"):
-        raise _NotKnown(f"nothing is known of a lease of {dag_id}.{task_id} in {run_id}")
-    settings = fields.get("lease_settings")
-    given = settings if isinstance(settings, Mapping) else {}
-    config: Config = SparkLeaseHook(fields["lease_conn_id"]).config(str(fields["lease"]), given)
-    return config
-
-
-LeaseOf = Depends(lease_of)
+OfTheTask = Depends(asked)
 
 
 @app.get("/status")  # type: ignore[untyped-decorator]
-def status(dag_id: str, run_id: str, task_id: str, map_index: int = -1, config: Config = LeaseOf) -> str:
-    (row,) = leases(config, [config.name])
+def status(task: Asked = OfTheTask) -> str:
+    (row,) = leases(task.config, [task.config.name])
     shown = [(key.replace("_", " "), cell(row[key])) for key in ("state", *HELD) if row[key] != ""]
-    said = str(row.get("problem", row.get("note", "")))
-    where = urlencode({"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index})
+    history = f'<a href="history?{escape(urlencode(task.where))}">history</a>'
     return _PAGE.format(
-        name=escape(config.name),
-        again=f'<meta http-equiv="refresh" content="{_AGAIN}">',
+        name=escape(task.config.name),
+        again=_REFRESH,
         rows="".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in shown),
-        said=escape(said),
-        more=f'<a href="history?{escape(where)}">history</a> · {escape(redacted(config.url))}',
+        said=escape(str(row.get("problem", row.get("note", "")))),
+        more=f"{history} · {escape(task.store)}",
     )
 
 
 @app.get("/history")  # type: ignore[untyped-decorator]
-def history(config: Config = LeaseOf) -> str:
-    holds, now = all_holds(config, config.name), round(wall_time() * 1000)
+def history(task: Asked = OfTheTask) -> str:
+    name, now = task.config.name, round(wall_time() * 1000)
+    holds = all_holds(task.config, name)
     if not holds:
-        raise _NotKnown(f"{config.name}: there is no such lease")
-    return page(config.name, holds, overlaps(holds), earliest=0, now=now, where=redacted(config.url))
+        raise _NotKnown(f"{name}: there is no such lease")
+    return page(name, holds, overlaps(holds), earliest=0, now=now, where=task.store)
 
 
 @app.exception_handler(_NotKnown)  # type: ignore[untyped-decorator]
 def _not_known(request: Any, error: Exception) -> HTMLResponse:
-    return _problem(404, error)
+    return _instead(404, str(error))
+
+
+@app.exception_handler(_Busy)  # type: ignore[untyped-decorator]
+def _busy(request: Any, error: Exception) -> HTMLResponse:
+    return _instead(503, "too many look at leases now")
 
 
 @app.exception_handler(SparkLeaseError)  # type: ignore[untyped-decorator]
 def _nobody_can_tell(request: Any, error: Exception) -> HTMLResponse:
-    return _problem(503, error)
+    log.warning("%s", error)  # its words are of places that not everybody who reads XComs may know
+    return _instead(503, "the lease store gives no answer that can be shown: the log of this web server says why")
 
 
-def _problem(code: int, error: Exception) -> HTMLResponse:
-    said = escape(str(error))
-    return HTMLResponse(_PAGE.format(name="Spark lease", again="", rows="", said=said, more=""), status_code=code)
+def _instead(code: int, said: str) -> HTMLResponse:
+    again = _REFRESH if code == 503 else ""
+    words = _PAGE.format(name="Spark lease", again=again, rows="", said=escape(said), more="")
+    return HTMLResponse(words, status_code=code)
 
 
+_REFRESH = f'<meta http-equiv="refresh" content="{_AGAIN}">'
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">{again}

@@ -12,7 +12,7 @@ from ..errors import ConfigError, StoreError
 from ..lookout import Lookout, Seen
 from .access import refuse_secrets
 from .hook import SparkLeaseHook
-from .link import LeaseLink
+from .link import LeaseLink, show_link
 from .trigger import LeaseFreeTrigger, is_wanted
 
 XCOM = "spark_lease"
@@ -56,6 +56,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
         self._lookout: Lookout | None = None
 
     def execute(self, context: Any) -> None:
+        show_link(self, context["ti"])
         if not self.deferrable:
             super().execute(context)
         elif not self.poke(context):

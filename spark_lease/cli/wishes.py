@@ -134,7 +134,7 @@ def _wait(
     store: LeaseStore, name: str, is_done: Callable[[LeaseRecord, float], bool], seen: Observed, end: float
 ) -> Observed:
     """Look until it is done, by the record and the seconds that it has left. Raises LeaseHeldByOther after `end`."""
-    clock, said, standstill = BootClock(), -math.inf, Standstill()
+    clock, said, standstill, first = BootClock(), -math.inf, Standstill(), seen.record
     while seen.record:
         left = expires_in(seen, still_for=standstill.still_for(seen.record, clock.now()))
         if is_done(seen.record, left):
@@ -142,7 +142,7 @@ def _wait(
         holder = seen.record.holder or "nobody"
         if clock.now() > end:
             words = f"{wish_of(seen.record.wish) or 'taken back'}; {holder} has it"
-            raise LeaseHeldByOther(name, holder, left, f"{words}, and renews it" if left > 0 else words)
+            raise LeaseHeldByOther(name, holder, left, words if seen.record == first else f"{words}, and renews it")
         if clock.now() - said > _SAY_AGAIN:
             said = clock.now()
             words = f"{holder} has it, for {max(left, 0):.0f} s if it is not renewed"

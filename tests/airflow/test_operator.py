@@ -48,7 +48,7 @@ def test_a_run_is_done_once_and_says_so(capfd: pytest.CaptureFixture[str]) -> No
     assert ended.told["acquired"] < ended.told["released"]
     assert ended.told["epoch"]
     assert holder_of("finishes") is None
-    assert ended.link.startswith("/spark-lease/status?dag_id=finishes&run_id=")
+    assert ended.link.startswith("spark-lease/status?dag_id=finishes&run_id=")
     told = json.loads((FOLDER / "finishes.json").read_text())
     assert told["environ"]["SPARK_LEASE_PASSWORD"] == "hunter22"
     assert told["environ"]["GREETING"] == "hello"

@@ -37,7 +37,7 @@ def anna(web: Any) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def link() -> str:
-    return fire("finishes")["finishes"].link
+    return f"/{fire('finishes')['finishes'].link}"
 
 
 def test_the_link_shows_the_lease_as_it_is_now(
@@ -67,5 +67,20 @@ def test_a_task_without_a_lease_and_a_store_that_is_down_are_one_sentence(
     away = {"conn_type": "spark_lease", "host": "postgresql://anna@127.0.0.1:1/ops", "password": "hunter22"}
     monkeypatch.setenv("AIRFLOW_CONN_LEASE", json.dumps(away))
     down = web.get(link, headers=anna)
-    assert (down.status_code, "lock store postgresql://" in down.text) == (503, True), down.text
-    assert "hunter22" not in down.text and "Traceback" not in down.text
+    assert (down.status_code, "the lease store gives no answer" in down.text) == (503, True), down.text
+    assert "127.0.0.1" not in down.text and "Traceback" not in down.text
+    monkeypatch.delenv("AIRFLOW_CONN_LEASE")
+    unknown = web.get(link, headers=anna)
+    assert (unknown.status_code, "it is known to the workers only" in unknown.text) == (404, True), unknown.text
+
+
+def test_where_a_lease_is_says_the_connection_and_nobody_who_writes_a_dag(web: Any, anna: dict[str, str]) -> None:
+    elsewhere = fire("elsewhere")["elsewhere"].link
+    shown = web.get(f"/{elsewhere}", headers=anna)
+    assert (shown.status_code, "only workers look there" in shown.text) == (404, True), shown.text
+
+
+def test_a_task_of_taskflow_and_a_sensor_have_the_link_as_well(web: Any, anna: dict[str, str]) -> None:
+    for dag, task in (("callable", "count"), ("looks", "looks")):
+        shown = web.get(f"/{fire(dag)[task].link}", headers=anna)
+        assert shown.status_code == 200, shown.text

@@ -68,6 +68,10 @@ with dag("senses"):
     SparkLeaseSensor(task_id="free", lease="nobody", lease_conn_id="lease", poke_interval=0.2)
     SparkLeaseSensor(task_id="master", lease="taken", holder="other", lease_conn_id="lease", poke_interval=0.2)
     SparkLeaseSensor(task_id="soon_free", lease="soon", lease_conn_id="lease", poke_interval=0.2, timeout=60)
+with dag("looks"):
+    SparkLeaseSensor(task_id="looks", lease="nobody", lease_conn_id="lease", poke_interval=0.2)
+with dag("elsewhere"):
+    submit("elsewhere", "tells.py", lease_settings={"url": f"sqlite:///{FOLDER}/elsewhere.db"})
 with dag("shell"):
     bash("finished", "echo worked")
     bash("failed", "false")

@@ -25,6 +25,8 @@ from .trigger import LeaseFreeTrigger
 
 SKIP, FAIL, DEFER = "skip", "fail", "defer"
 XCOM = "spark_lease"
+_RECONNECTS = ("durable", "reconnect_on_retry", "yarn_track_via_rm_api", "track_driver_via_k8s_api")
+"""With these the provider's spark-submit ends before its driver does."""
 TEMPLATED = ("lease", "lease_conn_id", "run_key", "lease_settings")
 RUN_KEY = (
     "{{ dag.dag_id }}.{{ ti.task_id }}{% if ti.map_index >= 0 %}[{{ ti.map_index }}]{% endif %}"
@@ -37,8 +39,9 @@ _USAGE_CODES = (64, 78)
 class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     """Submits a Spark application that runs only while this site holds a lease.
 
-    Takes every argument of SparkSubmitOperator. A Python application gets its guard inside its driver, as by
-    `spark-lease submit`; any other is guarded from outside, as by `spark-lease run`.
+    Takes every argument of SparkSubmitOperator but those by which a retry finds its driver again. A Python application
+    gets its guard inside its driver, as by `spark-lease submit`; any other is guarded from outside, as by
+    `spark-lease run`.
 
     :param lease: name of the lease; the same name excludes, whatever DAG or site (templated)
     :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook`; None: the settings of the
@@ -76,7 +79,12 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         poll_period: float = 10.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        if found := [each for each in _RECONNECTS if kwargs.get(each)]:
+            raise ValueError(
+                f"{found[0]}: the lease and the run key say what a retry has to do, and the driver's outcome is read "
+                "from beside the lease: leave it away"
+            )
+        super().__init__(**{"durable": False} | kwargs)
         if on_standby not in (SKIP, FAIL, DEFER):
             raise ValueError(f"on_standby: {on_standby!r} is none of {SKIP}, {FAIL}, {DEFER}")
         refuse_secrets(lease_settings or {})
@@ -102,6 +110,11 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         if problem := event.get("problem"):
             raise AirflowException(problem)
         self.execute(context)
+
+    def on_kill(self) -> None:
+        """End driver and JVM, wherever they run; the lease is released by whoever keeps it, once they are gone."""
+        if self._hook:
+            self._hook.on_kill()
 
     def _prepare(self) -> tuple[Config, Guarding]:
         store = SparkLeaseHook(self.lease_conn_id)
@@ -148,6 +161,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             lease_conn_id=self.lease_conn_id,
             lease_settings=self.lease_settings,
             poll_period=self.poll_period,
+            stands_by=True,
         )
         timeout = None if self.standby_timeout is None else span(self.standby_timeout)
         self.defer(trigger=trigger, method_name="resume", timeout=timeout)

@@ -95,12 +95,25 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
 
     def on_kill(self) -> None:
         """End driver and JVM; the lease is released by whoever keeps it, once they are gone."""
+        if self._connection["deploy_mode"] == "cluster":
+            self._kill_in_cluster()
+            return
         if self._submit_sp and self._submit_sp.poll() is None:
             self.log.info("ending the submission, process group %d", self._submit_sp.pid)
             if not self._end_group(signal.SIGTERM, _POLITE):
                 self.log.warning("it does not end: killing it")
                 self._end_group(signal.SIGKILL, _GONE)
         super().on_kill()
+
+    def _kill_in_cluster(self) -> None:
+        """The provider ends a driver elsewhere, as long as its own process lives: so that goes last."""
+        try:
+            super().on_kill()
+        except FileNotFoundError as error:
+            self.log.error("%s: the application goes on, and keeps its lease: end it in the cluster", error)
+        finally:
+            if self._submit_sp:
+                self._end_group(signal.SIGKILL, _GONE)
 
     def _end_group(self, number: int, patience: float) -> bool:
         clock, never = BootClock(), threading.Event()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from ..clock import BootClock
 from ..config import Config
 from ..errors import ConfigError, StoreError
+from ..lockers.standbys import Presence
 from ..lookout import BARRED, HELD, Lookout, Seen
+from ..record import new_holder
 from .access import config_of
 from .hook import SparkLeaseHook
 
@@ -19,7 +23,8 @@ from .hook import SparkLeaseHook
 class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
     """Fires once nobody holds the lease, or with `holder` once that label does. It looks and takes nothing.
 
-    A store that gives no answer is asked again; bad settings are an event with a `problem`.
+    A store that gives no answer is asked again; bad settings are an event with a `problem`. With `stands_by` it is
+    noted beside the lease as a standby.
     """
 
     def __init__(
@@ -30,20 +35,25 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         lease_settings: Mapping[str, Any] | None = None,
         poll_period: float = 10.0,
         holder: str = "",
+        stands_by: bool = False,
     ) -> None:
         super().__init__()
         self.lease, self.lease_conn_id, self.holder = lease, lease_conn_id, holder
-        self.lease_settings, self.poll_period = dict(lease_settings or {}), poll_period
+        self.lease_settings, self.poll_period, self.stands_by = dict(lease_settings or {}), poll_period, stands_by
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        keys = ("lease", "lease_conn_id", "lease_settings", "poll_period", "holder")
+        keys = ("lease", "lease_conn_id", "lease_settings", "poll_period", "holder", "stands_by")
         return f"{type(self).__module__}.{type(self).__qualname__}", {key: getattr(self, key) for key in keys}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
-            lookout = Lookout(await self._config())
-            while not is_wanted(seen := await self._look(lookout), self.holder):
-                await asyncio.sleep(self.poll_period)
+            config = await self._config()
+            lookout, seen = Lookout(config), None
+            with closing(Presence(config, BootClock(), holder=new_holder(config.holder))) as presence:
+                while not is_wanted(seen := await self._look(lookout), self.holder):
+                    if self.stands_by:
+                        presence.say()
+                    await asyncio.sleep(self.poll_period)
             yield TriggerEvent(seen.as_dict() if seen else {})
         except (ConfigError, AirflowException) as error:
             yield TriggerEvent({"problem": str(error)})

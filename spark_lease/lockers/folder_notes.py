@@ -11,9 +11,16 @@ from ..errors import RecordUnreadable
 from ..record import is_grant_of
 from .base import LeaseStore
 from .bounded import Bounded
-from .delta import DeltaStore
 from .file import FileStore
 from .note_files import content, folder_in, note_files, path_of, prune
+
+
+def _leases(config: Config, clock: Clock) -> LeaseStore:
+    if config.url.startswith("file:"):
+        return FileStore(config, clock)
+    from .delta import DeltaStore  # needs packages that a folder's leases do not
+
+    return DeltaStore(config, clock)
 
 
 class FolderNotes:
@@ -21,7 +28,7 @@ class FolderNotes:
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self.where = redacted(config.url)
-        self._leases: LeaseStore = (FileStore if config.url.startswith("file:") else DeltaStore)(config, clock)
+        self._leases = _leases(config, clock)
         self._files = note_files(config)
         self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock)
 

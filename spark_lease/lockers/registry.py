@@ -7,7 +7,8 @@ a callable that takes a Config and returns a LeaseStore. It cannot take the plac
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 
 from ..clock import Clock
@@ -76,18 +77,26 @@ def open_notes(config: Config, clock: Clock) -> Notes:
     if scheme not in NOTES:
         raise ConfigError("url", f"{redacted(config.url)!r} keeps leases and nothing else beside them")
     module, _, name = NOTES[scheme].partition(":")
-    opens: Callable[[Config, Clock], Notes] = getattr(importlib.import_module(module), name)
-    return opens(config, clock)
+    with _as_extra(scheme):
+        opens: Callable[[Config, Clock], Notes] = getattr(importlib.import_module(module), name)
+        return opens(config, clock)
 
 
 def _ours(scheme: str) -> Opens:
     module, _, name = STORES[scheme].partition(":")
-    try:
+    with _as_extra(scheme):
         opens: Opens = getattr(importlib.import_module(module), name)
+    return opens
+
+
+@contextmanager
+def _as_extra(scheme: str) -> Iterator[None]:
+    """Say what has to be installed where a package is missing. Raises ConfigError."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         extra = f"pip install 'spark_lease[{EXTRAS[scheme]}]'" if scheme in EXTRAS else "install it"
         raise ConfigError("url", f"{scheme}:// needs {error.name}: {extra}") from error
-    return opens
 
 
 def _theirs(scheme: str) -> Opens | None:

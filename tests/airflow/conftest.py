@@ -23,6 +23,7 @@ os.environ |= {
     "AIRFLOW_CONN_CLUSTER": '{"conn_type": "spark", "host": "yarn"}',
     "AIRFLOW_CONN_LOCAL_SPARK": '{"conn_type": "spark", "host": "local[2]"}',
     "AIRFLOW_CONN_LEASE": json.dumps(_LEASE),
+    "AIRFLOW_CONN_FOLDER": json.dumps({"conn_type": "spark_lease", "host": f"file://{FOLDER}/leases"}),
     "AIRFLOW_CONN_NO_URL": '{"conn_type": "http", "host": "example.org"}',
     "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
     "PYTHONPATH": str(ROOT),
@@ -34,6 +35,25 @@ os.environ |= {
 def _database() -> None:
     airflow = str(Path(sys.executable).with_name("airflow"))
     subprocess.run([airflow, "db", "migrate"], check=True, capture_output=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def yarn() -> Iterator[None]:
+    """A real YARN, which submissions of this process find."""
+    folder = FOLDER / "yarn"
+    folder.mkdir()
+    command = [ROOT / ".venv" / "bin" / "python", "-m", "tests.services.yarn", "--serve", folder]
+    serving = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert serving.stdin and serving.stdout
+    conf = serving.stdout.readline().strip()
+    assert conf, serving.wait()
+    told = {"HADOOP_CONF_DIR": conf, "SPARK_LOCAL_HOSTNAME": "localhost", "PATH": f"{folder}:{os.environ['PATH']}"}
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in told.items():
+            patch.setenv(key, value)
+        yield
+    serving.stdin.close()
+    serving.wait(60)
 
 
 @pytest.fixture

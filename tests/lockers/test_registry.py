@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,18 @@ def test_what_cannot_be_loaded_is_a_sentence_and_ours_stay_ours(installed: Path,
 def test_an_unknown_url_names_those_that_are_known() -> None:
     with pytest.raises(ConfigError, match="delta://, file://, mariadb://, mysql://, postgresql://, sqlite://"):
         open_store(configure(name="n", url="redis://host"))
+
+
+def test_a_folders_leases_need_no_package_of_deltas_which_is_named_where_it_is_missing(tmp_path: Path) -> None:
+    lines = (
+        "import sys",
+        "sys.modules |= dict.fromkeys(('arro3', 'arro3.core', 'deltalake', 'obstore', 'sqlalchemy'))",
+        "from spark_lease.cli.main import main",
+        f"url = ['--url', 'file://{tmp_path}/leases']",
+        "assert main(['run', '--lease', 'n', '--run-key', 'k', *url, '--', 'true']) == 0",
+        "assert main(['status', 'n', *url]) == main(['history', 'n', *url]) == main(['runs', 'n', *url]) == 0",
+        f"sys.exit(main(['runs', 'n', '--url', 'delta://{tmp_path}/leases']))",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert done.returncode == 78, done.stderr
+    assert "delta:// needs arro3.core: pip install 'spark_lease[delta]'" in done.stderr

@@ -1,6 +1,7 @@
 """A real YARN for the tests, with two node managers: Hadoop's own, in one JVM, from Maven Central.
 
-    python -m tests.services.yarn FOLDER      # downloads what it needs, 60 MB
+    python -m tests.services.yarn FOLDER            # downloads what it needs, 60 MB
+    python -m tests.services.yarn --serve FOLDER    # says where its configuration is, and runs until its input ends
 
 Its containers are processes of this machine, in folders of their own.
 """
@@ -73,5 +74,17 @@ def running_yarn(folder: Path) -> Iterator[Path]:
             gateway.close()
 
 
-if __name__ == "__main__":
+def command_line(conf: Path, file: Path) -> None:
+    """Make `file` what `yarn` is on a machine of Hadoop's."""
+    classes = f"{conf}:{SPARKS}/*"
+    file.write_text(f'#!/bin/sh\nexec java -cp "{classes}" org.apache.hadoop.yarn.client.cli.ApplicationCLI "$@"\n')
+    file.chmod(0o755)
+
+
+if __name__ == "__main__" and sys.argv[1] == "--serve":
+    with running_yarn(Path(sys.argv[2])) as served:
+        command_line(served, Path(sys.argv[2], "yarn"))
+        print(served, flush=True)
+        sys.stdin.read()
+elif __name__ == "__main__":
     resolve(Path(sys.argv[1]), HADOOP, "*.jar")

@@ -18,6 +18,19 @@ from spark_lease.airflow.sensor import SparkLeaseSensor
 APPS = Path(__file__).parents[1] / "apps"
 FOLDER = Path(os.environ["TEST_FOLDER"])
 DAGS: dict[str, DAG] = {}
+SPARKS = next((Path(__file__).parents[3] / ".venv" / "lib").glob("python*")) / "site-packages" / "pyspark" / "jars"
+YARN = {
+    "spark.yarn.stagingDir": f"file://{FOLDER}/staging",
+    "spark.yarn.jars": f"local:{SPARKS}/*",
+    "spark.yarn.maxAppAttempts": "1",
+    "spark.yarn.appMasterEnv.PYSPARK_PYTHON": sys._base_executable,  # type: ignore[attr-defined]
+    "spark.executor.instances": "1",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.driver.memory": "512m",
+    "spark.yarn.report.interval": "200ms",
+    "spark.ui.enabled": "false",
+}
 _QUIET = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
 
 
@@ -64,6 +77,9 @@ with dag("mistakes"):
 with dag("clusters"):
     submit("script", "tells.py", deploy_mode="cluster", conn_id="cluster")
     submit("jar", "", application="s3://lake/app.jar", java_class="a.B", deploy_mode="cluster", conn_id="cluster")
+for name, app in (("counts_on_yarn", "counts.py"), ("works_on_yarn", "works.py")):
+    with dag(name):
+        submit(name, app, deploy_mode="cluster", conn_id="cluster", lease_conn_id="folder", conf=YARN)
 with dag("senses"):
     SparkLeaseSensor(task_id="free", lease="nobody", lease_conn_id="lease", poke_interval=0.2)
     SparkLeaseSensor(task_id="master", lease="taken", holder="other", lease_conn_id="lease", poke_interval=0.2)

@@ -23,10 +23,13 @@ pytestmark = [
 ]
 
 
+def spark_lease(command: str, *words: str) -> subprocess.CompletedProcess[str]:
+    ours = [sys.executable, "-m", "spark_lease", command, f"--url=file://{FOLDER}/leases", *words]
+    return subprocess.run(ours, capture_output=True, text=True, check=False)
+
+
 def state_of(lease: str) -> str:
-    words = ["status", lease, f"--url=file://{FOLDER}/leases", "--json"]
-    done = subprocess.run([sys.executable, "-m", "spark_lease", *words], capture_output=True, text=True, check=False)
-    (row,) = json.loads(done.stdout)
+    (row,) = json.loads(spark_lease("status", lease, "--json").stdout)
     return str(row["state"])
 
 
@@ -40,20 +43,16 @@ def test_the_outcome_of_a_driver_elsewhere_is_the_tasks(yarn: None) -> None:
 def test_a_task_that_is_killed_ends_its_driver_elsewhere(yarn: None) -> None:
     marks = FOLDER / "works"
     marks.unlink(missing_ok=True)
-    task = subprocess.Popen(
-        [sys.executable, "-m", "tests.airflow.firing", "works_on_yarn", "77"],
-        cwd=ROOT,
-        stdout=(FOLDER / "works_on_yarn.log").open("w"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-m", "tests.airflow.firing", "works_on_yarn", "77"]
+    with (FOLDER / "works_on_yarn.log").open("w") as log:
+        task = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
     try:
         until(lambda: marks.exists() or task.poll() is not None, 120)
         assert state_of("works_on_yarn") == "held"
         os.kill(task.pid, signal.SIGTERM)
         task.wait(90)
         until(lambda: time.time() - marks.stat().st_mtime > 2, 30)
-        until(lambda: state_of("works_on_yarn") != "held", 30)
+        assert spark_lease("run", "--lease=works_on_yarn", "--acquire-timeout=30", "--", "true").returncode == 0
     finally:
         kill(tree(task.pid))
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Callable
 
 import pytest
 
+from spark_lease.airflow.trigger import LeaseFreeTrigger
+from spark_lease.cli.store import leases
+from spark_lease.config import configure
 from tests.airflow.firing import fire
+from tests.airflow.test_operator import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -21,6 +26,27 @@ def test_it_sees_who_is_master_and_waits_for_a_lease_to_be_free(master: Callable
     assert (ended["master"].told["state"], ended["master"].told["holder"][:6]) == ("held", "other:")
     assert soon.wait(20) == 0
     assert ended["soon_free"].told["state"] == "free"
+
+
+def test_a_submission_that_is_deferred_stands_by_and_is_seen_to(
+    master: Callable[..., subprocess.Popen[str]], store: str
+) -> None:
+    master("noted", "sleep", "60")
+    config = configure(name="noted", url=store)
+    trigger = LeaseFreeTrigger(lease="noted", lease_conn_id="lease", poll_period=0.1, stands_by=True)
+
+    def standbys() -> list[object]:
+        return list(leases(config, ["noted"])[0]["standbys"])
+
+    async def defer() -> None:
+        waiting = asyncio.ensure_future(anext(trigger.run()))
+        while not await asyncio.to_thread(standbys):
+            assert not waiting.done(), waiting.result()
+            await asyncio.sleep(0.1)
+        waiting.cancel()
+
+    asyncio.run(asyncio.wait_for(defer(), 30))
+    until(lambda: not standbys(), 30)
 
 
 def test_its_docstring_says_that_it_guards_nothing() -> None:

@@ -1,8 +1,8 @@
-"""What the command line costs: CPU seconds of `spark-lease --help`, and how long the commands of whoever is on call take.
+"""What the command line costs: CPU seconds of `spark-lease --help`, and how long commands take that ask a PostgreSQL.
 
     python -m tests.benchmarks.start [ROUNDS]
 
-Those ask a PostgreSQL on this machine, each in a process of its own, in an order of chance.
+The server is on this machine; each runs in a process of its own, in an order of chance.
 """
 
 from __future__ import annotations

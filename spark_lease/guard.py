@@ -28,7 +28,7 @@ from .clock import BootClock, Clock
 from .config import Config
 from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
 from .events import OnEvent, open_events
-from .fences.base import NothingBegun, lose_to_a_table
+from .fences.base import NothingBegun
 from .fences.databases import claim_databases
 from .fences.levels import Levels
 from .hold import abandon, begin_hold, end_hold
@@ -216,7 +216,6 @@ class Guard:
             pass
         if self.lease in _held:
             _held.remove(self.lease)
-        lose_to_a_table(self.lease, error)
         if self.lease.loss() is None and _is_success(error):
             self._spark.quiesce(self._left)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,12 +80,12 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         poll_period: float = 10.0,
         **kwargs: Any,
     ) -> None:
-        if found := [each for each in _RECONNECTS if kwargs.get(each)]:
+        super().__init__(**{"durable": False} | kwargs)
+        if found := [each for each in _RECONNECTS if kwargs.get(each) or getattr(self, f"_{each}", False)]:
             raise ValueError(
                 f"{found[0]}: the lease and the run key say what a retry has to do, and the driver's outcome is read "
                 "from beside the lease: leave it away"
             )
-        super().__init__(**{"durable": False} | kwargs)
         if on_standby not in (SKIP, FAIL, DEFER):
             raise ValueError(f"on_standby: {on_standby!r} is none of {SKIP}, {FAIL}, {DEFER}")
         refuse_secrets(lease_settings or {})
@@ -121,6 +122,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         # Once, as a standby is Airflow's to handle: a child that waits would keep the worker.
         ours = {"run_key": self.run_key, **self.lease_settings, "if_held": SKIP}
         config = store.config(self.lease, ours)
+        self._label = config.holder or socket.gethostname()
         return config, Guarding(config, {"name": self.lease, **ours}, store.environment())
 
     def _submit(self, context: Any, config: Config, guarding: Guarding) -> tuple[Outcome, AirflowException | None]:
@@ -161,7 +163,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             lease_conn_id=self.lease_conn_id,
             lease_settings=self.lease_settings,
             poll_period=self.poll_period,
-            stands_by=True,
+            stands_by=self._label,
         )
         timeout = None if self.standby_timeout is None else span(self.standby_timeout)
         self.defer(trigger=trigger, method_name="resume", timeout=timeout)

@@ -107,12 +107,14 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
 
     def _kill_in_cluster(self) -> None:
         """The provider ends a driver elsewhere, as long as its own process lives: so that goes last."""
+        is_there = self._submit_sp is not None and self._submit_sp.poll() is None
+        self.log.warning("if the application is not ended now, it goes on and keeps its lease: look in the cluster")
         try:
             super().on_kill()
         except FileNotFoundError as error:
-            self.log.error("%s: the application goes on, and keeps its lease: end it in the cluster", error)
+            self.log.error("it is not ended: %s", error)
         finally:
-            if self._submit_sp:
+            if is_there:
                 self._end_group(signal.SIGKILL, _GONE)
 
     def _end_group(self, number: int, patience: float) -> bool:

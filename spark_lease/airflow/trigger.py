@@ -23,8 +23,8 @@ from .hook import SparkLeaseHook
 class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
     """Fires once nobody holds the lease, or with `holder` once that label does. It looks and takes nothing.
 
-    A store that gives no answer is asked again; bad settings are an event with a `problem`. With `stands_by` it is
-    noted beside the lease as a standby.
+    A store that gives no answer is asked again; bad settings are an event with a `problem`. As `stands_by`, which
+    is the label of a contender, it is noted beside the lease.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         lease_settings: Mapping[str, Any] | None = None,
         poll_period: float = 10.0,
         holder: str = "",
-        stands_by: bool = False,
+        stands_by: str = "",
     ) -> None:
         super().__init__()
         self.lease, self.lease_conn_id, self.holder = lease, lease_conn_id, holder
@@ -49,7 +49,7 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         try:
             config = await self._config()
             lookout, seen = Lookout(config), None
-            with closing(Presence(config, BootClock(), holder=new_holder(config.holder))) as presence:
+            with closing(Presence(config, BootClock(), holder=new_holder(self.stands_by))) as presence:
                 while not is_wanted(seen := await self._look(lookout), self.holder):
                     if self.stands_by:
                         presence.say()

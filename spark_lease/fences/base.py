@@ -8,16 +8,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import Protocol
 
 from ..errors import Fenced, Loss
-
-_BY_A_TABLE = re.compile(
-    r"spark_lease: fenced, (\S+) was claimed under epoch (\d+) of the lease (.+), and mine is (\d+)"
-)
-"""What the trigger of a fenced table says (`postgres.py`), in the words of whatever driver."""
 
 
 class HeldLease(Protocol):
@@ -47,29 +40,6 @@ def fenced(lease: HeldLease, where: str, newest: int, advice: str = "") -> Fence
     error = Fenced(lease.name, where, lease.epoch, newest, advice)
     lease.lose(Loss.FENCED, str(error))
     return error
-
-
-def lose_to_a_table(lease: HeldLease, error: BaseException | None) -> None:
-    """Lose `lease` if `error`, or one that led to it, is the refusal of a table that was claimed under a newer epoch.
-
-    The user's own driver raised it, and knows nothing of leases. What Py4J raises is passed over: to read it is to ask
-    the JVM, which may be frozen.
-    """
-    for each in _led_to(error):
-        if type(each).__module__.startswith("py4j"):
-            continue
-        for table, newest, name, mine in _BY_A_TABLE.findall(str(each)):
-            if name == lease.name and int(mine) == lease.epoch < int(newest):
-                fenced(lease, table, int(newest))
-                return
-
-
-def _led_to(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 class NothingBegun:

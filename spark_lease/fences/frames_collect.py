@@ -47,7 +47,7 @@ def arriving(rows: Any) -> Iterator[Iterator[Any]]:
         first = next(batches, None)
         yield chain([] if first is None else [first], batches)
     except BaseException as error:
-        drain.found.put(error)  # somebody may be waiting for a batch
+        drain.give_up(error)
         Thread(target=_cancel, args=(context, tag), daemon=True).start()  # the JVM may be frozen
         raise
 
@@ -79,6 +79,12 @@ class _Drain:
     address: tuple[Any, ...]
     server: Any
     found: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+    is_wanted: bool = True
+
+    def give_up(self, error: BaseException) -> None:
+        """Nobody takes the rows any more, and whoever waits for one is to end by `error`."""
+        self.is_wanted = False
+        self.found.put(error)
 
     def work(self) -> None:
         try:
@@ -101,11 +107,12 @@ class _Drain:
                 for each in stack.enter_context(stream) if hasattr(stream, "__enter__") else stream:
                     if isinstance(each, pyarrow.RecordBatch):
                         count += 1
-                        self.found.put(each)
+                        if self.is_wanted:
+                            self.found.put(each)
                     else:
                         order = each
         except Exception as error:
-            broken = error
+            broken = error.with_traceback(None)  # which keeps the socket open, and the JVM writing to it
         # A job that failed ends its stream like one that did not: only this raises why.
         with self.way.unwrapped():
             self.server.getResult()

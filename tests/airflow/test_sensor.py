@@ -11,6 +11,7 @@ import pytest
 from spark_lease.airflow.trigger import LeaseFreeTrigger
 from spark_lease.cli.store import leases
 from spark_lease.config import configure
+from spark_lease.wish import label_of
 from tests.airflow.firing import fire
 from tests.airflow.test_operator import until
 
@@ -33,14 +34,14 @@ def test_a_submission_that_is_deferred_stands_by_and_is_seen_to(
 ) -> None:
     master("noted", "sleep", "60")
     config = configure(name="noted", url=store)
-    trigger = LeaseFreeTrigger(lease="noted", lease_conn_id="lease", poll_period=0.1, stands_by=True)
+    trigger = LeaseFreeTrigger(lease="noted", lease_conn_id="lease", poll_period=0.1, stands_by="lyon")
 
-    def standbys() -> list[object]:
-        return list(leases(config, ["noted"])[0]["standbys"])
+    def standbys() -> list[str]:
+        return [label_of(each["holder"]) for each in leases(config, ["noted"])[0]["standbys"]]
 
     async def defer() -> None:
         waiting = asyncio.ensure_future(anext(trigger.run()))
-        while not await asyncio.to_thread(standbys):
+        while await asyncio.to_thread(standbys) != ["lyon"]:
             assert not waiting.done(), waiting.result()
             await asyncio.sleep(0.1)
         waiting.cancel()

@@ -9,18 +9,12 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg2
 import pytest
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError
 
-from spark_lease import LeaseLost, Loss, hold_lease
-from spark_lease.fences.session import session_environment
-from spark_lease.fences.sql_claim import claim
 from spark_lease.processes import kill, tree
 from tests.cli.test_cli import COMMAND, last_line, spark_lease
-from tests.fences.conftest import engine_for, rows
-from tests.fences.holders import Holder
+from tests.fences.conftest import rows
 from tests.spark.drivers import until
 
 pytestmark = pytest.mark.postgres
@@ -124,26 +118,6 @@ def test_the_session_of_a_command_that_outlived_its_lease_is_refused(
     (tmp_path / "taken").touch()
     said = until(lambda: (tmp_path / "said").exists() and (tmp_path / "said").read_text())
     assert (said, rows(engine)) == (("refused", 0) if is_fenced else ("written", 2))
-
-
-@pytest.mark.parametrize("how", ["psycopg2", "SQLAlchemy", "handled badly"])
-def test_a_block_whose_write_was_refused_by_a_table_ends_as_lost(
-    settings: list[str], engine: Engine, database: str, url: str, how: str
-) -> None:
-    with pytest.raises(LeaseLost) as raised, hold_lease("n", url=url, on_lost="stop") as lease:
-        claim(Holder("n", lease.epoch + 1), engine)
-        options = session_environment("n", lease.epoch, {})["PGOPTIONS"]
-        try:
-            if how == "psycopg2":
-                psycopg2.connect(database, options=options).cursor().execute("INSERT INTO guarded (epoch) VALUES (1)")
-            with engine_for(database, connect_args={"options": options}).begin() as connection:
-                connection.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (1)")
-        except DBAPIError:
-            if how != "handled badly":
-                raise
-            raise KeyError from None
-    assert (raised.value.reason, rows(engine)) == (Loss.FENCED, 0)
-    assert "guarded was claimed under epoch" in str(raised.value)
 
 
 def test_a_fence_that_cannot_be_claimed_starts_nothing_and_gives_the_lease_back(settings: list[str]) -> None:

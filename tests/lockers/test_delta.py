@@ -286,10 +286,10 @@ def test_a_clean_release_is_seen_at_once(open_store: OpenStore) -> None:
 @pytest.mark.spark
 def test_spark_reads_who_is_master(open_store: OpenStore, folder: Path) -> None:
     store = open_store()
-    record = store.swap("n", None, taken(None, holder="a", duration=30.0, protection="kernel"))
+    record = store.swap("n", None, taken(None, holder="a", duration=300.0, protection="kernel"))
     for _ in range(60):  # over a checkpoint as well
         assert record
-        record = store.swap("n", record, renewed(record, duration=30.0))
+        record = store.swap("n", record, renewed(record, duration=300.0))
     assert record
     if store._tidying:
         store._tidying.join()
@@ -304,5 +304,5 @@ print(*row.collect())
     words = [str(Path(COMMAND).with_name("spark-submit")), *spark_options(), str(folder.parent / "look.py")]
     environ = os.environ | {"PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False, env=environ)
-    row = f"Row(lease='n', holder='a', epoch={record.epoch}, duration_ms=30000, ahead=True, protection='kernel')"
+    row = f"Row(lease='n', holder='a', epoch={record.epoch}, duration_ms=300000, ahead=True, protection='kernel')"
     assert row in done.stdout, done.stderr

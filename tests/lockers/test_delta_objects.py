@@ -245,7 +245,7 @@ def test_a_server_that_hangs_is_an_error_in_time(own_objects: ObjectServer) -> N
     ]
     for ask in asks:
         start = clock.now()
-        with pytest.raises(StoreError, match=r"no answer within 0.5 s"):
+        with pytest.raises(StoreError, match=r"no answer within 0.5 s|error sending request"):  # ours, or the client's
             ask()
         assert clock.now() - start < 1.5
     own_objects.go_on()

@@ -244,10 +244,10 @@ CONTENDER = """
     from spark_lease.testing.history import Did, History, RecordedLocker, lost
 
     who, url, file, work = sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4])
-    clock, config = BootClock(), configure(name="n", url=url, lease_duration=2, poll_period=0.2)
+    clock, config = BootClock(), configure(name="n", url=url, lease_duration=4, poll_period=0.2)
     history, holder = History(clock.now, lease="n", file=file), new_holder(who)
-    inner = RecordLocker(open_store(config), name="n", holder=holder, duration=2.0, clock=clock)
-    lease = Contender(RecordedLocker(inner, history, who, duration=2.0), config, holder=holder, clock=clock)
+    inner = RecordLocker(open_store(config), name="n", holder=holder, duration=4.0, clock=clock)
+    lease = Contender(RecordedLocker(inner, history, who, duration=4.0), config, holder=holder, clock=clock)
     lease.acquire()
     keepalive = Keepalive(lease, config, clock=clock, on_lost=partial(lost, history, who))
     keepalive.start()

@@ -173,8 +173,14 @@ def _ended(notes: _Notes, number: int) -> Hold:
     """The hold that the grant `number` began, and how it ended."""
     grant = notes.grants[number]
     following = notes.grants[number + 1] if number + 1 < len(notes.grants) else None
-    hold = Hold(lease=notes.lease, epoch=grant.epoch, holder=grant.holder, start=grant.epoch)
-    hold = replace(hold, host=grant.host, site=grant.site)
+    hold = Hold(
+        lease=notes.lease,
+        epoch=grant.epoch,
+        holder=grant.holder,
+        host=grant.host,
+        site=grant.site,
+        start=grant.epoch,
+    )
     if end := notes.ends.get(grant.epoch):
         return _as_noted(hold, end, following)
     if notes.now and (notes.now.holder, notes.now.epoch) == (grant.holder, grant.epoch):

@@ -32,7 +32,7 @@ def page(name: str, holds: Sequence[Hold], both: Sequence[Overlap], *, earliest:
     instants = [each for hold in holds for each in (hold.start, hold.end) if each is not None]
     begin, end = earliest or min(instants, default=now - 1000), max([now, *instants])
     scale = _Scale(begin, max(end, begin + 1000))
-    lanes = list(dict.fromkeys(_lane_of(hold) for hold in holds))
+    lanes = list(dict.fromkeys(label_of(hold.holder) for hold in holds))
     height = _TOP + _LANE * (len(lanes) + 1) + 26
     picture = "\n".join(
         [
@@ -65,10 +65,6 @@ class _Scale:
         """Per cent of the width."""
         shown = min(max(otherwise if instant is None else instant, self.begin), self.end)
         return 100 * (shown - self.begin) / (self.end - self.begin)
-
-
-def _lane_of(hold: Hold) -> str:
-    return label_of(hold.holder)
 
 
 def _axis(scale: _Scale, height: int) -> Iterator[str]:
@@ -110,7 +106,7 @@ def _bars(scale: _Scale, holds: Sequence[Hold], lanes: Sequence[str]) -> Iterato
     for lane, who in enumerate(lanes, start=1):
         yield f'<text class="who" x="0" y="{_TOP + _LANE * lane + 12}">{escape(who)}</text>'
     for number, hold in enumerate(holds):
-        y = _TOP + _LANE * (lanes.index(_lane_of(hold)) + 1) + 18
+        y = _TOP + _LANE * (lanes.index(label_of(hold.holder)) + 1) + 18
         x, end = scale.at(hold.start, hold.end or scale.begin), scale.at(hold.end, scale.end)
         if hold.end is None and not hold.goes_on:  # nobody knows: a mark where it began
             end = x

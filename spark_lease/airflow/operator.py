@@ -59,13 +59,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     reason, run_key.
     """
 
-    template_fields: Sequence[str] = (
-        *SparkSubmitOperator.template_fields,
-        "lease",
-        "lease_conn_id",
-        "run_key",
-        "lease_settings",
-    )
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, *TEMPLATED)
     operator_extra_links = (LeaseLink(),)
 
     def __init__(

@@ -46,7 +46,7 @@ def arriving(rows: Any) -> Iterator[Iterator[Any]]:
         batches = drain.batches()
         first = next(batches, None)
         yield chain([] if first is None else [first], batches)
-    except BaseException as error:
+    except BaseException as error:  # a Ctrl-C or a demotion as well: nobody is left waiting
         drain.give_up(error)
         Thread(target=_cancel, args=(context, tag), daemon=True).start()  # the JVM may be frozen
         raise
@@ -90,7 +90,7 @@ class _Drain:
         try:
             self._receive()
             self.found.put(None)
-        except Exception as error:
+        except Exception as error:  # whatever it is, whoever waits for a batch raises it
             self.found.put(error)
 
     def batches(self) -> Iterator[Any]:
@@ -111,7 +111,7 @@ class _Drain:
                             self.found.put(each)
                     else:
                         order = each
-        except Exception as error:
+        except Exception as error:  # whatever it is: Spark may know the reason
             broken = error.with_traceback(None)  # which keeps the socket open, and the JVM writing to it
         # A job that failed ends its stream like one that did not: only this raises why.
         with self.way.unwrapped():

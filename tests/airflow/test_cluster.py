@@ -51,7 +51,7 @@ def test_a_task_that_is_killed_ends_its_driver_elsewhere(yarn: None) -> None:
         assert state_of("works_on_yarn") == "held"
         os.kill(task.pid, signal.SIGTERM)
         task.wait(90)
-        until(lambda: time.time() - marks.stat().st_mtime > 2, 30)
+        until(lambda: time.time() - marks.stat().st_mtime > 2, 30)  # of files there is only the wall's time
         assert spark_lease("run", "--lease=works_on_yarn", "--acquire-timeout=30", "--", "true").returncode == 0
     finally:
         kill(tree(task.pid))

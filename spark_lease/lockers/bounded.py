@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,6 +15,9 @@ from ..errors import StoreError
 
 T = TypeVar("T")
 _Answers = queue.SimpleQueue[tuple[Any, BaseException | None]]
+
+_LEAVE_WITHIN = 2.0
+_is_over = False
 
 
 class Bounded:
@@ -22,19 +28,18 @@ class Bounded:
 
     def __init__(self, where: str, *, timeout: float, clock: Clock) -> None:
         self._where, self._timeout, self._clock = where, timeout, clock
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], _Answers] | None] = queue.SimpleQueue()
         self._late: _Answers | None = None
-        self._thread: threading.Thread | None = None
+        self._caller: _Caller | None = None
 
     def call(self, what: Callable[[], T]) -> T:
         """What `what` returns or raises. Raises StoreError if it has not by then, or an earlier one still has not."""
         end = self._clock.now() + self._timeout
         if self._late is not None:
             self._answer(self._late, end)
-        self._start()
+        caller = self._started()
         answers: _Answers = queue.SimpleQueue()
         self._late = answers
-        self._calls.put((what, answers))
+        caller.calls.put((what, answers))
         value, error = self._answer(answers, end)
         if error is not None:
             raise error
@@ -42,21 +47,24 @@ class Bounded:
         return answer
 
     def begin(self, what: Callable[[], Any]) -> None:
-        """Have `what` called, and wait for nothing. The next `call` waits for it as well."""
-        self._start()
-        self._calls.put((what, queue.SimpleQueue()))
+        """Have `what` called, and wait for nothing; the next `call` waits for it as well. It is left if Python ends."""
+        with contextlib.suppress(StoreError):
+            self._started().calls.put((what, queue.SimpleQueue()))
 
     def close(self, last: Callable[[], Any] = lambda: None) -> None:
         """Make no more calls but `last`, after one that is late. Waits for none."""
-        if self._thread is not None:
-            self._calls.put((last, queue.SimpleQueue()))
-            self._calls.put(None)
-            self._thread = None
+        if self._caller is not None:
+            self._caller.calls.put((last, queue.SimpleQueue()))
+            self._caller.calls.put(None)
+            self._caller = None
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=f"ask {self._where}", daemon=True)
-            self._thread.start()
+    def _started(self) -> _Caller:
+        if self._caller is None:
+            if _is_over:
+                raise StoreError(self._where, "this process ends")
+            self._caller = _Caller(self._where)
+            self._caller.start()
+        return self._caller
 
     def _answer(self, answers: _Answers, end: float) -> tuple[Any, BaseException | None]:
         try:
@@ -66,8 +74,15 @@ class Bounded:
         self._late = None
         return found
 
-    def _work(self) -> None:
-        while call := self._calls.get():
+
+class _Caller(threading.Thread):
+    def __init__(self, where: str) -> None:
+        super().__init__(name=f"ask {where}", daemon=True)
+        self._where = where
+        self.calls: queue.SimpleQueue[tuple[Callable[[], Any], _Answers] | None] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        while call := self.calls.get():
             what, answers = call
             try:
                 answers.put((what(), None))
@@ -75,3 +90,18 @@ class Bounded:
                 answers.put((None, StoreError(self._where, f"{error.filename or self._where}: {error.strerror}")))
             except BaseException as error:  # whatever it is: it belongs to the caller
                 answers.put((None, error))
+
+
+@atexit.register
+def _let_calls_end() -> None:
+    """Python's end takes daemon threads away as they come out of native code (pthread_exit, before 3.14). That unwinds
+    Rust's frames, which is a crash: a job that succeeded would end with exit code 139."""
+    global _is_over
+    end = time.monotonic() + _LEAVE_WITHIN
+    while callers := [each for each in threading.enumerate() if isinstance(each, _Caller)]:
+        if (left := end - time.monotonic()) <= 0:
+            break
+        for caller in callers:
+            caller.calls.put(None)
+        callers[0].join(left)
+    _is_over = True

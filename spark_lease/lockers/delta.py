@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -63,7 +62,7 @@ class DeltaStore:
         self._tables: dict[str, DeltaTable] = {}
         self._rows: dict[str, tuple[DeltaTable, int, dict[str, Any]]] = {}
         self._known: dict[str, LeaseRecord] = {}
-        self._tidying: threading.Thread | None = None
+        self._tidying = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
         notes = self._files if isinstance(self._files, NoteFiles) else note_files(config)
         self._history = FolderHistory(config, clock or BootClock(), notes)
 
@@ -87,6 +86,7 @@ class DeltaStore:
 
     def close(self) -> None:
         self._bounded.close()
+        self._tidying.close()
         self._history.close()
 
     def init(self) -> Sequence[str]:
@@ -223,7 +223,7 @@ class DeltaStore:
         except Exception as error:
             raise self._files.refusal(name, error) from None
         if (table.version() + 1) % _TIDY_EVERY == 0:
-            self._tidy(name)
+            self._tidying.begin(lambda: _tidy(self._files, name))  # beside the renewals
         return True
 
     def _record(self, name: str, table: DeltaTable) -> LeaseRecord:
@@ -274,12 +274,6 @@ class DeltaStore:
         self._rows[name] = table, table.version(), row
         return row
 
-    def _tidy(self, name: str) -> None:
-        """Keep the log short, beside the renewals. It may fail, or be killed, at any moment."""
-        if self._tidying is None or not self._tidying.is_alive():
-            self._tidying = threading.Thread(target=_tidied, args=(self._files, name), name=f"tidy {name}", daemon=True)
-            self._tidying.start()
-
 
 def files_of(config: Config) -> Files:
     """Where the tables of `config.url` are. Raises ConfigError."""
@@ -290,7 +284,8 @@ def files_of(config: Config) -> Files:
     return ObjectFiles(config)
 
 
-def _tidied(files: Files, name: str) -> None:
+def _tidy(files: Files, name: str) -> None:
+    """Keep the log short. It may fail, or be killed, at any moment."""
     path = files.table(name)
     try:
         table = DeltaTable(path, storage_options=files.options)

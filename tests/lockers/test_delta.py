@@ -114,8 +114,7 @@ def test_the_log_stays_short_while_others_read_it(open_store: OpenStore, folder:
         assert record
         record = holder.swap("n", record, renewed(record, duration=30.0))
         assert other.read("n").record == record
-    if holder._tidying:
-        holder._tidying.join()
+    holder._tidying.call(lambda: None)  # after what was begun
     assert len(list(folder.rglob("*"))) < 150
     assert DeltaStore(holder._config).read("n").record == record
 
@@ -283,6 +282,31 @@ def test_a_clean_release_is_seen_at_once(open_store: OpenStore) -> None:
     assert found and found.holder is None and found.epoch == record.epoch
 
 
+def test_python_may_end_amid_a_call_into_rust(open_store: OpenStore, folder: Path) -> None:
+    open_store().swap("n", None, taken(None, holder="a", duration=30.0))
+    script = f"""
+from deltalake import DeltaTable
+from spark_lease.clock import BootClock
+from spark_lease.lockers.bounded import Bounded
+calls = Bounded("there", timeout=9.0, clock=BootClock())
+calls.begin(lambda: [DeltaTable({str(folder)!r}) for _ in range(100)])
+calls.close(lambda: print("to the last"))
+"""
+    for _ in range(5):
+        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        assert (ended.returncode, ended.stdout) == (0, "to the last\n"), ended.stderr
+
+
+def test_python_ends_while_a_call_hangs() -> None:
+    script = """
+import threading
+from spark_lease.clock import BootClock
+from spark_lease.lockers.bounded import Bounded
+Bounded("there", timeout=9.0, clock=BootClock()).begin(threading.Event().wait)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=20)
+
+
 @pytest.mark.spark
 def test_spark_reads_who_is_master(open_store: OpenStore, folder: Path) -> None:
     store = open_store()
@@ -291,8 +315,7 @@ def test_spark_reads_who_is_master(open_store: OpenStore, folder: Path) -> None:
         assert record
         record = store.swap("n", record, renewed(record, duration=300.0))
     assert record
-    if store._tidying:
-        store._tidying.join()
+    store._tidying.call(lambda: None)  # after what was begun
     script = f"""
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()

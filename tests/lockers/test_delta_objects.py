@@ -85,8 +85,7 @@ def test_another_engine_reads_who_is_master(open_store: OpenStore, config: Confi
     record = _grant(store, "me")
     for _ in range(60):  # over a checkpoint as well
         record = store.swap("n", record, renewed(record, duration=30.0))
-    assert store._tidying
-    store._tidying.join()
+    store._tidying.call(lambda: None)  # after what was begun
     path = config.url.removeprefix("delta+") + "/n"
     row = DeltaTable(path, storage_options=config.storage_options).get_add_actions(flatten=True)
     assert [row.column(f"partition.{each}").to_pylist() for each in ("holder", "epoch")] == [["me"], [record.epoch]]

@@ -6,11 +6,10 @@ import atexit
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..clock import Clock
+from ..clock import BootClock, Clock
 from ..errors import StoreError
 
 T = TypeVar("T")
@@ -97,9 +96,10 @@ def _let_calls_end() -> None:
     """Python's end takes daemon threads away as they come out of native code (pthread_exit, before 3.14). That unwinds
     Rust's frames, which is a crash: a job that succeeded would end with exit code 139."""
     global _is_over
-    end = time.monotonic() + _LEAVE_WITHIN
+    clock = BootClock()
+    end = clock.now() + _LEAVE_WITHIN
     while callers := [each for each in threading.enumerate() if isinstance(each, _Caller)]:
-        if (left := end - time.monotonic()) <= 0:
+        if (left := end - clock.now()) <= 0:
             break
         for caller in callers:
             caller.calls.put(None)

@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from jobs.history import Commit, commits, problems, table_of_epochs
-from jobs.jars import FOLDER, spark_options
+from jobs.jars import FOLDER, spark_options, start_options
 from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
 from spark_lease.processes import Process, kill, look, processes, tree
 
@@ -110,7 +110,9 @@ class Drill:
     def _environ(self) -> dict[str, str]:
         # Not on the command line, where everybody could read a password.
         url = os.environ.get("SPARK_LEASE_URL") or f"sqlite:///{self.folder}/lease.db"
-        return os.environ | {"SPARK_LEASE_URL": url, "SPARK_LEASE_CREATE_TABLE": "true"}
+        faster = os.environ.get("SPARK_SUBMIT_OPTS", start_options())
+        told = {"SPARK_LEASE_URL": url, "SPARK_LEASE_CREATE_TABLE": "true", "SPARK_SUBMIT_OPTS": faster}
+        return os.environ | told
 
     def _listen(self, site: Site) -> None:
         assert site.process.stdout is not None

@@ -1,11 +1,13 @@
 """Delta's jars, resolved once into a folder, so that a start needs no network and two starts at once do not collide.
 
-`python -m jobs.jars FOLDER [COORDINATES [NAMES]]` asks Maven Central through Spark's own resolver; `python -m jobs.jars
---options` prints the options that hand the jars on to spark-submit.
+`python -m jobs.jars FOLDER [COORDINATES [NAMES]]` asks Maven Central through Spark's own resolver, `python -m jobs.jars
+--archive FOLDER` keeps Spark's classes as the JVM has them in memory, and `python -m jobs.jars --options` prints the
+options that hand the jars on to spark-submit.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -45,6 +47,38 @@ def spark_options(folder: Path = FOLDER) -> list[str]:
     return [word for key, value in spark_conf(folder).items() for word in ("--conf", f"{key}={value}")]
 
 
+def start_options(folder: Path = FOLDER) -> str:
+    """For SPARK_SUBMIT_OPTS: a JVM that maps the classes of `archive` starts Spark in half the time.
+
+    One that has no archive, or that it does not fit, starts as ever."""
+    return f'"-XX:SharedArchiveFile={folder}/spark.jsa" -Xlog:cds=off -Xlog:cds+dynamic=off'
+
+
+def archive(folder: Path) -> None:
+    """Keep the classes that a small job loads (JEP 350). Raises SystemExit if the JVM cannot."""
+    print(f"keeping Spark's classes in {folder}, for starts in half the time ...", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        script = Path(scratch, "small.py")
+        script.write_text(_SMALL_JOB.format(table=f"{scratch}/table"))
+        command = [str(Path(sys.executable).with_name("spark-submit")), *spark_options(folder), str(script)]
+        options = f'"-XX:ArchiveClassesAtExit={folder}/spark.jsa" -Xlog:cds=off -Xlog:cds+dynamic=off'
+        told = {"SPARK_SUBMIT_OPTS": options, "PYSPARK_PYTHON": sys.executable}
+        done = subprocess.run(command, env=os.environ | told, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"a small Spark job ends with exit code {done.returncode}:\n{done.stderr[-2000:]}")
+
+
+_SMALL_JOB = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+for _ in range(2):
+    spark.range(9).selectExpr("id", "id % 2 AS day").write.format("delta").mode("append").save({table!r})
+assert spark.read.format("delta").load({table!r}).groupBy("day").count().count() == 2
+assert spark.sparkContext.parallelize([1, 2], 2).map(str).collect() == ["1", "2"]
+spark.stop()
+"""
+
+
 def resolve(folder: Path, coordinates: str = DELTA, names: str = _NEEDED) -> None:
     """Download what is missing, as far as it is called `names`. Raises SystemExit with a sentence if it cannot be."""
     if not has_java():
@@ -79,5 +113,7 @@ if __name__ == "__main__":
         sys.exit(None if has_java() else f"{JAVA_MISSING}. Tests that need it are left out.")
     if sys.argv[1] == "--options":
         print(*spark_options())
+    elif sys.argv[1] == "--archive":
+        archive(Path(sys.argv[2]).absolute())
     else:
         resolve(Path(sys.argv[1]), *sys.argv[2:])

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.history import Commit, commits, problems
-from jobs.jars import FOLDER
+from jobs.jars import FOLDER, start_options
 from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
 from spark_lease.processes import Process, kill, look, tree
 
@@ -64,6 +64,7 @@ class Site:
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "SPARK_LEASE_HOLDER": name,
+            "SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS", start_options()),
         }
         self.process: subprocess.Popen[str] | None = None
 

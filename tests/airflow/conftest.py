@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs.jars import start_options
+
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(tempfile.mkdtemp(prefix="spark-lease-airflow-"))
 _LEASE = {"conn_type": "spark_lease", "host": f"sqlite:///{FOLDER}/lease.db", "password": "hunter22"}
@@ -27,6 +29,7 @@ os.environ |= {
     "AIRFLOW_CONN_NO_URL": '{"conn_type": "http", "host": "example.org"}',
     "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
     "PYTHONPATH": str(ROOT),
+    "SPARK_SUBMIT_OPTS": f"-XX:TieredStopAtLevel=1 {start_options()}",
     "TEST_FOLDER": str(FOLDER),
 }
 

@@ -46,7 +46,7 @@ def running_yarn(folder: Path) -> Iterator[Path]:
         port, token, process = launch_gateway(
             jarpath=str(py4j),
             classpath=f"{SPARKS}/*:{FOLDER}/*",
-            javaopts=["-Xmx512m"],
+            javaopts=["-Xmx512m", "-XX:TieredStopAtLevel=1"],
             redirect_stdout=log,
             redirect_stderr=log,
             die_on_exit=True,

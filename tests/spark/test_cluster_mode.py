@@ -95,6 +95,8 @@ def submit(yarn: Path, store: list[str], pg_url: str, tmp_path: Path) -> Iterato
         "spark.executor.cores": "1",
         "spark.ui.enabled": "false",
         "spark.yarn.report.interval": "200ms",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     }
     given = ["--master", "yarn", "--deploy-mode", "cluster", "--driver-memory", "512m", "--executor-memory", "512m"]
     given += [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from jobs.jars import start_options
 from spark_lease.clock import BootClock
 from spark_lease.fences.delta import Claim, claim, property_of
 from tests.spark.drivers import Driver, until
@@ -59,7 +60,11 @@ EVERY_OPERATION = """
         def _record(self, table, epoch):
             say(f"recorded {table}")
 
-    spark = delta_session()
+    spark = delta_session(**{
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # VACUUM's tasks: else 10 000
+    })
     hook = DeltaHook()
     assert hook.install(spark.sparkContext) == "" == hook.install(spark.sparkContext)
     hook.fences = tuple(Fence(Lease(name, 5), configure(name=name), BootClock()) for name in ("mine", "another"))
@@ -182,6 +187,7 @@ def test_every_delta_operation_of_an_older_epoch_is_fenced_also_under_way_and_re
             pytest.skip("Spark 3.5 with Delta 3.3 is not set up here: make older")
         command = [str(OLDER / "bin" / "python")]
         monkeypatch.setenv("TEST_JARS", str(OLDER / "jars"))
+        monkeypatch.setenv("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {start_options(OLDER / 'jars')}")
     driver = start(_with_delta(EVERY_OPERATION), command=command)
     assert driver.end(340) == 0, driver.log.read_text()
     told = json.loads((tmp_path / "told.json").read_text())

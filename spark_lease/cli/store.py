@@ -16,7 +16,7 @@ from ..config import SETTINGS, Config, redacted, shown
 from ..errors import ConfigError, RecordUnreadable
 from ..fences.levels import fences_of
 from ..history import Hold, holds_of
-from ..lockers.base import LeaseStore
+from ..lockers.base import LeaseStore, Notes
 from ..lockers.changes import KINDS
 from ..lockers.registry import open_notes, open_store
 from ..lockers.standbys import standbys_of
@@ -25,8 +25,9 @@ from .look import HELD, Row, cell, look_at, moment
 from .settings import need_name, resolved
 from .table import print_table
 
-_SELDOM = ("site", "fences", "wish", "standbys", "last_change")
-_FEW = 20
+NOTED = ("site", "fences", "standbys", "last_change")
+_SELDOM = (*NOTED, "wish")
+FEW = 20
 """Leases of which more than their records is told without being asked for them by name."""
 
 
@@ -53,7 +54,7 @@ def leases(config: Config, names: Sequence[str]) -> list[Row]:
     wanted = names or ([config.name] if config.name else [])
     with closing(open_store(config)) as store:
         rows = [look_at(store, name, config) for name in wanted or store.names()]
-        if wanted or len(rows) <= _FEW:
+        if wanted or len(rows) <= FEW:
             _add_notes(config, store, rows)
     return rows
 
@@ -65,19 +66,24 @@ def print_leases(rows: Sequence[Row]) -> None:
 
 
 def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
-    """What stands beside the leases; nothing where the store keeps no notes, or their table is missing."""
+    """What stands beside the leases; nothing where the store keeps no notes."""
     with contextlib.suppress(ConfigError), closing(open_notes(config, BootClock())) as notes:
-        for row in rows:
-            name = config.row_of(row["lease"])
-            if row["state"] == "held":
-                found = fences_of(notes, name, row["epoch"])
-                row["fences"] = asdict(found) if found else {}
-            row["standbys"] = [asdict(each) for each in standbys_of(notes, name, wall_time())]
-            with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
-                noted = notes.every(name, KINDS)
-                holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)
-                row["last_change"] = _last_change(holds)
-                row["site"] = holds[-1].site if row["state"] == "held" and holds else ""
+        add_notes(config, store, notes, rows)
+
+
+def add_notes(config: Config, store: LeaseStore, notes: Notes, rows: Sequence[Row]) -> None:
+    """Add `NOTED` to the rows. Raises StoreError; ConfigError if the table of the notes is missing."""
+    for row in rows:
+        name = config.row_of(row["lease"])
+        if row["state"] == "held":
+            found = fences_of(notes, name, row["epoch"])
+            row["fences"] = asdict(found) if found else {}
+        row["standbys"] = [asdict(each) for each in standbys_of(notes, name, wall_time())]
+        with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
+            noted = notes.every(name, KINDS)
+            holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)
+            row["last_change"] = _last_change(holds)
+            row["site"] = holds[-1].site if row["state"] == "held" and holds else ""
 
 
 def _last_change(holds: Sequence[Hold]) -> str:

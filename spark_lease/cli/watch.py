@@ -1,39 +1,47 @@
 """`spark-lease watch`: what becomes of leases, live in a terminal, one line per change elsewhere.
 
 It asks every `poll_period`, and spends a tenth of its time on that at most; one lease alone is waited for by
-notification where the store has that. What happens and is undone between two looks is not seen.
+notification where the store has that. What happens and is undone between two looks is not seen. What is noted beside
+a lease is looked up when its row has changed, and now and then.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from ..clock import BootClock, Clock, wall_time
 from ..config import Config, redacted
-from ..errors import RecordUnreadable, StoreError
-from ..lockers.base import LeaseStore, Notifies
-from ..lockers.registry import open_store
+from ..errors import ConfigError, RecordUnreadable, StoreError
+from ..history import UNKNOWN
+from ..lockers.base import LeaseStore, Notes, Notifies
+from ..lockers.registry import open_notes, open_store
 from ..record import Standstill
-from .look import Row, described, look_at, moment
+from .look import Row, cell, described, look_at, moment
 from .settings import resolved
-from .store import print_leases
+from .store import FEW, NOTED, add_notes, print_leases
 
 _CLEAR = "\x1b[H\x1b[J"
 _SHARE = 10
+_NOTES_AGAIN, _NOTED_BY = 10.0, 1.0
 
 
 def watch(arguments: argparse.Namespace) -> int:
     """Until Ctrl-C, which is 130 as everywhere. Exit code 1 at once if a lease that was asked for is not there."""
     config = replace(resolved(arguments).config, create_table="false")
     wanted = arguments.leases or ([config.name] if config.name else [])
-    with closing(open_store(config)) as store:
-        watched = Watched(store, wanted, config, BootClock())
+    with closing(open_store(config)) as store, contextlib.ExitStack() as opened:
+        notes = None
+        with contextlib.suppress(ConfigError):  # a store that keeps none
+            notes = opened.enter_context(closing(open_notes(config, BootClock())))
+        watched = Watched(store, wanted, config, BootClock(), notes)
         rows = watched.look()
         if missing := [row["problem"] for row in rows if row["lease"] in wanted and row["state"] == "unknown"]:
             print(*(f"spark-lease: {each}" for each in missing), sep="\n", file=sys.stderr)
@@ -48,9 +56,12 @@ def watch(arguments: argparse.Namespace) -> int:
 class Watched:
     """Some leases of a store, or all of them if none is `wanted`."""
 
-    def __init__(self, store: LeaseStore, wanted: Sequence[str], config: Config, clock: Clock) -> None:
-        self._store, self._wanted, self._config, self._clock = store, wanted, config, clock
+    def __init__(
+        self, store: LeaseStore, wanted: Sequence[str], config: Config, clock: Clock, notes: Notes | None = None
+    ) -> None:
+        self._store, self._wanted, self._config, self._clock, self._notes = store, wanted, config, clock, notes
         self._standstills: dict[str, Standstill] = {}
+        self._noted: dict[str, _Noted] = {}
         self._rows: list[Row] = []
         self._took = 0.0
 
@@ -58,6 +69,9 @@ class Watched:
         """A row for each. Raises StoreError."""
         began = self._clock.now()
         self._rows = [self._look(name) for name in self._wanted or self._store.names()]
+        if self._notes and (self._wanted or len(self._rows) <= FEW):
+            for row in self._rows:
+                self._add_notes(self._notes, row)
         self._took = self._clock.now() - began
         return self._rows
 
@@ -66,8 +80,9 @@ class Watched:
         try:
             return self.look()
         except StoreError as error:
-            blank = {"state": "unreachable", "holder": "", "since": "", "expires_in": None, "in_doubt": None}
-            return [row | blank | {"protection": "", "problem": str(error), "note": ""} for row in self._rows]
+            blank: Row = dict.fromkeys(("holder", "since", "site", "protection", "note"), "")
+            blank |= {"state": "unreachable", "expires_in": None, "in_doubt": None, "problem": str(error)}
+            return [row | blank for row in self._rows]
 
     def wait(self) -> None:
         """Until it is worth looking again."""
@@ -86,6 +101,30 @@ class Watched:
         still_for = self._standstills.setdefault(name, Standstill()).still_for(seen.record, self._clock.now())
         seen_for = None if is_first else still_for
         return described(self._store.where, name, seen, self._config, still_for=seen_for)
+
+    def _add_notes(self, notes: Notes, row: Row) -> None:
+        now, is_now = self._clock.now(), (row["state"], row["holder"], row["epoch"])
+        known = self._noted.get(row["lease"])
+        if known is None or known.row != is_now:
+            known = self._noted[row["lease"]] = _Noted(is_now, since=now)
+        is_new = now - known.since < _NOTED_BY  # in a folder a change is noted right after it was made
+        if is_new or now - known.looked >= _NOTES_AGAIN:
+            with contextlib.suppress(ConfigError):  # their table is missing
+                add_notes(self._config, self._store, notes, [row])
+            if is_new and f": {UNKNOWN}, " in row["last_change"]:
+                row["last_change"] = ""
+            known.looked, known.told = now, {key: row[key] for key in NOTED}
+        row |= known.told
+
+
+@dataclass
+class _Noted:
+    """What was noted beside a lease, and when somebody `looked`, while its row was like this."""
+
+    row: tuple[object, ...]
+    since: float
+    looked: float = -math.inf
+    told: Row = field(default_factory=dict)
 
 
 def _screen(config: Config) -> Callable[[Sequence[Row]], None]:
@@ -106,30 +145,41 @@ class Lines:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._known: dict[str, tuple[object, ...]] = {}
+        self._known: dict[str, Row] = {}
 
     def __call__(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            # Nobody can tell, and no: neither is a reason for a line.
-            is_now = (row["state"], row["holder"], row["epoch"], row["protection"], bool(row["in_doubt"]), row["wish"])
             was = self._known.get(row["lease"])
-            if was == is_now:
+            if was and _sight(was) == _sight(row):
                 continue
-            self._known[row["lease"]] = is_now
-            told = {"at": moment(wall_time())} | row | {"was": was[0] if was else None}
-            print(json.dumps(told) if self._as_json else _line(told), flush=True)
+            self._known[row["lease"]] = row
+            told = {"at": moment(wall_time())} | row | {"was": was["state"] if was else None}
+            print(json.dumps(told) if self._as_json else _line(told, was), flush=True)
 
 
-def _line(row: Row) -> str:
+def _sight(row: Row) -> list[object]:
+    """What is worth a line if it changes."""
+    # Nobody can tell, and no: neither is a reason for a line.
+    told = ("state", "holder", "epoch", "protection", "wish", "site", "last_change")
+    return [bool(row["in_doubt"]), cell(row["standbys"]), *(row[key] for key in told)]
+
+
+def _line(row: Row, was: Row | None) -> str:
     words = [f"{row['at']}  {row['lease']}: {row['state']}"]
     if row["holder"]:
         words.append(f"by {row['holder']}, epoch {row['epoch']}")
+    if row["site"]:
+        words.append(f"site {row['site']}")
     if row["in_doubt"]:
         words.append("IN DOUBT")
-    elif row["was"] == "held" == row["state"]:
+    elif was and was["in_doubt"] and row["state"] == "held":
         words.append("certain")
     if row["state"] == "held" and row["expires_in"] is not None:
         words.append(f"{row['expires_in']} s left")
     if row["wish"]:
         words.append(row["wish"])
+    if row["standbys"]:
+        words.append(f"standing by: {cell(row['standbys'])}")
+    if row["last_change"] and not (was and was["last_change"] == row["last_change"]):
+        words.append(f"last change {row['last_change']}")
     return ", ".join(words) + (f": {row['problem']}" if row.get("problem") else "")

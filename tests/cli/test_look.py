@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ import pytest
 
 from spark_lease.cli.look import described
 from spark_lease.cli.watch import Lines, Watched
+from spark_lease.clock import BootClock
 from spark_lease.config import configure
+from spark_lease.lockers.registry import open_notes
 from spark_lease.record import LeaseRecord, Observed, forced
 from spark_lease.testing import MemoryStore, VirtualClock, lost_request
 from tests.cli.conftest import Shop
@@ -119,6 +123,37 @@ def test_a_store_that_is_down_is_69(command: str, capsys: pytest.CaptureFixture[
 
     assert main([command, "n", "--url", "postgresql://u@127.0.0.1:1/x"]) == 69
     assert "Connection refused" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgres), "sqlite", "file", "delta"])
+def test_watch_tells_site_and_standbys_and_how_it_ended(
+    kind: str, shop_of: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = shop_of(kind)
+    shop.release("n", shop.take("n"))
+    line = [COMMAND, "run", "--lease=n", *shop.flags, "--create-table=true", "--poll-period=0.2"]
+    seen: list[str] = []
+
+    with closing(open_notes(shop.config, BootClock())) as notes:
+        watched, show = Watched(shop.store, ["n"], shop.config, BootClock(), notes), Lines(as_json=False)
+
+        def look(words: str) -> bool:
+            show(watched.look())
+            seen.extend(capsys.readouterr().out.splitlines())
+            return any(re.search(words, each) for each in seen)
+
+        paris = subprocess.Popen([*line, "--holder=a", "--site=paris", "--", "sleep", "60"], stderr=subprocess.DEVNULL)
+        until(lambda: look("held, by a:.*, site paris"))
+        lyon = subprocess.Popen([*line, "--holder=b", "--", "sleep", "60"], stderr=subprocess.DEVNULL)
+        until(lambda: look("held, by a:.*standing by: b"), 30)
+        assert "certain" not in seen[-1], "nobody had a doubt"
+        paris.terminate()
+        until(lambda: look("last change 20.*Z: released, a:"), 30)
+        until(lambda: look("held, by b:"), 30)
+        assert "site" not in seen[-1]
+        lyon.terminate()
+        assert (paris.wait(10), lyon.wait(10)) == (143, 143)
+        until(lambda: look("free, last change 20.*Z: released, b:"), 30)
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ from typing import Any
 from .clock import BootClock, Clock, utc_text
 from .config import Config
 from .errors import AlreadyDone, LeaseHeldByOther
+from .history import holds_of
+from .lockers.changes import KINDS
 from .lockers.registry import open_notes, open_store
-from .record import Standstill, expires_in, new_holder
+from .record import Observed, Standstill, expires_in, new_holder
 from .runs import done_under
 from .wish import label_of, wish_of
 
@@ -20,7 +22,8 @@ FREE, HELD, EXPIRED, BARRED = "free", "held", "expired", "barred"
 @dataclass(frozen=True, slots=True)
 class Seen:
     """One look. `expires_in` None: the store has no clock, so that one look cannot tell whether it has run out.
-    `state` is "barred" where nobody has it and yet an operator keeps this site from taking it: `why`."""
+    `state` is "barred" where nobody has it and yet an operator keeps this site from taking it: `why`. `site`: the
+    holder's, if it was to be told."""
 
     lease: str
     state: str
@@ -29,10 +32,11 @@ class Seen:
     since: str = ""
     expires_in: float | None = 0.0
     why: str = ""
+    site: str = ""
 
     @property
     def label(self) -> str:
-        """The holder without its unique ending: the site."""
+        """The holder without its unique ending."""
         return label_of(self.holder)
 
     def as_dict(self) -> dict[str, Any]:
@@ -42,10 +46,10 @@ class Seen:
 class Lookout:
     """Looks again and again: what a store without a clock never says is seen from a record that stands still."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, *, tells_site: bool = False) -> None:
         # It asks now and then: nothing is prepared, and the clocks are compared by whoever takes the lease.
         self._config = replace(config, create_table="false", notify=False, max_allowable_diff_from_db_time=0.0)
-        self._clock = clock or BootClock()
+        self._clock, self._tells_site = clock or BootClock(), tells_site
         self._standstill = Standstill()
         self._holder = new_holder(self._config.holder)
 
@@ -54,6 +58,7 @@ class Lookout:
         name = self._config.name
         with closing(open_store(self._config)) as store:
             seen = store.read(name)
+            where = store.where
         record, still_for = seen.record, self._standstill.still_for(seen.record, self._clock.now())
         if record is None:
             return Seen(name, FREE)
@@ -65,7 +70,14 @@ class Lookout:
         if left <= 0:
             return Seen(name, EXPIRED, record.holder, record.epoch, utc_text(record.epoch / 1000))
         known = None if seen.expires_in is None else round(left, 1)
-        return Seen(name, HELD, record.holder, record.epoch, utc_text(record.epoch / 1000), known)
+        site = self._site(seen, where) if self._tells_site else ""
+        return Seen(name, HELD, record.holder, record.epoch, utc_text(record.epoch / 1000), known, site=site)
+
+    def _site(self, seen: Observed, where: str) -> str:
+        with closing(open_notes(self._config, self._clock)) as notes:
+            noted = notes.every(self._config.shared_name, KINDS)
+        last = holds_of(self._config.name, noted, seen, where=where)[-1:]
+        return last[0].site if last and last[0].goes_on else ""
 
     def refuse_known(self, *, again: bool) -> None:
         """Raise LeaseHeldByOther or AlreadyDone if a look is enough to know that there is nothing to do now.

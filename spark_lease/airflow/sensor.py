@@ -19,7 +19,7 @@ XCOM = "spark_lease"
 
 
 class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
-    """Waits until nobody holds a lease, or until this site does.
+    """Waits until nobody holds a lease, or until this holder or site does.
 
     **It looks and does not guard.** What it saw may be over before the next task begins: another may take the lease in
     that moment, or the master lose it. Use it to start something that harms nobody if two do it; what must not be done
@@ -27,7 +27,8 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
 
     :param lease: name of the lease (templated)
     :param holder: wait until the lease is held under this label, which is the `holder` setting of a site's jobs (their
-        host's name, if they have none); empty: until the lease is free (templated)
+        host's name, if they have none) (templated)
+    :param site: wait until it is held by a job of this `site` (templated); without both: until the lease is free
     :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook`
     :param lease_settings: further settings of spark_lease (templated)
     :param deferrable: wait in the triggerer, without a worker
@@ -36,7 +37,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
     XCom `spark_lease`.
     """
 
-    template_fields: Sequence[str] = ("lease", "holder", "lease_conn_id", "lease_settings")
+    template_fields: Sequence[str] = ("lease", "holder", "site", "lease_conn_id", "lease_settings")
     operator_extra_links = (LeaseLink(),)
 
     def __init__(
@@ -44,6 +45,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
         *,
         lease: str,
         holder: str = "",
+        site: str = "",
         lease_conn_id: str | None = None,
         lease_settings: Mapping[str, Any] | None = None,
         deferrable: bool = True,
@@ -51,7 +53,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
     ) -> None:
         super().__init__(**kwargs)
         refuse_secrets(lease_settings or {})
-        self.lease, self.holder, self.lease_conn_id = lease, holder, lease_conn_id
+        self.lease, self.holder, self.site, self.lease_conn_id = lease, holder, site, lease_conn_id
         self.lease_settings, self.deferrable = dict(lease_settings or {}), deferrable
         self._lookout: Lookout | None = None
 
@@ -66,6 +68,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
                 lease_settings=self.lease_settings,
                 poll_period=self.poke_interval,
                 holder=self.holder,
+                site=self.site,
             )
             self.defer(trigger=trigger, method_name="resume", timeout=span(self.timeout))
 
@@ -79,12 +82,13 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
         seen = self._look()
         if seen is not None:
             context["ti"].xcom_push(key=XCOM, value=seen.as_dict())
-        return is_wanted(seen, self.holder)
+        return is_wanted(seen, self.holder, self.site)
 
     def _look(self) -> Seen | None:
         try:
             if self._lookout is None:
-                self._lookout = Lookout(SparkLeaseHook(self.lease_conn_id).config(self.lease, self.lease_settings))
+                config = SparkLeaseHook(self.lease_conn_id).config(self.lease, self.lease_settings)
+                self._lookout = Lookout(config, tells_site=bool(self.site))
             return self._lookout.look()
         except StoreError as error:
             self.log.warning("%s: cannot look, try again: %s", self.lease, error)

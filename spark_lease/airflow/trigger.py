@@ -21,7 +21,9 @@ from .hook import SparkLeaseHook
 
 
 class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
-    """Fires once nobody holds the lease, or with `holder` once that label does. It looks and takes nothing.
+    """Fires once nobody holds the lease; with `holder` or `site` once that label does, or a job of that site.
+
+    It looks and takes nothing.
 
     A store that gives no answer is asked again; bad settings are an event with a `problem`. As `stands_by`, which
     is the label of a contender, it is noted beside the lease.
@@ -35,22 +37,23 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         lease_settings: Mapping[str, Any] | None = None,
         poll_period: float = 10.0,
         holder: str = "",
+        site: str = "",
         stands_by: str = "",
     ) -> None:
         super().__init__()
-        self.lease, self.lease_conn_id, self.holder = lease, lease_conn_id, holder
+        self.lease, self.lease_conn_id, self.holder, self.site = lease, lease_conn_id, holder, site
         self.lease_settings, self.poll_period, self.stands_by = dict(lease_settings or {}), poll_period, stands_by
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        keys = ("lease", "lease_conn_id", "lease_settings", "poll_period", "holder", "stands_by")
+        keys = ("lease", "lease_conn_id", "lease_settings", "poll_period", "holder", "site", "stands_by")
         return f"{type(self).__module__}.{type(self).__qualname__}", {key: getattr(self, key) for key in keys}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
             config = await self._config()
-            lookout, seen = Lookout(config), None
+            lookout, seen = Lookout(config, tells_site=bool(self.site)), None
             with closing(Presence(config, BootClock(), holder=new_holder(self.stands_by))) as presence:
-                while not is_wanted(seen := await self._look(lookout), self.holder):
+                while not is_wanted(seen := await self._look(lookout), self.holder, self.site):
                     if self.stands_by:
                         presence.say()
                     await asyncio.sleep(self.poll_period)
@@ -72,8 +75,10 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
             return None
 
 
-def is_wanted(seen: Seen | None, holder: str) -> bool:
-    """Whether the lease can be taken, or with `holder`: whether that label holds it. Not known is no."""
+def is_wanted(seen: Seen | None, holder: str, site: str) -> bool:
+    """Whether the lease can be taken; with `holder` or `site`: whether that one holds it. Not known is no."""
     if seen is None:
         return False
-    return seen.state == HELD and seen.label == holder if holder else seen.state not in (HELD, BARRED)
+    if holder or site:
+        return seen.state == HELD and holder in ("", seen.label) and site in ("", seen.site)
+    return seen.state not in (HELD, BARRED)

@@ -70,7 +70,8 @@ def master(store: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(lease: str, *command: str) -> subprocess.Popen[str]:
-        words = ["run", f"--lease={lease}", f"--url={store}", "--lease-duration=3", "--holder=other", "--", *command]
+        words = ["run", f"--lease={lease}", f"--url={store}", "--lease-duration=3", "--holder=other", "--site=paris"]
+        words += ["--", *command]
         ours = [sys.executable, "-m", "spark_lease", *words]
         started.append(subprocess.Popen(ours, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True))
         stderr = started[-1].stderr

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 
 import pytest
 
+from spark_lease.processes import kill, tree
+from tests.airflow.conftest import FOLDER, ROOT
 from tests.airflow.firing import fire
+from tests.airflow.test_operator import alive, holder_of, until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -18,3 +25,21 @@ def test_exit_codes_are_states_and_the_last_line_is_the_xcom(master: Callable[..
     states = {task: each.state for task, each in ended.items()}
     assert states == {"finished": "success", "failed": "failed", "taken": "skipped"}
     assert ended["finished"].value["outcome"] == "finished"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_ends_with_its_task(number: int) -> None:
+    command = [sys.executable, "-m", "tests.airflow.firing", "shell_sleeps", str(int(number))]
+    with (FOLDER / "shell_sleeps.log").open("w") as log:
+        task = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+    try:
+        until(lambda: any(each.name == "sleep" for each in tree(task.pid)), 100)
+        work = [each for each in tree(task.pid) if each.pid != task.pid]
+        assert holder_of("shell_sleeps")
+        os.kill(task.pid, number)
+        killed = time.monotonic()
+        until(lambda: not alive(work) and holder_of("shell_sleeps") is None, 15)
+        assert time.monotonic() - killed < 15, "not released, it ran out"
+    finally:
+        kill(tree(task.pid))
+        task.wait(10)

@@ -15,11 +15,11 @@ def test_a_lease_that_this_site_may_not_take_is_waited_for(tmp_path: Path) -> No
     url = f"sqlite:///{tmp_path}/leases.db"
     paris, lyon = (Lookout(configure(name="n", url=url, site=site)) for site in ("paris", "lyon"))
     with hold_lease("n", url=url):
-        assert not is_wanted(paris.look(), "")
-    assert is_wanted(paris.look(), "")
+        assert not is_wanted(paris.look(), "", "")
+    assert is_wanted(paris.look(), "", "")
     assert main(["pause", "n", "--url", url, "--reason", "schema change"]) == 0
     assert (paris.look().state, paris.look().why.endswith(": schema change")) == ("barred", True)
-    assert not is_wanted(paris.look(), "")
+    assert not is_wanted(paris.look(), "", "")
     assert main(["transfer", "n", "--url", url, "--to", "lyon", "--anyway"]) == 0
-    assert not is_wanted(paris.look(), "")
-    assert is_wanted(lyon.look(), "")
+    assert not is_wanted(paris.look(), "", "")
+    assert is_wanted(lyon.look(), "", "")

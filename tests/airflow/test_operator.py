@@ -77,6 +77,16 @@ def test_a_standby_skips_or_fails_without_a_jvm(master: Master) -> None:
     assert not (FOLDER / "taken.json").exists()
 
 
+def test_a_paused_lease_is_a_standby_with_its_reason(store: str) -> None:
+    ours = [sys.executable, "-m", "spark_lease"]
+    subprocess.run([*ours, "run", "--lease=paused", f"--url={store}", "--", "true"], check=True)
+    subprocess.run([*ours, "pause", "paused", f"--url={store}", "--reason=schema change"], check=True)
+    ended = fire("paused")
+    assert {task: each.state for task, each in ended.items()} == {"skips": "skipped", "fails": "failed"}
+    for each in ended.values():
+        assert each.told["reason"].endswith(": schema change"), each.told
+
+
 def test_a_deferred_standby_comes_back_when_the_lease_is_free(master: Master) -> None:
     first = master("defers", "sleep", "2")
     ended = fire("defers")["defers"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -72,6 +74,19 @@ def test_a_task_without_a_lease_and_a_store_that_is_down_are_one_sentence(
     monkeypatch.delenv("AIRFLOW_CONN_LEASE")
     unknown = web.get(link, headers=anna)
     assert (unknown.status_code, "it is known to the workers only" in unknown.text) == (404, True), unknown.text
+
+
+def test_a_store_that_hangs_holds_nobody_up_for_long(
+    web: Any, anna: dict[str, str], link: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:  # connections are made, and nothing is said
+        away = {"conn_type": "spark_lease", "host": f"postgresql://anna@127.0.0.1:{silent.getsockname()[1]}/ops"}
+        monkeypatch.setenv("AIRFLOW_CONN_LEASE", json.dumps(away))
+        began = time.monotonic()
+        for page in (link, link.replace("/status?", "/history?")):
+            hanging = web.get(page, headers=anna)
+            assert (hanging.status_code, "gives no answer" in hanging.text) == (503, True), hanging.text
+        assert time.monotonic() - began < 12
 
 
 def test_where_a_lease_is_says_the_connection_and_nobody_who_writes_a_dag(web: Any, anna: dict[str, str]) -> None:

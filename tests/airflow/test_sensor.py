@@ -25,6 +25,7 @@ def test_it_sees_who_is_master_and_waits_for_a_lease_to_be_free(master: Callable
     assert {each.state for each in ended.values()} == {"success"}
     assert ended["free"].told["state"] == "free"
     assert (ended["master"].told["state"], ended["master"].told["holder"][:6]) == ("held", "other:")
+    assert (ended["site"].told["state"], ended["site"].told["site"]) == ("held", "paris")
     assert soon.wait(20) == 0
     assert ended["soon_free"].told["state"] == "free"
 

@@ -55,6 +55,7 @@ def submit(task_id: str, app: str, **more: Any) -> SparkLeaseSubmitOperator:
 
 def bash(task_id: str, command: str) -> BashOperator:
     ours = f"{sys.executable} -m spark_lease run --lease={task_id} --url=sqlite:///{FOLDER}/lease.db --if-held=skip"
+    ours += " --ends-with $PPID"
     return BashOperator(task_id=task_id, bash_command=f"{ours} -- {command}", output_processor=json.loads)
 
 
@@ -65,6 +66,9 @@ with dag("fails"):
 with dag("stands_by"):
     submit("skips", "tells.py", lease="taken", on_standby="skip")
     submit("fails", "tells.py", lease="taken", on_standby="fail")
+with dag("paused"):
+    submit("skips", "tells.py", lease="paused", on_standby="skip")
+    submit("fails", "tells.py", lease="paused", on_standby="fail")
 with dag("defers"):
     submit("defers", "tells.py", on_standby="defer")
 with dag("works"):
@@ -83,6 +87,7 @@ for name, app in (("counts_on_yarn", "counts.py"), ("works_on_yarn", "works.py")
 with dag("senses"):
     SparkLeaseSensor(task_id="free", lease="nobody", lease_conn_id="lease", poke_interval=0.2)
     SparkLeaseSensor(task_id="master", lease="taken", holder="other", lease_conn_id="lease", poke_interval=0.2)
+    SparkLeaseSensor(task_id="site", lease="taken", site="paris", lease_conn_id="lease", poke_interval=0.2)
     SparkLeaseSensor(task_id="soon_free", lease="soon", lease_conn_id="lease", poke_interval=0.2, timeout=60)
 with dag("looks"):
     SparkLeaseSensor(task_id="looks", lease="nobody", lease_conn_id="lease", poke_interval=0.2)
@@ -92,6 +97,8 @@ with dag("shell"):
     bash("finished", "echo worked")
     bash("failed", "false")
     bash("taken", "echo worked")
+with dag("shell_sleeps"):
+    bash("shell_sleeps", "sleep 60")
 
 
 HOW = {

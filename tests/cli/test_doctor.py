@@ -86,6 +86,16 @@ def test_a_store_that_is_down_fails_and_hides_nothing_else(capsys: pytest.Captur
 
 
 @pytest.mark.postgres
+def test_the_database_of_the_fence_is_looked_at_too(pg_url: str, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--url", url, "--create-table", "true", "--fence-url"]
+    _, findings = examined(capsys, *where, pg_url)
+    assert findings["fence"].verdict == "ok" and "answers" in findings["fence"].words
+    code, findings = examined(capsys, *where, "postgresql://u:hunter22@127.0.0.1:1/x")
+    assert (code, findings["fence"].verdict) == (1, "fail")
+    assert "hunter22" not in findings["fence"].words
+
+
+@pytest.mark.postgres
 def test_a_table_without_our_columns_fails(pg_url: str, table: str, capsys: pytest.CaptureFixture[str]) -> None:
     with psycopg2.connect(pg_url) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, time BIGINT, broker_name VARCHAR(250))")

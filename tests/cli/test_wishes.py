@@ -15,20 +15,29 @@ import psycopg2
 import pytest
 
 from tests.cli.test_cli import COMMAND, last_line, spark_lease
+from tests.services.objects import BUCKET
 from tests.spark.drivers import until
 
 KINDS = [
     pytest.param("postgresql", marks=pytest.mark.postgres),
     pytest.param("mariadb", marks=pytest.mark.mariadb),
+    pytest.param("postgresql, a session that locks it", marks=pytest.mark.postgres),
     "sqlite",
     "file",
     "delta",
+    "objects",
 ]
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, url_of: Callable[[str], str], table: str) -> list[str]:
-    return ["--url", url_of(request.param), "--table", table]
+def store(
+    request: pytest.FixtureRequest, url_of: Callable[[str], str], table: str, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    if request.param == "objects":
+        monkeypatch.setenv("SPARK_LEASE_STORAGE_OPTIONS", json.dumps(request.getfixturevalue("objects").options()))
+        return ["--url", f"delta+s3://{BUCKET}/{table}"]
+    kind, _, locks = request.param.partition(",")
+    return ["--url", url_of(kind), "--table", table, "--locker", "database" if locks else "lease"]
 
 
 @pytest.fixture

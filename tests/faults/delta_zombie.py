@@ -1,17 +1,20 @@
-"""A master whose Delta writes are to be frozen: a warm JVM, and a lease that it never finds lost by itself.
+"""A master whose Delta writes are to be frozen, and who never finds by itself that its lease is lost.
 
-    python -m tests.faults.delta_zombie URL TABLE
+    python -m tests.faults.delta_zombie URL TABLE spark|delta-rs
 
-Reads "fenced" or "plain" from standard input: takes the lease then, and appends row after row, with the hook or
-without. Says "writing EPOCH" after the first row, and what ended it once it was refused or told to stop.
+Reads "fenced" or "plain" from standard input: takes the lease then, and appends again and again, with the fence or
+without. Says "writing EPOCH" after the first time, and what ended it once it was refused or told to stop.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
+
+from arro3.core import Array, DataType, Table
+from deltalake import write_deltalake
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
@@ -20,8 +23,11 @@ from spark_lease.fences.delta_tables import DeltaFence
 from spark_lease.lease import Contender, open_contender
 from spark_lease.spark.delta_hook import DeltaHook
 from tests.benchmarks.delta_fence import session
+from tests.faults.writing import Writing
 
 NAME = "nightly"
+NAMES = ["epoch", "id"]
+MANY = 20_000
 SETTINGS: dict[str, Any] = {"name": NAME, "lease_duration": 3600.0}
 """So long that it never asks: what holds it back is the fence and nothing else."""
 
@@ -39,51 +45,48 @@ class Fence(DeltaFence):
             raise
 
 
-class Writing:
-    """Rows of one epoch, until it is refused or told to stop."""
-
-    def __init__(self, spark: Any, table: str, lease: Contender) -> None:
-        self._spark, self._table, self._epoch = spark, table, lease.epoch
-        self._began, self._stop, self._end = threading.Event(), threading.Event(), ""
-        self._thread = threading.Thread(target=self._write)
-        self._thread.start()
-        self._began.wait()
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    def end(self) -> str:
-        self._thread.join()
-        return self._end
-
-    def _write(self) -> None:
-        rows = self._spark.range(1).selectExpr(f"{self._epoch}L AS epoch", "id").coalesce(1)
-        try:
-            while not self._stop.is_set():
-                rows.write.format("delta").mode("append").save(self._table)
-                self._began.set()
-            self._end = "stopped"
-        except Exception as error:  # whatever it is, the one who asked will judge it
-            self._end = type(error).__name__
-        self._began.set()
+Begin = Callable[[Contender, Fence | None], Callable[[], object]]
 
 
-def main(url: str, table: str) -> None:
-    config, hook = configure(url=url, **SETTINGS), DeltaHook()
-    spark = session()
+def by_spark(table: str) -> Begin:
+    hook, spark = DeltaHook(), session()
     assert hook.install(spark.sparkContext) == ""
+
+    def begin(lease: Contender, fence: Fence | None) -> Callable[[], object]:
+        hook.fences = (fence,) if fence else ()
+        rows = spark.range(1).selectExpr(f"{lease.epoch}L AS epoch", "id").coalesce(1)
+        return lambda: rows.write.format("delta").mode("append").save(table)
+
+    return begin
+
+
+def by_delta_rs(table: str) -> Begin:
+    def begin(lease: Contender, fence: Fence | None) -> Callable[[], object]:
+        # Enough of them that a write takes its time.
+        rows = Table.from_arrays([Array([each] * MANY, DataType.int64()) for each in (lease.epoch, 0)], names=NAMES)
+        if fence is None:
+            return lambda: write_deltalake(table, rows, mode="append")
+        fenced = lease.delta_rs(table)
+        return lambda: fenced.append(rows)
+
+    return begin
+
+
+def main(url: str, table: str, how: str) -> None:
+    config = configure(url=url, **SETTINGS)
+    begin = {"spark": by_spark, "delta-rs": by_delta_rs}[how](table)
     print("ready", flush=True)
     for line in sys.stdin:
         with closing(open_contender(config, BootClock())) as lease:
             lease.acquire()
-            fence = Fence(lease, config, BootClock())
-            hook.fences = (fence,) if line.strip() == "fenced" else ()
-            writing = Writing(spark, table, lease)
+            fence = Fence(lease, config, BootClock()) if line.strip() == "fenced" else None
+            writing = Writing(begin(lease, fence))
             print("writing", lease.epoch, flush=True)
-            if not hook.fences:
+            if fence is None:
                 sys.stdin.readline()
                 writing.stop()
-            print(writing.end(), "under-way" if fence.was_under_way else "at-its-start", flush=True)
+            end = writing.end()
+            print(end, "under-way" if fence and fence.was_under_way else "at-its-start", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ shows nothing. Prints a table; ends with 1 if a fence let one through, or if its
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -19,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +34,7 @@ from spark_lease.fences.sql import fenced_sql
 from spark_lease.fences.sql_claim import Desk, claim
 from spark_lease.lease import open_contender
 from spark_lease.processes import kill, tree
-from tests.faults.delta_zombie import NAME, SETTINGS
+from tests.faults.delta_zombie import NAME, NAMES, SETTINGS
 from tests.fences.conftest import Writer, clear, create_guarded, engine_for, rows
 from tests.fences.holders import Holder
 from tests.fences.test_postgres import Zombie
@@ -47,7 +46,7 @@ ROWS = 3
 """What a new master writes."""
 _CONTROL_AFTER = 5
 _A_WRITE = 0.02
-_A_SPARK_WRITE = 1.5
+_A_SPARK_WRITE, _A_DELTA_RS_WRITE = 1.5, 0.1
 
 
 @dataclass
@@ -158,19 +157,13 @@ def fenced_table(url: str) -> Iterator[Play]:
             zombie.process.communicate(timeout=10)
 
 
-# In Delta
+class Master:
+    """A process that writes when it is told to, with all that it started."""
 
-
-class DeltaZombie:
-    """The process of `delta_zombie.py`, and the standby of its lease."""
-
-    def __init__(self, folder: Path) -> None:
-        self._store, self._table = folder / "lease.db", folder / "t"
-        self._config = configure(url=f"sqlite:///{self._store}", **SETTINGS)
-        words = [sys.executable, "-m", "tests.faults.delta_zombie", self._config.url, str(self._table)]
-        self._log = (folder / "zombie.log").open("w")
+    def __init__(self, log: Path, module: str, *words: str) -> None:
+        self._log = log.open("w")
         self._process = subprocess.Popen(
-            words,
+            [sys.executable, "-m", f"tests.faults.{module}", *words],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -179,37 +172,106 @@ class DeltaZombie:
             bufsize=1,
             start_new_session=True,
         )
-        self._append(0)
-        self._hear("ready")
+        self._frozen: list[int] = []
 
-    def play(self, turn: int, fenced: bool) -> Round:
-        self._tell("fenced" if fenced else "plain")
-        self._hear("writing")
-        wait(_A_SPARK_WRITE)
-        everybody = [each.pid for each in tree(self._process.pid)]
-        self._send(everybody, signal.SIGSTOP)
-        with closing(self._standby()) as standby:
-            standby.acquire()
-            if fenced:
-                DeltaFence(standby, self._config, BootClock()).claim_all()
-            before = DeltaTable(self._table).version()
-            self._append(standby.epoch)
-            self._send(everybody, signal.SIGCONT)
-            if not fenced:
-                end = time.monotonic() + 60
-                while DeltaTable(self._table).version() == before + 1 and time.monotonic() < end:
-                    time.sleep(0.05)
-                self._tell("stop")
-            ended = self._hear("")
-            standby.release()
-            after = self._engines_since(before)
-            complete = after[:1] == ["delta-rs"] and self._rows_of(standby.epoch) == ROWS
-        return Round(after.count("spark"), ended, complete)
+    def tell(self, word: str) -> None:
+        print(word, file=self._process.stdin, flush=True)
+
+    def hear(self, word: str = "") -> str:
+        assert self._process.stdout
+        while line := self._process.stdout.readline().strip():
+            if line.startswith(word):
+                return line
+        raise AssertionError(f"it never said {word!r}: {self._log.name}")
+
+    def freeze(self) -> None:
+        self._frozen = [each.pid for each in tree(self._process.pid)]
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._send(signal.SIGCONT)
 
     def close(self) -> None:
         kill(tree(self._process.pid))
         self._process.wait(20)
         self._log.close()
+
+    def _send(self, number: int) -> None:
+        for pid in self._frozen:
+            with suppress(ProcessLookupError):  # the JVM starts short-lived helpers
+                os.kill(pid, number)
+
+
+def until_it_writes(landed: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not landed() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+@contextmanager
+def frames(url: str, through: str) -> Iterator[Play]:
+    with guarded(url) as engine, tempfile.TemporaryDirectory(prefix="sl-zombie-") as folder:
+        master = Master(Path(folder, "zombie.log"), "frames_zombie", url, through)
+
+        def play(turn: int, fenced: bool) -> Round:
+            epoch = 2 * turn + 1
+            master.tell(f"{epoch} {'fenced' if fenced else 'plain'}")
+            master.hear("writing")
+            wait(_A_SPARK_WRITE)
+            master.freeze()
+            if fenced:
+                claim(Holder(NAME, epoch + 1), engine)
+            landed = rows(engine, epoch)
+            write_as_next(engine, epoch + 1, fenced)
+            master.thaw()
+            if not fenced:
+                until_it_writes(lambda: rows(engine, epoch) > landed)
+                master.tell("stop")
+            ended = master.hear()
+            return Round(rows(engine, epoch) - landed, ended, rows(engine, epoch + 1) == ROWS)
+
+        try:
+            master.hear("ready")
+            yield play
+        finally:
+            master.close()
+
+
+# In Delta
+
+
+class DeltaZombie:
+    """The process of `delta_zombie.py`, and the standby of its lease."""
+
+    def __init__(self, folder: Path, how: str) -> None:
+        self._store, self._table = folder / "lease.db", folder / "t"
+        self._a_write = _A_SPARK_WRITE if how == "spark" else _A_DELTA_RS_WRITE
+        self._config = configure(url=f"sqlite:///{self._store}", **SETTINGS)
+        self._append(0)
+        self._master = Master(folder / "zombie.log", "delta_zombie", self._config.url, str(self._table), how)
+        self._master.hear("ready")
+
+    def play(self, turn: int, fenced: bool) -> Round:
+        self._master.tell("fenced" if fenced else "plain")
+        epoch = int(self._master.hear("writing").split()[1])
+        wait(self._a_write)
+        self._master.freeze()
+        with closing(self._standby()) as standby:
+            standby.acquire()
+            if fenced:
+                DeltaFence(standby, self._config, BootClock()).claim_all()
+            landed = self._rows_of(epoch)
+            self._append(standby.epoch)
+            self._master.thaw()
+            if not fenced:
+                until_it_writes(lambda: self._rows_of(epoch) > landed)
+                self._master.tell("stop")
+            ended = self._master.hear()
+            standby.release()
+            return Round(self._rows_of(epoch) - landed, ended, self._rows_of(standby.epoch) == ROWS)
+
+    def close(self) -> None:
+        self._master.close()
 
     def _standby(self):  # type: ignore[no-untyped-def]
         """A contender that does not have to wait until the zombie's lease runs out, as if the store's clock was set."""
@@ -219,41 +281,17 @@ class DeltaZombie:
 
     def _append(self, epoch: int) -> None:
         columns = [Array([each] * ROWS, DataType.int64()) for each in (epoch, 0)]
-        write_deltalake(self._table, Table.from_arrays(columns, names=["epoch", "id"]), mode="append")
-
-    def _engines_since(self, version: int) -> list[str]:
-        log = sorted(self._table.glob("_delta_log/[0-9]*.json"))
-        lines = [each.read_text().splitlines() for each in log if int(each.stem) > version]
-        said = [json.loads(next(line for line in each if '"commitInfo"' in line))["commitInfo"] for each in lines]
-        return ["spark" if "Spark" in str(each.get("engineInfo")) else "delta-rs" for each in said]
+        write_deltalake(self._table, Table.from_arrays(columns, names=NAMES), mode="append")
 
     def _rows_of(self, epoch: int) -> int:
         there = DeltaTable(self._table).to_pyarrow_table(filters=[("epoch", "=", epoch)])
         return int(there.num_rows)
 
-    def _tell(self, word: str) -> None:
-        print(word, file=self._process.stdin, flush=True)
-
-    def _hear(self, word: str) -> str:
-        assert self._process.stdout
-        while line := self._process.stdout.readline().strip():
-            if line.startswith(word):
-                return line
-        raise AssertionError(f"it never said {word!r}: {self._log.name}")
-
-    @staticmethod
-    def _send(pids: list[int], number: int) -> None:
-        for pid in pids:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:  # the JVM starts short-lived helpers
-                continue
-
 
 @contextmanager
-def delta_table() -> Iterator[Play]:
+def delta_table(how: str) -> Iterator[Play]:
     with tempfile.TemporaryDirectory(prefix="sl-zombie-") as folder:
-        zombie = DeltaZombie(Path(folder))
+        zombie = DeltaZombie(Path(folder), how)
         try:
             yield zombie.play
         finally:
@@ -276,7 +314,10 @@ FENCES = {
     "fenced table, PostgreSQL": lambda: in_postgres(fenced_table),
     "fenced_sql, PostgreSQL": lambda: in_postgres(fenced_transactions),
     "fenced_sql, MariaDB": in_mariadb,
-    "delta": delta_table,
+    "write_sql, executors": lambda: in_postgres(lambda url: frames(url, "executors")),
+    "write_sql, driver": lambda: in_postgres(lambda url: frames(url, "driver")),
+    "delta": lambda: delta_table("spark"),
+    "delta_rs": lambda: delta_table("delta-rs"),
 }
 
 

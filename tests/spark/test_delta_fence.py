@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from arro3.core import Array, DataType, Table
+from deltalake import DeltaTable, write_deltalake
 
 from jobs.jars import start_options
 from spark_lease.clock import BootClock
@@ -41,6 +42,7 @@ EVERY_OPERATION = """
     import json
     from delta.tables import DeltaTable
     from spark_lease import Fenced
+    from spark_lease.errors import Loss
     from spark_lease.clock import BootClock
     from spark_lease.config import configure
     from spark_lease.fences.delta_tables import DeltaFence
@@ -169,10 +171,22 @@ EVERY_OPERATION = """
     overtaken = {name: under_way(name, 2 * n + 10) for n, name in enumerate(each_kind)}
     CLAIMED = False
     conflicts = {name: under_way(name, 1000 + n)[0] for n, name in enumerate(["append", "foreachBatch"])}
+
+    class Expired(Lease):
+        # Certain as the transaction begins, lost by its commit.
+        def check(self):
+            raise LeaseLost(self.name, self.epoch, Loss.DEADLINE)
+        def wait_certain(self):
+            return self.epoch
+
+    hook.fences = (Fence(Expired("mine", 10_000), configure(name="mine"), BootClock()),)
+    version = deltalake.DeltaTable(TABLE).version()
+    lost = {name: outcome(operations[name]) for name in ("append", "update", "native stream", "foreachBatch")}
+    lost_wrote = deltalake.DeltaTable(TABLE).version() - version
     hook.fences = ()
     freed = outcome(append)
     told = {"before": before, "after": after, "same": same, "read": read, "freed": freed}
-    told |= {"overtaken": overtaken, "conflicts": conflicts}
+    told |= {"overtaken": overtaken, "conflicts": conflicts, "lost": lost, "lost_wrote": lost_wrote}
     (FOLDER / "told.json").write_text(json.dumps(told))
 """
 
@@ -201,6 +215,9 @@ def test_every_delta_operation_of_an_older_epoch_is_fenced_also_under_way_and_re
         assert later == ["SET TBLPROPERTIES"], operation
     for operation, outcome in told["conflicts"].items():
         assert "MetadataChanged" in outcome and "Fenced" not in outcome, f"{operation}: {outcome}"
+    for operation, outcome in told["lost"].items():
+        assert outcome.startswith("LeaseLost: mine: lease lost"), f"{operation}: {outcome}"
+    assert told["lost_wrote"] == 0
     said = driver.log.read_text()
     assert said.count(f"recorded file:{tmp_path}/flights") == 2  # once for each of the two leases
     assert re.search(r"read [1-9]\d* rows", said)
@@ -275,6 +292,74 @@ def test_a_write_under_way_at_the_claim_is_told_as_fenced_and_ends_its_driver(st
     assert re.search(rf"lease lost \(fenced\), .* claimed under epoch {master.epoch() + 1} and mine is", said), said
     assert "wrote after all" not in said
     assert _rows(tmp_path / "flights", master.epoch()) == 1
+
+
+TWO_LEASES = """
+    SETTINGS |= {"lease_duration": 60, "keeper": "thread"}
+    def append(what):
+        spark = delta_session()
+        spark.range(1).write.format("delta").mode("append").save(TABLE)
+        say(f"wrote {what}")
+        return spark
+    with hold_lease("one", **SETTINGS), hold_lease("two", **SETTINGS):
+        append("once").stop()
+        append("in a second session")
+        while not Path(f"{FOLDER}/go").exists():
+            time.sleep(0.01)
+        append("after all")
+"""
+
+
+def test_a_write_under_two_leases_asks_both_in_a_second_session_too(start: Start, tmp_path: Path) -> None:
+    driver = start(_with_delta(TWO_LEASES))
+    said = driver.until("in a second session")
+    epochs = {lease: int(re.findall(rf"{lease}: acquired, epoch (\d+)", said)[0]) for lease in ("one", "two")}
+    table = DeltaTable(tmp_path / "flights")
+    claim(Claim("one", epochs["one"] + 1, "another"), str(tmp_path / "flights"), clock=BootClock(), timeout=10)
+    (tmp_path / "go").touch()
+    assert driver.end(60) == 75, driver.log.read_text()
+    said = driver.log.read_text()
+    assert "one: lease lost (fenced)" in said and "wrote after all" not in said, said
+    table.update_incremental()
+    assert table.to_pyarrow_table().num_rows == 2
+
+
+READS = """
+    spark = delta_session()
+    def show(batch, _):
+        for row in batch.collect():
+            say(f"read {row.id}.")
+    lines = spark.readStream.format("delta").load(TABLE).writeStream.foreachBatch(show)
+    stream = lines.option("checkpointLocation", f"{FOLDER}/reads").trigger(processingTime="100 milliseconds").start()
+    while not Path(f"{FOLDER}/go").exists():
+        time.sleep(0.01)
+    say(f"it goes on: {stream.isActive}")
+    changes = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(TABLE)
+    say(sorted((row.id, row._change_type) for row in changes.collect()))
+    stream.stop()
+"""
+
+
+def test_a_stream_and_the_change_feed_read_on_across_claims(start: Start, tmp_path: Path) -> None:
+    table = str(tmp_path / "flights")
+
+    def append(number: int) -> None:
+        numbers = Array([number], DataType.int64())
+        feed = {"delta.enableChangeDataFeed": "true"}
+        write_deltalake(table, Table.from_arrays([numbers], names=["id"]), mode="append", configuration=feed)
+
+    append(0)
+    driver = start(_with_delta(READS))
+    for number in range(1, 4):
+        driver.until(f"read {number - 1}.")
+        assert claim(Claim("n", number, "me"), table, clock=BootClock(), timeout=10)
+        append(number)
+    driver.until("read 3.")
+    (tmp_path / "go").touch()
+    assert driver.end(60) == 0, driver.log.read_text()
+    said = driver.log.read_text()
+    assert "it goes on: True" in said
+    assert str([(number, "insert") for number in range(4)]) in said
 
 
 LEVELS = """

@@ -102,7 +102,7 @@ $(OLDER)/.installed: jobs/jars.py
 	@python3 -m venv $(OLDER)
 	@$(OLDER)/bin/python -m pip install -q -e . 'pyspark==3.5.*' delta-spark==3.3.2 'deltalake>=1.6,<2' 'pandas<3' pyarrow
 	@$(PY) -m jobs.jars $(OLDER)/jars io.delta:delta-spark_2.12:3.3.2
-	@PATH=$(CURDIR)/$(OLDER)/bin:$$PATH $(OLDER)/bin/python -m jobs.jars --archive $(OLDER)/jars
+	@PATH="$(CURDIR)/$(OLDER)/bin:$$PATH" $(OLDER)/bin/python -m jobs.jars --archive $(OLDER)/jars
 	@touch $@
 
 yarn: jars $(YARN)/.resolved ## YARN in one process, for the tests of cluster mode

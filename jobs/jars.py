@@ -61,11 +61,12 @@ def archive(folder: Path) -> None:
         script = Path(scratch, "small.py")
         script.write_text(_SMALL_JOB.format(table=f"{scratch}/table"))
         command = [str(Path(sys.executable).with_name("spark-submit")), *spark_options(folder), str(script)]
-        options = f'"-XX:ArchiveClassesAtExit={folder}/spark.jsa" -Xlog:cds=off -Xlog:cds+dynamic=off'
-        told = {"SPARK_SUBMIT_OPTS": options, "PYSPARK_PYTHON": sys.executable}
-        done = subprocess.run(command, env=os.environ | told, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"not kept, a small Spark job ended with exit code {done.returncode}:\n{done.stderr[-2000:]}")
+        told = {"SPARK_SUBMIT_OPTS": f'"-XX:ArchiveClassesAtExit={folder}/spark.jsa"', "PYSPARK_PYTHON": sys.executable}
+        environ = {key: value for key, value in os.environ.items() if key not in ("HADOOP_CONF_DIR", "SPARK_CONF_DIR")}
+        (folder / "spark.jsa").unlink(missing_ok=True)
+        done = subprocess.run(command, env=environ | told, capture_output=True, text=True, check=False)
+    if not (folder / "spark.jsa").exists():
+        print(f"not kept, so Spark starts as ever:\n{(done.stdout + done.stderr)[-2000:]}")
 
 
 _SMALL_JOB = """

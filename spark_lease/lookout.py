@@ -9,10 +9,9 @@ from typing import Any
 from .clock import BootClock, Clock, utc_text
 from .config import Config
 from .errors import AlreadyDone, LeaseHeldByOther
-from .history import holds_of
-from .lockers.changes import KINDS
+from .lockers.changes import GRANT, site_in
 from .lockers.registry import open_notes, open_store
-from .record import Observed, Standstill, expires_in, new_holder
+from .record import Standstill, expires_in, new_holder
 from .runs import done_under
 from .wish import label_of, wish_of
 
@@ -58,7 +57,6 @@ class Lookout:
         name = self._config.name
         with closing(open_store(self._config)) as store:
             seen = store.read(name)
-            where = store.where
         record, still_for = seen.record, self._standstill.still_for(seen.record, self._clock.now())
         if record is None:
             return Seen(name, FREE)
@@ -70,14 +68,12 @@ class Lookout:
         if left <= 0:
             return Seen(name, EXPIRED, record.holder, record.epoch, utc_text(record.epoch / 1000))
         known = None if seen.expires_in is None else round(left, 1)
-        site = self._site(seen, where) if self._tells_site else ""
+        site = self._site_of(record.holder, record.epoch) if self._tells_site else ""
         return Seen(name, HELD, record.holder, record.epoch, utc_text(record.epoch / 1000), known, site=site)
 
-    def _site(self, seen: Observed, where: str) -> str:
+    def _site_of(self, holder: str, epoch: int) -> str:
         with closing(open_notes(self._config, self._clock)) as notes:
-            noted = notes.every(self._config.shared_name, KINDS)
-        last = holds_of(self._config.name, noted, seen, where=where)[-1:]
-        return last[0].site if last and last[0].goes_on else ""
+            return site_in(notes.get(self._config.shared_name, GRANT, str(epoch)), holder)
 
     def refuse_known(self, *, again: bool) -> None:
         """Raise LeaseHeldByOther or AlreadyDone if a look is enough to know that there is nothing to do now.

@@ -45,8 +45,10 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         self.lease_settings, self.poll_period, self.stands_by = dict(lease_settings or {}), poll_period, stands_by
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        keys = ("lease", "lease_conn_id", "lease_settings", "poll_period", "holder", "site", "stands_by")
-        return f"{type(self).__module__}.{type(self).__qualname__}", {key: getattr(self, key) for key in keys}
+        keys = ("lease", "lease_conn_id", "lease_settings", "poll_period", "holder", "stands_by")
+        # A triggerer that was not upgraded yet knows no site.
+        told = {key: getattr(self, key) for key in keys} | ({"site": self.site} if self.site else {})
+        return f"{type(self).__module__}.{type(self).__qualname__}", told
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:

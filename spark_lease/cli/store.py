@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 
 from ..clock import BootClock, wall_time
 from ..config import SETTINGS, Config, redacted, shown
-from ..errors import ConfigError, RecordUnreadable
+from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..fences.levels import fences_of
 from ..history import Hold, holds_of
 from ..lockers.base import LeaseStore, Notes
@@ -68,7 +68,11 @@ def print_leases(rows: Sequence[Row]) -> None:
 def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
     """What stands beside the leases; nothing where the store keeps no notes."""
     with contextlib.suppress(ConfigError), closing(open_notes(config, BootClock())) as notes:
-        add_notes(config, store, notes, rows)
+        for row in rows:
+            try:
+                add_notes(config, store, notes, [row])
+            except StoreError as error:  # what stands beside a lease is not the lease
+                row.setdefault("note", f"{row['lease']}: what is noted beside it cannot be read: {error}")
 
 
 def add_notes(config: Config, store: LeaseStore, notes: Notes, rows: Sequence[Row]) -> None:
@@ -83,7 +87,8 @@ def add_notes(config: Config, store: LeaseStore, notes: Notes, rows: Sequence[Ro
             noted = notes.every(name, KINDS)
             holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)
             row["last_change"] = _last_change(holds)
-            row["site"] = holds[-1].site if row["state"] == "held" and holds else ""
+            is_now = row["state"] == "held" and holds and holds[-1].epoch == row["epoch"]
+            row["site"] = holds[-1].site if is_now else ""
 
 
 def _last_change(holds: Sequence[Hold]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import math
 import sys
 import threading
@@ -24,9 +25,11 @@ from ..history import UNKNOWN
 from ..lockers.base import LeaseStore, Notes, Notifies
 from ..lockers.registry import open_notes, open_store
 from ..record import Standstill
-from .look import Row, cell, described, look_at, moment
+from .look import HELD, Row, cell, described, look_at, moment
 from .settings import resolved
 from .store import FEW, NOTED, add_notes, print_leases
+
+log = logging.getLogger(__name__)
 
 _CLEAR = "\x1b[H\x1b[J"
 _SHARE = 10
@@ -69,10 +72,9 @@ class Watched:
         """A row for each. Raises StoreError."""
         began = self._clock.now()
         self._rows = [self._look(name) for name in self._wanted or self._store.names()]
-        if self._notes and (self._wanted or len(self._rows) <= FEW):
-            for row in self._rows:
-                self._add_notes(self._notes, row)
         self._took = self._clock.now() - began
+        if self._notes:
+            self._add_notes(self._notes, self._rows)
         return self._rows
 
     def try_look(self) -> list[Row]:
@@ -80,9 +82,9 @@ class Watched:
         try:
             return self.look()
         except StoreError as error:
-            blank: Row = dict.fromkeys(("holder", "since", "site", "protection", "note"), "")
-            blank |= {"state": "unreachable", "expires_in": None, "in_doubt": None, "problem": str(error)}
-            return [row | blank for row in self._rows]
+            nothing = {"expires_in": None, "in_doubt": None, "note": "", "problem": str(error)}
+            blank = dict.fromkeys(HELD, "") | {"state": "unreachable"} | nothing
+            return [row | blank | {"epoch": row["epoch"]} for row in self._rows]
 
     def wait(self) -> None:
         """Until it is worth looking again."""
@@ -102,19 +104,32 @@ class Watched:
         seen_for = None if is_first else still_for
         return described(self._store.where, name, seen, self._config, still_for=seen_for)
 
-    def _add_notes(self, notes: Notes, row: Row) -> None:
-        now, is_now = self._clock.now(), (row["state"], row["holder"], row["epoch"])
-        known = self._noted.get(row["lease"])
-        if known is None or known.row != is_now:
-            known = self._noted[row["lease"]] = _Noted(is_now, since=now)
-        is_new = now - known.since < _NOTED_BY  # in a folder a change is noted right after it was made
-        if is_new or now - known.looked >= _NOTES_AGAIN:
-            with contextlib.suppress(ConfigError):  # their table is missing
-                add_notes(self._config, self._store, notes, [row])
-            if is_new and f": {UNKNOWN}, " in row["last_change"]:
-                row["last_change"] = ""
-            known.looked, known.told = now, {key: row[key] for key in NOTED}
-        row |= known.told
+    def _add_notes(self, notes: Notes, rows: Sequence[Row]) -> None:
+        """To each row what is known; looked up of those that have changed, and of one more whose turn it is."""
+        now = self._clock.now()
+        for row in rows:
+            known, is_now = self._noted.get(row["lease"]), (row["state"], row["holder"], row["epoch"])
+            if known is None or known.row != is_now:
+                self._noted[row["lease"]] = _Noted(is_now, since=now)
+        if self._wanted or len(rows) <= FEW:
+            changed = [row for row in rows if self._noted[row["lease"]].is_new]
+            others = [row for row in rows if now - self._noted[row["lease"]].looked >= _NOTES_AGAIN]
+            others.sort(key=lambda row: self._noted[row["lease"]].looked)
+            for row in changed or others[:1]:
+                self._look_up(notes, row, self._noted[row["lease"]])
+        for row in rows:
+            row |= self._noted[row["lease"]].told
+
+    def _look_up(self, notes: Notes, row: Row, known: _Noted) -> None:
+        known.looked = self._clock.now()
+        try:
+            add_notes(self._config, self._store, notes, [row])
+        except (ConfigError, StoreError) as error:  # what stands beside a lease is not the lease
+            log.debug("%s: its notes cannot be read: %s", row["lease"], error)
+            return
+        if known.is_new and f": {UNKNOWN}, " in row["last_change"]:
+            row["last_change"] = ""
+        known.told = {key: row[key] for key in NOTED}
 
 
 @dataclass
@@ -125,6 +140,11 @@ class _Noted:
     since: float
     looked: float = -math.inf
     told: Row = field(default_factory=dict)
+
+    @property
+    def is_new(self) -> bool:
+        """Look again: in a folder a change is noted right after it was made."""
+        return self.looked - self.since < _NOTED_BY
 
 
 def _screen(config: Config) -> Callable[[Sequence[Row]], None]:

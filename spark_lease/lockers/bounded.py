@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -32,13 +31,14 @@ class Bounded:
 
     def call(self, what: Callable[[], T]) -> T:
         """What `what` returns or raises. Raises StoreError if it has not by then, or an earlier one still has not."""
+        if _is_over and threading.current_thread() is not threading.main_thread():
+            raise StoreError(self._where, "this process ends")
         end = self._clock.now() + self._timeout
         if self._late is not None:
             self._answer(self._late, end)
-        caller = self._started()
         answers: _Answers = queue.SimpleQueue()
+        self._ask(what, answers)
         self._late = answers
-        caller.calls.put((what, answers))
         value, error = self._answer(answers, end)
         if error is not None:
             raise error
@@ -46,24 +46,27 @@ class Bounded:
         return answer
 
     def begin(self, what: Callable[[], Any]) -> None:
-        """Have `what` called, and wait for nothing; the next `call` waits for it as well. It is left if Python ends."""
-        with contextlib.suppress(StoreError):
-            self._started().calls.put((what, queue.SimpleQueue()))
+        """Have `what` called, and wait for nothing; the next `call` waits for it as well. Not where Python ends."""
+        if not _is_over:
+            self._ask(what, queue.SimpleQueue())
+
+    @property
+    def is_busy(self) -> bool:
+        return self._caller is not None and self._caller.is_busy
 
     def close(self, last: Callable[[], Any] = lambda: None) -> None:
         """Make no more calls but `last`, after one that is late. Waits for none."""
         if self._caller is not None:
-            self._caller.calls.put((last, queue.SimpleQueue()))
-            self._caller.calls.put(None)
+            self._caller.ask(last, queue.SimpleQueue())
+            self._caller.dismiss()
             self._caller = None
 
-    def _started(self) -> _Caller:
+    def _ask(self, what: Callable[[], Any], answers: _Answers) -> None:
         if self._caller is None:
-            if _is_over:
-                raise StoreError(self._where, "this process ends")
-            self._caller = _Caller(self._where)
-            self._caller.start()
-        return self._caller
+            caller = _Caller(self._where)
+            caller.start()
+            self._caller = caller
+        self._caller.ask(what, answers)
 
     def _answer(self, answers: _Answers, end: float) -> tuple[Any, BaseException | None]:
         try:
@@ -78,17 +81,33 @@ class _Caller(threading.Thread):
     def __init__(self, where: str) -> None:
         super().__init__(name=f"ask {where}", daemon=True)
         self._where = where
-        self.calls: queue.SimpleQueue[tuple[Callable[[], Any], _Answers] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], _Answers] | None] = queue.SimpleQueue()
+        self._asked = self._done = 0
+
+    @property
+    def is_busy(self) -> bool:
+        return self._asked != self._done
+
+    def ask(self, what: Callable[[], Any], answers: _Answers) -> None:
+        self._asked += 1
+        self._calls.put((what, answers))
+
+    def dismiss(self) -> None:
+        self._calls.put(None)
 
     def run(self) -> None:
-        while call := self.calls.get():
-            what, answers = call
-            try:
-                answers.put((what(), None))
-            except OSError as error:  # a file system that fails is a store that does not answer
-                answers.put((None, StoreError(self._where, f"{error.filename or self._where}: {error.strerror}")))
-            except BaseException as error:  # whatever it is: it belongs to the caller
-                answers.put((None, error))
+        while call := self._calls.get():
+            answers, answer = call[1], self._answer(call[0])
+            self._done += 1
+            answers.put(answer)
+
+    def _answer(self, what: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        try:
+            return what(), None
+        except OSError as error:  # a file system that fails is a store that does not answer
+            return None, StoreError(self._where, f"{error.filename or self._where}: {error.strerror}")
+        except BaseException as error:  # whatever it is: it belongs to the caller
+            return None, error
 
 
 @atexit.register
@@ -96,12 +115,15 @@ def _let_calls_end() -> None:
     """Python's end takes daemon threads away as they come out of native code (pthread_exit, before 3.14). That unwinds
     Rust's frames, which is a crash: a job that succeeded would end with exit code 139."""
     global _is_over
-    clock = BootClock()
-    end = clock.now() + _LEAVE_WITHIN
-    while callers := [each for each in threading.enumerate() if isinstance(each, _Caller)]:
-        if (left := end - clock.now()) <= 0:
-            break
-        for caller in callers:
-            caller.calls.put(None)
-        callers[0].join(left)
-    _is_over = True
+    end = BootClock().now() + _LEAVE_WITHIN
+    try:
+        _await_callers(end)
+    finally:
+        _is_over = True
+    _await_callers(end)  # one more may just have begun
+
+
+def _await_callers(end: float) -> None:
+    clock, never = BootClock(), threading.Event()
+    while any(isinstance(each, _Caller) and each.is_busy for each in threading.enumerate()) and clock.now() < end:
+        clock.wait(never, 0.005)

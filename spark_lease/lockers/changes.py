@@ -34,6 +34,15 @@ def grant_text(old: LeaseRecord | None, new: LeaseRecord, *, until: int | None, 
     return json.dumps({"holder": new.holder, "host": socket.gethostname(), "site": site, "after": after})
 
 
+def site_in(text: str | None, holder: str) -> str:
+    """The site of `holder`, if that is whose grant `text` notes; "" if nobody noted it."""
+    try:
+        told = json.loads(text or "{}")
+        return str(told["site"]) if told.get("holder") == holder else ""
+    except (ValueError, KeyError, TypeError, AttributeError):  # `history` says what is wrong with it
+        return ""
+
+
 def end_text(why: str, *, detail: str = "", **when: int) -> str:
     """`at`, by the clock that the epochs are of, or `by`: some time before."""
     return json.dumps({"why": why, **when} | ({"detail": detail} if detail else {}))

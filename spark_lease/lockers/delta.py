@@ -222,7 +222,7 @@ class DeltaStore:
             return False
         except Exception as error:
             raise self._files.refusal(name, error) from None
-        if (table.version() + 1) % _TIDY_EVERY == 0:
+        if (table.version() + 1) % _TIDY_EVERY == 0 and not self._tidying.is_busy:
             self._tidying.begin(lambda: _tidy(self._files, name))  # beside the renewals
         return True
 

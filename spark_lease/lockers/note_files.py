@@ -53,7 +53,7 @@ class LocalNoteFiles:
 
     def get(self, name: str, path: str) -> str | None:
         try:
-            return (named(self._root, name) / path).read_text()
+            return (named(self._root, name) / path).read_text(errors="replace")
         except FileNotFoundError:
             return None
 

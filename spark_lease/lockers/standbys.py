@@ -37,6 +37,9 @@ class Standby:
     at: float
 
 
+_KINDS = {"holder": str, "site": str, "host": str, "at": float}
+
+
 class Presence:
     """A contender's note beside the lease, as long as it waits. Its methods wait for nothing, and nothing raises."""
 
@@ -105,7 +108,9 @@ def standbys_of(notes: Notes, name: str, now: float) -> list[Standby]:
     found = []
     for text in notes.all(name, KIND).values():
         try:
-            found.append(Standby(**json.loads(text)))
-        except (ValueError, TypeError):  # not ours, and no reason to show nothing
+            told = Standby(**{key: kind(json.loads(text)[key]) for key, kind in _KINDS.items()})
+        except (ValueError, TypeError, KeyError):  # not ours, and no reason to show nothing
             continue
-    return sorted((each for each in found if abs(now - each.at) < LATELY), key=lambda each: each.holder)
+        if abs(now - told.at) < LATELY:
+            found.append(told)
+    return sorted(found, key=lambda each: each.holder)

@@ -130,9 +130,13 @@ def test_watch_tells_site_and_standbys_and_how_it_ended(
     kind: str, shop_of: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = shop_of(kind)
-    shop.release("n", shop.take("n"))
+    shop.release("n", shop.take("n", holder="z:1:2:3"))
     line = [COMMAND, "run", "--lease=n", *shop.flags, "--create-table=true", "--poll-period=0.2"]
     seen: list[str] = []
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*words: str) -> None:
+        started.append(subprocess.Popen([*line, *words, "--", "sleep", "60"], stderr=subprocess.DEVNULL))
 
     with closing(open_notes(shop.config, BootClock())) as notes:
         watched, show = Watched(shop.store, ["n"], shop.config, BootClock(), notes), Lines(as_json=False)
@@ -142,18 +146,22 @@ def test_watch_tells_site_and_standbys_and_how_it_ended(
             seen.extend(capsys.readouterr().out.splitlines())
             return any(re.search(words, each) for each in seen)
 
-        paris = subprocess.Popen([*line, "--holder=a", "--site=paris", "--", "sleep", "60"], stderr=subprocess.DEVNULL)
-        until(lambda: look("held, by a:.*, site paris"))
-        lyon = subprocess.Popen([*line, "--holder=b", "--", "sleep", "60"], stderr=subprocess.DEVNULL)
-        until(lambda: look("held, by a:.*standing by: b"), 30)
-        assert "certain" not in seen[-1], "nobody had a doubt"
-        paris.terminate()
-        until(lambda: look("last change 20.*Z: released, a:"), 30)
-        until(lambda: look("held, by b:"), 30)
-        assert "site" not in seen[-1]
-        lyon.terminate()
-        assert (paris.wait(10), lyon.wait(10)) == (143, 143)
-        until(lambda: look("free, last change 20.*Z: released, b:"), 30)
+        try:
+            run("--holder=a", "--site=paris")
+            until(lambda: look("held, by a:.*, site paris"))
+            run("--holder=b")
+            until(lambda: look("held, by a:.*standing by: b"), 30)
+            assert "certain" not in seen[-1], "nobody had a doubt"
+            started[0].terminate()
+            until(lambda: look("last change 20.*Z: released, a:"), 30)
+            until(lambda: look("held, by b:"), 30)
+            assert "site" not in seen[-1]
+            started[1].terminate()
+            until(lambda: look("free, last change 20.*Z: released, b:"), 30)
+        finally:
+            for each in started:
+                each.terminate()
+                each.wait(20)
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from deltalake import write_deltalake
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.errors import Fenced
 from spark_lease.fences.delta_tables import DeltaFence
 from spark_lease.lease import Contender, open_contender
 from spark_lease.spark.delta_hook import DeltaHook
@@ -32,27 +31,14 @@ SETTINGS: dict[str, Any] = {"name": NAME, "lease_duration": 3600.0}
 """So long that it never asks: what holds it back is the fence and nothing else."""
 
 
-class Fence(DeltaFence):
-    """Knows whether a transaction that was refused was under way at the claim."""
-
-    was_under_way = False
-
-    def aborted(self, table: str) -> None:
-        try:
-            super().aborted(table)
-        except Fenced:
-            self.was_under_way = True
-            raise
-
-
-Begin = Callable[[Contender, Fence | None], Callable[[], object]]
+Begin = Callable[[Contender, DeltaFence | None], Callable[[], object]]
 
 
 def by_spark(table: str) -> Begin:
     hook, spark = DeltaHook(), session()
     assert hook.install(spark.sparkContext) == ""
 
-    def begin(lease: Contender, fence: Fence | None) -> Callable[[], object]:
+    def begin(lease: Contender, fence: DeltaFence | None) -> Callable[[], object]:
         hook.fences = (fence,) if fence else ()
         rows = spark.range(1).selectExpr(f"{lease.epoch}L AS epoch", "id").coalesce(1)
         return lambda: rows.write.format("delta").mode("append").save(table)
@@ -61,7 +47,7 @@ def by_spark(table: str) -> Begin:
 
 
 def by_delta_rs(table: str) -> Begin:
-    def begin(lease: Contender, fence: Fence | None) -> Callable[[], object]:
+    def begin(lease: Contender, fence: DeltaFence | None) -> Callable[[], object]:
         # Enough of them that a write takes its time.
         rows = Table.from_arrays([Array([each] * MANY, DataType.int64()) for each in (lease.epoch, 0)], names=NAMES)
         if fence is None:
@@ -79,14 +65,13 @@ def main(url: str, table: str, how: str) -> None:
     for line in sys.stdin:
         with closing(open_contender(config, BootClock())) as lease:
             lease.acquire()
-            fence = Fence(lease, config, BootClock()) if line.strip() == "fenced" else None
+            fence = DeltaFence(lease, config, BootClock()) if line.strip() == "fenced" else None
             writing = Writing(begin(lease, fence))
             print("writing", lease.epoch, flush=True)
             if fence is None:
                 sys.stdin.readline()
                 writing.stop()
-            end = writing.end()
-            print(end, "under-way" if fence and fence.was_under_way else "at-its-start", flush=True)
+            print(writing.end(), flush=True)
 
 
 if __name__ == "__main__":

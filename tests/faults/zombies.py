@@ -56,6 +56,7 @@ class Round:
     landed: int
     ended: str
     complete: bool
+    under_way: bool = False
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Tally:
         self.rounds += 1
         self.violated += one.landed > 0
         self.refused += "fenced" in one.ended.lower() or one.ended == "refused"
-        self.under_way += "under-way" in one.ended
+        self.under_way += one.under_way
         self.incomplete += not one.complete
 
 
@@ -161,7 +162,7 @@ class Master:
     """A process that writes when it is told to, with all that it started."""
 
     def __init__(self, log: Path, module: str, *words: str) -> None:
-        self._log = log.open("w")
+        self._log, self._froze = log.open("w"), 0.0
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"tests.faults.{module}", *words],
             cwd=ROOT,
@@ -182,9 +183,15 @@ class Master:
         while line := self._process.stdout.readline().strip():
             if line.startswith(word):
                 return line
-        raise AssertionError(f"it never said {word!r}: {self._log.name}")
+        raise AssertionError(f"it never said {word!r}: {Path(self._log.name).read_text()[-3000:]}")
+
+    def hear_end(self) -> tuple[str, bool]:
+        """What ended its writes, and whether the last of them had begun before it was frozen."""
+        end, began = self.hear().split()
+        return end, float(began) < self._froze
 
     def freeze(self) -> None:
+        self._froze = time.monotonic()
         self._frozen = [each.pid for each in tree(self._process.pid)]
         self._send(signal.SIGSTOP)
 
@@ -227,8 +234,9 @@ def frames(url: str, through: str) -> Iterator[Play]:
             if not fenced:
                 until_it_writes(lambda: rows(engine, epoch) > landed)
                 master.tell("stop")
-            ended = master.hear()
-            return Round(rows(engine, epoch) - landed, ended, rows(engine, epoch + 1) == ROWS)
+            ended, was_under_way = master.hear_end()
+            complete = rows(engine, epoch + 1) == ROWS
+            return Round(rows(engine, epoch) - landed, ended, complete, was_under_way)
 
         try:
             master.hear("ready")
@@ -249,6 +257,8 @@ class DeltaZombie:
         self._config = configure(url=f"sqlite:///{self._store}", **SETTINGS)
         self._append(0)
         self._master = Master(folder / "zombie.log", "delta_zombie", self._config.url, str(self._table), how)
+
+    def wait_until_ready(self) -> None:
         self._master.hear("ready")
 
     def play(self, turn: int, fenced: bool) -> Round:
@@ -266,9 +276,10 @@ class DeltaZombie:
             if not fenced:
                 until_it_writes(lambda: self._rows_of(epoch) > landed)
                 self._master.tell("stop")
-            ended = self._master.hear()
+            ended, was_under_way = self._master.hear_end()
             standby.release()
-            return Round(self._rows_of(epoch) - landed, ended, self._rows_of(standby.epoch) == ROWS)
+            complete = self._rows_of(standby.epoch) == ROWS
+            return Round(self._rows_of(epoch) - landed, ended, complete, was_under_way)
 
     def close(self) -> None:
         self._master.close()
@@ -293,6 +304,7 @@ def delta_table(how: str) -> Iterator[Play]:
     with tempfile.TemporaryDirectory(prefix="sl-zombie-") as folder:
         zombie = DeltaZombie(Path(folder), how)
         try:
+            zombie.wait_until_ready()
             yield zombie.play
         finally:
             zombie.close()
@@ -343,7 +355,7 @@ def main(rounds: int = 100, only: str = "") -> int:
         shown = [fence.rounds, fence.violated, fence.refused, fence.incomplete, control.rounds, control.violated]
         print(f"{what:<26}" + "".join(f"{n:>{w}}" for n, w in zip(shown, (8, 10, 9, 12, 9, 10), strict=True)))
         if fence.under_way:
-            print(f"  {fence.under_way} of them with a transaction under way at the claim")
+            print(f"  {fence.under_way} of them with a write under way at the claim")
     return 0 if ok else 1
 
 

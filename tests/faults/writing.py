@@ -24,7 +24,7 @@ class Writing:
         self._stop.set()
 
     def end(self) -> str:
-        """What ended it, by its name, and when its last write had begun (CLOCK_MONOTONIC, which all processes share)."""
+        """What ended it, by its name, and when its last write had begun (CLOCK_MONOTONIC, the same everywhere)."""
         self._thread.join(PATIENCE)
         if self._thread.is_alive():
             self.stop()

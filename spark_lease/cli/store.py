@@ -86,9 +86,10 @@ def add_notes(config: Config, store: LeaseStore, notes: Notes, rows: Sequence[Ro
         with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
             noted = notes.every(name, KINDS)
             holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)
-            row["last_change"] = _last_change(holds)
-            is_now = row["state"] == "held" and holds and holds[-1].epoch == row["epoch"]
-            row["site"] = holds[-1].site if is_now else ""
+            # The row was read before: what has become of its own hold since is told with the next one.
+            its_own = [hold for hold in holds if hold.epoch == row["epoch"] and row["state"] == "held"]
+            row["last_change"] = _last_change([hold for hold in holds if hold not in its_own])
+            row["site"] = its_own[0].site if its_own else ""
 
 
 def _last_change(holds: Sequence[Hold]) -> str:

@@ -88,9 +88,10 @@ class KeptLease(Lease):
         self.tell({"order": "acquire"})
         while self.answer("granted", WATCH_PERIOD) is None:
             still_wanted()
+            has_ended = self._ended  # asked first: its last words come before its end
             if self.answer("refused", 0.0):
                 raise refused(self._said)
-            if self._ended:
+            if has_ended:
                 raise StoreError(self.name, "the process that was to take it has ended")
         return self._epoch
 

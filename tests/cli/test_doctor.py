@@ -86,8 +86,10 @@ def test_a_store_that_is_down_fails_and_hides_nothing_else(capsys: pytest.Captur
 
 
 @pytest.mark.postgres
-def test_the_database_of_the_fence_is_looked_at_too(pg_url: str, url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ["--url", url, "--create-table", "true", "--fence-url"]
+def test_the_database_of_the_fence_is_looked_at_too(
+    pg_url: str, shop_of: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = [*shop_of("sqlite").flags, "--fence-url"]
     _, findings = examined(capsys, *where, pg_url)
     assert findings["fence"].verdict == "ok" and "answers" in findings["fence"].words
     code, findings = examined(capsys, *where, "postgresql://u:hunter22@127.0.0.1:1/x")

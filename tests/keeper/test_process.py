@@ -21,6 +21,7 @@ import spark_lease
 from spark_lease import ConfigError, hold_lease
 from spark_lease.keeper import start as starting
 from spark_lease.keeper.channel import Channel, Closed
+from spark_lease.keeper.kept import KeptLease
 from spark_lease.processes import look, tree
 from tests.cli.test_cli import COMMAND
 from tests.services.proxy import Proxy
@@ -99,6 +100,22 @@ def test_where_none_can_be_started_threads_do_it_or_nobody(
     monkeypatch.setattr(starting, "PYTHON", "/bin/false")
     with pytest.raises(ConfigError, match="no process can be started to keep the lease"):
         hold_lease("n", url=url, keeper="process").__enter__()
+
+
+def test_its_last_words_are_heard_also_if_it_ends_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    def answer(lease: KeptLease, key: str, timeout: float) -> Any:
+        found = heard(lease, key, timeout if looks else 0.0)
+        if key == "refused" and key not in looks and found is None:
+            until(lambda: lease._ended)
+        looks.append(key)
+        return found
+
+    heard = KeptLease.answer
+    monkeypatch.setattr(KeptLease, "answer", answer)
+    with pytest.raises(ConfigError, match=r"url: .* names no lock store"):
+        hold_lease("n", url="gopher://x").__enter__()
 
 
 def test_what_it_learns_is_raised_here(url: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..clock import BootClock, Clock
 from ..config import Config, redacted
-from ..errors import RecordUnreadable, StoreError
+from ..errors import FenceUnreachable, RecordUnreadable, StoreError
 from ..fences.databases import open_database
 from ..lockers.registry import open_store
 from .findings import Check, Finding, fail, ok, warn
@@ -216,7 +216,14 @@ def sharing(config: Config, clock: Clock) -> str:
 
 
 def fence(config: Config, clock: Clock) -> Finding:
-    where = redacted(config.fence_url)
-    with open_database(config, clock) as engine, engine.connect() as connection:
-        connection.exec_driver_sql("SELECT 1")
-    return ok("fence", f"{where} answers")
+    from ..fences.sql_claim import Desk  # SQLAlchemy
+
+    try:
+        with open_database(config, clock) as engine:
+            desk = Desk(engine, timeout=config.attempt_timeout, clock=clock)
+            is_there = engine.dialect.name != "postgresql" or desk.has_fence(config.name)
+            newest = desk.newest(config.name) if is_there and config.name else 0
+    except FenceUnreachable as error:
+        return fail("fence", str(error), "no master begins its work while that is so")
+    words = f"{config.name} was claimed under epoch {newest}" if newest else "which no master has claimed yet"
+    return ok("fence", f"{redacted(config.fence_url)} answers, {words}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, make_url
 
 from jobs.jars import FOLDER, resolve
 from spark_lease.fences import postgres
@@ -14,6 +14,7 @@ from spark_lease.fences.sql_claim import claim
 from tests.benchmarks.frames import JAR, JDBC
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
+from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
@@ -56,12 +57,13 @@ def test_only_the_newest_epoch_writes_through_sparks_jdbc(
     engine: Engine,
     database: str,
     jar: Path,
+    proxy: Proxy,
     start: Callable[..., Driver],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     postgres.add(engine, "guarded", "n")
-    url = engine.url
+    url = make_url(proxy.url)  # by TCP, which is all that JDBC knows
     monkeypatch.setenv("TEST_FENCE", database)
     monkeypatch.setenv("TEST_JAR", str(jar))
     monkeypatch.setenv("TEST_JDBC", f"jdbc:postgresql://{url.host}:{url.port}/{url.database}?user={url.username}")

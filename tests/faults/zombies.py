@@ -200,7 +200,7 @@ class Master:
 
     def close(self) -> None:
         kill(tree(self._process.pid))
-        self._process.wait(20)
+        self._process.communicate(timeout=20)
         self._log.close()
 
     def _send(self, number: int) -> None:

@@ -29,7 +29,7 @@ from .config import Config
 from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
 from .events import OnEvent, open_events
 from .fences.base import NothingBegun
-from .fences.databases import claim_databases
+from .fences.databases import claim_databases, look_for_a_newer_claim
 from .fences.levels import Levels
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
@@ -74,6 +74,11 @@ def _is_success(error: BaseException | None) -> bool:
     return error is None or (isinstance(error, SystemExit) and not error.code)
 
 
+def _has_failed(error: BaseException | None) -> bool:
+    """By itself: nobody has ended it."""
+    return isinstance(error, Exception | SystemExit) and not _is_success(error)
+
+
 class Guard:
     """One hold, from the wait to the release; a context manager that gives the Lease. Use `hold_lease`."""
 
@@ -95,6 +100,7 @@ class Guard:
         self._left = threading.Event()
         self._interrupting = threading.Lock()
         self._signal = 0
+        self._has_claimed = False
         self._unnoted: list[SparkLeaseError] = []
         self._old_handlers: dict[int, Any] = {}
 
@@ -128,7 +134,8 @@ class Guard:
             self.lease.log_grant()
             if self.config.run_key:
                 self.lease.runs.begin(self.config.run_key)
-            if claim_databases(self.config, NothingBegun(self.lease), clock=self._clock):
+            self._has_claimed = claim_databases(self.config, NothingBegun(self.lease), clock=self._clock)
+            if self._has_claimed:
                 levels.show(sql="claimed")
             self._fencing.begin()
             self._applications.begin()
@@ -216,6 +223,8 @@ class Guard:
             pass
         if self.lease in _held:
             _held.remove(self.lease)
+        if self._has_claimed and _has_failed(error) and self.lease.loss() is None:
+            look_for_a_newer_claim(self.config, self.lease, clock=self._clock)
         if self.lease.loss() is None and _is_success(error):
             self._spark.quiesce(self._left)
         else:

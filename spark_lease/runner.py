@@ -26,7 +26,7 @@ from .config import Config, announcement
 from .errors import LeaseLost, SparkLeaseError
 from .events import open_events
 from .fences.base import NothingBegun
-from .fences.databases import claim_databases
+from .fences.databases import claim_databases, look_for_a_newer_claim
 from .fences.delta_tables import DeltaFence, level_of
 from .fences.levels import Levels
 from .hold import abandon, begin_hold, end_hold
@@ -92,6 +92,7 @@ class _Run:
         )
         self._waiting, self._pid = True, 0
         self._status: int | None = None
+        self._has_claimed = False
 
     def run(self) -> Outcome:
         old = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -155,6 +156,8 @@ class _Run:
         if not by_itself:
             work.signal(news if isinstance(news, int) else signal.SIGTERM)
         code = 128 + news if isinstance(news, int) else self._code()
+        if self._has_claimed and by_itself and code and self._lease.loss() is None:
+            look_for_a_newer_claim(self._config, self._lease, clock=self._clock)
         unnoted: list[SparkLeaseError] = []
         lost = end_hold(
             self._lease,
@@ -176,7 +179,8 @@ class _Run:
 
     def _claim(self) -> None:
         held, levels = NothingBegun(self._lease), Levels(self._lease, self._config, self._clock)
-        sql = "claimed" if claim_databases(self._config, held, clock=self._clock) else "none"
+        self._has_claimed = claim_databases(self._config, held, clock=self._clock)
+        sql = "claimed" if self._has_claimed else "none"
         delta = DeltaFence(held, self._config, self._clock)
         levels.show(sql=sql, delta=level_of(delta, delta.claim_all()))
 

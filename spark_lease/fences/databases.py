@@ -7,14 +7,17 @@ there is something to claim.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from ..clock import BootClock, Clock
-from ..config import Config
-from ..errors import ConfigError
-from .base import HeldLease
+from ..config import Config, redacted
+from ..errors import ConfigError, SparkLeaseError
+from .base import HeldLease, fenced
+
+log = logging.getLogger(__name__)
 
 
 def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = None) -> bool:
@@ -35,6 +38,24 @@ def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = N
             return False
         claim(lease, engine, **limits)
     return True
+
+
+def look_for_a_newer_claim(config: Config, lease: HeldLease, *, clock: Clock) -> None:
+    """The guarded work has failed under a lease whose database was claimed: if there is a newer claim, lose the lease.
+
+    A fenced table refuses in the words of whatever driver it was written through, so the fence is asked instead. Never
+    raises; takes `attempt_timeout` at most, and what it takes to connect.
+    """
+    from .sql_claim import Desk
+
+    try:
+        with open_database(config, clock) as engine:
+            newest = Desk(engine, timeout=config.attempt_timeout, clock=clock).newest(lease.name)
+    except SparkLeaseError as error:
+        log.debug("%s: cannot look whether the fence is why the work has failed: %s", lease.name, error)
+        return
+    if newest > lease.epoch:
+        fenced(lease, redacted(config.fence_url or config.url), newest)
 
 
 @contextlib.contextmanager

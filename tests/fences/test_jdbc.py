@@ -26,10 +26,13 @@ SCRIPT = """
         spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
         url = os.environ["TEST_JDBC"]
 
-        def write(url):
+        def append(url):
             frame = spark.range(0, 4, 1, 2).selectExpr(f"{lease.epoch}L AS epoch")
+            frame.write.option("driver", "org.postgresql.Driver").jdbc(url, "guarded", mode="append")
+
+        def write(url):
             try:
-                frame.write.option("driver", "org.postgresql.Driver").jdbc(url, "guarded", mode="append")
+                append(url)
                 return "written"
             except Exception as error:
                 return str(error)
@@ -41,6 +44,7 @@ SCRIPT = """
             time.sleep(0.01)
         say(f"after a claim: {write(lease.jdbc_url(url))}")
         say("that is all")
+        append(lease.jdbc_url(url))
 """
 
 
@@ -75,4 +79,5 @@ def test_only_the_newest_epoch_writes_through_sparks_jdbc(
     (tmp_path / "go").touch()
     said = driver.until("that is all").partition("after a claim: ")[2]
     assert f"was claimed under epoch {driver.epoch() + 1} of the lease n, and mine is {driver.epoch()}" in said
-    assert (driver.end(60), rows(engine)) == (0, 4)
+    assert (driver.end(60), rows(engine)) == (75, 4)
+    assert "n: lease lost (fenced)" in driver.log.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from spark_lease.fences.sql_claim import Desk, claim
 from spark_lease.processes import kill, tree
 from tests.cli.test_cli import COMMAND, last_line, spark_lease
 from tests.fences.conftest import rows
+from tests.fences.holders import Holder
 from tests.spark.drivers import until
 
 pytestmark = pytest.mark.postgres
@@ -85,6 +88,33 @@ def test_a_command_writes_to_a_fenced_table_without_a_change(
     assert (done.returncode, rows(engine)) == (0, 1), done.stderr
 
 
+WAITS = """
+import pathlib, time, psycopg2
+pathlib.Path(folder, "ready").touch()
+while not pathlib.Path(folder, "taken").exists():
+    time.sleep(0.01)
+with psycopg2.connect(url) as connection, connection.cursor() as cursor:
+    cursor.execute("INSERT INTO guarded (epoch) VALUES (1)")
+raise ValueError("and then it fails")
+"""
+MAIN = """
+import os
+from spark_lease import leased
+from spark_lease.fences.session import session_environment
+
+@leased("n", keeper="thread")
+def main(lease):
+    os.environ.update(session_environment(lease.name, lease.epoch, os.environ))
+    import pathlib, time, psycopg2
+    pathlib.Path(folder, "ready").touch()
+    while not pathlib.Path(folder, "taken").exists():
+        time.sleep(0.01)
+    with psycopg2.connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO guarded (epoch) VALUES (1)")
+    raise ValueError("and then it fails")
+
+main()
+"""
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -118,6 +148,29 @@ def test_the_session_of_a_command_that_outlived_its_lease_is_refused(
     (tmp_path / "taken").touch()
     said = until(lambda: (tmp_path / "said").exists() and (tmp_path / "said").read_text())
     assert (said, rows(engine)) == (("refused", 0) if is_fenced else ("written", 2))
+
+
+@pytest.mark.parametrize("door", ["run", "main"])
+@pytest.mark.parametrize("newer", [True, False])
+def test_work_that_a_fenced_table_refuses_ends_as_lost_and_any_other_as_it_is(
+    settings: list[str], engine: Engine, database: str, tmp_path: Path, door: str, newer: bool, start: Start
+) -> None:
+    """Its own lease is current still: the table alone can tell it, in its driver's words."""
+    words = WAITS if door == "run" else MAIN
+    command = program(words, database, tmp_path)
+    if door == "run":
+        process = start(*settings, "--", *command)
+    else:
+        told = {"SPARK_LEASE_URL": settings[3], "SPARK_LEASE_FENCE_URL": database}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, env=os.environ | told, **pipes)  # type: ignore[call-overload]
+    until((tmp_path / "ready").exists)
+    if newer:
+        claim(Holder("n", Desk(engine).newest("n") + 1), engine)
+    (tmp_path / "taken").touch()
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, rows(engine)) == ((75, 0) if newer else (1, 1)), said
+    assert ("n: fenced, " in said and "was claimed under epoch" in said) == newer, said
 
 
 def test_a_fence_that_cannot_be_claimed_starts_nothing_and_gives_the_lease_back(settings: list[str]) -> None:

@@ -70,7 +70,8 @@ def running_yarn(folder: Path) -> Iterator[Path]:
             yield folder / "conf"
         finally:
             process.kill()  # to stop it politely takes a quarter of a minute
-            process.communicate()
+            process.wait()
+            process.stdin.close()  # Py4J closes the others, on a thread of its own
             gateway.close()
 
 

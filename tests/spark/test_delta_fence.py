@@ -21,6 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.jars import start_options
 from spark_lease.clock import BootClock
 from spark_lease.fences.delta import Claim, claim, property_of
+from spark_lease.processes import kill
 from tests.spark.drivers import Driver, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -296,6 +297,30 @@ def test_a_write_under_way_at_the_claim_is_told_as_fenced_and_ends_its_driver(st
     assert re.search(rf"lease lost \(fenced\), .* claimed under epoch {master.epoch() + 1} and mine is", said), said
     assert "wrote after all" not in said
     assert _rows(tmp_path / "flights", master.epoch()) == 1
+
+
+FIRST = """
+    spark = delta_session()
+    with hold_lease("n", **SETTINGS) as lease:
+        say("holds it")
+        spark.range(1).selectExpr(f"{lease.epoch}L AS epoch", "id").write.format("delta").save(TABLE)
+        time.sleep(60)
+"""
+TAKES_OVER = """
+    with hold_lease("n", **SETTINGS) as lease:
+        say("took over")
+"""
+
+
+def test_a_table_that_was_first_written_a_moment_before_the_crash_is_claimed(start: Start, tmp_path: Path) -> None:
+    master = start(_with_delta(FIRST))
+    master.until("holds it")
+    until(lambda: _commits(tmp_path / "flights"), 60)
+    kill(master.freeze())
+    standby = start(TAKES_OVER)
+    standby.until("took over", 60)
+    assert standby.end() == 0
+    assert DeltaTable(tmp_path / "flights").metadata().configuration[property_of("n")] == str(standby.epoch())
 
 
 TWO_LEASES = """

@@ -108,7 +108,8 @@ def standbys_of(notes: Notes, name: str, now: float) -> list[Standby]:
     found = []
     for text in notes.all(name, KIND).values():
         try:
-            told = Standby(**{key: kind(json.loads(text)[key]) for key, kind in _KINDS.items()})
+            said = json.loads(text)
+            told = Standby(**{key: kind(said[key]) for key, kind in _KINDS.items()})
         except (ValueError, TypeError, KeyError):  # not ours, and no reason to show nothing
             continue
         if abs(now - told.at) < LATELY:

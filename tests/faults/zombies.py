@@ -97,11 +97,17 @@ def guarded(url: str) -> Iterator[Engine]:
         clear(engine)
 
 
-def write_as_next(engine: Engine, epoch: int, fenced: bool) -> None:
+def take_over(engine: Engine, epoch: int, fenced: bool) -> int:
+    """Claim, and write as the master after `epoch`; how many rows of that were there by the claim."""
+    following = Holder(NAME, epoch + 1)
+    if fenced:
+        claim(following, engine)
+    landed = rows(engine, epoch)
     # Without a fence no fenced transaction either: its claim ends the sessions of older epochs.
-    with fenced_sql(Holder(NAME, epoch), engine) if fenced else engine.begin() as connection:
+    with fenced_sql(following, engine) if fenced else engine.begin() as connection:
         for _ in range(ROWS):
-            connection.execute(text("INSERT INTO guarded (epoch) VALUES (:epoch)"), {"epoch": epoch})
+            connection.execute(text("INSERT INTO guarded (epoch) VALUES (:epoch)"), {"epoch": following.epoch})
+    return landed
 
 
 @contextmanager
@@ -115,10 +121,7 @@ def fenced_transactions(url: str) -> Iterator[Play]:
             master.begin(epoch)
             wait(_A_WRITE)
             master.freeze()
-            if fenced:
-                claim(Holder(NAME, epoch + 1), engine)
-            landed = rows(engine, epoch)
-            write_as_next(engine, epoch + 1, fenced)
+            landed = take_over(engine, epoch, fenced)
             master.thaw()
             ended = master.says()
             return Round(rows(engine, epoch) - landed, ended, rows(engine, epoch + 1) == ROWS)
@@ -143,10 +146,7 @@ def fenced_table(url: str) -> Iterator[Play]:
             zombie.begin(epoch)
             wait(_A_WRITE)
             zombie.process.send_signal(signal.SIGSTOP)
-            if fenced:
-                claim(Holder(NAME, epoch + 1), engine)
-            landed = rows(engine, epoch)
-            write_as_next(engine, epoch + 1, fenced)
+            landed = take_over(engine, epoch, fenced)
             zombie.process.send_signal(signal.SIGCONT)
             ended = zombie.says()
             return Round(rows(engine, epoch) - landed, ended, rows(engine, epoch + 1) == ROWS)
@@ -226,10 +226,7 @@ def frames(url: str, through: str) -> Iterator[Play]:
             master.hear("writing")
             wait(_A_SPARK_WRITE)
             master.freeze()
-            if fenced:
-                claim(Holder(NAME, epoch + 1), engine)
-            landed = rows(engine, epoch)
-            write_as_next(engine, epoch + 1, fenced)
+            landed = take_over(engine, epoch, fenced)
             master.thaw()
             if not fenced:
                 until_it_writes(lambda: rows(engine, epoch) > landed)

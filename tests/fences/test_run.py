@@ -97,7 +97,7 @@ with psycopg2.connect(url) as connection, connection.cursor() as cursor:
     cursor.execute("INSERT INTO guarded (epoch) VALUES (1)")
 raise ValueError("and then it fails")
 """
-MAIN = """
+MAIN = f"""
 import os
 from spark_lease import leased
 from spark_lease.fences.session import session_environment
@@ -105,14 +105,7 @@ from spark_lease.fences.session import session_environment
 @leased("n", keeper="thread")
 def main(lease):
     os.environ.update(session_environment(lease.name, lease.epoch, os.environ))
-    import pathlib, time, psycopg2
-    pathlib.Path(folder, "ready").touch()
-    while not pathlib.Path(folder, "taken").exists():
-        time.sleep(0.01)
-    with psycopg2.connect(url) as connection, connection.cursor() as cursor:
-        cursor.execute("INSERT INTO guarded (epoch) VALUES (1)")
-    raise ValueError("and then it fails")
-
+{textwrap.indent(WAITS, "    ")}
 main()
 """
 Start = Callable[..., "subprocess.Popen[str]"]

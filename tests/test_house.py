@@ -51,7 +51,6 @@ HEAVY = {
     "sqlalchemy": ("lockers.sql", "fences."),
     "pyspark": ("spark.", "fences.frames_load", "fences.frames_collect"),
     "pyarrow": "fences.frames",
-    "adbc_driver_postgresql": "fences.frames_load",
     "delta": "",
     "deltalake": ("lockers.delta", "fences.delta"),
     "obstore": "lockers.delta_objects",

@@ -21,7 +21,7 @@ from ..errors import SparkLeaseError
 from .base import HeldLease, fenced
 from .frames_collect import arriving, collected
 from .frames_columns import columns_of, selected
-from .frames_load import RESULT, TASK, Counted, copy, inserting, loader, values
+from .frames_load import RESULT, Counted, copy, inserting, loader, rows_of, values
 from .frames_move import HERE, Move, drop_here, empty, make_here, move_all, refuse_less, rehearse
 from .frames_place import staging, sweep
 from .frames_target import quote, refusal, refuse_other_keys, run, target_of
@@ -147,9 +147,7 @@ def _through_executors(lease: HeldLease, rows: Any, engine: Engine, table: str, 
             _refuse_older(lease, engine, error)
             raise
         lease.check()
-        tasks = ", ".join(str(each[TASK]) for each in won) or "-1"
-        total = sum(each["rows"] for each in won)
-        source = f"{place.name} WHERE {TASK} IN ({tasks})"
+        total, source = sum(each["rows"] for each in won), rows_of(place, [each["number"] for each in won])
         _move(lease, engine, lambda connection: move_all(connection, move, source, total))
     return int(total)
 

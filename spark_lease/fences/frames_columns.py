@@ -48,10 +48,14 @@ class Column:
 
 
 def columns_of(schema: Any, target: Target, dialect: str) -> list[Column]:
-    """For each field of a DataFrame's `schema`, by name. Raises ConfigError if they do not fit together."""
+    """For each field of a DataFrame's `schema`, by name. Raises ConfigError if they do not fit together.
+
+    In the order of the table: a row that is laid out like the table's moves there as it is.
+    """
     dialect = "mysql" if dialect == "mariadb" else dialect
     assert dialect in BACKENDS
-    found = [_column(each, target.field_of(each.name), dialect, number) for number, each in enumerate(schema.fields)]
+    sources = sorted(schema.fields, key=lambda each: target.fields.index(target.field_of(each.name)))
+    found = [_column(each, target.field_of(each.name), dialect, number) for number, each in enumerate(sources)]
     names = [each.field.name for each in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise refusal(f"several columns of the DataFrame are called {', '.join(twice)}: rename or drop them")

@@ -7,13 +7,13 @@ tells of them: so a try that failed has left none or rows that nobody asks for, 
 
 from __future__ import annotations
 
-import importlib.util
 import io
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
 import pyarrow
@@ -23,9 +23,14 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 TASK = "task"
-"""The column of a staging table that says which try of which task wrote the row."""
-RESULT = "task bigint, rows bigint"
-_AHEAD = 3
+"""The column of a staging table that says which try of which task wrote the row. In PostgreSQL each row knows its
+transaction, and has no column more than the user's table: then it moves there as it is, in half the time."""
+RESULT = "number bigint, rows bigint"
+_TRANSACTION = "SELECT txid_current() & 4294967295, set_config('idle_in_transaction_session_timeout', '0', true)"
+"""Its number as `xmin` has it (PostgreSQL documentation, "System Columns"). Spark may take its time in it."""
+_AT_A_TIME = 1 << 16
+"""Bytes that psycopg2 sends in one message."""
+_AHEAD = 10
 """Batches that may wait for the server."""
 T = TypeVar("T")
 
@@ -36,14 +41,10 @@ class Place:
 
     dialect: str
     driver: str
-    schema: str
-    table: str
     name: str
-    """Schema and table as SQL has to spell them."""
+    """Of the schema and the table, as SQL has to spell it."""
     words: Mapping[str, Any] = field(repr=False)
     """The driver's arguments for a connection."""
-    by_adbc: bool = False
-    """Where an executor has it too."""
 
 
 def loader(place: Place) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -52,23 +53,24 @@ def loader(place: Place) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def load(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext  # what the driver imports of this needs none
 
-        number = TaskContext.get().taskAttemptId()
         first = next(batches, None)
         if first is None:
             return
-        counted = Counted(_numbered(_chain(first, batches), number))
+        counted = Counted(chain([first], batches))
         try:
-            _load(place, counted)
+            number = _load(place, iter(counted), TaskContext.get().taskAttemptId())
         except Exception as error:  # any driver's; with the password in it, Spark would write that to its logs
             raise RuntimeError(_without(place.words.get("password"), f"{type(error).__name__}: {error}")) from None
-        yield pyarrow.RecordBatch.from_pydict({TASK: [number], "rows": [counted.count]})
+        yield pyarrow.RecordBatch.from_pydict({"number": [number], "rows": [counted.count]})
 
     return load
 
 
-def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
+def rows_of(place: Place, numbers: Sequence[int]) -> str:
+    """The rows that the tries of these numbers have staged, as SQL has to spell it after FROM."""
+    column, cast = ("xmin", "::xid") if place.dialect == "postgresql" else (TASK, "")
+    wanted = ", ".join(f"'{each}'{cast}" for each in numbers)
+    return f"{place.name} WHERE {column} IN ({wanted or 'NULL'})"
 
 
 def _numbered(batches: Iterator[Any], number: int) -> Iterator[Any]:
@@ -89,39 +91,19 @@ class Counted:
             yield batch
 
 
-def _load(place: Place, batches: Counted) -> None:
-    if place.by_adbc and has_adbc():
-        _by_adbc(place, iter(batches))
-        return
+def _load(place: Place, batches: Iterator[Any], attempt: int) -> int:
+    """Commit the rows of one try. Returns by which number they will be known."""
     engine = create_engine(f"{place.dialect}+{place.driver}://", connect_args=dict(place.words), poolclass=NullPool)
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
         if place.dialect == "postgresql":
-            copy(cursor, place.name, iter(batches))
+            cursor.execute(_TRANSACTION)
+            ((attempt, _),) = cursor.fetchall()
+            copy(cursor, place.name, batches)
         else:
-            for batch in batches:
+            for batch in _numbered(batches, attempt):
                 cursor.executemany(inserting(place.name, batch, "%s"), values(batch))
         connection.commit()
-
-
-def has_adbc() -> bool:
-    return importlib.util.find_spec("adbc_driver_postgresql") is not None
-
-
-def _by_adbc(place: Place, batches: Iterator[Any]) -> None:
-    import adbc_driver_postgresql.dbapi as adbc  # an extra
-
-    batches = _ahead(batches, lambda batch: batch)
-    first = next(batches)
-    reader = pyarrow.RecordBatchReader.from_batches(first.schema, _chain(first, batches))
-    with adbc.connect(_conninfo(place.words)) as connection, connection.cursor() as cursor:
-        cursor.adbc_ingest(place.table, reader, mode="append", db_schema_name=place.schema)
-        connection.commit()
-
-
-def _conninfo(words: Mapping[str, Any]) -> str:
-    """PostgreSQL documentation, "Keyword/Value Connection Strings"."""
-    escaped = {key: str(value).replace("\\", "\\\\").replace("'", "\\'") for key, value in words.items()}
-    return " ".join(f"{key}='{value}'" for key, value in escaped.items())
+    return attempt
 
 
 def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] = ()) -> int:
@@ -130,10 +112,11 @@ def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] =
     `names` are the columns as SQL has to spell them, if they are not called as in the batches.
     """
     rows, statement = 0, "COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
-    for columns, text in _ahead(batches, lambda batch: (batch.schema.names, _csv(batch))):
+    for found in _ahead(batches, lambda batch: (batch.schema.names, _csv(batch))):
+        columns, text = found[0][0], b"".join(text for _, text in found)
         words = statement.format(table, ", ".join(names or columns))
         if hasattr(cursor, "copy_expert"):
-            cursor.copy_expert(words, io.BytesIO(text))
+            cursor.copy_expert(words, io.BytesIO(text), _AT_A_TIME)
         else:
             with cursor.copy(words) as sink:
                 sink.write(text)
@@ -141,8 +124,11 @@ def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] =
     return rows
 
 
-def _ahead(batches: Iterator[Any], made: Callable[[Any], T]) -> Iterator[T]:
-    """What is `made` of each: the next batches are waited for, and made something of, while the server is busy."""
+def _ahead(batches: Iterator[Any], made: Callable[[Any], T]) -> Iterator[list[T]]:
+    """What is `made` of each: the next batches are waited for, and made something of, while the server is busy.
+
+    All of it that is there by then: the server begins anew seldom, and says soon what it refuses.
+    """
 
     def make() -> T | None:
         batch = next(batches, None)
@@ -151,8 +137,12 @@ def _ahead(batches: Iterator[Any], made: Callable[[Any], T]) -> Iterator[T]:
     pool = ThreadPoolExecutor(1)
     try:
         coming = deque(pool.submit(make) for _ in range(_AHEAD))
-        while (found := coming.popleft().result()) is not None:
-            coming.append(pool.submit(make))
+        while (first := coming.popleft().result()) is not None:
+            found = [first]
+            while coming and coming[0].done() and (more := coming[0].result()) is not None:
+                found.append(more)
+                coming.popleft()
+            coming.extend(pool.submit(make) for _ in range(_AHEAD - len(coming)))
             yield found
     finally:  # whoever fails waits for no batch that is still being computed
         pool.shutdown(wait=False, cancel_futures=True)

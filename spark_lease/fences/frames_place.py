@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from ..lockers.sql_backends import code_of
 from .base import HeldLease
 from .frames_columns import Column
-from .frames_load import TASK, Place, has_adbc
+from .frames_load import TASK, Place
 from .frames_target import parts_of, quote, refusal, run
 from .session import digest, libpq_words
 from .sql_claim import said
@@ -32,7 +32,7 @@ _NAMES = (
 )
 _SCHEMA = {"postgresql": "SELECT current_schema()"}
 _PATIENCE = {"postgresql": "SET LOCAL lock_timeout = '2s'"}
-# Those of libpq that ADBC's own libpq is sure to know; what is not said has the same default there.
+# Those of libpq that an executor's is sure to know; what is not said has the same default there.
 _LIBPQ = frozenset(
     (
         *("host", "hostaddr", "port", "dbname", "user", "passfile", "options", "application_name", "connect_timeout"),
@@ -50,7 +50,7 @@ _live: set[str] = set()
 
 @contextmanager
 def staging(lease: HeldLease, engine: Engine, table: str, columns: Sequence[Column]) -> Iterator[Place]:
-    """A table for `columns` and the number of the try, until the end of the block. Raises ConfigError, DBAPIError."""
+    """A staging table for `columns`, until the end of the block. Raises ConfigError, DBAPIError."""
     with engine.begin() as connection:
         schema, words = _schema(connection, table), _words(connection, lease)
     name = f"spark_lease_{digest(lease.name)}_{lease.epoch}_{uuid.uuid4().hex[:8]}"
@@ -59,8 +59,7 @@ def staging(lease: HeldLease, engine: Engine, table: str, columns: Sequence[Colu
     try:
         with engine.begin() as connection:
             _make(connection, schema, _create(engine, full, columns))
-        by_adbc = engine.dialect.name == "postgresql" and has_adbc()
-        yield Place(engine.dialect.name, engine.driver, schema, name, full, words, by_adbc)
+        yield Place(engine.dialect.name, engine.driver, full, words)
     finally:
         _live.discard(name)
         _drop(lease, engine, full)
@@ -73,8 +72,9 @@ def _schema(connection: Connection, table: str) -> str:
 
 
 def _create(engine: Engine, full: str, columns: Sequence[Column]) -> str:
-    kind, end = ("UNLOGGED TABLE", "") if engine.dialect.name == "postgresql" else ("TABLE", " ENGINE = InnoDB")
-    return f"CREATE {kind} {full} ({staged(columns)}, {TASK} bigint NOT NULL){end}"
+    if engine.dialect.name == "postgresql":
+        return f"CREATE UNLOGGED TABLE {full} ({staged(columns)})"
+    return f"CREATE TABLE {full} ({staged(columns)}, {TASK} bigint NOT NULL) ENGINE = InnoDB"
 
 
 def _make(connection: Connection, schema: str, statement: str) -> None:

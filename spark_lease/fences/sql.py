@@ -11,7 +11,7 @@ What it does not do: it holds back no writer that goes past it. On PostgreSQL a 
 from __future__ import annotations
 
 import logging
-import uuid
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from weakref import WeakKeyDictionary
@@ -50,7 +50,7 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
             yield connection
         return
     claim_once(lease, engine, epoch)
-    run, committing = uuid.uuid4().hex, False
+    run, committing = secrets.token_hex(16), False
     try:
         with engine.connect() as connection:
             ends, values = ends_of(engine), values_of(lease.name, epoch, run)

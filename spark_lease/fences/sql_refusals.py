@@ -39,7 +39,7 @@ _known: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 """Tables of MariaDB that have been looked at and roll back."""
 
 
-_inside: WeakKeyDictionary[Connection, Any] = WeakKeyDictionary()
+_inside: dict[Connection, Any] = {}
 """The connections that are in a fenced transaction, and the driver's own below each of them."""
 
 

@@ -16,10 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from sqlalchemy import Engine, create_engine
-from sqlalchemy.pool import NullPool
 
 from jobs.flights_daily import unpack
 from jobs.flights_to_postgres import POSTGRES, read
@@ -34,7 +32,7 @@ JAR = "org.postgresql_*.jar"
 FLIGHTS = 336_776
 LEASE = Holder("flights", 5)
 WARM_UP = 2
-LIMITS = {"executors, ADBC": 0.6, "executors, COPY": float("inf"), "driver": 0.5}
+LIMITS = {"executors": 0.6, "driver": 0.5}
 
 
 def session(jars: Path) -> Any:
@@ -52,19 +50,10 @@ def ways(flights: Any, engine: Engine) -> dict[str, Callable[[str], Any]]:
     def write(through: str) -> Callable[[str], Any]:
         return lambda table: write_sql(LEASE, flights, engine, table, mode="append", keys=(), through=through)
 
-    def without_adbc(table: str) -> None:
-        with patch.dict(sys.modules, {"adbc_driver_postgresql": None}):
-            write("executors")(table)
-
     def jdbc(table: str) -> None:
         flights.write.option("driver", "org.postgresql.Driver").jdbc(url, table, mode="append")
 
-    return {
-        "JDBC": jdbc,
-        "executors, ADBC": write("executors"),
-        "executors, COPY": without_adbc,
-        "driver": write("driver"),
-    }
+    return {"JDBC": jdbc, "executors": write("executors"), "driver": write("driver")}
 
 
 def measure(engine: Engine, steps: dict[str, Callable[[str], Any]], rounds: int) -> dict[str, list[float]]:
@@ -88,7 +77,7 @@ def main(rounds: int) -> int:
     with tempfile.TemporaryDirectory() as name, own_postgres() as server:
         resolve(Path(name), JDBC, JAR)
         spark = session(Path(name))
-        engine = create_engine(server.url.replace("://", "+psycopg2://"), poolclass=NullPool)
+        engine = create_engine(server.url.replace("://", "+psycopg2://"))
         flights = read(spark, unpack(Path(name))).repartition(2).cache()
         assert flights.count() == FLIGHTS
         took = measure(engine, ways(flights, engine), rounds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,10 +29,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
 NAME = "nightly"
 POSTGRES = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 BOTH = pytest.mark.parametrize("through", ["executors", "driver"])
-WAYS = pytest.mark.parametrize(
-    ("database", "way"),
-    [("postgresql", "adbc"), ("postgresql", "copy"), pytest.param("mariadb", "insert", marks=pytest.mark.mariadb)],
-    indirect=True,
+ALL = pytest.mark.parametrize(
+    "database", ["postgresql", pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True
 )
 
 
@@ -41,13 +38,6 @@ WAYS = pytest.mark.parametrize(
 def spark() -> Iterator[Any]:
     with session() as made:
         yield made
-
-
-@pytest.fixture
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "copy":
-        monkeypatch.setitem(sys.modules, "adbc_driver_postgresql", None)  # as where it is not installed
-    return str(request.param)
 
 
 @dataclass
@@ -83,10 +73,10 @@ def fails_at_the_end(batches: Iterator[Any]) -> Iterator[Any]:
 # -- tries of tasks
 
 
-@WAYS
-def test_a_task_that_fails_and_is_tried_again_doubles_nothing(engine: Engine, spark: Any, way: str) -> None:
+@ALL
+def test_a_task_that_fails_and_is_tried_again_doubles_nothing(engine: Engine, spark: Any) -> None:
     assert put(numbers(spark).mapInArrow(fails_at_the_end, "epoch bigint"), engine) == 2000
-    assert is_whole(engine) and (way == "insert" or staged(engine) == [])
+    assert is_whole(engine) and (engine.dialect.name != "postgresql" or staged(engine) == [])
 
 
 @POSTGRES
@@ -108,10 +98,9 @@ def test_the_same_failures_double_rows_that_tasks_write_themselves(engine: Engin
     assert rows(engine) == 40
 
 
-@pytest.mark.parametrize("way", ["adbc", "copy"], indirect=True)
 @pytest.mark.parametrize("cut", ["cut_before", "cut_after"])
 def test_a_task_whose_commit_is_cut_off_is_tried_again_and_doubles_nothing(
-    spark: Any, proxy: Proxy, pg_url: str, tmp_path: Path, way: str, cut: str
+    spark: Any, proxy: Proxy, pg_url: str, tmp_path: Path, cut: str
 ) -> None:
     engine = engine_for(proxy.url, poolclass=NullPool)
     tell(engine, "DROP TABLE IF EXISTS guarded", "CREATE TABLE guarded (epoch bigint)")
@@ -209,6 +198,38 @@ def test_a_row_that_the_table_refuses_ends_the_job_that_computes_the_others(
     assert rows(engine) == 0
 
 
+IDLE = "idle_in_transaction_session_timeout"
+
+
+@POSTGRES
+@BOTH
+def test_spark_may_take_longer_than_the_database_lets_a_transaction_idle(
+    engine: Engine, spark: Any, pg_url: str, tmp_path: Path, through: str
+) -> None:
+    hasty = engine_for(pg_url, connect_args={"options": f"-c {IDLE}=100ms"}, poolclass=NullPool)
+    assert ask(hasty, f"SHOW {IDLE}") == [("100ms",)]
+    place = str(tmp_path)
+
+    def halts(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        for number, batch in enumerate(batches):
+            while number > 3 and TaskContext.get().partitionId() and not Path(place, "go").exists():  # type: ignore[union-attr]
+                time.sleep(0.01)
+            yield batch
+
+    many = 200_000
+    writing = Writing(numbers(spark, many).mapInArrow(halts, "epoch bigint"), hasty, through=through)
+    waits = "state = 'idle in transaction' AND clock_timestamp() - state_change > interval '500ms'"
+    until(lambda: ask(engine, f"SELECT pid FROM pg_stat_activity WHERE {waits}"), timeout=60)
+    (tmp_path / "go").touch()
+    assert writing.result() == many and is_whole(engine, many)
+    hasty.dispose()
+
+
 # -- masters that are late
 
 
@@ -229,8 +250,8 @@ def test_a_claim_while_rows_are_computed_fences_the_write(
     assert (rows(engine), lease.lost) == (0, [Loss.FENCED])
 
 
-@WAYS
-def test_a_claim_between_the_executors_and_the_move_fences_it(engine: Engine, spark: Any, way: str) -> None:
+@ALL
+def test_a_claim_between_the_executors_and_the_move_fences_it(engine: Engine, spark: Any) -> None:
     lease = Watched(NAME, 5)
     put(numbers(spark, 1), engine, lease=lease)
     lease.then = lambda: claim(Holder(NAME, 6), engine)

@@ -29,11 +29,13 @@ for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(variable, f"-XX:TieredStopAtLevel=1 {start_options()}")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if has_java():
-        return
+    """What needs Spark runs one after the other, beside all else, module by module."""
     for item in items:
-        if item.get_closest_marker("spark"):
+        is_spark = item.get_closest_marker("spark") is not None
+        item.add_marker(pytest.mark.xdist_group("spark" if is_spark else item.nodeid.split("::")[0]))
+        if is_spark and not has_java():
             item.add_marker(pytest.mark.skip(reason=JAVA_MISSING))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from .errors import RecordUnreadable
 from .lockers.changes import APPLICATION, ENDED, GRANT, RELEASED
-from .record import Observed
+from .record import Observed, is_forced
 from .runs import Run
 
 RAN_OUT, UNKNOWN = "ran out", "unknown"
@@ -238,7 +238,7 @@ def _healed_now(notes: _Notes) -> list[Hold]:
 
 def _from_record(notes: _Notes, seen: _Seen | None) -> Hold | None:
     """The hold that a record tells of, unless its grant is noted."""
-    if seen is None or seen.holder is None or notes.known.get(seen.epoch) == seen.holder:
+    if seen is None or seen.holder is None or is_forced(seen.holder) or notes.known.get(seen.epoch) == seen.holder:
         return None
     # Under an epoch that was another's: a broker, which writes none. Under 0: likewise.
     own = seen.epoch if seen.epoch not in notes.known else 0

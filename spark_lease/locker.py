@@ -219,5 +219,10 @@ def locker_over(
         clock=clock,
         protection=protection,
         site=config.site,
-        head_start=config.poll_period * _POLLS if config.preferred_site not in ("", config.site) else 0.0,
+        head_start=head_start_of(config, config.poll_period),
     )
+
+
+def head_start_of(config: Config, poll_period: float) -> float:
+    """Seconds for which a free lease is left to the preferred site, if this is another, by who looks so often."""
+    return poll_period * _POLLS if config.preferred_site not in ("", config.site) else 0.0

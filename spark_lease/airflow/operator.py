@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
 )
 
-from ..clock import span
+from ..clock import span, wall_time
 from ..config import Config
 from ..errors import AlreadyDone, ConfigError, LeaseHeldByOther, SparkLeaseError
 from ..lookout import Lookout
@@ -89,6 +89,20 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def execute(self, context: Any) -> None:
         """Submit, unless another is master. Raises AirflowSkipException, AirflowException, or defers."""
+        self._execute(context, None)
+
+    def resume(self, context: Any, event: Mapping[str, Any], until: float | None = None) -> None:
+        """The lease is free, or was a moment ago. `until`: the end of `standby_timeout`, in seconds since 1970."""
+        if problem := event.get("problem"):
+            raise AirflowException(problem)
+        self._execute(context, until)
+
+    def on_kill(self) -> None:
+        """End driver and JVM, wherever they run; the lease is released by whoever keeps it, once they are gone."""
+        if self._hook:
+            self._hook.on_kill()
+
+    def _execute(self, context: Any, until: float | None) -> None:
         show_link(self, context["ti"])
         try:
             config, guarding = self._prepare()
@@ -96,27 +110,18 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             raise AirflowFailException(str(error)) from None
         if (known := _known_before(config)) is not None:
             self._tell(context, known)
-            self._judge(known, None)
+            told, failed = known, None
         else:
-            self._judge(*self._submit(context, config, guarding))
-
-    def resume(self, context: Any, event: Mapping[str, Any]) -> None:
-        """The lease is free, or was a moment ago."""
-        if problem := event.get("problem"):
-            raise AirflowException(problem)
-        self.execute(context)
-
-    def on_kill(self) -> None:
-        """End driver and JVM, wherever they run; the lease is released by whoever keeps it, once they are gone."""
-        if self._hook:
-            self._hook.on_kill()
+            told, failed = self._submit(context, config, guarding)
+        if told.outcome == STANDBY:
+            self._stand_by(told, config, until)
+        self._judge(told, failed)
 
     def _prepare(self) -> tuple[Config, Guarding]:
         store = SparkLeaseHook(self.lease_conn_id)
         # Once, as a standby is Airflow's to handle: a child that waits would keep the worker.
         ours = {"run_key": self.run_key, **self.lease_settings, "if_held": SKIP}
         config = store.config(self.lease, ours)
-        self._label = config.holder or socket.gethostname()
         return config, Guarding(config, {"name": self.lease, **ours}, store.environment())
 
     def _submit(self, context: Any, config: Config, guarding: Guarding) -> tuple[Outcome, AirflowException | None]:
@@ -131,8 +136,6 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         return told, failed
 
     def _judge(self, told: Outcome, failed: AirflowException | None) -> None:
-        if told.outcome == STANDBY:
-            self._stand_by(told)
         if told.outcome == ALREADY_DONE:
             self.log.info(told.reason)
             if told.exit_code:  # if_done = "skip"
@@ -145,22 +148,27 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             raise AirflowException(f"{told.reason} (exit code {told.exit_code})") from None
         raise failed
 
-    def _stand_by(self, told: Outcome) -> None:
+    def _stand_by(self, told: Outcome, config: Config, until: float | None) -> None:
         """Does not return."""
         if self.on_standby == SKIP:
             raise AirflowSkipException(told.reason)
         if self.on_standby == FAIL:
             raise AirflowException(told.reason)
+        if until is None and self.standby_timeout is not None:
+            until = wall_time() + self.standby_timeout
+        if until is not None and wall_time() >= until:
+            raise AirflowException(f"{told.reason}; standby_timeout is over")
         self.log.info("%s; deferred until the lease is free", told.reason)
+        sites = {key: value for key in ("site", "preferred_site") if (value := getattr(config, key))}
         trigger = LeaseFreeTrigger(
             lease=self.lease,
             lease_conn_id=self.lease_conn_id,
-            lease_settings=self.lease_settings,
+            lease_settings=sites | self.lease_settings,
             poll_period=self.poll_period,
-            stands_by=self._label,
+            stands_by=config.holder or socket.gethostname(),
         )
-        timeout = None if self.standby_timeout is None else span(self.standby_timeout)
-        self.defer(trigger=trigger, method_name="resume", timeout=timeout)
+        timeout = None if until is None else span(until - wall_time())
+        self.defer(trigger=trigger, method_name="resume", kwargs={"until": until}, timeout=timeout)
 
     def _tell(self, context: Any, told: Outcome) -> None:
         context["ti"].xcom_push(key=XCOM, value=told.as_dict())

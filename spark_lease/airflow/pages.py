@@ -112,7 +112,7 @@ def status(task: Asked = OfTheTask) -> str:
 def history(task: Asked = OfTheTask) -> str:
     name, now = task.config.name, round(wall_time() * 1000)
     holds = all_holds(task.config, name)
-    if not holds:
+    if holds is None:
         raise _NotKnown(f"{name}: there is no such lease")
     return page(name, holds, overlaps(holds), earliest=0, now=now, where=task.store)
 

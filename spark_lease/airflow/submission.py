@@ -20,6 +20,7 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from ..cli.spark_submit import is_for_cluster
 from ..clock import BootClock
 from ..config import Config
 from .access import as_flags
@@ -51,13 +52,14 @@ class Guarding:
         told = as_flags(self.flags)
         if sys.platform == "linux":  # a task that was killed leaves no driver behind
             told += [f"--ends-with={os.getpid()}"]
-        if _is_script(application):
+        if _is_script(application, is_for_cluster(command)):
             return [*ours, "submit", *told, f"--spark-submit={command[0]}", "--", *command[1:]]
         return [*ours, "run", *told, "--", *command]
 
 
-def _is_script(application: str) -> bool:
-    return application.endswith(".py") and Path(application).is_file()
+def _is_script(application: str, in_cluster: bool) -> bool:
+    """There it may be a file of the cluster's, or of its image."""
+    return application.endswith(".py") and (in_cluster or Path(application).is_file())
 
 
 class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
@@ -65,6 +67,7 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
 
     guarding: Guarding
     outcome: dict[str, Any] | None
+    in_cluster: bool
 
     def submit(self, application: str = "", **kwargs: Any) -> Any:
         return super().submit(application, start_new_session=True, **kwargs)
@@ -73,7 +76,8 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
         command = super()._build_spark_submit_command(application)
         # Not as env_vars: on YARN and Kubernetes the provider writes those on the command line.
         self._env: dict[str, str] = {**(self._env or {}), **self.guarding.environment}
-        if self._connection["deploy_mode"] == "cluster" and not _is_script(application):
+        self.in_cluster = is_for_cluster(command)  # an argument, the connection or a setting of Spark may say so
+        if self.in_cluster and not _is_script(application, True):
             raise AirflowFailException(_NOT_IN_CLUSTER)
         return self.guarding.around(command, application)
 
@@ -95,7 +99,7 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
 
     def on_kill(self) -> None:
         """End driver and JVM; the lease is released by whoever keeps it, once they are gone."""
-        if self._connection["deploy_mode"] == "cluster":
+        if self.in_cluster:
             self._kill_in_cluster()
             return
         if self._submit_sp and self._submit_sp.poll() is None:
@@ -133,5 +137,5 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
 def guarded(hook: Any, guarding: Guarding) -> GuardedSubmitHook:
     """The hook that the provider's operator made, with every argument that its version knows, under a lease."""
     hook.__class__ = GuardedSubmitHook
-    hook.guarding, hook.outcome = guarding, None
+    hook.guarding, hook.outcome, hook.in_cluster = guarding, None, False
     return hook  # type: ignore[no-any-return]

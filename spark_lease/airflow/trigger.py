@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
@@ -13,6 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from ..clock import BootClock
 from ..config import Config
 from ..errors import ConfigError, StoreError
+from ..locker import head_start_of
 from ..lockers.standbys import Presence
 from ..lookout import BARRED, HELD, Lookout, Seen
 from ..record import new_holder
@@ -26,7 +28,7 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
     It looks and takes nothing.
 
     A store that gives no answer is asked again; bad settings are an event with a `problem`. As `stands_by`, which
-    is the label of a contender, it is noted beside the lease.
+    is the label of a contender, it is noted beside the lease, and lets one of the preferred site go first.
     """
 
     def __init__(
@@ -54,11 +56,14 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         try:
             config = await self._config()
             lookout, seen = Lookout(config, tells_site=bool(self.site)), None
+            head_start = head_start_of(config, self.poll_period) if self.stands_by else 0.0
             with closing(Presence(config, BootClock(), holder=new_holder(self.stands_by))) as presence:
-                while not is_wanted(seen := await self._look(lookout), self.holder, self.site):
-                    if self.stands_by:
-                        presence.say()
-                    await asyncio.sleep(self.poll_period)
+                for pause in (head_start, 0.0) if head_start else (0.0,):
+                    while not is_wanted(seen := await self._look(lookout), self.holder, self.site):
+                        if self.stands_by:
+                            presence.say()
+                        await asyncio.sleep(self.poll_period)
+                    await asyncio.sleep(pause)
             yield TriggerEvent(seen.as_dict() if seen else {})
         except (ConfigError, AirflowException) as error:
             yield TriggerEvent({"problem": str(error)})
@@ -67,7 +72,8 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         connection = None
         if self.lease_conn_id:
             connection = await SparkLeaseHook.aget_connection(self.lease_conn_id)
-        return config_of(self.lease, connection, self.lease_settings)
+        config = config_of(self.lease, connection, self.lease_settings)
+        return replace(config, holder=self.stands_by) if self.stands_by else config  # not the triggerer's
 
     async def _look(self, lookout: Lookout) -> Seen | None:
         try:

@@ -37,7 +37,7 @@ def history(arguments: argparse.Namespace) -> int:
         print(f"spark-lease: --since: {arguments.since!r} is no time like 2026-11-20, or 36h", file=sys.stderr)
         return USAGE
     holds = all_holds(config, name)
-    if not holds:
+    if holds is None:
         print(f"spark-lease: {name}: there is no such lease", file=sys.stderr)
         return 1
     both = [each for each in overlaps(holds) if each.end is None or each.end >= earliest]
@@ -56,13 +56,15 @@ def history(arguments: argparse.Namespace) -> int:
     return OVERLAP if both else 0
 
 
-def all_holds(config: Config, name: str) -> list[Hold]:
-    """All holds that are known of; none if there never was one. Raises StoreError, ConfigError."""
+def all_holds(config: Config, name: str) -> list[Hold] | None:
+    """All holds that are known of; None if there is no such lease. Raises StoreError, ConfigError."""
     config = replace(config, create_table="false")
     with closing(open_store(config)) as store, closing(open_notes(config, BootClock())) as notes:
         seen = store.read(name)
         holds = holds_of(name, notes.every(config.row_of(name), KINDS), seen, where=store.where)
-        return with_runs(holds, runs_of(notes, name)) if holds else []
+        if not holds:
+            return None if seen.record is None else []
+        return with_runs(holds, runs_of(notes, name))
 
 
 def _file(name: str) -> Path:

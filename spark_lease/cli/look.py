@@ -49,13 +49,18 @@ def described(where: str, name: str, seen: Observed, config: Config, *, still_fo
     if record is None:
         return _nothing(name, "unknown", f"{name}: there is no such lease")
     left = expires_in(seen, still_for=still_for or 0.0)
-    row = _nothing(name, "free") | {"epoch": record.epoch, "wish": str(wish_of(record.wish) or "")}
+    row = _nothing(name, "free") | {"epoch": record.epoch, "wish": _wanted(record, seen)}
     if record.holder is None or (left <= 0 and is_forced(record.holder)):
         return row
     row |= {"state": "held" if left > 0 else "expired", "holder": record.holder, "since": _since(record, seen) or ""}
     if left <= 0:
         return row
     return row | {"protection": record.protection} | _renewed(where, name, seen, config, left, still_for)
+
+
+def _wanted(record: LeaseRecord, seen: Observed) -> str:
+    wish = wish_of(record.wish)
+    return str(wish) if wish and seen.wall < wish.until else ""
 
 
 def _nothing(name: str, state: str, problem: str = "") -> Row:

@@ -16,6 +16,11 @@ _EXIT_CODES = """exit codes of run and submit:
   the command's own · 99 standby, never started · 75 lease lost while running · 69 lock store unreachable
   0 also: its run key is done already · 78 configuration · 64 usage · 127 no such command · 128+n ended by signal n"""
 
+_ENDS = """exit codes:
+  0 · 1 there is no such lease · 69 lock store unreachable · 78 configuration, or not to be done · 64 usage
+
+"""
+
 _COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": (
         "run a command while the lease is held",
@@ -96,7 +101,7 @@ examples:
     "runs": (
         "which run keys were begun, ended and done",
         "spark_lease.cli.store:runs",
-        "examples:\n  spark-lease runs nightly\n  spark-lease runs nightly --json",
+        _ENDS + "examples:\n  spark-lease runs nightly\n  spark-lease runs nightly --json",
     ),
     "history": (
         "who held a lease when, and that no two did at one time",
@@ -116,29 +121,34 @@ examples:
 returns once nobody has the lease, with exit code 99 if its master still renews after two lease durations (a broker
 heeds no wishes). A paused lease is "standby" for everybody who starts (exit 99, or waiting).
 
-examples:
+"""
+        + _ENDS
+        + """examples:
   spark-lease pause nightly --reason 'schema change'
   spark-lease pause nightly --reason 'schema change' --for 2h --now""",
     ),
     "resume": (
         "take back a pause or a transfer",
         "spark_lease.cli.wishes:resume",
-        "examples:\n  spark-lease resume nightly",
+        _ENDS + "examples:\n  spark-lease resume nightly",
     ),
     "transfer": (
         "have a lease taken by one holder, or one site, next",
         "spark_lease.cli.wishes:transfer",
         """The master finishes cleanly, or stops --within that time. Then only a contender whose holder, its label
 (`--holder`) or its site (`--site`) is the one that is named takes the lease; after another --for, anybody.
+With --wait the exit code is 99 if it was not taken by then; 78 also for somebody who is not known, without --anyway.
 
-examples:
+"""
+        + _ENDS
+        + """examples:
   spark-lease transfer nightly --to lyon
   spark-lease transfer nightly --to lyon --within 15m --for 10m --reason 'maintenance in paris' --wait""",
     ),
     "init": (
         "make the table of the leases, or add our columns to ActiveMQ's",
         "spark_lease.cli.store:init",
-        "examples:\n  spark-lease init --url postgresql://db/ops\n  spark-lease init --url postgresql:// --print-sql",
+        _ENDS + "examples:\n  spark-lease init --url postgresql://db/ops\n  spark-lease init --print-sql",
     ),
     "fence": (
         "tables that are written only under a lease",
@@ -151,7 +161,9 @@ drop: everybody may write to it again          list: the tables that are fenced
 forget: the Delta TABLE is gone for good, or not to be claimed any more; without --on: clear the fence of the
      lease in the database, after the lease's own row was lost or restored and no master is at work
 
-examples:
+"""
+        + _ENDS
+        + """examples:
   spark-lease fence add --lease nightly --on public.flights --fence-url postgresql://etl@db/warehouse
   spark-lease fence add --lease nightly --on flights '"My Table"' --print-sql
   spark-lease fence add --lease nightly --on /lake/flights s3://lake/carriers
@@ -162,7 +174,7 @@ examples:
     "config": (
         "each setting, its value and where it came from",
         "spark_lease.cli.store:config",
-        "examples:\n  spark-lease config --lease-duration 6\n  spark-lease config --json",
+        _ENDS + "examples:\n  spark-lease config --lease-duration 6\n  spark-lease config --json",
     ),
 }
 

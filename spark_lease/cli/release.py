@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass, replace
 
 from ..clock import BootClock, Clock
 from ..errors import SparkLeaseError
-from ..lockers.base import LeaseStore
+from ..lockers.base import LeaseStore, Remembers
+from ..lockers.changes import TAKEN_AWAY
 from ..lockers.registry import open_store
 from ..record import FORCED, LeaseRecord, Observed, expires_in, forced, is_forced, is_grant_of, new_holder, released
 from .settings import USAGE, need_name, resolved, who
@@ -128,6 +129,8 @@ class Forcing:
             # Without a clock the record has to stand still for all of its duration once more.
             left = max(expires_in(seen, still_for=0.0), 0.0) + _MARGIN
             if self._store.swap(self._name, seen.record, forced(seen.record, by=by, left=left)):
+                if isinstance(self._store, Remembers):
+                    self._store.note_end(self._name, epoch, TAKEN_AWAY, round(seen.wall * 1000), f"by {who()}")
                 return Released(self._name, True, holder, epoch, round(left, 1))
         raise Unreleased(f"{self._name} changes faster than it can be taken: nothing was changed, try again")
 

@@ -94,5 +94,10 @@ def end_with(pid: str) -> None:
     if not pid.isdecimal() or sys.platform != "linux":
         raise ConfigError("ends-with", f"{pid!r} is not the number of the process that started this one, on Linux")
     from ..keeper.kernel import die_with_parent  # ctypes, for those who need it
+    from ..processes import look
 
+    parent = os.getppid()
+    if parent != int(pid) and look(int(pid)) is not None:
+        where = "$PPID where `bash -c` has this one command and nothing else, $$ in a script or a pipeline"
+        raise ConfigError("ends-with", f"{pid} has not started this process, {parent} has: it is {where}")
     die_with_parent(int(pid), signal.SIGTERM)

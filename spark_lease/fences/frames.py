@@ -21,13 +21,13 @@ from ..errors import SparkLeaseError
 from .base import HeldLease, fenced
 from .frames_collect import arriving, collected
 from .frames_columns import columns_of, selected
-from .frames_load import RESULT, Counted, copy, inserting, loader, rows_of, values
+from .frames_load import PATIENT, RESULT, Counted, copy, inserting, loader, rows_of, values
 from .frames_move import HERE, Move, drop_here, empty, make_here, move_all, refuse_less, rehearse
 from .frames_place import staging, sweep
 from .frames_target import quote, refusal, refuse_other_keys, run, target_of
 from .sql import claim_once, fenced_sql
 from .sql_claim import Desk
-from .sql_psycopg2 import AUTOCOMMIT
+from .sql_psycopg2 import AUTOCOMMIT, give_up
 from .sql_table import refuse_unknown, where_is
 
 MODES, WAYS = ("append", "overwrite", "upsert"), ("auto", "driver", "executors")
@@ -101,8 +101,8 @@ def _from_the_driver(lease: HeldLease, batches: Iterator[Any], engine: Engine, m
     rows = Counted(batches)
 
     def write(connection: Connection) -> None:
-        if connection.dialect.name == "postgresql":  # Spark may take its time between two batches
-            run(connection, "SET LOCAL idle_in_transaction_session_timeout = 0")
+        if connection.dialect.name == "postgresql":
+            run(connection, PATIENT)
         if move.is_copied():
             empty(connection, move)
             names = [quote(engine, each.field.name) for each in move.columns]
@@ -135,7 +135,7 @@ def _copy(connection: Connection, table: str, batches: Iterable[Any], names: Seq
     except base as error:  # as SQLAlchemy would have it, whom the fence listens to
         lost = connection.dialect.is_disconnect(error, driver, None)
         if lost:
-            connection.invalidate(error)
+            give_up(connection, error)
         raise DBAPIError.instance("COPY", None, error, base, connection_invalidated=lost) from error
 
 
@@ -148,7 +148,13 @@ def _through_executors(lease: HeldLease, rows: Any, engine: Engine, table: str, 
             raise
         lease.check()
         total, source = sum(each["rows"] for each in won), rows_of(place, [each["number"] for each in won])
-        _move(lease, engine, lambda connection: move_all(connection, move, source, total))
+
+        def write(connection: Connection) -> None:
+            if place.mark and not run(connection, f"SELECT 1 FROM {rows_of(place, [place.mark])} LIMIT 1").scalar():
+                refuse_less(connection, 0, total)
+            move_all(connection, move, source, total)
+
+        _move(lease, engine, write)
     return int(total)
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow
 import pyarrow.compute
@@ -26,13 +26,20 @@ TASK = "task"
 """The column of a staging table that says which try of which task wrote the row. In PostgreSQL each row knows its
 transaction, and has no column more than the user's table: then it moves there as it is, in half the time."""
 RESULT = "number bigint, rows bigint"
-_TRANSACTION = "SELECT txid_current() & 4294967295, set_config('idle_in_transaction_session_timeout', '0', true)"
-"""Its number as `xmin` has it (PostgreSQL documentation, "System Columns"). Spark may take its time in it."""
+PATIENT = "SELECT txid_current() & 4294967295" + "".join(
+    f", set_config('{key}', '{value}', true)"
+    for key, value in {
+        "idle_in_transaction_session_timeout": 0,  # instead of it: a machine that is gone is noticed
+        "tcp_keepalives_idle": 10,
+        "tcp_keepalives_interval": 10,
+        "tcp_keepalives_count": 3,
+    }.items()
+)
+"""Lets a transaction wait for Spark. Tells its number as `xmin` has it (PostgreSQL documentation, "System Columns")."""
 _AT_A_TIME = 1 << 16
 """Bytes that psycopg2 sends in one message."""
-_AHEAD = 10
-"""Batches that may wait for the server."""
-T = TypeVar("T")
+_AHEAD, _ENOUGH = 4, 4 << 20
+"""Batches that may wait for the server; bytes of those that are there already beyond which no more go into a COPY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,8 @@ class Place:
     driver: str
     name: str
     """Of the schema and the table, as SQL has to spell it."""
+    mark: int
+    """The number of the row that was there first, and is as long as nothing is lost; 0: all is logged."""
     words: Mapping[str, Any] = field(repr=False)
     """The driver's arguments for a connection."""
 
@@ -96,8 +105,8 @@ def _load(place: Place, batches: Iterator[Any], attempt: int) -> int:
     engine = create_engine(f"{place.dialect}+{place.driver}://", connect_args=dict(place.words), poolclass=NullPool)
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
         if place.dialect == "postgresql":
-            cursor.execute(_TRANSACTION)
-            ((attempt, _),) = cursor.fetchall()
+            cursor.execute(PATIENT)
+            ((attempt, *_),) = cursor.fetchall()
             copy(cursor, place.name, batches)
         else:
             for batch in _numbered(batches, attempt):
@@ -111,10 +120,11 @@ def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] =
 
     `names` are the columns as SQL has to spell them, if they are not called as in the batches.
     """
-    rows, statement = 0, "COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
-    for found in _ahead(batches, lambda batch: (batch.schema.names, _csv(batch))):
-        columns, text = found[0][0], b"".join(text for _, text in found)
-        words = statement.format(table, ", ".join(names or columns))
+    if (first := next(batches, None)) is None:
+        return 0
+    rows, columns = 0, ", ".join(names or first.schema.names)
+    words = f"COPY {table} ({columns}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
+    for text in _texts(chain([first], batches)):
         if hasattr(cursor, "copy_expert"):
             cursor.copy_expert(words, io.BytesIO(text), _AT_A_TIME)
         else:
@@ -124,26 +134,25 @@ def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] =
     return rows
 
 
-def _ahead(batches: Iterator[Any], made: Callable[[Any], T]) -> Iterator[list[T]]:
-    """What is `made` of each: the next batches are waited for, and made something of, while the server is busy.
+def _texts(batches: Iterator[Any]) -> Iterator[bytes]:
+    """The next batches are waited for, and turned into CSV, while the server is busy.
 
-    All of it that is there by then: the server begins anew seldom, and says soon what it refuses.
+    All that is there by then goes into one COPY: the server begins anew seldom, and says soon what it refuses.
     """
 
-    def make() -> T | None:
+    def make() -> bytes | None:
         batch = next(batches, None)
-        return None if batch is None else made(batch)
+        return None if batch is None else _csv(batch)
 
     pool = ThreadPoolExecutor(1)
     try:
         coming = deque(pool.submit(make) for _ in range(_AHEAD))
-        while (first := coming.popleft().result()) is not None:
-            found = [first]
-            while coming and coming[0].done() and (more := coming[0].result()) is not None:
-                found.append(more)
+        while (text := coming.popleft().result()) is not None:
+            while coming and coming[0].done() and len(text) < _ENOUGH and (more := coming[0].result()) is not None:
+                text += more
                 coming.popleft()
             coming.extend(pool.submit(make) for _ in range(_AHEAD - len(coming)))
-            yield found
+            yield text
     finally:  # whoever fails waits for no batch that is still being computed
         pool.shutdown(wait=False, cancel_futures=True)
 

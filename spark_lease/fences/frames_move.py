@@ -18,6 +18,7 @@ from .sql_table import where_is
 
 HERE = "spark_lease_frame"
 """The staging table of the driver's own session, which nobody else can see."""
+_KEYS = "spark_lease_keys"
 _NO_SUCH_KEY = ("42P10", "ON CONFLICT clause does not match")
 _LOCKED = "55P03"
 _NAMES = {"timestamptz": "timestamp with time zone", "timestamp": "timestamp without time zone"}
@@ -85,9 +86,10 @@ def drop_here(connection: Connection) -> None:
 def move_all(connection: Connection, move: Move, source: str, rows: int) -> None:
     """Move `rows` rows, or raise StagingLost: a server that crashed has emptied a table that it does not log."""
     if move.keys:
-        _refuse_equal_keys(connection, move, source)
+        _refuse_equal_keys(connection, move, source, rows)
     empty(connection, move)
-    if run(connection, move.statement(connection.engine, source)).rowcount != rows:  # or it counts in a way of its own
+    moved = run(connection, move.statement(connection.engine, source)).rowcount
+    if moved != rows or move.keys:  # a trigger may keep some from the table; MariaDB counts an updated row twice
         refuse_less(connection, run(connection, f"SELECT count(*) FROM {source}").scalar(), rows)
 
 
@@ -102,12 +104,33 @@ def refuse_less(connection: Connection, there: int, rows: int) -> None:
         raise StagingLost(where_is(connection.engine), f"{there} of {rows} staged rows are there")
 
 
-def _refuse_equal_keys(connection: Connection, move: Move, source: str) -> None:
-    keys = [f"c{number}" for number, each in enumerate(move.columns) if each.field.name in move.keys]
-    grouped = f"SELECT 1 FROM {source} GROUP BY {', '.join(keys)} HAVING count(*) > 1"
-    twice = run(connection, f"SELECT count(*) FROM ({grouped}) AS twice").scalar()
-    if twice:
-        raise refusal(f"the DataFrame has several rows for each of {twice} keys ({', '.join(move.keys)}): keep one")
-    none = " OR ".join(f"{key} IS NULL" for key in keys)
+def _refuse_equal_keys(connection: Connection, move: Move, source: str, rows: int) -> None:
+    """Equal as the table will have them: to it 12:00:00.1 and 12:00:00.2, or 'a' and 'A', may be the same key."""
+    keys = [(f"c{number}", each) for number, each in enumerate(move.columns) if each.field.name in move.keys]
+    named, none = ", ".join(move.keys), " OR ".join(f"{place} IS NULL" for place, _ in keys)
     if run(connection, f"SELECT count(*) FROM {source} AND ({none})").scalar():
-        raise refusal(f"the DataFrame has NULL in a key ({', '.join(move.keys)}), which is equal to none")
+        raise refusal(f"the DataFrame has NULL in a key ({named}), which is equal to none")
+    match connection.dialect.name:
+        case "postgresql":  # which refuses by itself what is equal only there
+            distinct = _count_distinct(connection, source, [place for place, _ in keys])
+        case "sqlite":
+            distinct = _count_distinct(connection, source, [f"CAST({place} AS {k.field.type})" for place, k in keys])
+        case _:
+            distinct = _count_accepted(connection, move.target.name, source, keys)
+    if distinct < rows:
+        raise refusal(f"{rows - distinct} of {rows} rows have a key ({named}) that another one has as well: keep one")
+
+
+def _count_distinct(connection: Connection, source: str, keys: Sequence[str]) -> int:
+    found = run(connection, f"SELECT count(*) FROM (SELECT DISTINCT {', '.join(keys)} FROM {source}) AS found").scalar()
+    return int(found or 0)
+
+
+def _count_accepted(connection: Connection, table: str, source: str, keys: Sequence[tuple[str, Column]]) -> int:
+    """How many of the keys a unique index over the columns of `table` accepts."""
+    names = ", ".join(quote(connection.engine, each.field.name) for _, each in keys)
+    run(connection, f"DROP TEMPORARY TABLE IF EXISTS {_KEYS}")
+    run(connection, f"CREATE TEMPORARY TABLE {_KEYS} (UNIQUE ({names})) AS SELECT {names} FROM {table} LIMIT 0")
+    accepted = run(connection, f"INSERT IGNORE INTO {_KEYS} SELECT {', '.join(c for c, _ in keys)} FROM {source}")
+    run(connection, f"DROP TEMPORARY TABLE {_KEYS}")
+    return int(accepted.rowcount)

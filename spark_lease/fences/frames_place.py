@@ -43,6 +43,7 @@ _LIBPQ = frozenset(
 )
 _BOUNDED = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 10, "keepalives_count": 3}
 _BOUNDED_TCP = 30_000
+_PYMYSQL = {"connect_timeout": 10, "read_timeout": 300, "write_timeout": 300}
 _DENIED = ("42501", "1142", "1044")
 _live: set[str] = set()
 """Tables of writes that are under way in this process."""
@@ -59,7 +60,8 @@ def staging(lease: HeldLease, engine: Engine, table: str, columns: Sequence[Colu
     try:
         with engine.begin() as connection:
             _make(connection, schema, _create(engine, full, columns))
-        yield Place(engine.dialect.name, engine.driver, full, words)
+            mark = _mark(connection, full)
+        yield Place(engine.dialect.name, engine.driver, full, mark, words)
     finally:
         _live.discard(name)
         _drop(lease, engine, full)
@@ -75,6 +77,15 @@ def _create(engine: Engine, full: str, columns: Sequence[Column]) -> str:
     if engine.dialect.name == "postgresql":
         return f"CREATE UNLOGGED TABLE {full} ({staged(columns)})"
     return f"CREATE TABLE {full} ({staged(columns)}, {TASK} bigint NOT NULL) ENGINE = InnoDB"
+
+
+def _mark(connection: Connection, full: str) -> int:
+    """A row that is there as long as nothing is lost. What only writes to a table that is not logged leaves no trace in
+    PostgreSQL's log: after a crash another may get the number of its transaction, and this one's never."""
+    if connection.dialect.name != "postgresql":
+        return 0
+    run(connection, f"INSERT INTO {full} DEFAULT VALUES")
+    return int(run(connection, "SELECT txid_current() & 4294967295").scalar() or 0)
 
 
 def _make(connection: Connection, schema: str, statement: str) -> None:
@@ -106,11 +117,14 @@ def sweep(lease: HeldLease, engine: Engine, table: str) -> None:
 def _drop(lease: HeldLease, engine: Engine, full: str) -> None:
     """No part of the write: what is still written to by a task that nobody waits for stays until the next one."""
     try:
-        with engine.begin() as connection:
+        with engine.connect() as connection:
+            connection.detach()  # MariaDB's setting is the session's
             run(connection, _PATIENCE.get(engine.dialect.name, "SET lock_wait_timeout = 2"))
             run(connection, f"DROP TABLE IF EXISTS {full}")
-    except DBAPIError as error:
-        log.warning("%s: %s stays until the next write: %s", lease.name, full, said(engine, error))
+            connection.commit()
+    except Exception as error:  # whatever it is, of a pool or a driver: what was asked for may be committed
+        problem = said(engine, error) if isinstance(error, DBAPIError) else type(error).__name__
+        log.warning("%s: %s stays until the next write: %s", lease.name, full, problem)
 
 
 def _words(connection: Connection, lease: HeldLease) -> dict[str, Any]:
@@ -127,7 +141,9 @@ def _words(connection: Connection, lease: HeldLease) -> dict[str, Any]:
         engine.pool.recreate().connect().close()
     finally:
         event.remove(engine, "do_connect", note)
-    return found
+    if not found:
+        raise refusal('this engine has a way of its own to connect, which executors have not: through="driver"')
+    return (_PYMYSQL if engine.driver == "pymysql" else {}) | found
 
 
 def _of_libpq(connection: Connection, lease: HeldLease) -> dict[str, Any]:

@@ -23,14 +23,18 @@ SELECT a.attname, format_type(a.atttypid, -1), t.typcategory::text, t.typname,
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
-# COPY passes over rules, and is refused by views and by row-level security.
+# COPY passes over rules, and is refused by views and by row-level security; what a trigger (here: before, each row,
+# insert) keeps from the table is not counted.
 _TAKES_COPY = """
-SELECT relkind IN ('r', 'p') AND NOT relhasrules AND NOT relrowsecurity FROM pg_class WHERE oid = to_regclass(%(table)s)
+SELECT relkind IN ('r', 'p') AND NOT relhasrules AND NOT relrowsecurity AND NOT EXISTS (
+    SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgtype & 7 = 7 AND tgrelid IN (
+        SELECT c.oid UNION SELECT relid FROM pg_partition_tree(c.oid)))
+FROM pg_class c WHERE oid = to_regclass(%(table)s)
 """
 _MYSQL = """
 SELECT column_name, data_type, '', data_type,
        is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
-       extra LIKE '%%GENERATED%%' OR extra IN ('VIRTUAL', 'PERSISTENT', 'STORED')
+       extra LIKE '%% GENERATED%%' OR extra IN ('VIRTUAL', 'PERSISTENT', 'STORED')
 FROM information_schema.columns WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
 ORDER BY ordinal_position
 """

@@ -50,6 +50,8 @@ TIMEOUT = 10.0
 _GRACE = 0.05
 """Seconds for a transaction of an older epoch to come to its end by itself, before its session is ended."""
 _AGAIN = 0.05
+_REMEMBERED = 7 * 24 * 3600 * 1000
+"""Epochs, which are milliseconds, for which a run whose end nobody knows is kept: its master may be frozen so long."""
 _SQLITE_LOCKED = "database is locked"
 _PASSES = ("40001", "40P01", "1213", "1020", _SQLITE_LOCKED)
 """Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
@@ -163,6 +165,10 @@ class Desk:
                     problem = self._make_tables(end) or error
                 elif not self._may_pass(error):
                     raise self._unreachable(error) from error
+            except SparkLeaseError:
+                raise
+            except Exception as error:  # whatever the user's own way to a connection raises
+                raise FenceUnreachable(where_is(self._engine), f"no connection: {type(error).__name__}") from error
             if self._clock.now() >= end:
                 raise self._unreachable(problem, hindrance) from problem
             if not says(problem, (*self._backend.locked, _SQLITE_LOCKED)):  # then it has waited already
@@ -234,7 +240,7 @@ class Desk:
             if self._is_postgres and (denied := end_older_sessions(session, name, epoch)):
                 log.warning("%s: %s. It can write nothing more, but may hold locks on rows", name, denied)
             if 0 < before < epoch:
-                session.execute(prune_runs(name, before))
+                session.execute(prune_runs(name, min(before, epoch - _REMEMBERED)))
         except DBAPIError as error:
             log.debug("%s: not tidied up after the claim: %s", name, error)
 

@@ -56,7 +56,7 @@ def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, re
             _refuse_done(desk, lease, key, note)
         raise
     _note(lease, key, lease.epoch, note)
-    with suppress(SparkLeaseError):  # no part of what was asked for
+    with suppress(Exception):  # whatever it is: what was asked for is committed
         desk.forget_done(lease.name, retention)
 
 

@@ -39,6 +39,8 @@ _known: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 """Tables of MariaDB that have been looked at and roll back."""
 
 
+_IDLE = 0
+"""A libpq connection in no transaction."""
 _inside: dict[Connection, Any] = {}
 """The connections that are in a fenced transaction, and the driver's own below each of them."""
 
@@ -66,8 +68,10 @@ def refuse_ended(connection: Connection) -> None:
     driver: Any = connection.connection.driver_connection
     if connection.dialect.name == "sqlite":
         ended = not driver.in_transaction
+    elif connection.engine.driver == "psycopg2":
+        ended = driver.get_transaction_status() == _IDLE
     else:
-        ended = connection.engine.driver == "psycopg2" and driver.get_transaction_status() == 0
+        ended = connection.engine.driver == "psycopg" and driver.info.transaction_status == _IDLE
     if ended:
         raise ConfigError("fenced_sql", "the transaction has ended inside the block, by itself or by a statement of it")
 

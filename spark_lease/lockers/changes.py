@@ -15,6 +15,7 @@ from ..record import LeaseRecord
 GRANT, ENDED, APPLICATION = "grant", "ended", "application"
 KINDS = (GRANT, ENDED, APPLICATION)
 RELEASED = "released"
+TAKEN_AWAY = "taken by force"
 _DAY = 86_400_000
 _FOR_EVER = 100 * 365 * 86400.0
 

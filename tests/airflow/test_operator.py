@@ -95,6 +95,28 @@ def test_a_deferred_standby_comes_back_when_the_lease_is_free(master: Master) ->
     assert (FOLDER / "defers.json").exists()
 
 
+def test_what_is_deferred_again_and_again_waits_no_longer_than_it_may() -> None:
+    from airflow.exceptions import TaskDeferred
+
+    from spark_lease.airflow.operator import SparkLeaseSubmitOperator
+    from spark_lease.config import configure
+    from spark_lease.outcome import Outcome
+
+    task = SparkLeaseSubmitOperator(
+        task_id="t", lease="n", application="a.py", on_standby="defer", standby_timeout=60.0
+    )
+    told, config = Outcome("n", "standby", 99, reason="another is master"), configure(name="n", site="paris")
+    with pytest.raises(TaskDeferred) as first:
+        task._stand_by(told, config, None)
+    until = (first.value.kwargs or {})["until"]
+    assert first.value.trigger.lease_settings == {"site": "paris"}
+    with pytest.raises(TaskDeferred) as second:
+        task._stand_by(told, config, until - 30)
+    assert second.value.timeout.total_seconds() <= 30 < first.value.timeout.total_seconds() <= 60
+    with pytest.raises(Exception, match="another is master; standby_timeout is over"):
+        task._stand_by(told, config, until - 61)
+
+
 def test_a_mistake_is_one_sentence_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     before = (FOLDER / "lease.db").read_bytes() if (FOLDER / "lease.db").exists() else None
     ended = fire("mistakes")
@@ -121,7 +143,7 @@ def test_what_can_be_refused_is_refused_with_the_dag(arguments: dict[str, object
 
 def test_what_would_run_where_nobody_can_end_it_is_refused() -> None:
     ended = fire("clusters")
-    assert {task: each.state for task, each in ended.items()} == {"script": "failed", "jar": "failed"}
+    assert {task: each.state for task, each in ended.items()} == dict.fromkeys(("script", "jar", "setting"), "failed")
     assert {each.told["epoch"] for each in ended.values()} == {0}
     assert {each.told["released"] for each in ended.values()} == {""}
 
@@ -178,3 +200,6 @@ def test_whatever_is_no_script_of_this_machine_is_run_as_a_command(tmp_path: Pat
     assert words[3] == "submit"
     assert "--spark-submit=spark3-submit" in words
     assert "hunter22" not in repr(guarding)
+    there = ["spark-submit", "--conf", "spark.submit.deployMode=cluster", "local:///opt/app.py"]
+    assert guarding.around(there, there[-1])[3] == "submit"
+    assert guarding.around(["spark-submit", there[-1]], there[-1])[3] == "run"

@@ -51,6 +51,30 @@ def test_a_submission_that_is_deferred_stands_by_and_is_seen_to(
     until(lambda: not standbys(), 30)
 
 
+def test_what_is_deferred_elsewhere_lets_the_preferred_site_go_first(
+    master: Callable[..., subprocess.Popen[str]],
+) -> None:
+    assert master("handed", "true").wait(20) == 0  # it is free from now on
+
+    def trigger(site: str) -> LeaseFreeTrigger:
+        settings = {"site": site, "preferred_site": "paris"}
+        return LeaseFreeTrigger(
+            lease="handed", lease_conn_id="lease", lease_settings=settings, poll_period=4.0, stands_by=site
+        )
+
+    async def defer() -> None:
+        lyon = asyncio.ensure_future(anext(trigger("lyon").run()))
+        await anext(trigger("paris").run())
+        assert not lyon.done()
+        running = await asyncio.to_thread(master, "handed", "sleep", "60")
+        done, _ = await asyncio.wait([lyon], timeout=8)  # longer than its head start
+        assert not done
+        running.terminate()
+        await lyon
+
+    asyncio.run(asyncio.wait_for(defer(), 60))
+
+
 def test_its_docstring_says_that_it_guards_nothing() -> None:
     from spark_lease.airflow.sensor import SparkLeaseSensor
 

@@ -117,3 +117,11 @@ def test_a_table_without_our_columns_and_one_without_notes(
         connection.execute(text(f"DROP TABLE {table}y_notes"))
     assert main(["history", "n", "--url", pg_url, "--table", f"{table}y"]) == 78
     assert f"{table}y_notes does not exist: run spark-lease init" in told(capsys)[1]
+
+
+def test_a_lease_of_which_nothing_was_noted_is_there_all_the_same(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    held(url)
+    with create_engine(url).begin() as connection:
+        assert connection.execute(text("DELETE FROM spark_lease_notes")).rowcount > 0
+    assert main(["history", "n", "--url", url, "--json"]) == 0
+    assert json.loads(told(capsys)[0])["holds"] == []

@@ -207,3 +207,5 @@ def test_a_master_at_work_is_ended_by_it(shop_of: Callable[..., Shop]) -> None:
     out, _ = master.communicate(timeout=30)
     assert (master.returncode, json.loads(out)["outcome"]) == (75, "lost")
     assert expires_in(shop.store.read("n"), still_for=0.0) > 0, "it ended before another could have started"
+    (hold,) = json.loads(shop.command("history", "n", "--json")[1])["holds"]
+    assert hold["ended_by"].startswith("taken by force"), hold

@@ -125,6 +125,18 @@ def test_a_run_ends_with_the_process_that_started_it(url: str, tmp_path: Path) -
     until(lambda: row(url)[0] is None)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end")
+@pytest.mark.parametrize("pid", ["$PPID", "$$"])
+def test_in_a_pipeline_the_shell_is_what_it_ends_with(url: str, pid: str) -> None:
+    """A pipeline succeeds whatever becomes of its first command: at least it is said."""
+    line = f"{COMMAND} run --lease n --url {url} --ends-with {pid} -- echo worked | cat"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert ("worked" in done.stdout) == (pid == "$$"), done.stderr
+    assert ("has not started this process" in done.stderr) == (pid == "$PPID"), done.stderr
+    if pid == "$PPID":
+        assert json.loads(done.stdout)["exit_code"] == 78
+
+
 def test_a_signal_while_waiting_ends_the_wait(url: str, start: Start) -> None:
     start("--url", url, "--", "sleep", "60")
     until(lambda: Path(url.removeprefix("sqlite:///")).exists() and row_or_none(url))

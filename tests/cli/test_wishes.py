@@ -81,6 +81,34 @@ def test_a_paused_lease_is_standby_with_its_reason_until_it_is_resumed(
     assert waiting.wait(20) == 0
 
 
+@pytest.mark.parametrize("store", [KINDS[0], "file"], indirect=True)
+def test_a_pause_that_is_over_is_not_shown_any_more(
+    store: list[str], run: Callable[..., subprocess.Popen[str]]
+) -> None:
+    def wish() -> str:
+        (row,) = json.loads(spark_lease("status", "n", "--json", *store).stdout)
+        return str(row["wish"])
+
+    run(command="sleep 60")
+    assert spark_lease("pause", "n", *store, "--reason", "schema change", "--for", "4").returncode == 0
+    assert wish().endswith(": schema change")
+    until(lambda: not wish())
+
+
+@pytest.mark.parametrize("store", KINDS[:1], indirect=True)
+def test_a_standby_that_is_told_of_a_release_leaves_it_to_the_preferred_site_all_the_same(
+    store: list[str], run: Callable[..., subprocess.Popen[str]]
+) -> None:
+    master = run("--site", "paris")
+    elsewhere = ["--site", "lyon", "--preferred-site", "paris", "--poll-period", "1"]
+    standby = run(*elsewhere, until="standby, ", command="true")
+    master.terminate()
+    master.communicate(timeout=30)
+    assert standby.wait(20) == 0
+    first, second = json.loads(spark_lease("history", "n", *store, "--json").stdout)["holds"]
+    assert second["from"] - first["to"] > 1200
+
+
 def test_a_pause_now_ends_the_master_and_returns_once_nobody_has_it(
     store: list[str], run: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import pymysql
 import pytest
 from sqlalchemy import Engine, create_engine
+from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
@@ -86,7 +88,9 @@ def test_rows_are_appended_replaced_and_updated_by_key(flights: Engine, spark: A
 @EVERYWHERE
 def test_equal_keys_and_none_are_refused_and_nothing_is_written(flights: Engine, spark: Any, through: str) -> None:
     how = {"table": "flights", "through": through, "mode": "upsert", "keys": ["carrier", "flight"]}
-    with pytest.raises(ConfigError, match=r"several rows for each of 1 keys \(carrier, flight\)"):
+    with pytest.raises(
+        ConfigError, match=r"1 of 3 rows have a key \(carrier, flight\) that another one has as well: keep one"
+    ):
         put(frame(spark, "('UA', 1, 10)", "('UA', 1, 11)", "('AA', 2, 0)"), flights, **how)
     with pytest.raises(ConfigError, match="NULL in a key"):
         put(frame(spark, "('UA', 1, 10)", "('UA', NULL, 11)"), flights, **how)
@@ -298,6 +302,62 @@ def test_a_table_that_cannot_be_rolled_back_or_has_other_keys_is_refused(engine:
     with pytest.raises(ConfigError, match="another unique index, b"):
         put(spark.sql("SELECT 1 AS a, 1 AS b"), engine, "kinds", mode="upsert", keys=["a"])
     tell(engine, "DROP TABLE kinds")
+
+
+EQUAL = {
+    "mariadb": ("datetime", "TIMESTAMP_NTZ'2026-11-20 12:00:00.1'", "TIMESTAMP_NTZ'2026-11-20 12:00:00.2'"),
+    "sqlite": ("numeric", "'1.0'", "'1.00'"),
+}
+
+
+@pytest.mark.parametrize("database", [pytest.param("mariadb", marks=pytest.mark.mariadb), "sqlite"], indirect=True)
+def test_keys_that_are_equal_only_in_the_table_are_refused(
+    engine: Engine, spark: Any, request: pytest.FixtureRequest
+) -> None:
+    """These databases update the row that they have just inserted, and say nothing."""
+    kind, one, other = EQUAL[request.node.callspec.params["database"]]
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (k {kind} NOT NULL, v int, UNIQUE (k))")
+    source = spark.sql(f"SELECT {one} AS k, 1 AS v UNION ALL SELECT {other}, 2")
+    how: dict[str, Any] = {"table": "kinds", "mode": "upsert", "keys": ["k"], "through": "auto"}
+    with pytest.raises(ConfigError, match=r"1 of 2 rows have a key \(k\) that another one has as well"):
+        put(source, engine, **how)
+    assert put(source.where("v = 1"), engine, **how) == 1
+    tell(engine, "DROP TABLE kinds")
+
+
+@MARIADB
+def test_keys_that_are_equal_only_in_the_staging_are_not_refused(engine: Engine, spark: Any) -> None:
+    kind = "varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (k {kind} PRIMARY KEY, v int)")
+    source = spark.sql("SELECT * FROM VALUES ('a', 1), ('A', 2) AS t(k, v)")
+    for _ in range(2):
+        assert put(source, engine, "kinds", mode="upsert", keys=["k"]) == 2
+    assert sorted(ask(engine, "SELECT * FROM kinds")) == [("A", 2), ("a", 1)]
+    tell(engine, "DROP TABLE kinds")
+
+
+@POSTGRES
+@pytest.mark.parametrize("through", ["driver", "executors"])
+def test_what_a_trigger_keeps_from_the_table_is_not_missing(engine: Engine, spark: Any, through: str) -> None:
+    tell(
+        engine,
+        "CREATE OR REPLACE FUNCTION keep_out() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN IF NEW.epoch = 1 THEN RETURN NULL; END IF; RETURN NEW; END$$",
+        "CREATE TRIGGER keep_out BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION keep_out()",
+    )
+    assert put(spark.range(3).selectExpr("id AS epoch"), engine, through=through) == 3
+    assert sorted(ask(engine, "SELECT epoch FROM guarded")) == [(0,), (2,)]
+    tell(engine, "DROP TRIGGER keep_out ON guarded", "DROP FUNCTION keep_out")
+
+
+@MARIADB
+def test_an_engine_that_connects_in_a_way_of_its_own_is_for_the_driver(engine: Engine, spark: Any) -> None:
+    _, words = engine.dialect.create_connect_args(engine.url)
+    own = create_engine(engine.url, creator=lambda: pymysql.connect(**words), poolclass=NullPool)
+    source = spark.sql("SELECT 1 AS epoch")
+    with pytest.raises(ConfigError, match=r'has a way of its own to connect, .* through="driver"'):
+        put(source, own)
+    assert put(source, own, through="driver") == 1
 
 
 @POSTGRES

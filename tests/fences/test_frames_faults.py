@@ -298,7 +298,7 @@ def test_tasks_that_outlive_their_driver_change_nothing_and_are_swept(
 ) -> None:
     monkeypatch.setenv("TEST_ROOT", str(Path(__file__).parents[2]))
     driver = start(DIES, database)
-    copying = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'spark_lease/5/%' AND state = 'active'"
+    copying = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'spark_lease/5/%' AND query LIKE 'COPY %'"
     until(lambda: len(ask(engine, copying)) == 2, timeout=90)
     workers = [each.pid for each in driver.tree() if "pyspark.daemon" in command_line(each.pid)]
     send(signal.SIGSTOP, workers)
@@ -348,6 +348,19 @@ def test_a_server_that_crashes_and_has_emptied_the_staging_is_noticed(spark: Any
         assert rows(engine) == 1
         assert put(numbers(spark), engine, lease=lease) == 2000
         assert (rows(engine), staged(engine)) == (2001, [])
+
+
+@POSTGRES
+def test_staging_that_was_emptied_and_filled_again_is_noticed(engine: Engine, spark: Any) -> None:
+    """As by a crash amid a job, after which others may have the numbers of transactions that nobody remembers."""
+
+    def crash() -> None:
+        for name in staged(engine):
+            tell(engine, f"DELETE FROM {name} WHERE c0 IS NULL")
+
+    with pytest.raises(StagingLost, match="0 of 2000 staged rows are there: nothing was written, try again"):
+        put(numbers(spark), engine, lease=Watched(NAME, 5, then=crash))
+    assert rows(engine) == 0
 
 
 def test_no_password_is_in_what_a_failing_task_says(spark: Any, tmp_path: Path, caplog: Any) -> None:

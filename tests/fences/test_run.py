@@ -18,6 +18,7 @@ from spark_lease.processes import kill, tree
 from tests.cli.test_cli import COMMAND, last_line, spark_lease
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
+from tests.services.proxy import Proxy
 from tests.spark.drivers import until
 
 pytestmark = pytest.mark.postgres
@@ -164,6 +165,19 @@ def test_work_that_a_fenced_table_refuses_ends_as_lost_and_any_other_as_it_is(
     _, said = process.communicate(timeout=60)
     assert (process.returncode, rows(engine)) == ((75, 0) if newer else (1, 1)), said
     assert ("n: fenced, " in said and "was claimed under epoch" in said) == newer, said
+
+
+def test_a_fence_that_hangs_when_the_work_has_failed_holds_nobody_up(
+    settings: list[str], engine: Engine, database: str, proxy: Proxy, tmp_path: Path, start: Start
+) -> None:
+    hangs = [*settings[:-1], proxy.url, "--lease-duration", "6"]
+    process = start(*hangs, "--", *program(WAITS, database, tmp_path))
+    until((tmp_path / "ready").exists)
+    proxy.stall()
+    (tmp_path / "taken").touch()
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, rows(engine)) == (1, 1), said
+    assert spark_lease("run", *settings, "--acquire-timeout", "0", "--", "true").returncode == 0  # it was given back
 
 
 def test_a_fence_that_cannot_be_claimed_starts_nothing_and_gives_the_lease_back(settings: list[str]) -> None:

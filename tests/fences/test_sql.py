@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import ConfigError, Fenced, FenceUnreachable, LeaseLost, Loss
-from spark_lease.fences import sql, sql_commit
+from spark_lease.fences import sql, sql_claim, sql_commit
 from spark_lease.fences.sql import fenced_sql
 from spark_lease.fences.sql_claim import Desk, claim
 from spark_lease.lease import open_contender
@@ -162,6 +162,33 @@ def test_statements_that_would_end_the_transaction_are_refused(engine: Engine, w
         connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
         connection.execute(text(words))
     assert rows(engine) == 0
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", ["postgresql", "psycopg"], indirect=True)
+def test_a_commit_that_hides_behind_another_statement_lets_nothing_follow(engine: Engine) -> None:
+    with pytest.raises(ConfigError, match="has ended inside the block"), fenced_sql(Holder(NAME, 5), engine) as session:
+        session.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (5); COMMIT")
+        session.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (6)")
+    assert rows(engine, 6) == 0
+
+
+@pytest.mark.parametrize(
+    "database",
+    [
+        pytest.param("postgresql", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+    indirect=True,
+)
+def test_a_lost_answer_is_found_although_others_were_master_since(engine: Engine) -> None:
+    write(engine, Holder(NAME, 5))
+    desk = Desk(engine)
+    with engine.begin() as connection:
+        (run,) = connection.execute(text("SELECT run FROM spark_lease_fence_run WHERE epoch = 5")).scalars()
+    for epoch in (6, 7):
+        claim(Holder(NAME, epoch), engine)
+    assert desk.was_committed(NAME, 5, run)
 
 
 @pytest.mark.parametrize("method", ["commit", "rollback"])
@@ -491,13 +518,16 @@ def test_runs_are_forgotten_once_nobody_can_ask_for_them(engine: Engine, monkeyp
             return int(connection.exec_driver_sql("SELECT count(*) FROM spark_lease_fence_run").scalar() or 0)
 
     monkeypatch.setattr(sql, "_AT_SOME", 4)
+    monkeypatch.setattr(sql_claim, "_REMEMBERED", 3)  # epochs are milliseconds in earnest
     for _ in range(6):
         write(engine, Holder(NAME, 5))
     few = 0 if engine.dialect.name == "sqlite" else 2
     assert runs() == few
     claim(Holder(NAME, 6), engine)
     assert runs() == few  # the last master may still ask
-    claim(Holder(NAME, 7), engine)
+    claim(Holder(NAME, 8), engine)
+    assert runs() == few  # and the one before, who may be frozen
+    claim(Holder(NAME, 9), engine)
     assert runs() == 0
 
 

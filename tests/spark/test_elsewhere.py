@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from spark_lease.processes import kill, tree
-from tests.cli.test_cli import spark_lease
+from tests.cli.test_cli import COMMAND, spark_lease
 from tests.fences.conftest import engine_for
 from tests.fences.frames import ask, tell, there
 from tests.services.proxy import Proxy
@@ -112,6 +112,28 @@ def test_executors_of_a_cluster_are_not_taken_for_dead(
         assert granted - killed > 3.5  # not released: a renewal is at most 0.8 s old when the driver dies
     else:
         assert 1.5 <= granted - killed < 3.5
+    assert driver.last_write() < granted
+
+
+SUBMITTED = """
+from pyspark.sql import SparkSession
+write(SparkSession.builder.getOrCreate())
+"""
+
+
+def test_executors_of_a_submission_to_a_cluster_are_not_taken_for_dead(
+    start: Start, cluster: str, url: str, table: str
+) -> None:
+    flags = ["--lease", "n", "--url", url, "--table", table, "--create-table", "true", "--lease-duration", "5"]
+    conf = ["spark.ui.enabled=false", "spark.executor.memory=500m", "spark.driver.host=localhost"]
+    spark = ["--master", cluster, *(word for each in conf for word in ("--conf", each))]
+    driver = start(SUBMITTED, command=[COMMAND, "submit", *flags, "--", *spark])
+    driver.until("writing")
+    until(lambda: len(list(driver.folder.glob("task-*"))) == 2, timeout=60)
+    kill(driver.tree())
+    killed = time.time()
+    granted = standby(url, table)
+    assert granted - killed > 3.5  # as above
     assert driver.last_write() < granted
 
 

@@ -81,6 +81,8 @@ with dag("mistakes"):
 with dag("clusters"):
     submit("script", "tells.py", deploy_mode="cluster", conn_id="cluster")
     submit("jar", "", application="s3://lake/app.jar", java_class="a.B", deploy_mode="cluster", conn_id="cluster")
+    setting = {"spark.submit.deployMode": "cluster"}
+    submit("setting", "", application="s3://lake/app.jar", java_class="a.B", conf=setting)
 for name, app in (("counts_on_yarn", "counts.py"), ("works_on_yarn", "works.py")):
     with dag(name):
         submit(name, app, deploy_mode="cluster", conn_id="cluster", lease_conn_id="folder", conf=YARN)

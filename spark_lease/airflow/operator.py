@@ -166,6 +166,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             lease_settings=sites | self.lease_settings,
             poll_period=self.poll_period,
             stands_by=config.holder or socket.gethostname(),
+            run_key=config.run_key,
         )
         timeout = None if until is None else span(until - wall_time())
         self.defer(trigger=trigger, method_name="resume", kwargs={"until": until}, timeout=timeout)

@@ -28,7 +28,8 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
     It looks and takes nothing.
 
     A store that gives no answer is asked again; bad settings are an event with a `problem`. As `stands_by`, which
-    is the label of a contender, it is noted beside the lease, and lets one of the preferred site go first.
+    is the label of a contender, it is noted beside the lease, and lets one of the preferred site go first. It fires as
+    well once another has done the `run_key`.
     """
 
     def __init__(
@@ -41,15 +42,17 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         holder: str = "",
         site: str = "",
         stands_by: str = "",
+        run_key: str = "",
     ) -> None:
         super().__init__()
         self.lease, self.lease_conn_id, self.holder, self.site = lease, lease_conn_id, holder, site
         self.lease_settings, self.poll_period, self.stands_by = dict(lease_settings or {}), poll_period, stands_by
+        self.run_key = run_key
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         keys = ("lease", "lease_conn_id", "lease_settings", "poll_period", "holder", "stands_by")
-        # A triggerer that was not upgraded yet knows no site.
-        told = {key: getattr(self, key) for key in keys} | ({"site": self.site} if self.site else {})
+        newer = ("site", "run_key")  # a triggerer that was not upgraded yet does not know them
+        told = {key: getattr(self, key) for key in (*keys, *(key for key in newer if getattr(self, key)))}
         return f"{type(self).__module__}.{type(self).__qualname__}", told
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -60,6 +63,8 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
             with closing(Presence(config, BootClock(), holder=new_holder(self.stands_by))) as presence:
                 for pause in (head_start, 0.0) if head_start else (0.0,):
                     while not is_wanted(seen := await self._look(lookout), self.holder, self.site):
+                        if await self._is_done(lookout):
+                            break
                         if self.stands_by:
                             presence.say()
                         await asyncio.sleep(self.poll_period)
@@ -73,7 +78,8 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         if self.lease_conn_id:
             connection = await SparkLeaseHook.aget_connection(self.lease_conn_id)
         config = config_of(self.lease, connection, self.lease_settings)
-        return replace(config, holder=self.stands_by) if self.stands_by else config  # not the triggerer's
+        # What is asked for, and not what the triggerer is set to.
+        return replace(config, holder=self.stands_by or config.holder, run_key=self.run_key)
 
     async def _look(self, lookout: Lookout) -> Seen | None:
         try:
@@ -81,6 +87,12 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         except StoreError as error:
             self.log.warning("%s: cannot look, try again: %s", self.lease, error)
             return None
+
+    async def _is_done(self, lookout: Lookout) -> bool:
+        try:
+            return bool(await asyncio.to_thread(lookout.done_under))
+        except StoreError:  # said by the look
+            return False
 
 
 def is_wanted(seen: Seen | None, holder: str, site: str) -> bool:

@@ -9,6 +9,9 @@ from ..errors import ConfigError
 from ..outcome import Outcome, announce, refused
 from ..runner import run as run_command
 from .settings import end_with, need_name, resolved
+from .spark_submit import is_for_cluster
+
+_ELSEWHERE = "deploy mode cluster: this guards the client, and its driver runs elsewhere: use spark-lease submit"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -17,6 +20,8 @@ def run(arguments: argparse.Namespace) -> int:
         config = resolved(arguments).config
         need_name(config.name)
         end_with(arguments.ends_with)
+        if is_for_cluster(arguments.guarded):
+            print(f"spark-lease: {_ELSEWHERE}", file=sys.stderr)
         outcome: Outcome = run_command(config, arguments.guarded)
     except ConfigError as error:
         outcome = refused(config, error)

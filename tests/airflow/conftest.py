@@ -69,9 +69,9 @@ def master(store: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start another master, under a label, for as long as its command takes."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(lease: str, *command: str) -> subprocess.Popen[str]:
+    def start(lease: str, *command: str, run_key: str = "") -> subprocess.Popen[str]:
         words = ["run", f"--lease={lease}", f"--url={store}", "--lease-duration=3", "--holder=other", "--site=paris"]
-        words += ["--", *command]
+        words += [*([f"--run-key={run_key}"] if run_key else []), "--", *command]
         ours = [sys.executable, "-m", "spark_lease", *words]
         started.append(subprocess.Popen(ours, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True))
         stderr = started[-1].stderr

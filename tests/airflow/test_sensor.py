@@ -75,6 +75,29 @@ def test_what_is_deferred_elsewhere_lets_the_preferred_site_go_first(
     asyncio.run(asyncio.wait_for(defer(), 60))
 
 
+def test_what_another_has_done_meanwhile_is_waited_for_no_longer(
+    master: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """The other site goes on to the next day at once, and so to the end of its backlog."""
+    assert master("backlog", "true", run_key="monday").wait(20) == 0
+    master("backlog", "sleep", "60", run_key="tuesday")
+
+    def waiting(key: str) -> asyncio.Future[object]:
+        trigger = LeaseFreeTrigger(
+            lease="backlog", lease_conn_id="lease", poll_period=0.2, stands_by="lyon", run_key=key
+        )
+        return asyncio.ensure_future(anext(LeaseFreeTrigger(**trigger.serialize()[1]).run()))
+
+    async def defer() -> None:
+        tuesday = waiting("tuesday")
+        await waiting("monday")
+        done, _ = await asyncio.wait([tuesday], timeout=1)
+        assert not done
+        tuesday.cancel()
+
+    asyncio.run(asyncio.wait_for(defer(), 60))
+
+
 def test_its_docstring_says_that_it_guards_nothing() -> None:
     from spark_lease.airflow.sensor import SparkLeaseSensor
 

@@ -125,6 +125,12 @@ def test_a_run_ends_with_the_process_that_started_it(url: str, tmp_path: Path) -
     until(lambda: row(url)[0] is None)
 
 
+def test_a_client_whose_driver_runs_elsewhere_is_warned_about(url: str) -> None:
+    for words, says in ((["--deploy-mode", "cluster"], True), (["--deploy-mode", "client"], False)):
+        done = spark_lease("run", "--lease", "n", "--url", url, "--", "echo", *words, "app.jar")
+        assert (done.returncode, "use spark-lease submit" in done.stderr) == (0, says), done.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end")
 @pytest.mark.parametrize("pid", ["$PPID", "$$"])
 def test_in_a_pipeline_the_shell_is_what_it_ends_with(url: str, pid: str) -> None:

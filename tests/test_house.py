@@ -38,8 +38,8 @@ spark.connect spark.demotion spark.contexts spark.applications spark.refusals sp
 spark.conf spark.orphan
 guard doors spark.launcher runner
 testing.clock testing.store testing.contract testing.history testing.checker
-cli.settings cli.table cli.look cli.spark_submit cli.run cli.store cli.watch cli.history cli.release cli.wishes cli.fence
-cli.bundle cli.cluster cli.submit
+cli.settings cli.table cli.look cli.spark_submit cli.run cli.store cli.watch cli.history cli.release cli.wishes
+cli.fence cli.bundle cli.cluster cli.submit
 cli.findings cli.doctor_machine cli.doctor_store cli.doctor cli.main __main__
 airflow.provider airflow.access airflow.masking airflow.hook airflow.link airflow.pages airflow.plugin airflow.trigger
 airflow.submission airflow.operator airflow.sensor airflow.callable airflow.decorator

@@ -24,7 +24,7 @@ test: setup     ## all tests; those that need Java are left out where there is n
 	@test -z "$$CI" || $(MAKE) --no-print-directory older yarn
 	@$(PY) -m tests.services.mariadb || test -z "$$CI"
 	@test -z "$$CI" || $(PY) -m tests.services.browser
-	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(PY) -m pytest $(if $(SPARK_LEASE_TEST_PG_URL),,-n 2 --dist loadgroup) $(ARGS)
 
 lint: setup     ## ruff, mypy --strict, and the rules of the house (imports only go down, one clock)
 	@$(VENV)/bin/ruff check .

@@ -27,7 +27,7 @@ from ..cli.history import all_holds
 from ..cli.look import HELD, cell
 from ..cli.store import leases
 from ..clock import wall_time
-from ..config import Config
+from ..config import Config, redacted
 from ..errors import SparkLeaseError
 from ..history import overlaps
 from ..history_page import page
@@ -98,12 +98,13 @@ OfTheTask = Depends(asked)
 def status(task: Asked = OfTheTask) -> str:
     (row,) = leases(task.config, [task.config.name])
     shown = [(key.replace("_", " "), cell(row[key])) for key in ("state", *HELD) if row[key] != ""]
+    said = str(row.get("problem", row.get("note", ""))).replace(redacted(task.config.url), task.store)
     history = f'<a href="history?{escape(urlencode(task.where))}">history</a>'
     return _PAGE.format(
         name=escape(task.config.name),
         again=_REFRESH,
         rows="".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in shown),
-        said=escape(str(row.get("problem", row.get("note", "")))),
+        said=escape(said),
         more=f"{history} · {escape(task.store)}",
     )
 

@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseSensor
 
 from ..clock import span
 from ..errors import ConfigError, StoreError
-from ..lookout import Lookout, Seen
+from ..lookout import HELD, Lookout, Seen
 from .access import refuse_secrets
 from .hook import SparkLeaseHook
 from .link import LeaseLink, show_link
@@ -82,7 +82,15 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
         seen = self._look()
         if seen is not None:
             context["ti"].xcom_push(key=XCOM, value=seen.as_dict())
+            self._refuse_to_forget(seen)
         return is_wanted(seen, self.holder, self.site)
+
+    def _refuse_to_forget(self, seen: Seen) -> None:
+        if self.reschedule and not (self.holder or self.site) and seen.state == HELD and seen.expires_in is None:
+            raise AirflowFailException(
+                f"{self.lease}: its store has no clock, and a sensor that is rescheduled cannot watch a lease until it "
+                "runs out: deferrable=True, or mode='poke'"
+            )
 
     def _look(self) -> Seen | None:
         try:

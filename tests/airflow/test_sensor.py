@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from spark_lease.airflow.trigger import LeaseFreeTrigger
 from spark_lease.cli.store import leases
+from spark_lease.clock import BootClock
 from spark_lease.config import configure
+from spark_lease.lease import open_contender
 from spark_lease.wish import label_of
 from tests.airflow.firing import fire
 from tests.airflow.test_operator import until
@@ -23,7 +27,7 @@ def test_it_sees_who_is_master_and_waits_for_a_lease_to_be_free(master: Callable
     soon = master("soon", "sleep", "3")
     ended = fire("senses")
     assert {each.state for each in ended.values()} == {"success"}
-    assert ended["free"].told["state"] == "free"
+    assert ended["free"].told["state"] == ended["poked"].told["state"] == "free"
     assert (ended["master"].told["state"], ended["master"].told["holder"][:6]) == ("held", "other:")
     assert (ended["site"].told["state"], ended["site"].told["site"]) == ("held", "paris")
     assert soon.wait(20) == 0
@@ -96,6 +100,25 @@ def test_what_another_has_done_meanwhile_is_waited_for_no_longer(
         tuesday.cancel()
 
     asyncio.run(asyncio.wait_for(defer(), 60))
+
+
+def test_a_store_without_a_clock_is_not_looked_at_by_one_process_after_the_other(tmp_path: Path) -> None:
+    from airflow.exceptions import AirflowFailException
+
+    from spark_lease.airflow.sensor import SparkLeaseSensor
+
+    place = {"url": f"file://{tmp_path}", "create_table": "true", "site": "paris"}
+    lease = open_contender(configure(name="n", **place), BootClock())
+    lease.acquire()
+    told = {"task_id": "t", "lease": "n", "lease_settings": place, "deferrable": False, "mode": "reschedule"}
+    context = {"ti": SimpleNamespace(xcom_push=lambda **told: None)}
+    with pytest.raises(AirflowFailException, match=r"its store has no clock, .* deferrable=True"):
+        SparkLeaseSensor(**told).poke(context)
+    assert not SparkLeaseSensor(**told | {"mode": "poke"}).poke(context)
+    assert SparkLeaseSensor(**told | {"site": "paris"}).poke(context)
+    lease.release()
+    assert SparkLeaseSensor(**told).poke(context)
+    lease.close()
 
 
 def test_its_docstring_says_that_it_guards_nothing() -> None:

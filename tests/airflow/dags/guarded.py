@@ -88,6 +88,7 @@ for name, app in (("counts_on_yarn", "counts.py"), ("works_on_yarn", "works.py")
         submit(name, app, deploy_mode="cluster", conn_id="cluster", lease_conn_id="folder", conf=YARN)
 with dag("senses"):
     SparkLeaseSensor(task_id="free", lease="nobody", lease_conn_id="lease", poke_interval=0.2)
+    SparkLeaseSensor(task_id="poked", lease="nobody", lease_conn_id="lease", poke_interval=0.2, deferrable=False)
     SparkLeaseSensor(task_id="master", lease="taken", holder="other", lease_conn_id="lease", poke_interval=0.2)
     SparkLeaseSensor(task_id="site", lease="taken", site="paris", lease_conn_id="lease", poke_interval=0.2)
     SparkLeaseSensor(task_id="soon_free", lease="soon", lease_conn_id="lease", poke_interval=0.2, timeout=60)

@@ -167,7 +167,7 @@ class DeltaStore:
         return (values.get("holder"), values.get("epoch")) == (record.holder, str(record.epoch))
 
     def _create(self, name: str) -> tuple[LeaseRecord | None, DeltaTable | None]:
-        """Make the table, with a row that is nobody's; None if another was faster."""
+        """Make the table, with a row that is nobody's, and still is; None if another was faster."""
         row = dict.fromkeys(_COLUMNS) | {"lease": name, "epoch": 0, "duration_ms": 0}
         schema = Schema([Field(column, kind, nullable=True) for column, kind in _COLUMNS.items()])
         cells = [
@@ -194,7 +194,9 @@ class DeltaStore:
                 return None, None
             raise self._files.refusal(name, error) from None
         table = self._latest(name)
-        return (None if table is None else self._record(name, table)), table
+        made = None if table is None else self._record(name, table)
+        # Frozen since then, I would find the grant of another who took what I made, and write mine in its place.
+        return (made, table) if made and made.stamp == 0 else (None, None)
 
     def _commit(self, name: str, table: DeltaTable, epoch: int, new: LeaseRecord) -> bool:
         """Put the next version; False if there is one already. Raises StoreError if it may be there or not."""

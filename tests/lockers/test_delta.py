@@ -20,9 +20,10 @@ from jobs.jars import spark_options
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
+from spark_lease.lockers import delta
 from spark_lease.lockers.bounded import Bounded
 from spark_lease.lockers.delta import DeltaStore
-from spark_lease.record import released, renewed, taken
+from spark_lease.record import LeaseRecord, released, renewed, taken
 from spark_lease.testing import LeaseStoreContract
 from tests.cli.test_cli import COMMAND, last_line, spark_lease
 from tests.spark.drivers import Driver, until
@@ -79,6 +80,21 @@ def test_one_row_is_renewed_without_a_new_data_file(open_store: OpenStore, folde
     assert record
     assert rows(folder) == [("a/b: ü%", record.epoch, 30000, "kernel")]
     assert len(list(folder.rglob("*.parquet"))) == 1
+
+
+def test_who_makes_the_table_and_is_frozen_does_not_write_over_the_grant_that_came_in_between(
+    open_store: OpenStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast, granted = open_store(), open_store(), list[LeaseRecord | None]()
+
+    def make(*words: Any, **how: Any) -> None:
+        monkeypatch.undo()
+        write_deltalake(*words, **how)
+        granted.append(fast.swap("n", fast.read("n").record, taken(None, holder="fast", duration=30.0)))
+
+    monkeypatch.setattr(delta, "write_deltalake", make)
+    assert slow.swap("n", None, taken(None, holder="slow", duration=30.0)) is None
+    assert granted == [fast.read("n").record] and granted[0] and granted[0].holder == "fast"
 
 
 def delete(folder: Path) -> None:

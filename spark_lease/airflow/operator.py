@@ -92,7 +92,8 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         self._execute(context, None)
 
     def resume(self, context: Any, event: Mapping[str, Any], until: float | None = None) -> None:
-        """The lease is free, or was a moment ago. `until`: the end of `standby_timeout`, in seconds since 1970."""
+        """The lease is free, or was a moment ago, or the run is done. `until`: when `standby_timeout` is over, in
+        seconds since 1970."""
         if problem := event.get("problem"):
             raise AirflowException(problem)
         self._execute(context, until)
@@ -159,14 +160,13 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         if until is not None and wall_time() >= until:
             raise AirflowException(f"{told.reason}; standby_timeout is over")
         self.log.info("%s; deferred until the lease is free", told.reason)
-        sites = {key: value for key in ("site", "preferred_site") if (value := getattr(config, key))}
+        seen_from_here = {key: getattr(config, key) for key in ("site", "preferred_site", "run_key")}
         trigger = LeaseFreeTrigger(
             lease=self.lease,
             lease_conn_id=self.lease_conn_id,
-            lease_settings=sites | self.lease_settings,
+            lease_settings=self.lease_settings | seen_from_here,
             poll_period=self.poll_period,
             stands_by=config.holder or socket.gethostname(),
-            run_key=config.run_key,
         )
         timeout = None if until is None else span(until - wall_time())
         self.defer(trigger=trigger, method_name="resume", kwargs={"until": until}, timeout=timeout)

@@ -86,7 +86,13 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
         return is_wanted(seen, self.holder, self.site)
 
     def _refuse_to_forget(self, seen: Seen) -> None:
-        if self.reschedule and not (self.holder or self.site) and seen.state == HELD and seen.expires_in is None:
+        if (
+            self.reschedule
+            and not self.deferrable
+            and not (self.holder or self.site)
+            and seen.state == HELD
+            and seen.expires_in is None
+        ):
             raise AirflowFailException(
                 f"{self.lease}: its store has no clock, and a sensor that is rescheduled cannot watch a lease until it "
                 "runs out: deferrable=True, or mode='poke'"

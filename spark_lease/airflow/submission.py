@@ -52,9 +52,13 @@ class Guarding:
         told = as_flags(self.flags)
         if sys.platform == "linux":  # a task that was killed leaves no driver behind
             told += [f"--ends-with={os.getpid()}"]
-        if _is_script(application, is_for_cluster(command)):
+        if _is_script(application, is_for_cluster(_options(command, application))):
             return [*ours, "submit", *told, f"--spark-submit={command[0]}", "--", *command[1:]]
         return [*ours, "run", *told, "--", *command]
+
+
+def _options(command: list[str], application: str) -> list[str]:
+    return command[: command.index(application)] if application in command else command
 
 
 def _is_script(application: str, in_cluster: bool) -> bool:
@@ -76,9 +80,10 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
         command = super()._build_spark_submit_command(application)
         # Not as env_vars: on YARN and Kubernetes the provider writes those on the command line.
         self._env: dict[str, str] = {**(self._env or {}), **self.guarding.environment}
-        self.in_cluster = is_for_cluster(command)  # an argument, the connection or a setting of Spark may say so
-        if self.in_cluster and not _is_script(application, True):
-            raise AirflowFailException(_NOT_IN_CLUSTER)
+        if is_for_cluster(_options(command, application)):  # an argument, the connection, or a setting of Spark
+            if not _is_script(application, True):
+                raise AirflowFailException(_NOT_IN_CLUSTER)
+            self.in_cluster, self._connection["deploy_mode"] = True, "cluster"  # by which the provider finds the driver
         return self.guarding.around(command, application)
 
     def _process_spark_submit_log(self, itr: Iterator[str]) -> None:

@@ -29,7 +29,7 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
 
     A store that gives no answer is asked again; bad settings are an event with a `problem`. As `stands_by`, which
     is the label of a contender, it is noted beside the lease, and lets one of the preferred site go first. It fires as
-    well once another has done the `run_key`.
+    well once another has done the `run_key` of the settings.
     """
 
     def __init__(
@@ -42,17 +42,15 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         holder: str = "",
         site: str = "",
         stands_by: str = "",
-        run_key: str = "",
     ) -> None:
         super().__init__()
         self.lease, self.lease_conn_id, self.holder, self.site = lease, lease_conn_id, holder, site
         self.lease_settings, self.poll_period, self.stands_by = dict(lease_settings or {}), poll_period, stands_by
-        self.run_key = run_key
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         keys = ("lease", "lease_conn_id", "lease_settings", "poll_period", "holder", "stands_by")
-        newer = ("site", "run_key")  # a triggerer that was not upgraded yet does not know them
-        told = {key: getattr(self, key) for key in (*keys, *(key for key in newer if getattr(self, key)))}
+        # A triggerer that was not upgraded yet knows no site.
+        told = {key: getattr(self, key) for key in keys} | ({"site": self.site} if self.site else {})
         return f"{type(self).__module__}.{type(self).__qualname__}", told
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -61,14 +59,15 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
             lookout, seen = Lookout(config, tells_site=bool(self.site)), None
             head_start = head_start_of(config, self.poll_period) if self.stands_by else 0.0
             with closing(Presence(config, BootClock(), holder=new_holder(self.stands_by))) as presence:
-                for pause in (head_start, 0.0) if head_start else (0.0,):
-                    while not is_wanted(seen := await self._look(lookout), self.holder, self.site):
-                        if await self._is_done(lookout):
-                            break
-                        if self.stands_by:
-                            presence.say()
-                        await asyncio.sleep(self.poll_period)
-                    await asyncio.sleep(pause)
+                left_alone = not head_start
+                while True:
+                    is_free = is_wanted(seen := await self._look(lookout), self.holder, self.site)
+                    if (is_free and left_alone) or (self.stands_by and await self._is_done(lookout)):
+                        break
+                    left_alone = is_free or not head_start
+                    if self.stands_by:
+                        presence.say()
+                    await asyncio.sleep(head_start if is_free else self.poll_period)
             yield TriggerEvent(seen.as_dict() if seen else {})
         except (ConfigError, AirflowException) as error:
             yield TriggerEvent({"problem": str(error)})
@@ -78,8 +77,7 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         if self.lease_conn_id:
             connection = await SparkLeaseHook.aget_connection(self.lease_conn_id)
         config = config_of(self.lease, connection, self.lease_settings)
-        # What is asked for, and not what the triggerer is set to.
-        return replace(config, holder=self.stands_by or config.holder, run_key=self.run_key)
+        return replace(config, holder=self.stands_by) if self.stands_by else config  # not the triggerer's
 
     async def _look(self, lookout: Lookout) -> Seen | None:
         try:

@@ -17,7 +17,7 @@ _EXIT_CODES = """exit codes of run and submit:
   0 also: its run key is done already · 78 configuration · 64 usage · 127 no such command · 128+n ended by signal n"""
 
 _ENDS = """exit codes:
-  0 · 1 there is no such lease · 69 lock store unreachable · 78 configuration, or not to be done · 64 usage
+  0 · 1 no such lease, or nothing of it · 69 lock store unreachable · 78 configuration, or not to be done · 64 usage
 
 """
 
@@ -174,7 +174,12 @@ forget: the Delta TABLE is gone for good, or not to be claimed any more; without
     "config": (
         "each setting, its value and where it came from",
         "spark_lease.cli.store:config",
-        _ENDS + "examples:\n  spark-lease config --lease-duration 6\n  spark-lease config --json",
+        """exit codes:
+  0 · 78 configuration · 64 usage
+
+examples:
+  spark-lease config --lease-duration 6
+  spark-lease config --json""",
     ),
 }
 

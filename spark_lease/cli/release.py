@@ -130,7 +130,7 @@ class Forcing:
             left = max(expires_in(seen, still_for=0.0), 0.0) + _MARGIN
             if self._store.swap(self._name, seen.record, forced(seen.record, by=by, left=left)):
                 if isinstance(self._store, Remembers):
-                    self._store.note_end(self._name, epoch, TAKEN_AWAY, round(seen.wall * 1000), f"by {who()}")
+                    self._store.note_end(self._name, epoch, TAKEN_AWAY, round((seen.wall + left) * 1000), f"by {who()}")
                 return Released(self._name, True, holder, epoch, round(left, 1))
         raise Unreleased(f"{self._name} changes faster than it can be taken: nothing was changed, try again")
 

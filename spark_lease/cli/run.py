@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from ..errors import ConfigError
 from ..outcome import Outcome, announce, refused
@@ -20,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
         config = resolved(arguments).config
         need_name(config.name)
         end_with(arguments.ends_with)
-        if is_for_cluster(arguments.guarded):
+        if "spark-submit" in Path(arguments.guarded[0]).name and is_for_cluster(arguments.guarded):
             print(f"spark-lease: {_ELSEWHERE}", file=sys.stderr)
         outcome: Outcome = run_command(config, arguments.guarded)
     except ConfigError as error:

@@ -27,7 +27,7 @@ from .frames_place import staging, sweep
 from .frames_target import quote, refusal, refuse_other_keys, run, target_of
 from .sql import claim_once, fenced_sql
 from .sql_claim import Desk
-from .sql_psycopg2 import AUTOCOMMIT, give_up
+from .sql_psycopg2 import AUTOCOMMIT
 from .sql_table import refuse_unknown, where_is
 
 MODES, WAYS = ("append", "overwrite", "upsert"), ("auto", "driver", "executors")
@@ -135,7 +135,7 @@ def _copy(connection: Connection, table: str, batches: Iterable[Any], names: Seq
     except base as error:  # as SQLAlchemy would have it, whom the fence listens to
         lost = connection.dialect.is_disconnect(error, driver, None)
         if lost:
-            give_up(connection, error)
+            connection.invalidate(error)
         raise DBAPIError.instance("COPY", None, error, base, connection_invalidated=lost) from error
 
 

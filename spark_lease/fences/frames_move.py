@@ -110,27 +110,36 @@ def _refuse_equal_keys(connection: Connection, move: Move, source: str, rows: in
     named, none = ", ".join(move.keys), " OR ".join(f"{place} IS NULL" for place, _ in keys)
     if run(connection, f"SELECT count(*) FROM {source} AND ({none})").scalar():
         raise refusal(f"the DataFrame has NULL in a key ({named}), which is equal to none")
+    names = ", ".join(quote(connection.engine, each.field.name) for _, each in keys)
+    places, table = ", ".join(place for place, _ in keys), move.target.name
     match connection.dialect.name:
         case "postgresql":  # which refuses by itself what is equal only there
-            distinct = _count_distinct(connection, source, [place for place, _ in keys])
+            found = run(connection, f"SELECT count(*) FROM (SELECT DISTINCT {places} FROM {source}) AS found").scalar()
+            distinct = int(found or 0)
         case "sqlite":
-            distinct = _count_distinct(connection, source, [f"CAST({place} AS {k.field.type})" for place, k in keys])
+            distinct = _as_stored(connection, table, names, source, places)
         case _:
-            distinct = _count_accepted(connection, move.target.name, source, keys)
+            distinct = _as_indexed(connection, table, names, source, places)
     if distinct < rows:
         raise refusal(f"{rows - distinct} of {rows} rows have a key ({named}) that another one has as well: keep one")
 
 
-def _count_distinct(connection: Connection, source: str, keys: Sequence[str]) -> int:
-    found = run(connection, f"SELECT count(*) FROM (SELECT DISTINCT {', '.join(keys)} FROM {source}) AS found").scalar()
+def _as_stored(connection: Connection, table: str, names: str, source: str, places: str) -> int:
+    """SQLite: how many keys they are once they have gone into columns like those of `table`, in its collation, which
+    the left side of a UNION gives."""
+    run(connection, f"DROP TABLE IF EXISTS temp.{_KEYS}")
+    run(connection, f"CREATE TEMPORARY TABLE {_KEYS} AS SELECT {names} FROM {table} LIMIT 0")
+    run(connection, f"INSERT INTO temp.{_KEYS} SELECT {places} FROM {source}")
+    both = f"SELECT {names} FROM {table} WHERE 0 UNION SELECT {names} FROM temp.{_KEYS}"
+    found = run(connection, f"SELECT count(*) FROM ({both})").scalar()
+    run(connection, f"DROP TABLE temp.{_KEYS}")
     return int(found or 0)
 
 
-def _count_accepted(connection: Connection, table: str, source: str, keys: Sequence[tuple[str, Column]]) -> int:
-    """How many of the keys a unique index over the columns of `table` accepts."""
-    names = ", ".join(quote(connection.engine, each.field.name) for _, each in keys)
+def _as_indexed(connection: Connection, table: str, names: str, source: str, places: str) -> int:
+    """MariaDB, MySQL: how many of them a unique index over the columns of `table` accepts."""
     run(connection, f"DROP TEMPORARY TABLE IF EXISTS {_KEYS}")
     run(connection, f"CREATE TEMPORARY TABLE {_KEYS} (UNIQUE ({names})) AS SELECT {names} FROM {table} LIMIT 0")
-    accepted = run(connection, f"INSERT IGNORE INTO {_KEYS} SELECT {', '.join(c for c, _ in keys)} FROM {source}")
+    accepted = run(connection, f"INSERT IGNORE INTO {_KEYS} SELECT {places} FROM {source}")
     run(connection, f"DROP TEMPORARY TABLE {_KEYS}")
     return int(accepted.rowcount)

@@ -45,6 +45,8 @@ WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
 _MYSQL_UNIQUE = """
 SELECT index_name, column_name FROM information_schema.statistics
 WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s AND NOT non_unique
+  AND index_name NOT IN (SELECT index_name FROM information_schema.statistics WHERE sub_part IS NOT NULL
+    AND table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s)
 """
 _SQLITE = (
     "SELECT name, type, '', lower(type), "

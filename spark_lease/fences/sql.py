@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _claimed: WeakKeyDictionary[Engine, set[tuple[str, int]]] = WeakKeyDictionary()
 """By this process, or its parent. Doing it twice is doing it once, so threads need no order here."""
 _runs: WeakKeyDictionary[Engine, dict[str, list[str]]] = WeakKeyDictionary()
-_AT_SOME = 1000
+_AT_SOME = 100
 """Runs after which those whose end is known are forgotten."""
 
 

@@ -50,7 +50,7 @@ TIMEOUT = 10.0
 _GRACE = 0.05
 """Seconds for a transaction of an older epoch to come to its end by itself, before its session is ended."""
 _AGAIN = 0.05
-_REMEMBERED = 7 * 24 * 3600 * 1000
+_REMEMBERED = 24 * 3600 * 1000
 """Epochs, which are milliseconds, for which a run whose end nobody knows is kept: its master may be frozen so long."""
 _SQLITE_LOCKED = "database is locked"
 _PASSES = ("40001", "40P01", "1213", "1020", _SQLITE_LOCKED)
@@ -168,7 +168,7 @@ class Desk:
             except SparkLeaseError:
                 raise
             except Exception as error:  # whatever the user's own way to a connection raises
-                raise FenceUnreachable(where_is(self._engine), f"no connection: {type(error).__name__}") from error
+                raise FenceUnreachable(where_is(self._engine), f"cannot be asked: {type(error).__name__}") from error
             if self._clock.now() >= end:
                 raise self._unreachable(problem, hindrance) from problem
             if not says(problem, (*self._backend.locked, _SQLITE_LOCKED)):  # then it has waited already

@@ -36,12 +36,6 @@ _shared: WeakSet[Engine] = WeakSet()
 _IDLE = 0
 
 
-def give_up(connection: Connection, error: BaseException) -> None:
-    """As SQLAlchemy does it for what goes through it: what else is in the pool most likely leads nowhere either."""
-    connection.invalidate(error)
-    connection.engine.dispose(close=False)
-
-
 class Psycopg2:
     """Implements `sql_commit.Ends`."""
 
@@ -97,7 +91,7 @@ class Psycopg2:
             lost = connection.dialect.is_disconnect(error, self._driver, self._cursor)
             wrapped = DBAPIError.instance(statement, None, error, base, connection_invalidated=lost)
             if lost:
-                give_up(connection, error)
+                connection.invalidate(error)
             if code_of(error) in _NOT_KEPT:
                 _shared.add(connection.engine)
             raise wrapped from error

@@ -109,7 +109,7 @@ def test_what_is_deferred_again_and_again_waits_no_longer_than_it_may() -> None:
     with pytest.raises(TaskDeferred) as first:
         task._stand_by(told, config, None)
     until = (first.value.kwargs or {})["until"]
-    assert first.value.trigger.lease_settings == {"site": "paris"}
+    assert first.value.trigger.lease_settings == {"site": "paris", "preferred_site": "", "run_key": ""}
     with pytest.raises(TaskDeferred) as second:
         task._stand_by(told, config, until - 30)
     assert second.value.timeout.total_seconds() <= 30 < first.value.timeout.total_seconds() <= 60

@@ -74,6 +74,9 @@ def test_what_is_deferred_elsewhere_lets_the_preferred_site_go_first(
         done, _ = await asyncio.wait([lyon], timeout=8)  # longer than its head start
         assert not done
         running.terminate()
+        await asyncio.to_thread(running.wait, 20)
+        done, _ = await asyncio.wait([lyon], timeout=5)  # it leaves the next release to the other site as well
+        assert not done
         await lyon
 
     asyncio.run(asyncio.wait_for(defer(), 60))
@@ -88,7 +91,11 @@ def test_what_another_has_done_meanwhile_is_waited_for_no_longer(
 
     def waiting(key: str) -> asyncio.Future[object]:
         trigger = LeaseFreeTrigger(
-            lease="backlog", lease_conn_id="lease", poll_period=0.2, stands_by="lyon", run_key=key
+            lease="backlog",
+            lease_conn_id="lease",
+            lease_settings={"run_key": key},
+            poll_period=0.2,
+            stands_by="lyon",
         )
         return asyncio.ensure_future(anext(LeaseFreeTrigger(**trigger.serialize()[1]).run()))
 
@@ -114,7 +121,8 @@ def test_a_store_without_a_clock_is_not_looked_at_by_one_process_after_the_other
     context = {"ti": SimpleNamespace(xcom_push=lambda **told: None)}
     with pytest.raises(AirflowFailException, match=r"its store has no clock, .* deferrable=True"):
         SparkLeaseSensor(**told).poke(context)
-    assert not SparkLeaseSensor(**told | {"mode": "poke"}).poke(context)
+    for other in ({"mode": "poke"}, {"deferrable": True}):
+        assert not SparkLeaseSensor(**told | other).poke(context)
     assert SparkLeaseSensor(**told | {"site": "paris"}).poke(context)
     lease.release()
     assert SparkLeaseSensor(**told).poke(context)

@@ -148,16 +148,16 @@ def test_watch_tells_site_and_standbys_and_how_it_ended(
 
         try:
             run("--holder=a", "--site=paris")
-            until(lambda: look("held, by a:.*, site paris"))
+            until(lambda: look("held, by a:.*, site paris"), 60)
             run("--holder=b")
-            until(lambda: look("held, by a:.*standing by: b"), 30)
+            until(lambda: look("held, by a:.*standing by: b"), 60)
             assert "certain" not in seen[-1], "nobody had a doubt"
             started[0].terminate()
-            until(lambda: look("last change 20.*Z: released, a:"), 30)
-            until(lambda: look("held, by b:"), 30)
+            until(lambda: look("last change 20.*Z: released, a:"), 60)
+            until(lambda: look("held, by b:"), 60)
             assert "site" not in seen[-1]
             started[1].terminate()
-            until(lambda: look("free, last change 20.*Z: released, b:"), 30)
+            until(lambda: look("free, last change 20.*Z: released, b:"), 60)
         finally:
             for each in started:
                 each.terminate()

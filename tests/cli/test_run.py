@@ -125,9 +125,15 @@ def test_a_run_ends_with_the_process_that_started_it(url: str, tmp_path: Path) -
     until(lambda: row(url)[0] is None)
 
 
-def test_a_client_whose_driver_runs_elsewhere_is_warned_about(url: str) -> None:
-    for words, says in ((["--deploy-mode", "cluster"], True), (["--deploy-mode", "client"], False)):
-        done = spark_lease("run", "--lease", "n", "--url", url, "--", "echo", *words, "app.jar")
+def test_a_client_whose_driver_runs_elsewhere_is_warned_about(url: str, tmp_path: Path) -> None:
+    command = tmp_path / "spark-submit"
+    command.symlink_to("/bin/echo")
+    for words, says in (
+        ([command, "--deploy-mode", "cluster"], True),
+        ([command], False),
+        (["echo", "cluster"], False),
+    ):
+        done = spark_lease("run", "--lease", "n", "--url", url, "--", *map(str, words), "app.jar")
         assert (done.returncode, "use spark-lease submit" in done.stderr) == (0, says), done.stderr
 
 

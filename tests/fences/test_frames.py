@@ -307,32 +307,51 @@ def test_a_table_that_cannot_be_rolled_back_or_has_other_keys_is_refused(engine:
 EQUAL = {
     "mariadb": ("datetime", "TIMESTAMP_NTZ'2026-11-20 12:00:00.1'", "TIMESTAMP_NTZ'2026-11-20 12:00:00.2'"),
     "sqlite": ("numeric", "'1.0'", "'1.00'"),
+    "sqlite, letters": ("text COLLATE NOCASE", "'a'", "'A'"),
+}
+DIFFERENT = {
+    "sqlite": ("date", "DATE'2026-11-20'", "DATE'2026-11-21'"),
+    "sqlite, times": ("timestamp", "TIMESTAMP'2026-11-20 12:00:00'", "TIMESTAMP'2026-11-20 12:00:01'"),
+    "mariadb": ("varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "'a'", "'A'"),
 }
 
 
-@pytest.mark.parametrize("database", [pytest.param("mariadb", marks=pytest.mark.mariadb), "sqlite"], indirect=True)
+def of_kinds(kinds: dict[str, tuple[str, str, str]]) -> pytest.MarkDecorator:
+    """Each on the database that its name begins with."""
+    marks: dict[str, list[Any]] = {"mariadb": [pytest.mark.mariadb], "sqlite": []}
+    found = [(name.split(",")[0], kind) for name, kind in kinds.items()]
+    cases = [pytest.param(database, kind, marks=marks[database]) for database, kind in found]
+    return pytest.mark.parametrize(("database", "kind"), cases, indirect=["database"])
+
+
+def rows_of_kind(engine: Engine, spark: Any, kind: tuple[str, str, str]) -> Any:
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (k {kind[0]} NOT NULL, v int, UNIQUE (k))")
+    return spark.sql(f"SELECT {kind[1]} AS k, 1 AS v UNION ALL SELECT {kind[2]}, 2")
+
+
+UPSERT: dict[str, Any] = {"table": "kinds", "mode": "upsert", "keys": ["k"], "through": "auto"}
+
+
+@of_kinds(EQUAL)
 def test_keys_that_are_equal_only_in_the_table_are_refused(
-    engine: Engine, spark: Any, request: pytest.FixtureRequest
+    engine: Engine, spark: Any, kind: tuple[str, str, str]
 ) -> None:
     """These databases update the row that they have just inserted, and say nothing."""
-    kind, one, other = EQUAL[request.node.callspec.params["database"]]
-    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (k {kind} NOT NULL, v int, UNIQUE (k))")
-    source = spark.sql(f"SELECT {one} AS k, 1 AS v UNION ALL SELECT {other}, 2")
-    how: dict[str, Any] = {"table": "kinds", "mode": "upsert", "keys": ["k"], "through": "auto"}
+    source = rows_of_kind(engine, spark, kind)
     with pytest.raises(ConfigError, match=r"1 of 2 rows have a key \(k\) that another one has as well"):
-        put(source, engine, **how)
-    assert put(source.where("v = 1"), engine, **how) == 1
+        put(source, engine, **UPSERT)
+    assert put(source.where("v = 1"), engine, **UPSERT) == 1
     tell(engine, "DROP TABLE kinds")
 
 
-@MARIADB
-def test_keys_that_are_equal_only_in_the_staging_are_not_refused(engine: Engine, spark: Any) -> None:
-    kind = "varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (k {kind} PRIMARY KEY, v int)")
-    source = spark.sql("SELECT * FROM VALUES ('a', 1), ('A', 2) AS t(k, v)")
+@of_kinds(DIFFERENT)
+def test_keys_that_are_different_in_the_table_are_not_refused(
+    engine: Engine, spark: Any, kind: tuple[str, str, str]
+) -> None:
+    source = rows_of_kind(engine, spark, kind)
     for _ in range(2):
-        assert put(source, engine, "kinds", mode="upsert", keys=["k"]) == 2
-    assert sorted(ask(engine, "SELECT * FROM kinds")) == [("A", 2), ("a", 1)]
+        assert put(source, engine, **UPSERT) == 2
+    assert sorted(ask(engine, "SELECT v FROM kinds")) == [(1,), (2,)]
     tell(engine, "DROP TABLE kinds")
 
 

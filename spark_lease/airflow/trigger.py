@@ -13,7 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from ..clock import BootClock
 from ..config import Config
-from ..errors import ConfigError, StoreError
+from ..errors import ConfigError, SparkLeaseError, StoreError
 from ..locker import head_start_of
 from ..lockers.standbys import Presence
 from ..lookout import BARRED, HELD, Lookout, Seen
@@ -89,7 +89,7 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
     async def _is_done(self, lookout: Lookout) -> bool:
         try:
             return bool(await asyncio.to_thread(lookout.done_under))
-        except StoreError:  # said by the look
+        except SparkLeaseError:  # a look says why, or the task itself once it is back
             return False
 
 

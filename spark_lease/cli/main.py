@@ -148,7 +148,10 @@ With --wait the exit code is 99 if it was not taken by then; 78 also for somebod
     "init": (
         "make the table of the leases, or add our columns to ActiveMQ's",
         "spark_lease.cli.store:init",
-        _ENDS + "examples:\n  spark-lease init --url postgresql://db/ops\n  spark-lease init --print-sql",
+        _ENDS
+        + """examples:
+  spark-lease init --url postgresql://db/ops
+  spark-lease init --url postgresql:// --print-sql""",
     ),
     "fence": (
         "tables that are written only under a lease",

@@ -26,7 +26,9 @@ TASK = "task"
 """The column of a staging table that says which try of which task wrote the row. In PostgreSQL each row knows its
 transaction, and has no column more than the user's table: then it moves there as it is, in half the time."""
 RESULT = "number bigint, rows bigint"
-PATIENT = "SELECT txid_current() & 4294967295" + "".join(
+NUMBER = "SELECT txid_current() & 4294967295"
+"""That of a transaction, as `xmin` has it (PostgreSQL documentation, "System Columns")."""
+PATIENT = NUMBER + "".join(
     f", set_config('{key}', '{value}', true)"
     for key, value in {
         "idle_in_transaction_session_timeout": 0,  # instead of it: a machine that is gone is noticed
@@ -35,9 +37,7 @@ PATIENT = "SELECT txid_current() & 4294967295" + "".join(
         "tcp_keepalives_count": 3,
     }.items()
 )
-"""Lets a transaction wait for Spark. Tells its number as `xmin` has it (PostgreSQL documentation, "System Columns")."""
-_AT_A_TIME = 1 << 16
-"""Bytes that psycopg2 sends in one message."""
+"""The same, and the transaction may wait for Spark."""
 _AHEAD, _ENOUGH = 4, 4 << 20
 """Batches that may wait for the server; bytes of those that are there already beyond which no more go into a COPY."""
 
@@ -126,7 +126,7 @@ def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] =
     words = f"COPY {table} ({columns}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
     for text in _texts(chain([first], batches)):
         if hasattr(cursor, "copy_expert"):
-            cursor.copy_expert(words, io.BytesIO(text), _AT_A_TIME)
+            cursor.copy_expert(words, io.BytesIO(text))
         else:
             with cursor.copy(words) as sink:
                 sink.write(text)

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from ..lockers.sql_backends import code_of
 from .base import HeldLease
 from .frames_columns import Column
-from .frames_load import TASK, Place
+from .frames_load import NUMBER, TASK, Place
 from .frames_target import parts_of, quote, refusal, run
 from .session import digest, libpq_words
 from .sql_claim import said
@@ -85,7 +85,7 @@ def _mark(connection: Connection, full: str) -> int:
     if connection.dialect.name != "postgresql":
         return 0
     run(connection, f"INSERT INTO {full} DEFAULT VALUES")
-    return int(run(connection, "SELECT txid_current() & 4294967295").scalar() or 0)
+    return int(run(connection, NUMBER).scalar() or 0)
 
 
 def _make(connection: Connection, schema: str, statement: str) -> None:

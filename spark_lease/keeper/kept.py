@@ -138,6 +138,9 @@ class KeptLease(Lease):
     def settle(self) -> None:
         self._settled = True
         self.tell({"order": "settle"})
+        if self._config.on_lost == "exit":
+            # Until it has untied them, our end is still the end of the JVM: spark-submit's, with -9 for our exit code.
+            self.answer("settled", self.stop_by() - self._clock.now())
 
     def close(self) -> None:
         if os.getpid() != self._pid or self._closing:

@@ -262,6 +262,7 @@ class Keeper:
                 # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
                 self._untied = True
                 self._driver.untie()
+                self._tell({"settled": True})
             case {"order": "settle" | "leave"}:
                 self._let_go()
 

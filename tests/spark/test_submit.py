@@ -118,6 +118,31 @@ def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Drive
     until(lambda: not driver.leftovers(), timeout=5)
 
 
+SLOW_KEEPER = """
+    import signal
+    from spark_lease.keeper.kept import KeptLease
+    settle = KeptLease.settle
+    def settle_slowly(self):
+        keeper = self._started.process.pid
+        os.kill(keeper, signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (keeper, signal.SIGCONT)).start()
+        say("Spark is over")
+        settle(self)
+    KeptLease.settle = settle_slowly
+    write(session())
+"""
+
+
+@pytest.mark.postgres
+def test_a_lost_submission_waits_for_a_keeper_that_hears_late(submit: Callable[..., Driver], proxy: Proxy) -> None:
+    """Until the keeper has heard that Spark is over, the end of Python takes the JVM along, and with it the 75."""
+    driver = submit(SLOW_KEEPER, store=proxy.url)
+    driver.until("writing")
+    proxy.stall()
+    assert driver.end() == 75, driver.log.read_text()
+    assert "Spark is over" in driver.log.read_text()
+
+
 def test_a_standby_submission_waits_without_a_session_and_then_takes_over(
     submit: Callable[..., Driver], url: str, table: str
 ) -> None:

@@ -318,7 +318,11 @@ class Contender(Lease):
                 holder = answer.holder or "another contender"
                 problem = LeaseHeldByOther(self.name, holder, answer.expires_in, answer.why)
                 left, pause = start + held - self._clock.now(), max(answer.expires_in, 0.0)
-                if said != (words := answer.why or f"{holder} is master"):
+                words = answer.why or f"{holder} is master"
+                if answer.may_be_over and left < answer.expires_in:
+                    # Refused at the first look, a lease whose master died would be refused to everybody, for ever.
+                    left, words = answer.expires_in, f"{holder} was master: watching whether it still is"
+                if said != words:
                     said = words
                     log.info("%s: standby, %s", self.name, said)
             except RecordUnreadable:

@@ -5,6 +5,7 @@ Part of the policy, of which `lease.py` has the rest: this knows no deadline of 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -58,12 +59,25 @@ class RecordLocker:
         self._holder, self._duration, self._protection = holder, duration, protection
         self._mine: LeaseRecord | None = None
         self._freed: LeaseRecord | None = None
-        self._asked = self._waits = False
+        self._asked = self._waits = self._is_locked_out = False
         self._standstill = Standstill()
         self._heeded, self._give_up_at, self._why = "", math.inf, ""
         self._closed = threading.Event()
 
     def try_acquire(self) -> Grant | Held:
+        answer: Grant | Held | None = None
+        self._is_locked_out = False
+        try:
+            answer = self._try_acquire()
+            return answer
+        finally:
+            # A lock that is kept without a grant keeps out those who could take it. Should my swap have landed all the
+            # same, the record keeps them out, and I lock before I believe it.
+            if self._lock and not isinstance(answer, Grant) and not self._is_locked_out:
+                with contextlib.suppress(StoreError):
+                    self._lock.unlock()
+
+    def _try_acquire(self) -> Grant | Held:
         freed, self._freed = self._freed, None
         for _ in range(_TRIES):
             # Told what a release left, there is no need to look; if it is not there any more, the swap says so.
@@ -72,10 +86,11 @@ class RecordLocker:
             mine, held = is_grant_of(seen.record, self._holder), self._held(seen)
             if held.expires_in > 0 and not mine:
                 self._waits = True
-                break
+                return held
             if not mine and (barred := self._barred(seen) or self._lets_others_go_first(seen)):
                 return barred
             if self._lock and not self._lock.try_lock():
+                self._is_locked_out = True
                 return Held(held.holder or "whoever has its lock", self._duration)
             if mine:
                 return self._swap_mine(seen)
@@ -83,7 +98,7 @@ class RecordLocker:
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
                 return Grant(granted.epoch)
-        return held
+        raise StoreError(self._store.where, f"{self._name} is free, and yet what is written to take it is not there")
 
     def renew(self) -> Grant | Held:
         if self._lock and not self._lock.is_held():
@@ -111,6 +126,7 @@ class RecordLocker:
 
     def wait(self, timeout: float, poll: float) -> None:
         waited: LeaseRecord | bool = False
+        timeout = min(timeout, poll) if self._is_locked_out else timeout  # nobody tells of a lock's end
         if isinstance(self._store, Notifies):
             waited = self._store.await_release(self._name, timeout, poll)
         if isinstance(waited, LeaseRecord):
@@ -169,7 +185,8 @@ class RecordLocker:
 
     def _held(self, seen: Observed) -> Held:
         holder = seen.record.holder if seen.record else None
-        return Held(holder, expires_in(seen, still_for=self._still_for(seen.record)))
+        left = expires_in(seen, still_for=self._still_for(seen.record))
+        return Held(holder, left, may_be_over=seen.expires_in is None and not self._standstill.has_moved)
 
     def _keep(self, written: LeaseRecord | None) -> LeaseRecord | None:
         self._mine = written or self._mine

@@ -5,6 +5,7 @@ Nothing here asks a store. `locker.py` applies these rules; a store only reads a
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from dataclasses import dataclass, replace
@@ -130,11 +131,14 @@ class Standstill:
 
     def __init__(self) -> None:
         self._record: LeaseRecord | None = None
-        self._since = 0.0
+        self._since = -math.inf
+        self.has_moved = False
+        """True once it was seen to change."""
 
     def still_for(self, record: LeaseRecord | None, now: float) -> float:
         """Seconds. `now` is after the answer: the record may have been renewed while it was on its way."""
-        if record != self._record:
+        if record != self._record or self._since < 0:
+            self.has_moved |= self._since >= 0
             self._record, self._since = record, now
         return now - self._since
 

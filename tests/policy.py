@@ -7,6 +7,7 @@ from typing import Any
 from spark_lease import lease as policy
 from spark_lease.config import Config, configure
 from spark_lease.locker import locker_over
+from spark_lease.lockers.base import Lock
 from spark_lease.record import new_holder
 from spark_lease.testing import MemoryStore, VirtualClock
 
@@ -16,11 +17,13 @@ NAME = "nightly"
 class Contender:
     """One contender with its own way to the store. Timings: 5 / 5 / 15 / 10 / 30 s unless said otherwise."""
 
-    def __init__(self, clock: VirtualClock, store: MemoryStore, label: str = "a", **settings: Any) -> None:
+    def __init__(
+        self, clock: VirtualClock, store: MemoryStore, label: str = "a", *, lock: Lock | None = None, **settings: Any
+    ) -> None:
         self.config: Config = configure(name=NAME, **settings)
-        self.store, self.clock = store, clock
+        self.store, self.clock, self.lock = store, clock, lock
         holder = new_holder(label)
-        locker = locker_over(store, self.config, clock, holder=holder)
+        locker = locker_over(store, self.config, clock, holder=holder, lock=lock)
         self.lease = policy.Contender(locker, self.config, holder=holder, clock=clock)
 
     @property

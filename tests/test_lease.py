@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,71 @@ def test_without_a_stores_clock_standing_still_counts_from_after_the_answer(cloc
     Contender(clock, store).lease.acquire()
     standby = Contender(clock, store.peer(), "b")
     standby.store.plan(slow_answer(20))
-    assert standby.lease.try_acquire() == Held(store.records[NAME].holder, 30.0)
+    assert standby.lease.try_acquire() == Held(store.records[NAME].holder, 30.0, may_be_over=True)
+
+
+@pytest.mark.parametrize("settings", [{"if_held": "skip"}, {"acquire_timeout": 0.0}, {"acquire_timeout": 5.0}], ids=str)
+def test_without_a_stores_clock_a_dead_masters_lease_is_taken_by_who_asks_once(
+    clock: VirtualClock, settings: dict[str, Any]
+) -> None:
+    """Each day's run that was refused at its first look left the lease to a master that had died long ago."""
+    store = MemoryStore(clock, has_clock=False)
+    Contender(clock, store).lease.acquire()
+    clock.advance(24 * 3600)
+    begun = clock.now()
+    assert Contender(clock, store.peer(), "b", **settings).lease.acquire()
+    assert 30 <= clock.now() - begun <= 32
+
+
+def test_without_a_stores_clock_who_asks_once_is_refused_at_the_next_renewal(clock: VirtualClock) -> None:
+    store = MemoryStore(clock, has_clock=False)
+    master = Contender(clock, store)
+    master.lease.acquire()
+    standby = Contender(clock, store.peer(), "b", if_held="skip")
+    begun = clock.now()
+    standby.store.plan(slow_answer(0), slow_answer(0), meanwhile(master.lease.renew))
+    with pytest.raises(LeaseHeldByOther) as refused:
+        standby.lease.acquire()
+    assert refused.value.holder == master.lease.holder
+    assert clock.now() - begun < 5
+
+
+def test_a_free_lease_that_cannot_be_written_is_a_store_that_fails_and_nobodys(clock: VirtualClock) -> None:
+    store = MemoryStore(clock)
+    contender = Contender(clock, store, acquire_timeout=3.0)
+    contender.store.swap = lambda *_: None  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="what is written to take it is not there"):
+        contender.lease.acquire()
+    assert clock.now() > 0
+
+
+class OneLock:
+    """A lock beside the record that only one of its like has."""
+
+    owner: OneLock | None = None
+
+    def try_lock(self) -> bool:
+        OneLock.owner = OneLock.owner or self
+        return OneLock.owner is self
+
+    def is_held(self) -> bool:
+        return OneLock.owner is self
+
+    def unlock(self) -> None:
+        OneLock.owner = None if OneLock.owner is self else OneLock.owner
+
+    close = unlock
+
+
+def test_a_standby_that_cannot_write_keeps_no_lock_from_those_who_can(clock: VirtualClock) -> None:
+    store = MemoryStore(clock)
+    sick, sound = Contender(clock, store, lock=OneLock()), Contender(clock, store.peer(), "b", lock=OneLock())
+    sick.store.plan(slow_answer(0), lost_request)
+    with pytest.raises(StoreError):
+        sick.lease.try_acquire()
+    assert isinstance(sound.lease.try_acquire(), Grant)
+    assert isinstance(sick.lease.try_acquire(), Held)
+    assert OneLock.owner is sound.lock
 
 
 def test_of_two_that_look_at_once_one_is_told_no(clock: VirtualClock, store: MemoryStore) -> None:

@@ -26,11 +26,12 @@ class Grant:
 @dataclass(frozen=True, slots=True)
 class Held:
     """Not mine. `holder` says whose (None: nobody's); it is worth asking again in `expires_in` seconds. `why` says what
-    else keeps me from taking it."""
+    else keeps me from taking it. `may_be_over`: the store has no clock, and nobody was seen to renew it so far."""
 
     holder: str | None
     expires_in: float = 0.0
     why: str = ""
+    may_be_over: bool = False
 
 
 class LeaseStore(Protocol):

@@ -62,10 +62,13 @@ def test_who_waits_is_seen_until_he_has_it(config: Config) -> None:
 def test_who_asks_once_leaves_no_note(config: Config) -> None:
     with closing(open_contender(config, BootClock())) as master:
         master.acquire()
+        renewal = threading.Timer(0.3, master.renew)  # who has no clock to ask waits for one
+        renewal.start()
         with closing(open_contender(replace(config, if_held="skip"), BootClock())) as other:
             with pytest.raises(LeaseHeldByOther):
                 other.acquire()
-        assert standbys(config) == []
+        renewal.join()
+        until(lambda: standbys(config) == [])
         master.release()
 
 

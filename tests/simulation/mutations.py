@@ -130,8 +130,8 @@ MUTATIONS = {
         "P1 P3 P6",
         Edit(
             "locker",
-            "still_for=self._still_for(seen.record)))",
-            "still_for=self._still_for(seen.record) + (seen.record.duration - self._duration if seen.record else 0)))",
+            "still_for=self._still_for(seen.record))\n",
+            "still_for=self._still_for(seen.record) + (seen.record.duration - self._duration if seen.record else 0))\n",
         ),
         like="fabric8's Kubernetes client",
     ),

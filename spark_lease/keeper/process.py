@@ -169,8 +169,8 @@ class Keeper:
         error: Exception | None = None
         try:
             begin_hold(self._lease, self._keepalive, still_wanted=self._still_wanted)
-        except Exception as problem:  # whatever it is: the driver has to be told, and raises it
-            error = problem
+        except BaseException as problem:  # whatever it is: the driver has to be told, and raises it
+            error = problem if isinstance(problem, Exception) else StoreError("keeper", repr(problem))
             abandon(self._lease, self._keepalive)
         self._begun.put(error)
         self._wake()

@@ -106,8 +106,10 @@ class _Caller(threading.Thread):
             return what(), None
         except OSError as error:  # a file system that fails is a store that does not answer
             return None, StoreError(self._where, f"{error.filename or self._where}: {error.strerror}")
-        except BaseException as error:  # whatever it is: it belongs to the caller
+        except Exception as error:  # it belongs to the caller
             return None, error
+        except BaseException as error:  # Rust's panic, which is no Exception, and ends nobody's thread
+            return None, StoreError(self._where, f"{type(error).__name__}: {error}")
 
 
 @atexit.register

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,8 @@ class LocalFiles:
         refuse_unsafe({}, {key: value for key, value in os.environ.items() if plain(key) == UNSAFE[1]})
         self._where, self._config = redacted(config.url), config
         self._root = folder_of(config.url, "delta")
+        if found := re.search(r"%[0-9A-Fa-f]{2}|[][?#]", str(self._root)):
+            raise ConfigError("url", f"{self._root}: delta-rs cannot read below a folder with {found[0]} in its name")
 
     def table(self, name: str) -> str:
         return str(named(self._root, name))

@@ -16,7 +16,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import (
@@ -33,9 +33,9 @@ from ..config import Config, redacted, switch
 from ..errors import ConfigError, SparkLeaseError, StoreError
 from .delta_files import refuse_unsafe, version_file
 from .delta_words import PREFIXES, secrets_of, words
+from .folders import meant, spelled
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
-_LONGEST = 200
 _SWITCHES = ("allow_http", "allow_invalid_certificates")
 _CLIENT = (*_SWITCHES, "proxy_url", "proxy_ca_certificate", "proxy_excludes")
 _FOLLOW = ("timeout", "connect_timeout", "max_retries", "retry_timeout")
@@ -73,7 +73,7 @@ class ObjectFiles:
         self._checked = False
 
     def table(self, name: str) -> str:
-        return f"{self._url.rstrip('/')}/{_folder(name)}"
+        return f"{self._url.rstrip('/')}/{spelled(name)}"
 
     def commit(self, name: str, version: int) -> str | None:
         try:
@@ -91,11 +91,11 @@ class ObjectFiles:
         return True
 
     def has_log(self, name: str) -> bool:
-        found = self._list(f"{_folder(name)}/_delta_log")["objects"]
+        found = self._list(f"{spelled(name)}/_delta_log")["objects"]
         return any(each["path"].endswith((".json", ".parquet")) for each in found)
 
     def names(self) -> Sequence[str]:
-        return sorted(_name(each.rpartition("/")[2]) for each in self._list(None)["common_prefixes"])
+        return sorted(meant(each.rpartition("/")[2]) for each in self._list(None)["common_prefixes"])
 
     def check(self) -> None:
         if self._checked:
@@ -130,7 +130,7 @@ class ObjectFiles:
     def put_new(self, name: str, path: str, text: str) -> bool:
         self.check()
         try:
-            obstore.put(self._store, f"{_folder(name)}/{path}", text.encode(), mode="create", use_multipart=False)
+            obstore.put(self._store, f"{spelled(name)}/{path}", text.encode(), mode="create", use_multipart=False)
         except AlreadyExistsError:
             # Sent again after an answer that was lost, it finds itself.
             return self.get(name, path) == text
@@ -140,20 +140,20 @@ class ObjectFiles:
 
     def get(self, name: str, path: str) -> str | None:
         try:
-            return bytes(obstore.get(self._store, f"{_folder(name)}/{path}").bytes()).decode()
+            return bytes(obstore.get(self._store, f"{spelled(name)}/{path}").bytes()).decode()
         except FileNotFoundError:
             return None
         except (BaseError, OSError) as error:
             raise self.refusal(name, error) from None
 
     def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
-        found = self._list(f"{_folder(name)}/{folder}")["objects"]
+        found = self._list(f"{spelled(name)}/{folder}")["objects"]
         return [(each["last_modified"].timestamp(), f"{folder}/{each['path'].rpartition('/')[2]}") for each in found]
 
     def remove(self, name: str, path: str) -> bool:
         there = self.get(name, path) is not None
         try:
-            obstore.delete(self._store, f"{_folder(name)}/{path}")
+            obstore.delete(self._store, f"{spelled(name)}/{path}")
         except FileNotFoundError:
             return False
         except (BaseError, OSError) as error:
@@ -161,7 +161,7 @@ class ObjectFiles:
         return there
 
     def refusal(self, name: str, error: Exception) -> SparkLeaseError:
-        text, where = str(error), f"{self._where}/{_folder(name)}" if name else self._where
+        text, where = str(error), f"{self._where}/{spelled(name)}" if name else self._where
         if any(each in text for each in _NO_BUCKET):
             return ConfigError("url", f"{self._where}: there is no such bucket: make it, or name another")
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or any(each in text for each in _DENIED):
@@ -231,21 +231,8 @@ def _bare(key: str) -> str:
     return re.sub(f"^({'|'.join(PREFIXES)})", "", key.lower())
 
 
-def _folder(name: str) -> str:
-    """What a lease is called there: no % and no ~, which one library or the other would quote once more, and nothing
-    that Delta hides."""
-    folder = quote(name, safe="").replace("~", "%7E").replace("%", "!")
-    if len(folder) > _LONGEST:
-        raise ConfigError("name", f"{name!r} is too long for a folder of its own: shorten it")
-    return f"!{ord(folder[0]):02X}{folder[1:]}" if folder.startswith((".", "_")) else folder
-
-
-def _name(folder: str) -> str:
-    return unquote(folder.replace("!", "%"))
-
-
 def _version(name: str, version: int) -> str:
-    return f"{_folder(name)}/_delta_log/{version_file(version)}"
+    return f"{spelled(name)}/_delta_log/{version_file(version)}"
 
 
 def _milliseconds(duration: float) -> str:

@@ -19,17 +19,31 @@ def folder_of(url: str, scheme: str) -> Path:
     """Raises ConfigError if it is none of this machine."""
     parts = urlsplit(url)
     path = unquote(parts.path)
-    if parts.netloc or not path.startswith("/") or not path.strip("/") or parts.query or parts.fragment:
+    is_path = path.startswith("/") and path.strip("/") and "\0" not in path
+    if parts.netloc or not is_path or parts.query or parts.fragment:
         raise ConfigError("url", f"{redacted(url)!r} is no folder of this machine: {scheme}:///path/to/leases")
     return Path(path)
 
 
 def named(root: Path, name: str) -> Path:
     """The folder of lease `name`. Raises ConfigError for a name that is too long for one."""
-    folder = quote(name, safe=" ")
+    return root / spelled(name)
+
+
+def spelled(name: str) -> str:
+    """What the folder of lease `name` is called, also in an object store. Raises ConfigError as `named`.
+
+    No % and no ~, which delta-rs and obstore quote or unquote once more, and nothing that Delta hides.
+    """
+    folder = quote(name, safe="").replace("~", "%7E").replace("%", "!")
     if len(folder) > _LONGEST:
         raise ConfigError("name", f"{name!r} is too long for a folder of its own: shorten it")
-    return root / (f"%2E{folder[1:]}" if folder.startswith(".") else folder)
+    return f"!{ord(folder[0]):02X}{folder[1:]}" if folder.startswith((".", "_")) else folder
+
+
+def meant(folder: str) -> str:
+    """The name of the lease that a folder is for."""
+    return unquote(folder.replace("!", "%"))
 
 
 def make(root: Path, folder: Path, config: Config) -> None:
@@ -51,7 +65,7 @@ def folders_in(root: Path) -> list[str]:
     """The names of leases that may have a folder there. Raises OSError."""
     if root.exists() and not root.is_dir():
         raise ConfigError("url", f"{root} is no folder: name another")
-    return sorted(unquote(each.name) for each in root.iterdir() if each.is_dir()) if root.is_dir() else []
+    return sorted(meant(each.name) for each in root.iterdir() if each.is_dir()) if root.is_dir() else []
 
 
 def put_new(path: Path, text: str) -> bool:

@@ -14,6 +14,7 @@ import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import Table
@@ -33,6 +34,7 @@ from .sql_statements import Prepared, overridden, prepared, statements
 
 log = logging.getLogger(__name__)
 
+_COLUMNS = 7
 _NOT_KEPT = {"26000", "42P05"}
 """PostgreSQL: a prepared statement is unknown, or there already: this session is not ours alone."""
 
@@ -87,7 +89,12 @@ class SqlStore:
 
     def read(self, name: str) -> Observed:
         row = self._first_row("read", {"name": self._config.row_of(name)})
-        return Observed(None, 0.0) if row is None else self._observed(name, *row)
+        if row is None:
+            return Observed(None, 0.0)
+        if len(row) != _COLUMNS:
+            raise ConfigError("statements", f"read gives {len(row)} columns and not the {_COLUMNS} of ours")
+        # A NUMERIC column, where an administrator wants one, comes as a Decimal.
+        return self._observed(name, *(int(each) if isinstance(each, Decimal) else each for each in row))
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         if old is None:
@@ -294,7 +301,8 @@ class SqlStore:
     def _connect(self) -> None:
         try:
             self._connection = self._engine.raw_connection()
-        except (TypeError, RuntimeError) as error:  # a parameter, or a way to authenticate, that the driver has not
+        except (TypeError, RuntimeError, ValueError, FileNotFoundError, PermissionError) as error:
+            # A parameter, or a way to authenticate, that the driver has not; a certificate that is not there.
             raise ConfigError("url", f"{self.where} cannot be used: {error}") from error
         driver: Any = self._connection.driver_connection
         self._cursor = driver.cursor()

@@ -18,8 +18,8 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.pool import NullPool
 
 from ..clock import Clock
-from ..config import Config
-from ..errors import StoreError
+from ..config import Config, redacted
+from ..errors import ConfigError, StoreError
 from .sql_backends import BACKENDS, usable_url
 
 
@@ -31,13 +31,16 @@ def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
     """
     url = usable_url(config)
     backend = BACKENDS[url.get_backend_name()]
-    engine = create_engine(
-        url,
-        isolation_level="AUTOCOMMIT",
-        poolclass=NullPool,
-        connect_args=backend.connect(config),
-        paramstyle=backend.paramstyle,
-    )
+    try:
+        engine = create_engine(
+            url,
+            isolation_level="AUTOCOMMIT",
+            poolclass=NullPool,
+            connect_args=backend.connect(config),
+            paramstyle=backend.paramstyle,
+        )
+    except ImportError as error:
+        raise ConfigError("url", f"{redacted(config.url)} needs a driver that is not installed: {error}") from error
 
     @event.listens_for(engine, "do_connect")
     def connect(dialect: Any, _record: object, words: Any, keywords: Any) -> Any:

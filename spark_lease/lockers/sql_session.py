@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def lock_beside_sqlite(config: Config, clock: Clock) -> FileLock:
     database = usable_url(config).database
     if not database:
         raise ConfigError("url", "names no file")
-    return FileLock(config, Path(f"{database}.locks"), clock=clock)
+    return FileLock(replace(config, create_table="true"), Path(f"{database}.locks"), clock=clock)
 
 
 def _drop(session: Connection) -> None:

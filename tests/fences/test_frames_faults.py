@@ -206,8 +206,8 @@ IDLE = "idle_in_transaction_session_timeout"
 def test_spark_may_take_longer_than_the_database_lets_a_transaction_idle(
     engine: Engine, spark: Any, pg_url: str, tmp_path: Path, through: str
 ) -> None:
-    hasty = engine_for(pg_url, connect_args={"options": f"-c {IDLE}=100ms"}, poolclass=NullPool)
-    assert ask(hasty, f"SHOW {IDLE}") == [("100ms",)]
+    hasty = engine_for(pg_url, connect_args={"options": f"-c {IDLE}=1s"}, poolclass=NullPool)
+    assert ask(hasty, f"SHOW {IDLE}") == [("1s",)]
     place = str(tmp_path)
 
     def halts(batches: Iterator[Any]) -> Iterator[Any]:
@@ -223,7 +223,7 @@ def test_spark_may_take_longer_than_the_database_lets_a_transaction_idle(
 
     many = 200_000
     writing = Writing(numbers(spark, many).mapInArrow(halts, "epoch bigint"), hasty, through=through)
-    waits = "state = 'idle in transaction' AND clock_timestamp() - state_change > interval '500ms'"
+    waits = "state = 'idle in transaction' AND clock_timestamp() - state_change > interval '2s'"
     until(lambda: ask(engine, f"SELECT pid FROM pg_stat_activity WHERE {waits}"), timeout=60)
     (tmp_path / "go").touch()
     assert writing.result() == many and is_whole(engine, many)

@@ -221,6 +221,20 @@ def test_other_urls_are_refused(url: str) -> None:
         DeltaStore(configure(name="n", url=url))
 
 
+@pytest.mark.parametrize("root", ["a%2520b", "a[1]"])
+def test_folders_below_which_delta_rs_reads_elsewhere_are_refused(root: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="delta-rs cannot read below"):
+        DeltaStore(configure(name="n", url=f"delta://{tmp_path}/{root}"))
+
+
+@pytest.mark.parametrize("name", ["a/b: ü%", ".hidden", "~x!y", "_delta_log", "a%2Fb", "..", "dag@etl", "a+b, c"])
+def test_any_name_has_a_table_of_its_own(open_store: OpenStore, name: str) -> None:
+    record = open_store().swap(name, None, taken(None, holder="a", duration=30.0))
+    assert record is not None
+    assert open_store().read(name).record == record
+    assert open_store().names() == [name]
+
+
 def test_places_that_cannot_be_written_are_said(open_store: OpenStore, tmp_path: Path) -> None:
     (tmp_path / "leases").write_text("a file")
     with pytest.raises(ConfigError, match="is no folder"):
@@ -243,6 +257,21 @@ def test_a_call_that_hangs_is_not_waited_for_and_none_begins_beside_it() -> None
     assert bounded.call(lambda: list(done)) == [True]
     with pytest.raises(ValueError, match="none"):
         bounded.call(lambda: int("none"))
+    bounded.close()
+
+
+class Panic(BaseException):
+    """What Rust's panics are in Python: pyo3_runtime.PanicException is no Exception."""
+
+
+def test_a_panic_is_a_store_that_fails_and_ends_no_thread() -> None:
+    def panics() -> None:
+        raise Panic("index out of bounds")
+
+    bounded = Bounded("here", timeout=5, clock=BootClock())
+    with pytest.raises(StoreError, match="here: Panic: index out of bounds"):
+        bounded.call(panics)
+    assert bounded.call(lambda: 1) == 1
     bounded.close()
 
 

@@ -87,7 +87,7 @@ def open_events(config: Config, on_event: OnEvent | None = None) -> Events:
 
 
 class Events:
-    """Tells `on_event` on a thread of its own, one after the other: it may block, and hold up nobody."""
+    """Tells the log and `on_event` on a thread of its own, one after the other: they may block, and hold up nobody."""
 
     def __init__(self, on_event: OnEvent | None, report: Reports | None = None) -> None:
         self._on_event, self._report = on_event, report
@@ -102,22 +102,17 @@ class Events:
 
     def held(self, lease: Lease) -> None:
         self._holder = lease.holder
-        if self._on_event:
-            threading.Thread(
-                target=self._tell, args=(self._on_event,), name=f"events of {lease.name}", daemon=True
-            ).start()
+        threading.Thread(target=self._tell, name=f"events of {lease.name}", daemon=True).start()
         if self._report:
             self._report.held(lease)
         self._waiting.put(self._event(What.HELD, lease))
 
     def look(self, lease: Lease) -> None:
-        """To be called again and again while it is held."""
+        """To be called again and again while it is held. Waits for nothing, not even for a log."""
         doubted, self._doubted = self._doubted, lease.is_in_doubt
         if self._doubted and not doubted:
-            log.warning("%s: in doubt: a renewal is overdue, %.1f s left", lease.name, lease.remaining())
             self._say(self._event(What.IN_DOUBT, lease))
         elif doubted and not self._doubted and lease.remaining():
-            log.info("%s: certain again", lease.name)
             self._say(self._event(What.CERTAIN, lease))
 
     def renewal(self, took: float, done: bool) -> None:
@@ -153,10 +148,16 @@ class Events:
         if self._report:
             self._report.count(event.what)
 
-    def _tell(self, on_event: OnEvent) -> None:
+    def _tell(self) -> None:
         while event := self._waiting.get():
+            match event.what:
+                case What.IN_DOUBT:
+                    log.warning("%s: in doubt: a renewal is overdue, %.1f s left", event.name, event.remaining)
+                case What.CERTAIN:
+                    log.info("%s: certain again", event.name)
             try:
-                on_event(event)
+                if self._on_event:
+                    self._on_event(event)
             except Exception:  # it is the user's: whatever it is, the next event may be the loss
                 log.exception("%s: on_event failed", event.name)
             if event.what is What.LOST:

@@ -34,6 +34,7 @@ from .fences.levels import Levels
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
 from .keeper.kept import Attendance, KeptLease
+from .keeper.process import LAST_WORDS
 from .keeper.start import CannotStart, start
 from .lease import Lease, open_contender
 from .record import new_holder
@@ -98,7 +99,7 @@ class Guard:
         self._last_words = last_words
         self._events = open_events(config, on_event)
         self._left = threading.Event()
-        self._interrupting = threading.Lock()
+        self._interrupting, self._seen_lost = threading.Lock(), threading.Lock()
         self._signal = 0
         self._has_claimed = False
         self._unnoted: list[SparkLeaseError] = []
@@ -125,8 +126,8 @@ class Guard:
             for finding in filter(None, (sign() for sign in signs)):
                 raise LeaseLost(self.config.name, 0, *finding)
 
-        self._handle_signals()
         try:
+            self._handle_signals()
             self._events.begin(self.lease)
             self._fencing.prepare()
             begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
@@ -144,22 +145,38 @@ class Guard:
             return self.lease
         except BaseException as error:
             lost = self.lease.loss() if self.lease in _held else None
-            self._left.set()
-            self._applications.end()
-            self._fencing.end()
-            if self.lease in _held:
-                _held.remove(self.lease)
+            is_noted = lost is not None
             try:
-                if lost is None:
-                    self.lease.runs.settle(self.config.run_key, "interrupted")
-                abandon(self.lease, self._keepalive)
-                self.lease.close()
-                self._events.end(lost=lost is not None)
+                while True:
+                    try:
+                        self._take_back(lost, is_noted=is_noted)
+                        break
+                    except KeyboardInterrupt:  # once more: a lease that is given up by half is renewed for ever
+                        is_noted = True
             finally:  # whatever comes now: the signals are the program's again
                 self._restore_signals()
             if isinstance(error, _Ended):
                 raise lost or SystemExit(128 + self._signal) from None
             raise
+
+    def _take_back(self, lost: LeaseLost | None, *, is_noted: bool) -> None:
+        """Nothing of the block has begun, and nothing will. May be called again."""
+        self._leave_the_block()
+        self._applications.end()
+        self._fencing.end()
+        if not is_noted:
+            self.lease.runs.settle(self.config.run_key, "interrupted")
+        abandon(self.lease, self._keepalive)
+        self.lease.settle()
+        self.lease.close(lost=lost is not None)
+        self._events.end(lost=lost is not None)
+
+    def _leave_the_block(self) -> None:
+        self._left.set()
+        with self._interrupting:  # an interrupt that is being sent now arrives before the handlers are taken away
+            pass
+        if self.lease in _held:
+            _held.remove(self.lease)
 
     def _open(self, signs: Sequence[VitalSign]) -> tuple[Lease, Keepalive | Attendance]:
         """A contender of its own process if that is wanted and can be had, else one of two threads."""
@@ -218,11 +235,7 @@ class Guard:
 
     def _leave(self, error: BaseException | None) -> LeaseLost | None:
         """End all work, then release; the loss if there was one."""
-        self._left.set()
-        with self._interrupting:  # an interrupt that is being sent now arrives before the handlers are taken away
-            pass
-        if self.lease in _held:
-            _held.remove(self.lease)
+        self._leave_the_block()
         if self._has_claimed and _has_failed(error) and self.lease.loss() is None:
             look_for_a_newer_claim(self.config, self.lease, clock=self._clock)
         if self.lease.loss() is None and _is_success(error):
@@ -239,15 +252,15 @@ class Guard:
             dying=_DYING if self.config.on_lost == "exit" else 0.0,
             on_over=lambda: self._note_the_run(error),
         )
+        if lost is not None:  # the block may have seen it first
+            self._on_lost(lost, grace=LAST_WORDS)
         self._applications.end()
-        self._fencing.end()
         if self._spark.wait_until_over(self._clock.now()):
+            self._fencing.end()
             self.lease.settle()
-        self._spark.close()
-        self.lease.close()
-        if lost is not None:  # whoever watches may have stopped before it was found
-            self._events.lost(lost)
-        else:
+            self._spark.close()
+        self.lease.close(lost=lost is not None)
+        if lost is None:
             self._events.ended(self.lease)
         self._events.end(lost=lost is not None)
         return lost
@@ -264,25 +277,28 @@ class Guard:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.
         return None if self._left.is_set() else sign()
 
-    def _on_lost(self, lost: LeaseLost) -> None:
-        """Called by the watching thread, which must not be held up."""
+    def _on_lost(self, lost: LeaseLost, *, grace: float = 0.0) -> None:
+        """Called by the watching thread, which must not be held up. Or once all is over, if the block saw it first:
+        then the program has `grace` seconds at least to say so itself."""
+        if not self._seen_lost.acquire(blocking=False):
+            return
         if self.config.on_lost == "exit":
             # The kernel's turn (SIGALRM) if _die never gets its own, because Python has begun to finish.
             left = self.lease.stop_by() - self._clock.now()
-            signal.setitimer(signal.ITIMER_REAL, max(left, 0.0) + self.config.kill_budget / 2)
+            signal.setitimer(signal.ITIMER_REAL, max(left, grace) + self.config.kill_budget / 2)
         self._spark.stop(self._left)
         self._events.lost(lost)
         if callable(self.config.on_lost):
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self.config.on_lost, args=(lost,), name="on_lost", daemon=True).start()
         try:
-            threading.Thread(target=self._demote, args=(lost,), name=f"demote {lost.name}", daemon=True).start()
+            threading.Thread(target=self._demote, args=(lost, grace), name=f"demote {lost.name}", daemon=True).start()
         except RuntimeError:  # this machine gives us no thread any more: then it has to be this one
-            self._demote(lost)
+            self._demote(lost, grace)
         log.error("%s", lost)  # act first, talk later: a log handler may block
 
-    def _demote(self, lost: LeaseLost) -> None:
-        stop_by = self.lease.stop_by()
+    def _demote(self, lost: LeaseLost, grace: float) -> None:
+        stop_by = max(self.lease.stop_by(), self._clock.now() + grace)
         while not self._left.is_set() and self._clock.now() < stop_by:
             self._interrupt()
             self._clock.wait(self._left, min(_INTERRUPT_AGAIN, stop_by - self._clock.now()))

@@ -76,6 +76,8 @@ def end_hold(
     if over and lease.loss() is None:
         on_over()
     lost = lease.loss()
+    if over and lost is not None:
+        lease.settle()  # first, because a request that hangs is waited for: nothing is left to be killed
     answered = keepalive.stop()
     if lost is None and over and answered:
         lease.give_back()

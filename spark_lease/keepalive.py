@@ -102,6 +102,8 @@ class Keepalive:
         lost = None
         while lost is None and not self._clock.wait(self._stop, self._watch_period):
             lost = watch_once(self._lease, self._vital_signs)
-            self._on_look()
+            if lost is None:
+                with contextlib.suppress(Exception):  # who looks on must not end the watch
+                    self._on_look()
         if lost is not None:
             self._on_lost(lost)

@@ -258,8 +258,8 @@ class Lease(ABC):
         """
 
     @abstractmethod
-    def close(self) -> None:
-        """Let go of the store."""
+    def close(self, *, lost: bool = False) -> None:
+        """Let go of the store. `lost`: that is how its work ended, and so does this process, as `on_lost` says."""
 
     def log_grant(self) -> None:
         told = (self.name, self._epoch, self.holder, self.protection)
@@ -383,13 +383,16 @@ class Contender(Lease):
         self._deadline.disarm()  # before a store that may take its time
         return self._locker.release()
 
-    def note_loss(self) -> None:
+    def settle(self) -> None:
         self._deadline.disarm()
+
+    def note_loss(self) -> None:
+        self.settle()
         # A store that did not answer the last time would be waited for in vain.
         if self._hears and self._lost and isinstance(self._locker, NotesLosses):
             reason, detail, at = self._lost[0]
             held_for = min(self._deadline.instant, at) - self._granted
             self._locker.note_loss(self._epoch, reason, self._epoch + round(held_for * 1000), detail)
 
-    def close(self) -> None:
+    def close(self, *, lost: bool = False) -> None:
         self._locker.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from spark_lease import LeaseEvent, LeaseLost, StoreError, hold_lease
 from spark_lease.errors import Loss
+from spark_lease.events import open_events
 from spark_lease.testing import MemoryStore, VirtualClock, lost_request
 from tests.policy import Contender
 from tests.spark.drivers import until
@@ -40,6 +42,39 @@ def test_a_lease_whose_renewal_is_overdue_is_in_doubt_until_one_succeeds(
     lease.renew()
     assert not lease.is_in_doubt
     assert lease.wait_certain(0) == lease.epoch
+
+
+class Blocks(logging.Handler):
+    """A terminal after Ctrl-S."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocked, self.go = threading.Event(), threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "certain" in record.getMessage() or "in doubt" in record.getMessage():
+            self.blocked.set()
+            self.go.wait(20)
+
+
+def test_a_log_that_blocks_holds_up_no_look(clock: VirtualClock, master: Contender) -> None:
+    told: list[LeaseEvent] = []
+    events, handler = open_events(master.config, told.append), Blocks()
+    logging.getLogger("spark_lease.events").addHandler(handler)
+    try:
+        events.held(master.lease)
+        clock.advance(5.6)
+        events.look(master.lease)
+        assert handler.blocked.wait(5)
+        clock.advance(20)
+        events.look(master.lease)  # returns: the next thing that the watching thread does is to find the loss
+        assert master.lease.loss()
+        handler.go.set()
+        events.end()
+        until(lambda: [str(each.what) for each in told][:2] == ["held", "in doubt"])
+    finally:
+        handler.go.set()
+        logging.getLogger("spark_lease.events").removeHandler(handler)
 
 
 def test_waiting_for_certainty_ends_with_the_lease(master: Contender, clock: VirtualClock) -> None:

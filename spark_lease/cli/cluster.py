@@ -63,8 +63,8 @@ def submit_to_cluster(
     config, clock = found.config, BootClock()
     end = clock.now() + config.acquire_timeout
     with tempfile.TemporaryDirectory(prefix="spark-lease-") as folder, _ended_by_signals():
-        job = _Job(found, spark_submit, options, script, rest, Path(folder))
         try:
+            job = _Job(found, spark_submit, options, script, rest, Path(folder))
             while True:
                 _stand_by(config, end)
                 outcome = job.run(max(end - clock.now(), 0.0))
@@ -85,7 +85,8 @@ def _ended_by_signals() -> Iterator[None]:
     def on_signal(number: int, _: object) -> None:
         raise _Interrupted(number)
 
-    old = {number: signal.signal(number, on_signal) for number in _ENDS}
+    heard = [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup's is not
+    old = {number: signal.signal(number, on_signal) for number in heard}
     try:
         yield
     finally:
@@ -238,7 +239,8 @@ def _call(command: Sequence[str], environ: Mapping[str, str]) -> int:
     except _Interrupted:
         process.terminate()
         try:
-            process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE)
+        finally:  # told once more, or in vain
             process.kill()
         raise

@@ -114,7 +114,8 @@ class KeptLease(Lease):
             return False  # nothing will be given back: what it still asks the store is not waited for
         if self.answer("stopped", 0.0) is None:
             self.tell({"order": "stop"})
-        return bool(self.answer("stopped", self._config.attempt_timeout * _LATE + 2 * WATCH_PERIOD))
+        request = self._config.attempt_timeout * _LATE + 2 * WATCH_PERIOD
+        return bool(self.answer("stopped", max(request, min(self.remaining(), _LINGER))))
 
     def own_up(self, lost: LeaseLost) -> None:
         """It was lost, maybe here. Have it renewed no more; if this process ends by that, its end says so."""
@@ -136,16 +137,18 @@ class KeptLease(Lease):
         return bool(released)
 
     def settle(self) -> None:
+        if self._settled:
+            return
         self._settled = True
         self.tell({"order": "settle"})
         if self._config.on_lost == "exit":
             # Until it has untied them, our end is still the end of the JVM: spark-submit's, with -9 for our exit code.
             self.answer("settled", self.stop_by() - self._clock.now())
 
-    def close(self) -> None:
+    def close(self, *, lost: bool = False) -> None:
         if os.getpid() != self._pid or self._closing:
             return
-        if self._acquired and "released" not in self._said and self._stays_tied():
+        if self._acquired and "released" not in self._said and self._stays_tied(lost):
             return
         self.tell({"order": "leave"})
         self._closing = True
@@ -157,9 +160,9 @@ class KeptLease(Lease):
             shared.close()
         self.let_go()
 
-    def _stays_tied(self) -> bool:
+    def _stays_tied(self, lost: bool) -> bool:
         """Whether this process, or the Spark that it leaves behind, still has to end, or to be killed."""
-        return self.loss() is not None if self._config.on_lost == "exit" else not self._settled
+        return lost if self._config.on_lost == "exit" else not self._settled
 
     def let_go(self) -> None:
         """Close all that is open for it in this process, without a word; in a forked child that kills nobody."""
@@ -280,8 +283,8 @@ class Attendance:
             return
         if lost := watch_once(self._lease):
             self._over = True
-            self._on_lost(lost)
             self._lease.own_up(lost)
+            self._on_lost(lost)
             return
         self._on_look()
         with contextlib.suppress(Exception):  # user code may be in the middle of making a session

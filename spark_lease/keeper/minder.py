@@ -58,15 +58,19 @@ class Minder:
         strand = wire.strand(-pid) if wire else None
         with contextlib.suppress(Closed):
             self._channel.send({"go": True}, [strand.fd] if strand else [])
-        if number := self._hear("errno"):
-            raise OSError(number, os.strerror(number))
+        # Nothing heard: it may run, so that the lease must not be released as if it did not.
+        with contextlib.suppress(Closed):
+            received = self._channel.receive(_START_TIMEOUT)
+            if received and (number := int(received[0]["errno"])):
+                raise OSError(number, os.strerror(number))
         return pid
 
     def await_end(self) -> int | None:
         """Wait until the command has ended; what waitpid(2) said, None if the minder was killed as well."""
         with contextlib.suppress(Closed):
             while True:
-                if received := self._channel.receive(_START_TIMEOUT):
+                received = self._channel.receive(_START_TIMEOUT)
+                if received and "ended" in received[0]:
                     return int(received[0]["ended"])
         return None
 

@@ -250,6 +250,47 @@ def test_a_frozen_runner_is_dead_with_its_command_before_another_starts(
         assert (tmp_path / "write").stat().st_mtime < granted
 
 
+FROZEN_MINDER = """
+import os, signal, sys
+import spark_lease.keeper.minder as minder
+from spark_lease.config import configure
+from spark_lease.runner import run
+
+minder._START_TIMEOUT = 1.0
+me, write = os.getpid(), os.write
+def frozen_once_it_lets_go(fd, data):
+    done = write(fd, data)
+    if data == b"x" and os.getppid() == me:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return done
+os.write = frozen_once_it_lets_go
+command = f"while :; do date > {sys.argv[2]}; sleep 0.02; done"
+sys.exit(run(configure(name="n", url=sys.argv[1], lease_duration=20.0), ["sh", "-c", command]).exit_code)
+"""
+
+
+def test_a_minder_that_stands_still_as_the_command_starts_frees_no_lease(url: str, tmp_path: Path) -> None:
+    """Nobody says any more whether the command could be started: then it may run."""
+    beat = tmp_path / "beat"
+    run = subprocess.Popen([sys.executable, "-c", FROZEN_MINDER, url, str(beat)])
+    try:
+        until(beat.exists)
+        until(lambda: any(each.state == "T" for each in tree(run.pid)))
+        with pytest.raises(subprocess.TimeoutExpired):
+            run.wait(3)
+        assert row(url)[0] is not None
+        seen = beat.stat().st_mtime_ns
+        until(lambda: beat.stat().st_mtime_ns != seen)
+        (minder,) = [each.pid for each in tree(run.pid) if each.state == "T"]
+        os.kill(minder, signal.SIGCONT)
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(20) == 128 + signal.SIGTERM
+        assert row(url)[0] is None
+    finally:
+        kill(tree(run.pid))
+        run.wait()
+
+
 def test_a_command_whose_minder_is_killed_ends_and_the_lease_is_free(url: str, start: Start, tmp_path: Path) -> None:
     run = start("--url", url, "--", sys.executable, "-c", ESCAPES, str(tmp_path))
     pids = [int(pid) for pid in until(lambda: (tmp_path / "all").exists() and (tmp_path / "all").read_text()).split()]

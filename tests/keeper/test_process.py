@@ -240,6 +240,74 @@ def test_a_driver_that_stands_still_is_not_renewed_for(start: Start, url: str, t
     assert driver.end(8) == -signal.SIGKILL  # at its stop_by, while it stood still
 
 
+LOST_IN_THE_BLOCK = """
+    SETTINGS |= dict(keeper="{keeper}", kill_budget=0.5)
+    try:
+        with hold_lease("n", **SETTINGS) as lease:
+            say("held")
+            while True:
+                lease.check(); time.sleep(0.001)
+    except LeaseLost as lost:
+        say(f"caught {{lost.reason}}")
+    time.sleep(30)
+    say("lived on")
+"""
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("keeper", ["thread", "process"])
+def test_a_loss_that_the_block_sees_first_ends_the_process_as_any_other(
+    start: Start, proxy: Proxy, keeper: str
+) -> None:
+    driver = start(LOST_IN_THE_BLOCK.format(keeper=keeper), store=proxy.url)
+    driver.until("held")
+    proxy.stall()
+    assert driver.end(20) == 75, driver.log.read_text()
+    assert "lived on" not in driver.log.read_text()
+
+
+@pytest.mark.postgres
+def test_a_block_that_ends_well_just_before_the_deadline_is_not_killed_later(start: Start, proxy: Proxy) -> None:
+    """The store hangs: the request that is under way is waited for past the deadline, with nothing left to guard."""
+    driver = start(
+        """
+        with hold_lease("n", **SETTINGS) as lease:
+            say("held")
+            while lease.remaining() > 0.3:
+                time.sleep(0.001)
+        say("left")
+        time.sleep(6)
+        say("lived on")
+        """,
+        store=proxy.url,
+    )
+    driver.until("held")
+    proxy.stall()
+    assert driver.end(30) == 0, driver.log.read_text()
+    assert "lived on" in driver.log.read_text()
+
+
+def test_a_second_ctrl_c_before_the_block_leaves_no_keeper_that_renews(start: Start, url: str, table: str) -> None:
+    driver = start(
+        """
+        import spark_lease.guard as it
+        from spark_lease.runs import Runs
+        def ctrl_c(*_, **__):
+            raise KeyboardInterrupt
+        it.Fencing.begin = Runs.settle = ctrl_c
+        try:
+            with hold_lease("n", run_key="k", **SETTINGS):
+                say("never")
+        except KeyboardInterrupt:
+            say("interrupted")
+        time.sleep(60)
+        """
+    )
+    driver.until("interrupted")
+    until(lambda: not keepers_of(driver.process.pid))
+    assert row(url, table)[0] is None
+
+
 # Several leases, and forks
 
 
@@ -249,12 +317,13 @@ def test_a_driver_whose_threads_compute_ends_itself(start: Start, proxy: Proxy) 
     driver = start(
         """
         import signal, subprocess
+        SETTINGS |= dict(lease_duration=8, kill_budget=1.2)
         def compute():
             while True:
                 sum(range(1000))
         with hold_lease("n", **SETTINGS):
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-            children = [subprocess.Popen(["sleep", "60"]) for _ in range(30)]
+            children = [subprocess.Popen(["sleep", "60"]) for _ in range(200)]
             for _ in range(3):
                 threading.Thread(target=compute, daemon=True).start()
             say("computing")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import COMMAND
+from tests.cli.test_cli import COMMAND, spark_lease
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
 
@@ -141,6 +141,36 @@ def test_a_lost_submission_waits_for_a_keeper_that_hears_late(submit: Callable[.
     proxy.stall()
     assert driver.end() == 75, driver.log.read_text()
     assert "Spark is over" in driver.log.read_text()
+
+
+@pytest.mark.postgres
+def test_a_loss_before_the_script_begins_ends_the_submission_with_75(
+    submit: Callable[..., Driver], url: str, table: str, proxy: Proxy
+) -> None:
+    """Fences are claimed when spark-submit's JVM is tied already, and that may take its time."""
+    proxy.stall()
+    driver = submit("say('never')", settings=["--fence-url", proxy.url])
+    driver.until("acquired, epoch")
+    place = ["--url", url, "--table", table]
+    assert spark_lease("pause", "n", "--now", "--reason", "maintenance", *place).returncode == 0
+    assert driver.end() == 75, driver.log.read_text()
+    assert outcome(driver)["outcome"] == "lost"
+    assert "never" not in driver.log.read_text()
+
+
+IDLE_POOL = """
+    from concurrent.futures import ThreadPoolExecutor
+    pool = ThreadPoolExecutor(2)
+    say(pool.submit(sum, range(5)).result())
+"""
+
+
+def test_a_pool_that_nobody_shut_down_does_not_keep_a_script_from_ending(
+    submit: Callable[..., Driver], url: str, table: str
+) -> None:
+    driver = submit(IDLE_POOL)
+    assert driver.end() == 0, driver.log.read_text()
+    assert row(url, table) == (None, driver.epoch())
 
 
 def test_a_standby_submission_waits_without_a_session_and_then_takes_over(

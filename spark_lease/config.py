@@ -187,7 +187,9 @@ class Config:
     attempt_timeout: float = setting(seconds, Share(1 / 6), "limit for one request to the lock store")
     poll_period: float = setting(seconds, 1.0, "how often a standby looks for a release")
     notify: bool = setting(switch, True, "PostgreSQL: a release wakes the standby; false: nobody keeps a connection")
-    acquire_timeout: float = setting(seconds, math.inf, "how long a standby waits; 0: ask once, inf: for ever")
+    acquire_timeout: float = setting(
+        seconds, math.inf, "how long a standby waits; 0: ask once, or for one lease where the store has no clock"
+    )
     if_held: str = setting(
         one_of("wait", "skip", "fail"), "wait", "wait, or ask once and then skip (exit 99) or fail (1)"
     )

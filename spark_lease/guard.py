@@ -164,6 +164,8 @@ class Guard:
         self._leave_the_block()
         self._applications.end()
         self._fencing.end()
+        if lost is not None:
+            self._on_lost(lost, grace=LAST_WORDS)
         if not is_noted:
             self.lease.runs.settle(self.config.run_key, "interrupted")
         abandon(self.lease, self._keepalive)
@@ -254,16 +256,28 @@ class Guard:
         )
         if lost is not None:  # the block may have seen it first
             self._on_lost(lost, grace=LAST_WORDS)
+            self._events.lost(lost)  # as the last of all, whoever is about to say it
         self._applications.end()
         if self._spark.wait_until_over(self._clock.now()):
-            self._fencing.end()
-            self.lease.settle()
-            self._spark.close()
+            self._put_away()
+        else:  # what Spark may still write is refused as long as it lives
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._put_away_once_over, name="put away", daemon=True).start()
         self.lease.close(lost=lost is not None)
         if lost is None:
             self._events.ended(self.lease)
         self._events.end(lost=lost is not None)
         return lost
+
+    def _put_away(self) -> None:
+        self._fencing.end()
+        self.lease.settle()
+        self._spark.close()
+
+    def _put_away_once_over(self) -> None:
+        while not self._spark.wait_until_over(self._clock.now() + _INTERRUPT_AGAIN):
+            pass
+        self._put_away()
 
     def _note_the_run(self, error: BaseException | None) -> None:
         outcome = "finished" if _is_success(error) else "failed"
@@ -279,7 +293,7 @@ class Guard:
 
     def _on_lost(self, lost: LeaseLost, *, grace: float = 0.0) -> None:
         """Called by the watching thread, which must not be held up. Or once all is over, if the block saw it first:
-        then the program has `grace` seconds at least to say so itself."""
+        then the program has `grace` seconds to say so itself."""
         if not self._seen_lost.acquire(blocking=False):
             return
         if self.config.on_lost == "exit":

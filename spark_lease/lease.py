@@ -243,7 +243,9 @@ class Lease(ABC):
 
         Asks at once, then whenever the holder's lease runs out and every `poll_period`, for `acquire_timeout`. Unless
         `if_held` is "wait" it asks only once where another has it, and a store that gives no answer for no longer than
-        a `lease_duration`. `still_wanted` is called before each try and ends the wait by raising.
+        a `lease_duration`. On a store without a clock a record is watched in any case until it is seen to be renewed,
+        or has stood still for its own duration: a dead master's looks like a living one's. `still_wanted` is called
+        before each try and ends the wait by raising.
 
         Raises LeaseHeldByOther if it is held at the end, StoreError if the store could not be asked at the end: the
         two are never mixed up. RecordUnreadable and ConfigError are raised at once, waiting does not heal them.

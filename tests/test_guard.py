@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from typing import Any
 
 import pytest
 
 from spark_lease import ConfigError, Lease, LeaseLost, Loss, current_lease, hold_lease, leased
+from spark_lease.spark import demotion
+from spark_lease.spark.fencing import _hook
+from tests.spark.drivers import until
 
 
 def test_a_block_holds_and_releases(url: str) -> None:
@@ -126,3 +131,20 @@ def test_a_main_that_runs_after_it_returned_is_refused() -> None:
     for main in (coroutine, generator):
         with pytest.raises(TypeError, match="use hold_lease inside it"):
             leased("n")(main)
+
+
+def test_the_delta_fence_of_a_lost_lease_stays_until_spark_is_over_and_no_longer(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next transaction of the JVM that hangs is refused by nobody, or the next hold's by a lease long lost."""
+    over = threading.Event()
+    monkeypatch.setattr(demotion, "stopped", lambda: over.wait(20))
+    monkeypatch.setattr(demotion.Spark, "_nobody_is_left", lambda _: False)
+    settings: dict[str, Any] = {"url": url, "create_table": "true", "on_lost": "stop", "keeper": "thread"}
+    with pytest.raises(LeaseLost), hold_lease("n", **settings) as lease:
+        assert len(_hook.fences) == 1
+        lease.lose(Loss.TAKEN, "by a test")
+        lease.check()
+    assert len(_hook.fences) == 1
+    over.set()
+    until(lambda: not _hook.fences)

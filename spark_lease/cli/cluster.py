@@ -157,7 +157,7 @@ class _Job:
         waits = min(left, _DRIVER_WAITS if is_waited_for else _UNWATCHED)
         told = self._told | {SPARK + camel("acquire_timeout"): str(waits)}
         if _AM_WAITS not in conf_of(self._options):  # only YARN knows it
-            told[_AM_WAITS] = f"{waits + _MARGIN:.0f}s"
+            told[_AM_WAITS] = f"{waits + self._config.lease_duration + _MARGIN:.0f}s"
         settings = [word for key, value in told.items() for word in ("--conf", f"{key}={value}")]
         launched = [self._launcher, SUBMISSION, submission, self._script, *self._rest]
         code = _call([self._command, *self._words, *settings, *launched], self._environ)

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import logging
 import random
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -301,6 +302,8 @@ class SqlStore:
     def _connect(self) -> None:
         try:
             self._connection = self._engine.raw_connection()
+        except ssl.SSLError as error:
+            raise self._store_error(error) from error
         except (TypeError, RuntimeError, ValueError, FileNotFoundError, PermissionError) as error:
             # A parameter, or a way to authenticate, that the driver has not; a certificate that is not there.
             raise ConfigError("url", f"{self.where} cannot be used: {error}") from error

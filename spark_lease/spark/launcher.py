@@ -96,8 +96,9 @@ def run_script(script: str) -> int:
     except BaseException:
         traceback.print_exc()
         code = 1
-    if pools := sys.modules.get("concurrent.futures.thread"):
-        pools._python_exit()  # as Python would: workers of a pool that nobody shut down wait for work for ever
+    for kind in ("process", "thread"):  # as Python would: a pool that nobody shut down waits for work for ever
+        if pools := sys.modules.get(f"concurrent.futures.{kind}"):
+            pools._python_exit()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

@@ -159,16 +159,17 @@ def test_a_loss_before_the_script_begins_ends_the_submission_with_75(
 
 
 IDLE_POOL = """
-    from concurrent.futures import ThreadPoolExecutor
-    pool = ThreadPoolExecutor(2)
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    pool = {kind}PoolExecutor(2)
     say(pool.submit(sum, range(5)).result())
 """
 
 
+@pytest.mark.parametrize("kind", ["Thread", "Process"])
 def test_a_pool_that_nobody_shut_down_does_not_keep_a_script_from_ending(
-    submit: Callable[..., Driver], url: str, table: str
+    submit: Callable[..., Driver], url: str, table: str, kind: str
 ) -> None:
-    driver = submit(IDLE_POOL)
+    driver = submit(IDLE_POOL.format(kind=kind))
     assert driver.end() == 0, driver.log.read_text()
     assert row(url, table) == (None, driver.epoch())
 

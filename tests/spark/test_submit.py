@@ -149,7 +149,8 @@ def test_a_loss_before_the_script_begins_ends_the_submission_with_75(
 ) -> None:
     """Fences are claimed when spark-submit's JVM is tied already, and that may take its time."""
     proxy.stall()
-    driver = submit("say('never')", settings=["--fence-url", proxy.url])
+    patient = ["--lease-duration", "14", "--attempt-timeout", "4", "--retry-period", "1"]
+    driver = submit("say('never')", settings=["--fence-url", proxy.url, *patient])
     driver.until("acquired, epoch")
     place = ["--url", url, "--table", table]
     assert spark_lease("pause", "n", "--now", "--reason", "maintenance", *place).returncode == 0

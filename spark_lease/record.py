@@ -131,7 +131,7 @@ class Standstill:
 
     def __init__(self) -> None:
         self._record: LeaseRecord | None = None
-        self._since = -math.inf
+        self._since = -math.inf  # no look yet
         self.has_moved = False
         """True once it was seen to change."""
 

@@ -96,7 +96,8 @@ def run_script(script: str) -> int:
     except BaseException:
         traceback.print_exc()
         code = 1
-    for kind in ("process", "thread"):  # as Python would: a pool that nobody shut down waits for work for ever
+    # As Python would before it joins; there is no public way. A pool that nobody shut down waits for work for ever.
+    for kind in ("process", "thread"):
         if pools := sys.modules.get(f"concurrent.futures.{kind}"):
             pools._python_exit()
     for thread in threading.enumerate():

@@ -276,7 +276,7 @@ def test_a_block_that_ends_well_just_before_the_deadline_is_not_killed_later(sta
             while lease.remaining() > 0.3:
                 time.sleep(0.001)
         say("left")
-        time.sleep(6)
+        time.sleep(6)  # past the moment at which what a loss leaves would be killed
         say("lived on")
         """,
         store=proxy.url,

@@ -46,8 +46,10 @@ class Lookout:
     """Looks again and again: what a store without a clock never says is seen from a record that stands still."""
 
     def __init__(self, config: Config, clock: Clock | None = None, *, tells_site: bool = False) -> None:
-        # It asks now and then: nothing is prepared, and the clocks are compared by whoever takes the lease.
-        self._config = replace(config, create_table="false", notify=False, max_allowable_diff_from_db_time=0.0)
+        # It asks now and then: nothing is prepared, and the clocks are compared by whoever takes the lease. Where a
+        # lease would make its folder, one that is not there yet is free.
+        makes = config.create_table if config.url.startswith(("file:", "delta:")) else "false"
+        self._config = replace(config, create_table=makes, notify=False, max_allowable_diff_from_db_time=0.0)
         self._clock, self._tells_site = clock or BootClock(), tells_site
         self._standstill = Standstill()
         self._holder = new_holder(self._config.holder)

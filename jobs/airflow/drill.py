@@ -70,7 +70,12 @@ class Site:
 
     def migrate(self) -> None:
         command = [str(AIRFLOW / "airflow"), "db", "migrate"]
-        done = subprocess.run(command, env=self.environ, cwd=ROOT, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(
+                command, env=self.environ, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE
+            )
+        except subprocess.TimeoutExpired:
+            sys.exit(f"{self.name}: airflow db migrate did not end within {PATIENCE:.0f} s")
         if done.returncode:
             sys.exit(f"{self.name}: airflow db migrate failed: {done.stderr[-500:]}")
 
@@ -132,12 +137,12 @@ class Drill:
         self.news.put((site, "ended", str(process.wait())))
 
     def _until_all_ended(self) -> None:
-        running = len(self.sites)
+        running, end = len(self.sites), time.monotonic() + PATIENCE * (self.days + 2)
         while running:
             try:
-                site, word, detail = self.news.get(timeout=PATIENCE)
+                site, word, detail = self.news.get(timeout=max(min(PATIENCE, end - time.monotonic()), 0))
             except queue.Empty:
-                sys.exit(f"nothing happened for {PATIENCE:.0f} s; see {self.table.parent}/site-*/site.log")
+                sys.exit(f"nothing happened any more, or too much; see {self.table.parent}/site-*/site.log")
             self._say(site, _SAYS[word].format(detail))
             if word == "asked" and self.victim is None and detail != "2013-01-01":
                 self._strike(site)

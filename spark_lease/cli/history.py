@@ -18,7 +18,7 @@ from ..history_page import page
 from ..lockers.changes import KINDS
 from ..lockers.registry import open_notes, open_store
 from ..runs import runs_of
-from .settings import USAGE, need_name, resolved
+from .settings import USAGE, name_of, resolved
 from .table import print_table
 
 OVERLAP = 2
@@ -28,9 +28,8 @@ _COLUMNS = ("FROM (UTC)", "TO", "LASTED", "ENDED BY", "EPOCH", "HOLDER", "HOST",
 def history(arguments: argparse.Namespace) -> int:
     """Exit code 1 if there is no such lease, 2 if two held it at one time."""
     config = resolved(arguments).config
-    name, now = arguments.lease or config.name, wall_time()
-    need_name(name)
-    file = _file(arguments.html) if arguments.html else None
+    name, now = name_of(config, arguments.lease), wall_time()
+    file = None if arguments.html is None else _file(arguments.html)
     try:
         earliest = round(instant_of(arguments.since, now=now) * 1000) if arguments.since else 0
     except (ValueError, OverflowError):
@@ -70,8 +69,8 @@ def all_holds(config: Config, name: str) -> list[Hold] | None:
 def _file(name: str) -> Path:
     """Before anybody is asked for anything. Raises ConfigError."""
     file = Path(name)
-    if file.is_dir():
-        raise ConfigError("html", f"{file} is a folder: name a file")
+    if file.is_dir() or name.endswith("/"):
+        raise ConfigError("html", f"{name or file} is a folder: name a file")
     if not file.absolute().parent.is_dir():
         raise ConfigError("html", f"the folder {file.absolute().parent} does not exist: create it")
     return file

@@ -219,11 +219,11 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
     if name in ("status", "watch"):
         command.add_argument("leases", nargs="*", metavar="LEASE", help="default: all of them")
     if name == "release":
-        command.add_argument("lease", nargs="?", metavar="LEASE", default="")
+        command.add_argument("lease", nargs="?", metavar="LEASE")
         command.add_argument("--force", action="store_true", help="in place of its holder; needed")
         command.add_argument("--yes", metavar="LEASE", help="its name once more: also if it may not have run out")
     if name in ("runs", "history"):
-        command.add_argument("lease", nargs="?", metavar="LEASE", default="")
+        command.add_argument("lease", nargs="?", metavar="LEASE")
     if name == "history":
         command.add_argument("--since", metavar="TIME", help="a date or time in UTC, or so long ago: 90m, 36h, 7d")
         command.add_argument("--html", metavar="FILE", help="write it as one page with a picture, for a browser")

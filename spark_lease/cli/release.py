@@ -22,7 +22,7 @@ from ..lockers.base import LeaseStore, Remembers
 from ..lockers.changes import TAKEN_AWAY
 from ..lockers.registry import open_store
 from ..record import FORCED, LeaseRecord, Observed, expires_in, forced, is_forced, is_grant_of, new_holder, released
-from .settings import USAGE, need_name, resolved, who
+from .settings import USAGE, name_of, resolved, who
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,7 @@ class Released:
 def release(arguments: argparse.Namespace) -> int:
     """Exit code 1 if nothing was changed that should have been."""
     config = replace(resolved(arguments).config, create_table="false")
-    name = arguments.lease or config.name
-    need_name(name)
+    name = name_of(config, arguments.lease)
     if not arguments.force:
         print("spark-lease: a lease is released by its holder; in place of one that cannot: --force", file=sys.stderr)
         return USAGE

@@ -8,12 +8,15 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..config import (
     ENV,
     SECRETS,
     SETTINGS,
+    Config,
     Layer,
     Resolved,
     Share,
@@ -85,6 +88,24 @@ def need_name(name: str) -> None:
     """Raise ConfigError unless the command has a lease to guard."""
     if not name:
         raise ConfigError("name", "which lease? Give --lease NAME, or set SPARK_LEASE_NAME")
+
+
+def names_of(config: Config, given: Sequence[str]) -> list[str]:
+    """The leases that a command is about: those that it is given, or the one that is set; none if it is about all.
+
+    Raises ConfigError for what no lease is called.
+    """
+    for name in given:
+        need_name(name)
+        replace(config, name=name)  # which refuses, say, the end of a line
+    return list(given) or ([config.name] if config.name else [])
+
+
+def name_of(config: Config, given: str | None) -> str:
+    """The lease that a command is about. Raises ConfigError if there is none."""
+    need_name(config.name if given is None else given)
+    (name,) = names_of(config, [] if given is None else [given])
+    return name
 
 
 def end_with(pid: str) -> None:

@@ -20,9 +20,10 @@ from ..lockers.base import LeaseStore, Notes
 from ..lockers.changes import KINDS
 from ..lockers.registry import open_notes, open_store
 from ..lockers.standbys import standbys_of
+from ..record import is_forced
 from ..runs import runs_of
 from .look import HELD, Row, cell, look_at, moment
-from .settings import need_name, resolved
+from .settings import name_of, names_of, resolved
 from .table import print_table
 
 NOTED = ("site", "fences", "standbys", "last_change")
@@ -51,7 +52,7 @@ def leases(config: Config, names: Sequence[str]) -> list[Row]:
     """What can be told of the leases `names`, or of the one that is set, or of all. Raises StoreError, ConfigError."""
     # It asks once: nothing is prepared, which a pooler that shares sessions would refuse.
     config = replace(config, create_table="false", notify=False)
-    wanted = names or ([config.name] if config.name else [])
+    wanted = names_of(config, names)
     with closing(open_store(config)) as store:
         rows = [look_at(store, name, config) for name in wanted or store.names()]
         if wanted or len(rows) <= FEW:
@@ -79,7 +80,7 @@ def add_notes(config: Config, store: LeaseStore, notes: Notes, rows: Sequence[Ro
     """Add `NOTED` to the rows. Raises StoreError; ConfigError if the table of the notes is missing."""
     for row in rows:
         name = config.row_of(row["lease"])
-        if row["state"] == "held":
+        if row["state"] == "held" and not is_forced(row["holder"]):
             found = fences_of(notes, name, row["epoch"])
             row["fences"] = asdict(found) if found else {}
         row["standbys"] = [asdict(each) for each in standbys_of(notes, name, wall_time())]
@@ -89,7 +90,7 @@ def add_notes(config: Config, store: LeaseStore, notes: Notes, rows: Sequence[Ro
             # The row was read before: what has become of its own hold since is told with the next one.
             its_own = [hold for hold in holds if hold.epoch == row["epoch"] and row["state"] == "held"]
             row["last_change"] = _last_change([hold for hold in holds if hold not in its_own])
-            row["site"] = its_own[0].site if its_own else ""
+            row["site"] = its_own[0].site if its_own and its_own[0].holder == row["holder"] else ""
 
 
 def _last_change(holds: Sequence[Hold]) -> str:
@@ -102,20 +103,27 @@ def _last_change(holds: Sequence[Hold]) -> str:
 
 
 def runs(arguments: argparse.Namespace) -> int:
-    """Exit code 1 if the lease has no runs."""
-    config = replace(resolved(arguments).config, create_table="false")
-    name = arguments.lease or config.name
-    need_name(name)
+    """Exit code 1 if the lease has no runs, or is not there."""
+    config = replace(resolved(arguments).config, create_table="false", notify=False)
+    name = name_of(config, arguments.lease)
     with closing(open_notes(config, BootClock())) as notes:
         found = [asdict(run) for run in runs_of(notes, name)]
+    why = "" if found else _why_no_runs(config, name)
     if arguments.json:
         print(json.dumps(found, indent=2))
     elif found:
         keys = ("key", "outcome", "epoch", "holder", "started", "finished", "application")
         print_table([[key.upper() for key in keys], *([_short(row[key]) for key in keys] for row in found)])
     else:
-        print(f"spark-lease: {name} has no runs with a key", file=sys.stderr)
+        print(f"spark-lease: {why}", file=sys.stderr)
     return int(not found)
+
+
+def _why_no_runs(config: Config, name: str) -> str:
+    with closing(open_store(config)) as store, contextlib.suppress(RecordUnreadable):
+        if store.read(name).record is None:
+            return f"{name}: there is no such lease"
+    return f"{name} has no runs with a key"
 
 
 def _short(value: object) -> str:

@@ -26,7 +26,7 @@ from ..lockers.base import LeaseStore, Notes, Notifies
 from ..lockers.registry import open_notes, open_store
 from ..record import Standstill
 from .look import HELD, Row, cell, described, look_at, moment
-from .settings import resolved
+from .settings import names_of, resolved
 from .store import FEW, NOTED, add_notes, print_leases
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _NOTES_AGAIN, _NOTED_BY = 10.0, 1.0
 def watch(arguments: argparse.Namespace) -> int:
     """Until Ctrl-C, which is 130 as everywhere. Exit code 1 at once if a lease that was asked for is not there."""
     config = replace(resolved(arguments).config, create_table="false")
-    wanted = arguments.leases or ([config.name] if config.name else [])
+    wanted = names_of(config, arguments.leases)
     with closing(open_store(config)) as store, contextlib.ExitStack() as opened:
         notes = None
         with contextlib.suppress(ConfigError):  # a store that keeps none
@@ -78,10 +78,10 @@ class Watched:
         return self._rows
 
     def try_look(self) -> list[Row]:
-        """The same, and of a store that gives no answer the rows that say so."""
+        """The same, and of a store that gives no answer, or is gone, the rows that say so."""
         try:
             return self.look()
-        except StoreError as error:
+        except (StoreError, ConfigError) as error:
             nothing = {"expires_in": None, "in_doubt": None, "note": "", "problem": str(error)}
             blank = dict.fromkeys(HELD, "") | {"state": "unreachable"} | nothing
             return [row | blank | {"epoch": row["epoch"]} for row in self._rows]

@@ -20,9 +20,9 @@ from ..lockers.base import LeaseStore
 from ..lockers.changes import GRANT
 from ..lockers.registry import open_notes, open_store
 from ..lockers.standbys import standbys_of
-from ..record import LeaseRecord, Observed, Standstill, expires_in, wished
+from ..record import LeaseRecord, Observed, Standstill, expires_in, is_forced, wished
 from ..wish import LONGEST, Wish, label_of, wish_of
-from .settings import resolved, who
+from .settings import name_of, resolved, who
 
 _TRIES = 10
 _LOOK_AGAIN, _SAY_AGAIN = 0.25, 5.0
@@ -32,7 +32,7 @@ _HEEDS = 2.0
 
 def pause(arguments: argparse.Namespace) -> int:
     """Returns once the wish is there; with --now, once nobody has the lease any more."""
-    reason, until = arguments.reason, duration("--for", arguments.duration)
+    reason, until = _reason(arguments), duration("--for", arguments.duration)
 
     def wanted(now: float) -> Wish:
         return Wish(who(), reason, until=now + until, give_up=now if arguments.now else math.inf)
@@ -56,9 +56,10 @@ def transfer(arguments: argparse.Namespace) -> int:
     if not (arguments.to and arguments.to.isprintable() and len(arguments.to) <= LONGEST // 3):
         raise ConfigError("--to", f"{arguments.to!r} is neither a holder, nor its label, nor a site")
     within, window = duration("--within", arguments.within), duration("--for", arguments.duration)
+    reason = _reason(arguments)
 
     def wanted(now: float) -> Wish:
-        return Wish(who(), arguments.reason, arguments.to, until=now + within + window, give_up=now + within)
+        return Wish(who(), reason, arguments.to, until=now + within + window, give_up=now + within)
 
     with closing(_store(arguments)) as store:
         if not arguments.anyway:
@@ -74,15 +75,18 @@ def transfer(arguments: argparse.Namespace) -> int:
 def _refuse_unknown(arguments: argparse.Namespace, store: LeaseStore) -> None:
     """Raise ConfigError for a name that nobody has, as far as is noted: a lease that waits for it would be nobody's."""
     record = store.read(arguments.lease).record
-    if record is None or not (known := _noted(arguments)):
+    if record is None:
         return
-    holders = {each["holder"] for each in known} | ({record.holder} if record.holder else set())
+    known = _noted(arguments)
+    holders = {each["holder"] for each in known}
+    holders |= {record.holder} if record.holder and not is_forced(record.holder) else set()
     sites, labels = {each.get("site", "") for each in known} - {""}, {label_of(each) for each in holders}
     if arguments.to not in holders | labels | sites:
+        others = f"{', '.join(sorted(labels | sites))} do" if holders else "nobody is known who does"
         raise ConfigError(
             "--to",
-            f"{arguments.to!r} neither holds nor held {arguments.lease}, nor does it stand by: "
-            f"{', '.join(sorted(labels | sites))} do. Add --anyway if it is still to come",
+            f"{arguments.to!r} neither holds nor held {arguments.lease}, nor does it stand by: {others}. Add --anyway "
+            "if it is still to come",
         )
 
 
@@ -94,6 +98,13 @@ def _noted(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         grants = [json.loads(each) for each in notes.all(name, GRANT).values()]
         return [asdict(each) for each in standbys_of(notes, name, wall_time())] + grants
     return []
+
+
+def _reason(arguments: argparse.Namespace) -> str:
+    """Everybody who is kept from the lease logs it. Raises ConfigError."""
+    if not arguments.reason.isprintable():
+        raise ConfigError("--reason", "is not a printable text of one line")
+    return str(arguments.reason)
 
 
 def duration(key: str, words: str) -> float:
@@ -109,7 +120,8 @@ def _store(arguments: argparse.Namespace) -> LeaseStore:
 
 
 def _config(arguments: argparse.Namespace) -> Config:
-    return replace(resolved(arguments).config, create_table="false", name=arguments.lease)
+    config = resolved(arguments).config
+    return replace(config, create_table="false", name=name_of(config, arguments.lease))
 
 
 def _put(store: LeaseStore, name: str, wanted: Callable[[float], Wish | None]) -> Observed:
@@ -156,7 +168,8 @@ def _said(arguments: argparse.Namespace, seen: Observed) -> int:
     record = seen.record
     assert record
     wish = wish_of(record.wish)
-    holder = record.holder if expires_in(seen, still_for=0.0) > 0 else None
+    is_held = expires_in(seen, still_for=0.0) > 0 and not is_forced(record.holder)
+    holder = record.holder if is_held else None
     if arguments.json:
         print(json.dumps({"lease": arguments.lease, "holder": holder, "epoch": record.epoch, "wish": str(wish or "")}))
     else:

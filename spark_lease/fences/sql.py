@@ -24,7 +24,6 @@ from ..lockers.sql_backends import code_of
 from .base import HeldLease, fenced
 from .sql_claim import Desk, claim
 from .sql_commit import REFUSED_BY_THE_BLOCK, NotNewest, ends_of, values_of
-from .sql_refusals import refuse_ended, watch, watched
 from .sql_table import where_is
 
 log = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ log = logging.getLogger(__name__)
 _claimed: WeakKeyDictionary[Engine, set[tuple[str, int]]] = WeakKeyDictionary()
 """By this process, or its parent. Doing it twice is doing it once, so threads need no order here."""
 _runs: WeakKeyDictionary[Engine, dict[str, list[str]]] = WeakKeyDictionary()
-_AT_SOME = 100
+_AT_SOME = 1000
 """Runs after which those whose end is known are forgotten."""
 
 
@@ -52,20 +51,13 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
     claim_once(lease, engine, epoch)
     run, committing = secrets.token_hex(16), False
     try:
-        with engine.connect() as connection:
-            ends, values = ends_of(engine), values_of(lease.name, epoch, run)
-            try:
-                ends.begin(connection, values)
-                if not connection.in_transaction():
-                    connection.begin()  # so that an ORM session inside joins it, and begins and commits none
-                with watched(connection):
-                    yield connection
-                refuse_ended(connection)
-                lease.check()
-                committing = True
-                ends.commit(connection, values)
-            finally:
-                ends.close(connection)
+        ends, values = ends_of(engine), values_of(lease.name, epoch, run)
+        with ends.begun(engine, values) as connection:
+            yield connection
+            ends.leave(connection)
+            lease.check()
+            committing = True
+            ends.commit(connection, values)
         _forget(engine, lease.name, run)
     except (DBAPIError, NotNewest) as error:
         _judge(lease, engine, run if committing else "", error)
@@ -76,7 +68,6 @@ def claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
     known = _claimed.setdefault(engine, set())
     if (lease.name, epoch) not in known:
         claim(lease, engine)
-        watch(engine)
         known.add((lease.name, epoch))
 
 

@@ -7,6 +7,9 @@ message, check and COMMIT travel together: a client cannot be frozen between the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -15,19 +18,22 @@ from sqlalchemy import Connection, Engine
 from ..errors import ConfigError
 from .session import application_of, setting_of
 from .sql_psycopg2 import AUTOCOMMIT, Psycopg2
+from .sql_refusals import refuse_ended, unwatch, watch
 
 
 class Ends(Protocol):
     """How a transaction begins and ends. Values: name, epoch, run, setting, application."""
 
-    def begin(self, connection: Connection, values: dict[str, Any]) -> None: ...
+    def begun(self, engine: Engine, values: dict[str, Any]) -> AbstractContextManager[Connection]:
+        """A connection in its transaction, which refuses to end it. Left with none open that was not committed."""
+        ...
+
+    def leave(self, connection: Connection) -> None:
+        """The block is over. Raises ConfigError if the transaction has ended inside it."""
+        ...
 
     def commit(self, connection: Connection, values: dict[str, Any]) -> None:
         """Writes the row of the run and commits, if my epoch is still the newest. Raises DBAPIError, NotNewest."""
-        ...
-
-    def close(self, connection: Connection) -> None:
-        """Leave the connection as it was found, and no transaction open that was not committed."""
         ...
 
 
@@ -57,7 +63,34 @@ _RUN = "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (%(name)s, %
 _MINE = "FROM spark_lease_fence WHERE name = %(name)s AND epoch = %(epoch)s"
 
 
-class _Postgres:
+class _Watched(ABC):
+    """With any driver: what is done inside is seen by SQLAlchemy's events."""
+
+    @contextmanager
+    def begun(self, engine: Engine, values: dict[str, Any]) -> Iterator[Connection]:
+        with engine.connect() as connection:
+            try:
+                self._begin(connection, values)
+                if not connection.in_transaction():
+                    connection.begin()  # so that an ORM session inside joins it, and begins and commits none
+                watch(connection)
+                yield connection
+            finally:
+                unwatch(connection)
+                self._close(connection)
+
+    def leave(self, connection: Connection) -> None:
+        refuse_ended(connection)
+        unwatch(connection)
+
+    @abstractmethod
+    def _begin(self, connection: Connection, values: dict[str, Any]) -> None: ...
+
+    def _close(self, connection: Connection) -> None:
+        _roll_back(connection)
+
+
+class _Postgres(_Watched):
     """With any driver: the check, then COMMIT. The row of the run is NULL, and so refused, where my epoch is not."""
 
     _BEGIN = (
@@ -71,7 +104,7 @@ class _Postgres:
         "AND epoch = CAST(%(epoch)s AS bigint) FOR SHARE))"
     )
 
-    def begin(self, connection: Connection, values: dict[str, Any]) -> None:
+    def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         _refuse_autocommit(getattr(connection.connection.driver_connection, "autocommit", False))
         connection.exec_driver_sql(self._BEGIN, values)
 
@@ -79,17 +112,14 @@ class _Postgres:
         connection.exec_driver_sql(self._RUN, values)
         connection.commit()
 
-    def close(self, connection: Connection) -> None:
-        _roll_back(connection)
 
-
-class _MySql:
+class _MySql(_Watched):
     _CHECK = f"SELECT 1 {_MINE} LOCK IN SHARE MODE"
 
     def __init__(self) -> None:
         self._committed = False
 
-    def begin(self, connection: Connection, values: dict[str, Any]) -> None:
+    def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection
         is_on = driver.get_autocommit() if hasattr(driver, "get_autocommit") else getattr(driver, "autocommit", False)
         _refuse_autocommit(not callable(is_on) and bool(is_on))
@@ -101,7 +131,7 @@ class _MySql:
         connection.commit()
         self._committed = True
 
-    def close(self, connection: Connection) -> None:
+    def _close(self, connection: Connection) -> None:
         if not self._committed:
             _roll_back(connection)
 
@@ -122,18 +152,20 @@ class _MariaDb(_MySql):
         self._committed = True
 
 
-class _Sqlite:
+class _Sqlite(_Watched):
     """The one writer of the file from its first statement on, so that the check holds until the end."""
 
     _MINE = "SELECT 1 FROM spark_lease_fence WHERE name = ? AND epoch = ?"
 
     def __init__(self) -> None:
+        self._driver: Any = None
         self._found: Any = None
 
-    def begin(self, connection: Connection, values: dict[str, Any]) -> None:
+    def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection
         _refuse_autocommit(driver.isolation_level is None)
-        self._found, driver.isolation_level = driver.isolation_level, None  # Python's BEGIN comes late
+        self._driver, self._found = driver, driver.isolation_level
+        driver.isolation_level = None  # Python's BEGIN comes late
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         if connection.exec_driver_sql(self._MINE, (values["name"], values["epoch"])).first() is None:
             raise NotNewest
@@ -141,11 +173,16 @@ class _Sqlite:
     def commit(self, connection: Connection, values: dict[str, Any]) -> None:
         connection.commit()
 
-    def close(self, connection: Connection) -> None:
-        if self._found is not None:
-            _roll_back(connection)
-            driver: Any = connection.connection.driver_connection
-            driver.isolation_level = self._found
+    def _close(self, connection: Connection) -> None:
+        if self._driver is None:
+            return
+        try:
+            self._driver.rollback()  # itself: the connection may have been given back inside
+        except connection.dialect.loaded_dbapi.Error:
+            if not connection.closed:
+                connection.invalidate()
+        finally:
+            self._driver.isolation_level = self._found
 
 
 def _roll_back(connection: Connection) -> None:
@@ -153,6 +190,8 @@ def _roll_back(connection: Connection) -> None:
     if connection.invalidated or connection.closed:
         return
     driver: Any = connection.connection.driver_connection
+    if driver is None:
+        return  # it was given back to the pool, which has rolled it back
     try:
         driver.rollback()
     except connection.dialect.loaded_dbapi.Error:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, event
 
 from ..errors import ConfigError
 
-_COMMENTS = r"(?:[\s;]|/\*(?!M?!).*?\*/|--[^\n]*\n|#[^\n]*\n)*"
+_COMMENTS = r"(?:[\s;]|/\*(?!M?!)(?>.*?\*/)|--[^\n]*\n|#[^\n]*\n)*"
 _ENDS = re.compile(
     _COMMENTS + r"(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(WORK\s+)?TO\b))\b",
     re.I | re.S,
@@ -38,58 +36,69 @@ _ENGINE = (
 _known: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 """Tables of MariaDB that have been looked at and roll back."""
 
-
+NO_COMMIT = "the block commits when it ends: no commit() inside"
+NO_ROLLBACK = "the block rolls back when an exception leaves it: no rollback() inside"
+NO_BEGIN = "the block has begun its transaction: no begin() inside, begin_nested() for a savepoint"
+NO_CLOSE = "the block gives its connection back when it ends: no close() inside"
 _IDLE = 0
 """A libpq connection in no transaction."""
 _inside: dict[Connection, Any] = {}
 """The connections that are in a fenced transaction, and the driver's own below each of them."""
 
 
-def watch(engine: Engine) -> None:
-    """Have the connections of `engine` looked at; only between `watched` anything is refused."""
+def refuse(problem: str) -> NoReturn:
+    raise ConfigError("fenced_sql", problem)
+
+
+def refuse_lost(is_lost: bool) -> None:
+    if is_lost:
+        refuse("the connection was lost inside the block, and with it the transaction")
+
+
+def refuse_end(statement: str, is_over: bool) -> None:
+    """Raise ConfigError if `statement` would end the transaction, or if that is over: what comes next would be
+    committed at once."""
+    if is_over:
+        refuse("the transaction has ended inside the block, by itself or by a statement of it")
+    if _ENDS.match(statement):
+        refuse(f"the block itself begins and ends its transaction: {statement.strip()[:40]!r}")
+
+
+def watch(connection: Connection) -> None:
+    """From here on refuse, with a ConfigError before it is run, what would end or evade the transaction."""
     listeners: dict[str, Any] = {"before_cursor_execute": _look, "commit": _refuse_commit, "rollback": _refuse_rollback}
     for what, listener in listeners.items():
-        if not event.contains(engine, what, listener):
-            event.listen(engine, what, listener)
-
-
-@contextmanager
-def watched(connection: Connection) -> Iterator[None]:
-    """Refuse, with a ConfigError before it is run, what would end or evade the transaction of `connection`."""
+        if not event.contains(connection.engine, what, listener):
+            event.listen(connection.engine, what, listener)
     _inside[connection] = connection.connection.driver_connection
-    try:
-        yield
-    finally:
-        _inside.pop(connection, None)
+
+
+def unwatch(connection: Connection) -> None:
+    _inside.pop(connection, None)
 
 
 def refuse_ended(connection: Connection) -> None:
-    """Raise ConfigError if the transaction has ended inside the block: what comes next would be committed at once."""
+    """Raise ConfigError if the transaction that is watched has ended: what comes next would be committed at once."""
+    refuse_lost(connection.closed or connection.connection.driver_connection is not _inside.get(connection))
+    refuse_end("", _is_over(connection))
+
+
+def _is_over(connection: Connection) -> bool:
     driver: Any = connection.connection.driver_connection
     if connection.dialect.name == "sqlite":
-        ended = not driver.in_transaction
-    elif connection.engine.driver == "psycopg2":
-        ended = driver.get_transaction_status() == _IDLE
-    else:
-        ended = connection.engine.driver == "psycopg" and driver.info.transaction_status == _IDLE
-    if ended:
-        raise ConfigError("fenced_sql", "the transaction has ended inside the block, by itself or by a statement of it")
+        return not driver.in_transaction
+    return bool(connection.engine.driver == "psycopg" and driver.info.transaction_status == _IDLE)
 
 
 def _look(connection: Connection, cursor: Any, statement: str, *_: object) -> None:
     if connection not in _inside:
         return
-    if connection.connection.driver_connection is not _inside[connection]:
-        raise ConfigError("fenced_sql", "the connection was lost inside the block, and with it the transaction")
-    refuse_ended(connection)
-    if _ENDS.match(statement):
-        raise ConfigError("fenced_sql", f"the block itself begins and ends its transaction: {statement.strip()[:40]!r}")
+    refuse_lost(connection.connection.driver_connection is not _inside[connection])
+    refuse_end(statement, _is_over(connection))
     if connection.dialect.name not in ("mysql", "mariadb"):
         return
     if _DDL.match(statement):
-        raise ConfigError(
-            "fenced_sql", f"this database commits at {statement.strip()[:40]!r}, before the check: do it outside"
-        )
+        refuse(f"this database commits at {statement.strip()[:40]!r}, before the check: do it outside")
     if (written := _WRITES.match(statement)) and written[1] not in (
         known := _known.setdefault(connection.engine, set())
     ):
@@ -104,14 +113,14 @@ def _refuse_without_rollback(connection: Connection, name: str) -> None:
     found = cursor.fetchone()
     cursor.close()
     if found and found[0] != "InnoDB":
-        raise ConfigError("fenced_sql", f"{name} is a table of {found[0]}, which cannot be rolled back: make it InnoDB")
+        refuse(f"{name} is a table of {found[0]}, which cannot be rolled back: make it InnoDB")
 
 
 def _refuse_commit(connection: Connection) -> None:
     if connection in _inside:
-        raise ConfigError("fenced_sql", "the block commits when it ends: no commit() inside")
+        refuse(NO_COMMIT)
 
 
 def _refuse_rollback(connection: Connection) -> None:
     if not connection.invalidated and connection in _inside:
-        raise ConfigError("fenced_sql", "the block rolls back when an exception leaves it: no rollback() inside")
+        refuse(NO_ROLLBACK)

@@ -65,7 +65,11 @@ class Channel:
             waiting.register(self._socket, select.POLLIN)
             if not waiting.poll(max(timeout, 0.0) * 1000):
                 return None
-            data, files, flags, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_FILES)
+            try:
+                data, files, flags, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_FILES)
+            except ConnectionResetError:
+                # Linux tells first, and once, that the other end is gone with a message unread. Its last words follow.
+                data, files, flags, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_FILES)
         except (OSError, ValueError) as error:
             raise Closed(str(error)) from error
         if not data:

@@ -16,7 +16,7 @@ from typing import Protocol
 from ..config import Config, redacted
 from ..errors import ConfigError, SparkLeaseError, StoreError
 from .delta_words import words
-from .folders import folder_of, folders_in, make, named, refusal
+from .folders import folder_of, folders_in, make, named, refusal, refuse_missing
 
 log = logging.getLogger(__name__)
 
@@ -98,12 +98,13 @@ class LocalFiles:
         try:
             return any(each.suffix in (".json", ".parquet") for each in self._log(name).iterdir())
         except (FileNotFoundError, NotADirectoryError):
+            refuse_missing(self._root, self._config)
             return False
         except OSError as error:
             raise StoreError(self._where, self.words(error)) from error
 
     def names(self) -> Sequence[str]:
-        return folders_in(self._root)
+        return folders_in(self._root, self._config)
 
     def check(self) -> None:
         """delta-rs commits by link(2), which every file system refuses for a name that is there."""

@@ -28,7 +28,7 @@ from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..record import LeaseRecord, Observed
 from .bounded import Bounded
 from .folder_history import FolderHistory
-from .folders import folder_of, folders_in, make, named, put_new, refusal
+from .folders import folder_of, folders_in, make, named, put_new, refusal, refuse_missing
 from .note_files import note_files
 
 _KEPT = 3
@@ -56,7 +56,7 @@ class FileStore:
         return written
 
     def names(self) -> Sequence[str]:
-        return self._bounded.call(lambda: [each for each in folders_in(self._root) if self._last(self._path(each))])
+        return self._bounded.call(lambda: [each for each in self._folders() if self._last(self._path(each))])
 
     def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
         self._history.note_end(name, epoch, why, at, detail)
@@ -87,6 +87,9 @@ class FileStore:
     def _path(self, name: str) -> Path:
         return named(self._root, name)
 
+    def _folders(self) -> Sequence[str]:
+        return folders_in(self._root, self._config)
+
     def _read(self, name: str) -> LeaseRecord | None:
         folder = self._path(name)
         for _ in range(_TRIES):
@@ -94,6 +97,7 @@ class FileStore:
             if last is None:
                 if name in self._seen:
                     raise RecordUnreadable(self.where, f"the record in {folder} is gone")
+                refuse_missing(self._root, self._config)
                 return None
             with contextlib.suppress(FileNotFoundError):  # it was the last when we looked: look again
                 text = (folder / last).read_bytes()

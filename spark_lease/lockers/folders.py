@@ -51,9 +51,8 @@ def make(root: Path, folder: Path, config: Config) -> None:
     if folder.is_dir():
         return
     if config.create_table == "false":
-        if root.is_dir():
-            raise ConfigError("url", f"there is no lease {config.name!r} in {root}: spark-lease init makes it")
-        raise ConfigError("url", f"{root} does not exist: is it mounted? spark-lease init makes it")
+        refuse_missing(root, config)
+        raise ConfigError("url", f"there is no lease {config.name!r} in {root}: spark-lease init makes it")
     if not root.is_dir():
         root.mkdir(parents=True, exist_ok=True)
         # A share that is not mounted on one of two machines would be two stores, and two masters.
@@ -61,8 +60,15 @@ def make(root: Path, folder: Path, config: Config) -> None:
     folder.mkdir(exist_ok=True)
 
 
-def folders_in(root: Path) -> list[str]:
-    """The names of leases that may have a folder there. Raises OSError."""
+def refuse_missing(root: Path, config: Config) -> None:
+    """Raise ConfigError if the folder of all leases is not there and not to be made: it may be a share's."""
+    if config.create_table == "false" and not root.exists():
+        raise ConfigError("url", f"{root} does not exist: is it mounted? spark-lease init makes it")
+
+
+def folders_in(root: Path, config: Config) -> list[str]:
+    """The names of leases that may have a folder there. Raises ConfigError, OSError."""
+    refuse_missing(root, config)
     if root.exists() and not root.is_dir():
         raise ConfigError("url", f"{root} is no folder: name another")
     return sorted(meant(each.name) for each in root.iterdir() if each.is_dir()) if root.is_dir() else []

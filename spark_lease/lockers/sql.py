@@ -153,7 +153,11 @@ class SqlStore:
                 notes.prune(self._config.row_of(name), KINDS, bounded_age(self._config.history_retention))
 
     def names(self) -> Sequence[str]:
-        return [name for (name,) in self._rows("names", {})]
+        """Raises ConfigError as `read` does, also where no row has to be read."""
+        found = [name for (name,) in self._rows("names", {})]
+        if not found:
+            self.read("")
+        return found
 
     def await_release(self, name: str, timeout: float, poll: float) -> LeaseRecord | bool:
         timeout += random.random() * min(_JITTER, timeout)
@@ -285,7 +289,7 @@ class SqlStore:
             rows: list[Any] = self._cursor.fetchall() if self._cursor.description else self._written(what, values)
         finally:
             self._cut_off.disarm()
-        self._table_seen = True
+        self._table_seen |= what != "names"  # which needs one column only
         return rows
 
     def _written(self, what: str, values: Mapping[str, Any]) -> list[Any]:

@@ -26,6 +26,7 @@ from .sql_statements import statements
 
 log = logging.getLogger(__name__)
 
+_OTHER_WRITES = ("renew", "wish")
 Note = tuple[str, dict[str, object]]
 """What makes it (a key of `afterwards`), and its values."""
 
@@ -40,6 +41,7 @@ class SqlHistory:
         self.skips = False
         """The next change of hands is not noted."""
         self._refusal: Exception | None = None
+        self._untold: Exception | None = None
         self._made = False
         self._text = ""
 
@@ -85,7 +87,11 @@ class SqlHistory:
 
     def gives_way(self, what: str, error: Exception) -> bool:
         """Whether to ask the same once more, because `what` may have been refused for its note."""
-        if what not in NOTED or not self.is_noting or not was_refused(error, self._backend):
+        if self.skips and says(error, self._backend.shape):
+            self.skips, self._refusal = False, None  # it was not the table of the notes
+        # SQLite looks at all triggers of a table, whatever is written to it.
+        of_a_note = what in NOTED or (self._engine.dialect.name == "sqlite" and what in _OTHER_WRITES)
+        if not of_a_note or not self.is_noting or not was_refused(error, self._backend):
             return False
         if says(error, self._backend.shape) and self._may_make():
             with contextlib.suppress(SQLAlchemyError), self._engine.connect() as connection:
@@ -97,21 +103,27 @@ class SqlHistory:
 
     def went_well(self, what: str) -> bool:
         """To be told after each request that was answered; True if nothing will be noted any more."""
+        ends = False
         if self.skips and (what in NOTED or (self._refusal and says(self._refusal, self._backend.shape))):
             self.skips = False
             if self._refusal and not says(self._refusal, self._backend.locked):
-                self.end(self._refusal)
-                return True
-        return False
+                self._is_on, self._untold, ends = False, self._refusal, True
+        if what in NOTED and self._untold:  # who only looks at leases misses nothing
+            self._tell(self._untold)
+            self._untold = None
+        return ends
 
     def end(self, error: Exception) -> None:
         """Note nothing any more."""
         if self._is_on:
             self._is_on = False
-            advice = " (spark-lease init makes it)" if says(error, self._backend.shape) else ""
-            problem = store_error(self._engine, self.table.fullname, error).problem
-            told = (self._config.name, self.table.fullname, advice, problem)
-            log.warning("%s: its history is not noted in the table %s%s: %s", *told)
+            self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        advice = " (spark-lease init makes it)" if says(error, self._backend.shape) else ""
+        problem = store_error(self._engine, self.table.fullname, error).problem
+        told = (self._config.name, self.table.fullname, advice, problem)
+        log.warning("%s: its history is not noted in the table %s%s: %s", *told)
 
     def make(self, connection: Connection) -> None:
         """Make the table beside that of the leases, if that may be done and was not tried before."""

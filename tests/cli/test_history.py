@@ -90,7 +90,7 @@ def test_a_lease_that_does_not_exist(url: str, capsys: pytest.CaptureFixture[str
 
 def test_a_page_for_a_folder_that_does_not_exist(url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     held(url)
-    for file in (tmp_path / "nix" / "n.html", tmp_path):
+    for file in (tmp_path / "nix" / "n.html", tmp_path, f"{tmp_path}/nix/", ""):
         assert main(["history", "n", "--url", url, "--html", str(file)]) == 78
         assert "html: " in told(capsys)[1]
     assert [each.name for each in tmp_path.iterdir()] == ["lease.db"]

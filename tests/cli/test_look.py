@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from spark_lease.cli.look import described
 from spark_lease.cli.watch import Lines, Watched
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.lockers.registry import open_notes
+from spark_lease.errors import ConfigError
+from spark_lease.lockers.registry import open_notes, open_store
+from spark_lease.lookout import Lookout
 from spark_lease.record import LeaseRecord, Observed, forced
 from spark_lease.testing import MemoryStore, VirtualClock, lost_request
 from tests.cli.conftest import Shop
@@ -71,6 +74,27 @@ def test_what_was_taken_by_force_is_nobodys_when_it_has_run_out() -> None:
     record = forced(held(), by="released-by-force:me", left=9.0)
     assert "taken from its holder by force" in told(record, 9.0)["note"]
     assert told(record, -0.1)["state"] == "free"
+
+
+@pytest.mark.parametrize("scheme", ["file", "delta"])
+def test_a_lookout_takes_a_lease_whose_folder_nobody_has_made_yet_for_free(scheme: str, tmp_path: Path) -> None:
+    config = configure(name="n", url=f"{scheme}://{tmp_path}/leases")
+    assert Lookout(config).look().state == "free"
+    with pytest.raises(ConfigError, match="is it mounted"):
+        Lookout(replace(config, create_table="false")).look()
+
+
+def test_watch_goes_on_while_its_share_is_not_mounted(tmp_path: Path) -> None:
+    config = configure(url=f"file://{tmp_path}/share", create_table="false")
+    with closing(open_store(replace(config, create_table="true"))) as writer, closing(open_store(config)) as store:
+        assert writer.swap("n", None, LeaseRecord("a:1:2:3", 1, 30.0))
+        watched = Watched(store, [], config, BootClock())
+        assert [each["state"] for each in watched.look()] == ["held"]
+        (tmp_path / "share").rename(tmp_path / "elsewhere")
+        (row,) = watched.try_look()
+        assert (row["state"], "is it mounted?" in row["problem"]) == ("unreachable", True)
+        (tmp_path / "elsewhere").rename(tmp_path / "share")
+        assert [each["state"] for each in watched.try_look()] == ["held"]
 
 
 def test_watch_says_what_changes_and_nothing_else(
@@ -133,10 +157,15 @@ def test_watch_tells_site_and_standbys_and_how_it_ended(
     shop.release("n", shop.take("n", holder="z:1:2:3"))
     line = [COMMAND, "run", "--lease=n", *shop.flags, "--create-table=true", "--poll-period=0.2"]
     seen: list[str] = []
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[subprocess.Popen[str]] = []
 
     def run(*words: str) -> None:
-        started.append(subprocess.Popen([*line, *words, "--", "sleep", "60"], stderr=subprocess.DEVNULL))
+        started.append(subprocess.Popen([*line, *words, "--", "sleep", "60"], stderr=subprocess.PIPE, text=True))
+
+    def end(process: subprocess.Popen[str]) -> None:
+        """Not before it knows itself that it is master."""
+        assert process.stderr and any("acquired" in each for each in process.stderr)
+        process.terminate()
 
     with closing(open_notes(shop.config, BootClock())) as notes:
         watched, show = Watched(shop.store, ["n"], shop.config, BootClock(), notes), Lines(as_json=False)
@@ -152,16 +181,16 @@ def test_watch_tells_site_and_standbys_and_how_it_ended(
             run("--holder=b")
             until(lambda: look("held, by a:.*standing by: b"), 60)
             assert "certain" not in seen[-1], "nobody had a doubt"
-            started[0].terminate()
+            end(started[0])
             until(lambda: look("last change 20.*Z: released, a:"), 60)
             until(lambda: look("held, by b:"), 60)
             assert "site" not in seen[-1]
-            started[1].terminate()
+            end(started[1])
             until(lambda: look("free, last change 20.*Z: released, b:"), 60)
         finally:
             for each in started:
                 each.terminate()
-                each.wait(20)
+                each.communicate(timeout=20)
 
 
 @pytest.fixture

@@ -171,6 +171,30 @@ def test_a_transferred_lease_goes_to_the_site_that_is_named(
     assert row["site"] == "lyon"
 
 
+def test_a_master_that_is_given_time_finishes_before_the_lease_is_transferred(
+    store: list[str], run: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    master = run("--site", "paris", command=f"while ! test -e {tmp_path}/end; do sleep 0.05; done")
+    lyon = run("--site", "lyon", "--holder", "l", until="standby")
+    run("--site", "paris", until="standby")
+    until(lambda: "lyon" in [each["site"] for each in standbys(store)])
+    (waits,) = [each["holder"] for each in standbys(store) if each["site"] == "lyon"]
+    assert spark_lease("transfer", "n", *store, "--to", waits, "--within", "60s").returncode == 0
+    assert master.poll() is None
+    (tmp_path / "end").touch()
+    assert master.wait(20) == 0
+    assert lyon.stderr
+    assert "acquired" in next(each for each in lyon.stderr if "standby" not in each)
+
+
+def test_a_transfer_that_nobody_took_is_99(store: list[str], run: Callable[..., subprocess.Popen[str]]) -> None:
+    assert run(command="true").wait(20) == 0
+    words = ["--to", "rome", "--anyway", "--within", "0s", "--for", "1s", "--wait"]
+    done = spark_lease("transfer", "n", *store, *words)
+    assert done.returncode == 99, done.stderr
+    assert "nobody has it" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
@@ -182,6 +206,12 @@ def test_a_transferred_lease_goes_to_the_site_that_is_named(
         (["transfer", "taken", "--to", "rome"], 78, "'rome' neither holds nor held taken, nor does it stand by: "),
         (["pause", "n", "--for", "soon"], 78, "--for: 'soon' is no time: 90, 90s, 15m, 2h or 1d"),
         (["pause", "taken", "--reason", "x" * 600], 78, "--reason: is too long"),
+        (["pause", "taken", "--reason", "a\nb\x1b[31m"], 78, "--reason: is not a printable text"),
+        (
+            ["transfer", "taken", "--to", "rome", "--anyway", "--reason", "a\nb"],
+            78,
+            "--reason: is not a printable text",
+        ),
         (["pause", "n", "--url", "postgresql://u@127.0.0.1:1/d"], 69, "lock store postgresql://"),
     ],
 )

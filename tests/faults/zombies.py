@@ -337,7 +337,10 @@ def run(what: str, rounds: int) -> tuple[Tally, Tally]:
         while with_fence.rounds < rounds or not without.rounds:
             fenced = with_fence.rounds < (without.rounds + 1) * _CONTROL_AFTER and with_fence.rounds < rounds
             tally = with_fence if fenced else without
-            tally.add(play(with_fence.rounds + without.rounds, fenced))
+            refused, one = tally.refused, play(with_fence.rounds + without.rounds, fenced)
+            tally.add(one)
+            if fenced and tally.refused == refused:
+                print(f"{what}: ended otherwise: {one}", file=sys.stderr, flush=True)
             if not fenced:
                 print(f"{what}: {with_fence}, control: {without}", file=sys.stderr, flush=True)
     return with_fence, without

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import psycopg2.extensions
+import psycopg2.sql
 import pytest
-from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
+from wrapt import ObjectProxy
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import ConfigError, Fenced, FenceUnreachable, LeaseLost, Loss
-from spark_lease.fences import sql, sql_claim, sql_commit
+from spark_lease.fences import sql, sql_claim, sql_commit, sql_psycopg2, sql_refusals
 from spark_lease.fences.sql import fenced_sql
 from spark_lease.fences.sql_claim import Desk, claim
 from spark_lease.lease import open_contender
@@ -30,6 +35,7 @@ NAME = "nightly"
 ROUNDS = 6
 LEVELS = ["READ COMMITTED", "REPEATABLE READ"]
 Start = Callable[..., Writer]
+PSYCOPG2 = pytest.mark.parametrize("database", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
 SERVERS = pytest.mark.parametrize(
     "database",
     [
@@ -199,6 +205,230 @@ def test_commit_and_rollback_inside_are_refused_and_nothing_is_left_open(engine:
     with engine.begin() as connection:  # the same connection of the pool
         connection.execute(text("SELECT 1"))
     assert rows(create_engine(engine.url, poolclass=NullPool)) == 0
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["fails", "ends"])
+def test_a_connection_that_is_given_back_inside_is_no_harm_to_the_next(engine: Engine, ends: bool) -> None:
+    with pytest.raises((ConfigError, KeyError)), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        connection.connection.close()
+        if ends:
+            raise KeyError
+    with contextlib.suppress(DBAPIError), engine.begin() as connection:
+        connection.execute(text("SELECT 1"))
+    with pytest.raises(KeyError), engine.begin() as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (1)"))
+        raise KeyError
+    assert rows(engine) == 0
+
+
+def test_a_block_begins_no_transaction_of_its_own(engine: Engine) -> None:
+    problem = (ConfigError, InvalidRequestError)
+    with pytest.raises(problem, match="begin"), fenced_sql(Holder(NAME, 5), engine) as connection, connection.begin():
+        pass
+    assert rows(engine) == 0
+
+
+def test_many_comments_take_no_time() -> None:
+    begun = time.monotonic()
+    sql_refusals.refuse_end("/* a */ " * 5000 + "SELECT 1", False)
+    assert time.monotonic() - begun < 5
+    with pytest.raises(ConfigError):
+        sql_refusals.refuse_end("/* a */ " * 5000 + "COMMIT", False)
+
+
+@SERVERS
+def test_a_connection_that_is_lost_inside_and_forgotten_is_no_success(engine: Engine) -> None:
+    kill = {"postgresql": "SELECT pg_terminate_backend(pg_backend_pid())", "mysql": "KILL CONNECTION_ID()"}
+    with pytest.raises(ConfigError, match="lost inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        with pytest.raises(DBAPIError):
+            connection.exec_driver_sql(kill[engine.dialect.name])
+        if (transaction := connection.get_transaction()) is not None:
+            transaction.rollback()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda connection: connection.close(),
+        lambda connection: connection.get_transaction().commit(),
+        lambda connection: connection.get_transaction().rollback(),
+    ],
+    ids=["close", "commit", "rollback"],
+)
+def test_an_end_that_goes_past_the_connections_methods_writes_nothing(
+    engine: Engine, end: Callable[[Connection], object]
+) -> None:
+    with pytest.raises(ConfigError, match="inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        end(connection)
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+    write(engine, Holder(NAME, 5))
+    assert rows(create_engine(engine.url, poolclass=NullPool)) == 1
+
+
+@PSYCOPG2
+def test_the_drivers_own_commit_commits_nothing(engine: Engine) -> None:
+    with pytest.raises(Fenced), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        driver: Any = connection.connection.driver_connection
+        driver.commit()
+        with contextlib.suppress(DBAPIError):  # it ends the session of the older epoch
+            claim(Holder(NAME, 6), engine)
+    assert rows(engine) == 0
+
+
+@PSYCOPG2
+@pytest.mark.parametrize("method", ["execute", "executemany"])
+def test_a_cursor_of_the_driver_refuses_to_end_the_transaction(engine: Engine, method: str) -> None:
+    with pytest.raises(ConfigError, match="begins and ends"), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        getattr(connection.connection.cursor(), method)("COMMIT", *([[()]] if method == "executemany" else []))
+    assert rows(engine) == 0
+    with engine.connect() as connection, connection.connection.cursor() as cursor:
+        cursor.execute("COMMIT")  # outside it may
+
+
+@SERVERS
+def test_a_connection_that_was_lost_inside_is_not_replaced_by_another(engine: Engine) -> None:
+    kill = {"postgresql": "SELECT pg_terminate_backend(pg_backend_pid())", "mysql": "KILL CONNECTION_ID()"}
+    with pytest.raises(ConfigError, match="lost inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
+        with pytest.raises(DBAPIError):
+            connection.exec_driver_sql(kill[engine.dialect.name])
+        if (transaction := connection.get_transaction()) is not None:
+            transaction.rollback()
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+    assert rows(engine) == 0
+    write(engine, Holder(NAME, 5))
+
+
+@PSYCOPG2
+def test_a_session_that_was_rolled_back_begins_nothing_new(engine: Engine) -> None:
+    insert = text("INSERT INTO guarded (epoch) VALUES (5)")
+    with pytest.raises(ConfigError, match="inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
+        session = Session(bind=connection)
+        session.execute(insert)
+        session.rollback()
+        with contextlib.suppress(ConfigError):
+            session.connection(execution_options={"isolation_level": "READ COMMITTED"})
+            session.execute(insert)
+            session.commit()
+    assert rows(engine) == 0
+
+
+def _by_with(driver: Any, insert: str) -> None:
+    with driver, driver.cursor() as cursor:
+        cursor.execute(insert)
+
+
+def _out_of_autocommit(driver: Any, insert: str) -> None:
+    driver.autocommit = False
+    driver.cursor().execute(insert)
+    driver.commit()
+
+
+def _as_bytes(driver: Any, insert: str) -> None:
+    driver.cursor().execute(insert.encode())
+    driver.cursor().execute(b"COMMIT")
+
+
+def _composed(driver: Any, insert: str) -> None:
+    driver.cursor().execute(query=psycopg2.sql.SQL(insert), vars=None)
+    driver.cursor().execute(psycopg2.sql.SQL("COMMIT"))
+
+
+def _by_copy(driver: Any, insert: str) -> None:
+    driver.cursor().execute(insert)
+    driver.cursor().copy_expert("COMMIT", io.StringIO())
+
+
+def _many_by_with(driver: Any, insert: str) -> None:
+    with driver:
+        driver.cursor().executemany(insert, [()])
+
+
+def _copied_by_with(driver: Any, insert: str) -> None:
+    with driver:
+        driver.cursor().copy_expert("COPY guarded (epoch) FROM STDIN", io.StringIO("5\n"))
+
+
+def _copied_from(driver: Any, insert: str) -> None:
+    driver.autocommit = False
+    driver.cursor().copy_from(io.StringIO("5\n"), "guarded", columns=("epoch",))
+    driver.commit()
+
+
+DRIVERS_WAYS = [
+    *(_by_with, _out_of_autocommit, _as_bytes, _composed, _by_copy),
+    *(_many_by_with, _copied_by_with, _copied_from),
+]
+
+
+@PSYCOPG2
+@pytest.mark.parametrize("how", DRIVERS_WAYS)
+def test_the_driver_itself_commits_nothing_past_the_check(engine: Engine, how: Callable[[Any, str], None]) -> None:
+    with pytest.raises(ConfigError), fenced_sql(Holder(NAME, 5), engine) as connection:
+        how(connection.connection.driver_connection, "INSERT INTO guarded (epoch) VALUES (5)")
+    assert rows(engine) == 0
+    write(engine, Holder(NAME, 5))
+
+
+@PSYCOPG2
+def test_a_connection_that_is_given_back_inside_is_closed(engine: Engine) -> None:
+    with pytest.raises(ConfigError, match="lost inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        connection.connection.close()
+    with pytest.raises(DBAPIError, match="connection already closed"):
+        rows(engine)  # the pool has it still
+    with pytest.raises(KeyError), engine.begin() as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (1)"))
+        raise KeyError
+    assert rows(engine) == 0
+
+
+@PSYCOPG2
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_interrupt_as_the_block_is_left_leaves_nothing_open(
+    engine: Engine, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    one = create_engine(engine.url, pool_size=1, max_overflow=0)
+    write(one, Holder(NAME, 5))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), fenced_sql(Holder(NAME, 5), one) as inside:
+        inside.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        patch.setattr(sql_psycopg2.Psycopg2, "_close", interrupted)
+        if fails:
+            raise KeyError
+    with one.begin() as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (1)"))
+    assert (rows(engine, 5), rows(engine, 1)) == (1 if fails else 2, 1)
+    one.dispose()
+
+
+@PSYCOPG2
+def test_listeners_factories_and_tracers_of_the_user_go_on_working(engine: Engine) -> None:
+    class Traced(psycopg2.extensions.connection):
+        def cursor(self, *words: Any, **more: Any) -> Any:
+            return ObjectProxy(super().cursor(*words, **more))
+
+    def make(*words: Any, **more: Any) -> Any:
+        return psycopg2.extensions.cursor(*words, **more)
+
+    def listen(connection: Connection) -> None:
+        connection.execute(text("SELECT 1"))
+        connection.commit()
+
+    factory = create_engine(engine.url, connect_args={"cursor_factory": make})
+    traced = create_engine(engine.url, connect_args={"connection_factory": Traced})
+    listened = create_engine(engine.url)
+    event.listen(listened, "engine_connect", listen)
+    for number, other in enumerate([factory, listened, traced], 1):
+        write(other, Holder(NAME, 5))
+        assert rows(engine) == number
+        other.dispose()
 
 
 def test_a_savepoint_inside_may_be_rolled_back(engine: Engine) -> None:

@@ -49,6 +49,17 @@ def test_an_end_is_noticed_by_both_sides() -> None:
     two.close()
 
 
+def test_last_words_are_heard_of_one_who_has_not_read_all() -> None:
+    one, two = Channel.pair()
+    two.send({"never": "read"})
+    one.send({"last": "words"})
+    one.close()
+    assert two.receive(1.0) == ({"last": "words"}, [])
+    with pytest.raises(Closed):
+        two.receive(1.0)
+    two.close()
+
+
 def test_one_who_never_listens_holds_up_nobody() -> None:
     one, two = Channel.pair()
     with pytest.raises(Closed):

@@ -22,7 +22,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
 
 from .clock import BootClock, Clock
 from .config import Config
@@ -38,6 +37,7 @@ from .keeper.process import LAST_WORDS
 from .keeper.start import CannotStart, start
 from .lease import Lease, open_contender
 from .record import new_holder
+from .signals import HandledSignals
 from .spark.applications import Applications
 from .spark.contexts import application_id
 from .spark.demotion import Spark, submitting_jvm, under_spark_submit
@@ -49,7 +49,6 @@ log = logging.getLogger(__name__)
 _INTERRUPT_AGAIN = 1.0
 _DYING = 2.0
 """Seconds that the kernel may take to tear down what was killed."""
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _held: list[Lease] = []
 
 
@@ -103,7 +102,7 @@ class Guard:
         self._signal = 0
         self._has_claimed = False
         self._unnoted: list[SparkLeaseError] = []
-        self._old_handlers: dict[int, Any] = {}
+        self._signals = HandledSignals(self._on_signal)
 
     @property
     def signalled(self) -> bool:
@@ -127,7 +126,7 @@ class Guard:
                 raise LeaseLost(self.config.name, 0, *finding)
 
         try:
-            self._handle_signals()
+            self._signals.begin()
             self._events.begin(self.lease)
             self._fencing.prepare()
             begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
@@ -154,7 +153,7 @@ class Guard:
                     except KeyboardInterrupt:  # once more: a lease that is given up by half is renewed for ever
                         is_noted = True
             finally:  # whatever comes now: the signals are the program's again
-                self._restore_signals()
+                self._signals.end()
             if isinstance(error, _Ended):
                 raise lost or SystemExit(128 + self._signal) from None
             raise
@@ -225,7 +224,7 @@ class Guard:
                 break
             except KeyboardInterrupt as interrupt:  # sent to the block just before it was left, or Ctrl-C once more
                 error = error or interrupt
-        self._restore_signals()
+        self._signals.end()
         if lost is not None:
             raise lost from (None if isinstance(error, _Ended) else error)
         if self._signal:
@@ -345,32 +344,15 @@ class Guard:
         with self._interrupting:
             if self._left.is_set():
                 return
-            if self._old_handlers:
+            if self._signals:
                 signal.pthread_kill(self._thread, signal.SIGTERM)
             else:
                 import ctypes  # heavy, and hardly ever needed
 
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(_Ended))
 
-    def _handle_signals(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in _SIGNALS:
-            old = signal.getsignal(number)
-            if number == signal.SIGTERM or old is signal.SIG_DFL:  # nohup ignores SIGHUP, and so do we
-                self._old_handlers[number] = old
-                signal.signal(number, self._on_signal)
-
-    def _restore_signals(self) -> None:
-        while self._old_handlers:
-            signal.signal(*self._old_handlers.popitem())
-
     def _on_signal(self, number: int, _frame: object) -> None:
         """In the main thread: a signal from outside, or `_interrupt`. Talks neither to Py4J nor to the store."""
-        if os.getpid() != self._pid:  # a forked child is ended as if there was no guard
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
         if self.lease not in _held or self.lease.loss() is None:
             self._signal = number
         if not self._left.is_set():

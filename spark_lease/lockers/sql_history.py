@@ -89,6 +89,7 @@ class SqlHistory:
         """Whether to ask the same once more, because `what` may have been refused for its note."""
         if self.skips and says(error, self._backend.shape):
             self.skips, self._refusal = False, None  # it was not the table of the notes
+            return False
         # SQLite looks at all triggers of a table, whatever is written to it.
         of_a_note = what in NOTED or (self._engine.dialect.name == "sqlite" and what in _OTHER_WRITES)
         if not of_a_note or not self.is_noting or not was_refused(error, self._backend):

@@ -119,7 +119,8 @@ def damage_lock(folder: Path) -> None:
 
 
 def damage_replace(folder: Path) -> None:
-    shutil.copytree(folder, folder.with_name("copy"))
+    drafts = shutil.ignore_patterns(".*")  # of notes that are being written meanwhile
+    shutil.copytree(folder, folder.with_name("copy"), ignore=drafts)
     folder.rename(folder.with_name("moved"))
     folder.with_name("copy").rename(folder)
 

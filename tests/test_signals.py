@@ -1,0 +1,87 @@
+"""Signals around a fork, in processes of their own: a runner of tests has handlers itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+START = """
+    import os, signal, sys, threading, time
+    from spark_lease.signals import HandledSignals
+
+    class Told(BaseException):
+        pass
+
+    def told(number, frame):
+        raise Told
+
+    handled = HandledSignals(told)
+    handled.begin()
+"""
+
+
+def run(script: str) -> str:
+    """What it prints, without a word of complaint."""
+    code = textwrap.dedent(START) + textwrap.dedent(script)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stderr == ""
+    return ended.stdout
+
+
+def test_a_child_is_ended_by_a_signal_that_comes_with_its_birth() -> None:
+    """As `Pool.terminate` sends it; with a handler in Python it was forgotten now and then, and waited for."""
+    said = run(
+        """
+        for _ in range(300):
+            child = os.fork()
+            if not child:
+                time.sleep(5)
+                os._exit(3)
+            os.kill(child, signal.SIGTERM)
+            if (code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) != -signal.SIGTERM:
+                print("a child outlived it:", code)
+                break
+        """
+    )
+    assert said == ""
+
+
+def test_a_signal_amid_forks_is_heard() -> None:
+    said = run(
+        """
+        for turn in range(300):
+            try:
+                if not (sender := os.fork()):
+                    handled.end()
+                    time.sleep(0.003 + turn / 1e6)
+                    os.kill(os.getppid(), signal.SIGTERM)
+                    os._exit(0)
+                ends = time.monotonic() + 5
+                while time.monotonic() < ends:
+                    if not (child := os.fork()):
+                        os._exit(0)
+                    os.waitpid(child, 0)
+                print("not heard in turn", turn)
+                break
+            except Told:
+                os.waitpid(sender, 0)
+        """
+    )
+    assert said == ""
+
+
+def test_a_child_has_the_handlers_that_were_there_before() -> None:
+    said = run(
+        """
+        outer, old = HandledSignals(told), signal.getsignal(signal.SIGTERM)
+        outer.begin()
+        if not (child := os.fork()):
+            print(signal.getsignal(signal.SIGTERM).name, signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        outer.end()
+        print(signal.getsignal(signal.SIGTERM) == old, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        """
+    )
+    assert said == "SIG_DFL set()\nTrue set()\n"

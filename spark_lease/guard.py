@@ -25,7 +25,7 @@ from types import TracebackType
 
 from .clock import BootClock, Clock
 from .config import Config
-from .errors import ConfigError, LeaseLost, Loss, SparkLeaseError
+from .errors import AlreadyDone, ConfigError, LeaseLost, Loss, SparkLeaseError
 from .events import OnEvent, open_events
 from .fences.base import NothingBegun
 from .fences.databases import claim_databases, look_for_a_newer_claim
@@ -224,7 +224,10 @@ class Guard:
                 break
             except KeyboardInterrupt as interrupt:  # sent to the block just before it was left, or Ctrl-C once more
                 error = error or interrupt
-        self._signals.end()
+        try:
+            self._signals.end()
+        except KeyboardInterrupt as interrupt:
+            error = error or interrupt
         if lost is not None:
             raise lost from (None if isinstance(error, _Ended) else error)
         if self._signal:
@@ -280,6 +283,8 @@ class Guard:
 
     def _note_the_run(self, error: BaseException | None) -> None:
         outcome = "finished" if _is_success(error) else "failed"
+        if isinstance(error, AlreadyDone) and error.key == self.config.run_key:
+            outcome = "already done"
         if self._signal or isinstance(error, KeyboardInterrupt) or (outcome == "finished" and self._spark.was_busy):
             outcome = "interrupted"
         if self.config.run_key and self._spark.was_busy and _is_success(error):

@@ -182,7 +182,9 @@ class _Run:
         self._has_claimed = claim_databases(self._config, held, clock=self._clock)
         sql = "claimed" if self._has_claimed else "none"
         delta = DeltaFence(held, self._config, self._clock)
-        levels.show(sql=sql, delta=level_of(delta, delta.claim_all()))
+        if problem := delta.claim_all():
+            log.warning("%s: Delta tables are NOT FENCED: %s", self._lease.name, problem)
+        levels.show(sql=sql, delta=level_of(delta, problem))
 
     def _code(self) -> int:
         """The command's exit code, as a shell says it."""

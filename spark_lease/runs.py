@@ -31,7 +31,7 @@ KINDS = (BEGUN, ENDED, DONE)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt at a key. `outcome`: begun, failed, interrupted, finished. Times are UTC, by the holder."""
+    """One attempt at a key. `outcome`: begun, failed, interrupted, already done, finished. Times: UTC, the holder's."""
 
     lease: str
     key: str
@@ -67,11 +67,10 @@ class Runs:
             run = self._run_of(key, "begun", started=utc_text(wall_time()))
             self._started[key] = run.started
             self._note(notes, BEGUN, run)
-            with contextlib.suppress(StoreError):  # no part of what was asked for
-                notes.prune(self._lease.name, KINDS, bounded_age(self._config.run_retention))
+            self._prune(notes)
 
     def end(self, key: str, outcome: str, *, application: str = "") -> None:
-        """Note that it ended otherwise than well: failed, interrupted."""
+        """Note that it ended otherwise than by being done: failed, interrupted, already done."""
         run = self._run_of(key, outcome, finished=utc_text(wall_time()), application=application)
         with closing(open_notes(self._config, self._clock)) as notes:
             self._note(notes, ENDED, run)
@@ -84,6 +83,8 @@ class Runs:
         run = self._run_of(key, "finished", finished=finished, application=application, counts=dict(counts))
         with closing(open_notes(self._config, self._clock)) as notes:
             there = _run(self._note(notes, DONE, run), notes)
+            if key not in self._started:
+                self._prune(notes)
         if there.epoch != run.epoch:
             raise AlreadyDone(run.lease, key, there.epoch)
 
@@ -119,6 +120,10 @@ class Runs:
                     return [_as_ours(error)] if outcome == "finished" else []
             self._clock.wait(never, self._config.retry_period / 5)
         return []
+
+    def _prune(self, notes: Notes) -> None:
+        with contextlib.suppress(StoreError):  # no part of what was asked for
+            notes.prune(self._lease.name, KINDS, bounded_age(self._config.run_retention))
 
     def _refuse_done(self, notes: Notes, key: str) -> None:
         if epoch := done_under(notes, self._lease.name, key):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+import functools
 import os
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _handled: list[HandledSignals] = []
-_forking = threading.local()
+_held_back: set[int] = set()
+"""While a fork is made. One that reaches a child before Python is ready in it is forgotten if it has a handler, and
+`Pool.terminate` sends one to children that are just born."""
 
 
 class HandledSignals:
@@ -19,6 +22,7 @@ class HandledSignals:
 
     def __init__(self, handler: Callable[[int, object], None]) -> None:
         self._handler = handler
+        self._pid = 0
         self._old: dict[int, Any] = {}
 
     def __bool__(self) -> bool:
@@ -28,6 +32,8 @@ class HandledSignals:
         """Does nothing on any thread but the main one, which alone is told of signals."""
         if threading.current_thread() is not threading.main_thread():
             return
+        self._pid = os.getpid()
+        _held_back.update(set(_SIGNALS) - signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         _handled.append(self)
         for number in _SIGNALS:
             old = signal.getsignal(number)
@@ -36,37 +42,32 @@ class HandledSignals:
                 signal.signal(number, self._on_signal)
 
     def end(self) -> None:
+        """Raises KeyboardInterrupt if that comes meanwhile, after the same was done."""
+        try:
+            for number, old in self._old.items():
+                signal.signal(number, old)
+        except KeyboardInterrupt:
+            self.end()
+            raise
+        self._old.clear()
         if self in _handled:
             _handled.remove(self)
-        while self._old:
-            signal.signal(*self._old.popitem())
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if _is_amid_a_fork(frame):  # where nobody hears what is raised
-            threading.Timer(0.01, signal.pthread_kill, (threading.get_ident(), number)).start()
-        else:
+    def _on_signal(self, number: int, frame: object) -> None:
+        if os.getpid() == self._pid:
             self._handler(number, frame)
-
-
-def _hold_back() -> None:
-    # A signal that reaches a child before Python is ready in it is forgotten, and `Pool.terminate` sends one then.
-    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS if _handled else ())
-
-
-def _let_through() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, getattr(_forking, "mask", ()))
+        else:  # a child whose birth was disturbed
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
 
 def _give_back() -> None:
     while _handled:
         _handled[-1].end()
-    _let_through()
 
 
-def _is_amid_a_fork(frame: FrameType | None) -> bool:
-    while frame and frame.f_code not in (_hold_back.__code__, _let_through.__code__):
-        frame = frame.f_back
-    return frame is not None
-
-
-os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_give_back)
+# The functions of `_signal` have no frame of Python's, in which the handler of another signal could raise.
+_hold_back = functools.partial(_signal.pthread_sigmask, signal.SIG_BLOCK, _held_back)
+_let_through = functools.partial(_signal.pthread_sigmask, signal.SIG_UNBLOCK, _held_back)
+os.register_at_fork(after_in_child=_give_back)  # first, because they run in this order
+os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_let_through)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..clock import BootClock
 from ..config import Config, redacted
-from ..errors import ConfigError
+from ..errors import ConfigError, RecordUnreadable
 from ..fences import postgres
 from ..fences.databases import open_database
 from ..fences.delta import as_hadoop
@@ -30,6 +30,8 @@ def fence(arguments: argparse.Namespace) -> int:
 
 
 def _add(arguments: argparse.Namespace, config: Config) -> int:
+    if arguments.print_sql and (paths := _paths(arguments)):
+        raise ConfigError("on", f"{paths[0]} is a Delta table, which no SQL fences: leave out --print-sql")
     for path in _paths(arguments):
         added = note_table(config, BootClock(), path)
         print(f"{path} is guarded by the lease {config.name}" + ("" if added else " already"))
@@ -80,7 +82,10 @@ def _delta_rows(config: Config) -> list[dict[str, object]]:
     """`epoch` is that under which it was noted: the table itself has the newest."""
     found = noted_tables(replace(config, create_table="false"), BootClock())
     row = {"lease": config.name, "epoch": 0, "allow_unleased": False}
-    return [{"table": table, **row, "epoch": json.loads(text)["epoch"]} for table, text in found.items()]
+    try:
+        return [{"table": table, **row, "epoch": json.loads(text)["epoch"]} for table, text in found.items()]
+    except (ValueError, KeyError, TypeError):
+        raise RecordUnreadable(redacted(config.url), f"a note of a table of {config.name} is none: {found}") from None
 
 
 def _postgres_rows(config: Config) -> list[dict[str, object]]:
@@ -94,6 +99,11 @@ def _postgres_rows(config: Config) -> list[dict[str, object]]:
 
 
 def _forget(arguments: argparse.Namespace, config: Config) -> int:
+    if names := _names(arguments):
+        told = (
+            f"{names[0]} is no Delta table: spark-lease fence drop --on {names[0]}, or for a folder here ./{names[0]}"
+        )
+        raise ConfigError("on", told)
     if paths := _paths(arguments):
         gone = [path for path in paths if forget_table(config, BootClock(), path)]
         for path in paths:

@@ -74,8 +74,8 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
     """Raise the epoch of the Delta table at path or URL `table`; False if there is no such table.
 
     May be repeated: a claim that was made, and whose answer was lost, is found. Raises Fenced if a newer epoch has it,
-    ConfigError, StoreError if it could not be made, or not within `timeout` seconds. delta-rs holds the interpreter
-    while it makes one: `delta_claims.py` has a process for that.
+    ConfigError, ModuleNotFoundError, StoreError if it could not be made, or not within `timeout` seconds. delta-rs
+    holds the interpreter while it makes one: `delta_claims.py` has a process for that.
     """
     end, errors = clock.now() + timeout, 0
     while clock.now() < end:
@@ -83,7 +83,7 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
             if (done := _claim_once(wanted, table)) is not None:
                 return done
             errors = 0
-        except (Fenced, ConfigError):
+        except (Fenced, ConfigError, ModuleNotFoundError):
             raise
         except Exception as error:  # delta-rs raises anything, and what it says of a commit proves nothing: look again
             errors += 1

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ..clock import Clock
 from ..config import Config
 from .base import HeldLease
-from .delta import address, local_path, options_for
+from .delta import address, as_hadoop, local_path, options_for
 from .delta_tables import DeltaFence
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class FencedTable:
 
     def _begin(self, there: Any) -> None:
         newest = None if there is None else there.metadata().configuration.get(self._fence.property)
-        self._fence.begin(self._table, newest)
+        self._fence.begin(as_hadoop(self._table), newest)
 
     def _open(self) -> Any:
         from deltalake import DeltaTable  # heavy

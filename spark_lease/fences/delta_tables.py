@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 from contextlib import closing
 
 from ..clock import Clock
@@ -21,7 +22,7 @@ from ..lockers.delta_words import secrets_of, words
 from ..lockers.registry import open_notes
 from ..record import LeaseRecord
 from .base import HeldLease
-from .delta import Claim, newest_of, property_of, refuse_newer
+from .delta import Claim, as_hadoop, newest_of, property_of, refuse_newer
 from .delta_claims import Answer, claim_side_by_side
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class DeltaFence:
             problem = str(error)
         self._known = set(noted)
         wanted = Claim(self._name, self._lease.check(), self._lease.holder, self._config.storage_options)
-        limit, tables = self._config.lease_duration, {*noted, *self._config.fence_tables}
+        limit, tables = self._config.lease_duration, {*noted, *map(as_hadoop, self._config.fence_tables)}
         answers = claim_side_by_side(wanted, tables, clock=self._clock, timeout=limit, still_mine=self._lease.check)
         for table, answer in sorted(answers.items()):
             if answer is not True:
@@ -119,9 +120,13 @@ class DeltaFence:
     def _not_claimed(self, table: str, answer: Answer) -> None:
         """Raise why, or say it where that is all that was asked for."""
         where = redacted(table)
+        if not answer and table not in self._known:  # nobody has written to it under this lease
+            log.info("%s: there is no %s yet: its first write will note it", self._lease.name, where)
+            return
         if not answer:
             # It may be a share that is not mounted. Nothing is forgotten by itself: it would not be claimed again.
-            problem = f"there is no such table; if it is gone for good: spark-lease fence forget --on {where}"
+            forget = f"spark-lease fence forget --lease {shlex.quote(self._name)} --on {shlex.quote(where)}"
+            problem = f"there is no such table; if it is gone for good: {forget}"
             answer = StoreError(where, problem)
         if not isinstance(answer, StoreError) or self._config.fence_delta == "required":
             raise answer  # type: ignore[misc]

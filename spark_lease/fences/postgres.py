@@ -89,7 +89,8 @@ class _Found:
 def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> list[str]:
     """What fences `table`, for a DBA to read and run; the fence stands in the schema public. Raises ConfigError."""
     made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT())]
-    return [*made, _function("public."), *_trigger(_quoted_name(table), "public.", lease, allow_unleased)]
+    trigger = (_quoted_name(table), "public.", lease, allow_unleased)
+    return [*made, _function("public."), *_trigger(*trigger), _trigger_below(*trigger)]
 
 
 def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False) -> Sequence[str]:
@@ -223,6 +224,29 @@ def _trigger(name: str, schema: str, lease: str, allow_unleased: bool) -> list[s
         f"EXECUTE FUNCTION {schema}spark_lease_check({arguments})",
         f"ALTER TABLE {name} ENABLE ALWAYS TRIGGER {TRIGGER}",
     ]
+
+
+def _trigger_below(name: str, *how: Any) -> str:
+    """The same for its partitions, and for what inherits from it; nobody was asked which there are."""
+    statements = [each.replace("%", "%%").replace("\0", "%s") for each in _trigger("\0", *how)]
+    done = "\n".join(f"        EXECUTE format({_literal(each)}, below);" for each in statements)
+    tag = "$fence$"
+    while tag in done:
+        tag = f"{tag[:-1]}_$"
+    return f"""DO {tag}
+DECLARE
+    below regclass;
+BEGIN
+    FOR below IN
+        WITH RECURSIVE found (oid) AS (
+            SELECT inhrelid FROM pg_inherits WHERE inhparent = {_literal(name)}::regclass
+            UNION SELECT i.inhrelid FROM pg_inherits i JOIN found ON i.inhparent = found.oid
+        ) SELECT oid::regclass FROM found
+    LOOP
+{done}
+    END LOOP;
+END
+{tag}"""
 
 
 def _quoted_name(table: str) -> str:

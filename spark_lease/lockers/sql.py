@@ -274,6 +274,7 @@ class SqlStore:
         return self._rows(what, values)
 
     def _run(self, what: str, values: Mapping[str, object]) -> list[Any]:
+        self._asking = ""
         try:
             if self._cursor is None:
                 self._connect()

@@ -27,6 +27,8 @@ from .sql_statements import statements
 log = logging.getLogger(__name__)
 
 _OTHER_WRITES = ("renew", "wish")
+_PASSES = ("40001", "40P01", "1213")
+"""Codes of deadlocks and serialization failures: the next change of hands is noted again."""
 Note = tuple[str, dict[str, object]]
 """What makes it (a key of `afterwards`), and its values."""
 
@@ -87,12 +89,13 @@ class SqlHistory:
 
     def gives_way(self, what: str, error: Exception) -> bool:
         """Whether to ask the same once more, because `what` may have been refused for its note."""
-        if self.skips and says(error, self._backend.shape):
-            self.skips, self._refusal = False, None  # it was not the table of the notes
+        refused = was_refused(error, self._backend)
+        if self.skips and refused:
+            self.skips, self._refusal = False, None  # it was not for the note
             return False
         # SQLite looks at all triggers of a table, whatever is written to it.
         of_a_note = what in NOTED or (self._engine.dialect.name == "sqlite" and what in _OTHER_WRITES)
-        if not of_a_note or not self.is_noting or not was_refused(error, self._backend):
+        if not of_a_note or not self.is_noting or not refused:
             return False
         if says(error, self._backend.shape) and self._may_make():
             with contextlib.suppress(SQLAlchemyError), self._engine.connect() as connection:
@@ -107,7 +110,7 @@ class SqlHistory:
         ends = False
         if self.skips and (what in NOTED or (self._refusal and says(self._refusal, self._backend.shape))):
             self.skips = False
-            if self._refusal and not says(self._refusal, self._backend.locked):
+            if self._refusal and not says(self._refusal, self._backend.locked + _PASSES):
                 self._is_on, self._untold, ends = False, self._refusal, True
         if what in NOTED and self._untold:  # who only looks at leases misses nothing
             self._tell(self._untold)

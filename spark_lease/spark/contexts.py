@@ -76,10 +76,13 @@ def _watch_builder() -> None:
     """A session on a Spark Connect server has no context of its own."""
     from pyspark.sql import SparkSession  # imported with pyspark
 
-    made = SparkSession.Builder.getOrCreate
+    for made in (SparkSession.Builder.getOrCreate, SparkSession.Builder.create):
+        setattr(SparkSession.Builder, made.__name__, _watched(made))
 
+
+def _watched(made: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(made)
-    def get_or_create(self: Any) -> Any:
+    def make(self: Any) -> Any:
         session = made(self)
         if is_connected():
             try:
@@ -90,7 +93,7 @@ def _watch_builder() -> None:
                 raise
         return session
 
-    SparkSession.Builder.getOrCreate = get_or_create
+    return make
 
 
 def _tell(context: Any, watchers: list[Seen]) -> None:

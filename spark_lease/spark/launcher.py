@@ -83,7 +83,12 @@ def main() -> int:
 
 
 def run_script(script: str) -> int:
-    """Be the script until it and its threads have ended; the exit code that Python itself would end with."""
+    """Be the script until it and its threads have ended; the exit code that Python itself would end with.
+
+    Raises AlreadyDone if the script did, and KeyboardInterrupt.
+    """
+    from spark_lease.errors import AlreadyDone
+
     code = 0
     try:
         runpy.run_path(script, run_name="__main__")
@@ -91,7 +96,7 @@ def run_script(script: str) -> int:
         code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
         if exit.code is not None and not isinstance(exit.code, int):
             print(exit.code, file=sys.stderr)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, AlreadyDone):
         raise
     except BaseException:
         traceback.print_exc()

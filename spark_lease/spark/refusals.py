@@ -37,7 +37,7 @@ class Refusals:
             if java is None:
                 return None
             said = str(java.toString())
-            for error in reversed(self._last):
+            for error in reversed(self._last.copy()):  # others may be refused meanwhile
                 if f"{type(error).__name__}: {error}" in said:
                     return error
             java = java.getCause()

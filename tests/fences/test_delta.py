@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import shutil
 import sqlite3
 import threading
@@ -241,6 +242,22 @@ def test_a_table_that_is_not_there_is_said_and_stays_noted(
         DeltaFence(grant(config, "lyon:1"), required, BootClock()).claim_all()
 
 
+def test_a_table_that_is_to_be_made_may_be_named_before(
+    config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    required = configure(name="n", url=config.url, fence_tables=(f"{tmp_path}/new",), fence_delta="required")
+    lease = grant(config, "paris:1")
+    assert DeltaFence(lease, required, BootClock()).claim_all() == ""
+    assert "new yet: its first write will note it" in caplog.text
+    rows = Table.from_arrays([Array([1], DataType.int64())], names=["x"])
+    FencedTable(lease, str(tmp_path / "new"), required, BootClock()).append(rows)
+    assert recorded(config) == [f"file:{tmp_path}/new"]
+    later = grant(config, "lyon:1")
+    DeltaFence(later, required, BootClock()).claim_all()
+    assert claimed(tmp_path / "new") == str(later.epoch)
+
+
 @pytest.fixture
 def hanging(objects: ObjectServer, table: str) -> Iterator[dict[str, Any]]:
     """Settings that name a table of a store that hangs."""
@@ -332,7 +349,7 @@ def test_delta_rs_writes_are_fenced_and_noted(config: Config, tmp_path: Path) ->
         target_alias="t",
     )
     assert sorted(DeltaTable(f"{tmp_path}/lake").to_pyarrow_table().column("a").to_pylist()) == [1, 2]
-    assert recorded(config) == [f"{tmp_path}/lake"]
+    assert recorded(config) == [f"file:{tmp_path}/lake"]
     DeltaFence(grant(config, "lyon:1"), config, BootClock()).claim_all()
     version = DeltaTable(f"{tmp_path}/lake").version()
     for write in (

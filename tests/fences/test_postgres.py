@@ -337,6 +337,22 @@ def test_the_printed_sql_is_what_a_dba_can_run(engine: Engine, session: Session)
     assert postgres.fenced_tables(engine) == [postgres.FencedTable("public.guarded", NAME)]
 
 
+def test_the_printed_sql_fences_partitions_as_well(
+    engine: Engine, session: Session, tables: Callable[[str], None]
+) -> None:
+    name = "100% of $fence$ 'nightly'"
+    tables(
+        "CREATE TABLE more.by_day (day int) PARTITION BY RANGE (day);"
+        'CREATE TABLE more."First %%s" PARTITION OF more.by_day FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (day);'
+        'CREATE TABLE more.below PARTITION OF more."First %%s" FOR VALUES FROM (0) TO (5)'
+    )
+    run(session(), "; ".join(postgres.statements_of("More.By_Day", name)))
+    found = postgres.fenced_tables(engine, name)
+    assert [each.name for each in found] == ["more.First %s", "more.below", "more.by_day"]
+    for table in ("by_day", '"First %s"', "below"):
+        assert refusal(session(), f"INSERT INTO more.{table} VALUES (1)") == postgres.UNLEASED
+
+
 # -- the claim and the sessions of older epochs
 
 

@@ -231,6 +231,12 @@ def test_fenced_tables_are_listed_and_dropped(settings: list[str]) -> None:
         (["add", "--on", "s3://lake/flights", "--lease", "never-held"], "nobody has ever held never-held"),
         (["add", "--on", "flights", "--fence-url", "mysql://db/x", "--lease", "n"], "fenced tables are PostgreSQL's"),
         (["list", "--fence-url", "mysql://db/x"], "which lease?"),
+        (
+            ["forget", "--on", "public.flights", "--lease", "n"],
+            "is no Delta table: spark-lease fence drop --on public.fl",
+        ),
+        (["forget", "--on", "/lake/t", "flights", "--lease", "n"], "for a folder here ./flights"),
+        (["add", "--on", "/lake/t", "--print-sql", "--lease", "n"], "is a Delta table, which no SQL fences"),
         (["list", "--fence-url", "delta:///x"], "is no database with a fence"),
     ],
 )
@@ -263,10 +269,8 @@ def test_delta_tables_are_added_listed_and_forgotten(url: str, tmp_path: Path) -
     assert "no table is fenced" in spark_lease("fence", "list", *settings).stdout
 
 
-def test_a_required_fence_that_cannot_be_had_starts_nothing(url: str, tmp_path: Path) -> None:
-    words = ["--lease", "n", "--url", url, "--fence-delta", "required", "--fence-tables", f"{tmp_path}/none"]
-    for _ in range(2):  # the second is no standby: it was given back
-        done = spark_lease("run", *words, "--if-held", "skip", "--", "echo", "ran")
-        assert (done.returncode, last_line(done)["outcome"]) == (69, "unreachable")
-        assert "there is no such table" in done.stderr
-        assert "ran" not in done.stdout.splitlines()
+def test_a_required_fence_that_cannot_be_had_starts_nothing(url: str) -> None:
+    done = spark_lease("run", "--lease", "n", "--url", url, "--fence-delta", "required", "--", "echo", "ran")
+    assert (done.returncode, last_line(done)["outcome"]) == (78, "misconfigured")
+    assert "a command's Spark has no hook: use spark-lease submit" in done.stderr
+    assert "ran" not in done.stdout.splitlines()

@@ -227,6 +227,36 @@ def test_a_table_of_notes_that_somebody_locks_delays_a_grant_by_one_try_at_most(
     lease.close()
 
 
+@pytest.mark.parametrize("config", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(("which", "code"), [("table", "25006"), ("notes_table", "40P01")])
+def test_a_refusal_that_passes_does_not_end_the_history(
+    config: Config, which: str, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that takes no writes for a while, a deadlock over a note."""
+    contender(config).release()
+    no, engine = f"{config.table}_no()", create_engine(usable_url(config))
+    with engine.begin() as connection:
+        ban = f"LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$"
+        connection.execute(text(f"CREATE FUNCTION {no} RETURNS trigger {ban}"))
+        on = f"BEFORE INSERT OR UPDATE ON {getattr(config, which)}"
+        connection.execute(text(f"CREATE TRIGGER no {on} EXECUTE FUNCTION {no}"))
+    lease = open_contender(config, BootClock())
+    if which == "table":
+        with pytest.raises(StoreError):
+            lease.try_acquire()
+    else:
+        lease.acquire()
+        assert lease.release()
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP FUNCTION {no} CASCADE"))
+    engine.dispose()
+    lease.acquire()
+    assert lease.release()
+    assert history(config)[-1].epoch == lease.epoch
+    assert "not noted" not in caplog.text
+    lease.close()
+
+
 @pytest.mark.postgres
 def test_a_contender_that_is_frozen_in_its_grant_leaves_no_row_locked(pg_url: str, table: str, proxy: Proxy) -> None:
     """The grant is on its way, the answer is not read: the note and the lease are committed, or neither is."""

@@ -56,7 +56,7 @@ class Driver:
     """One process that runs PRELUDE and `script`; `spark_submit` are the words in front of it, if it is submitted."""
 
     def __init__(self, script: str, folder: Path, url: str, table: str, *, command: list[str] | None = None) -> None:
-        self.folder = folder
+        self.folder, self.url = folder, url
         file = folder / f"driver-{time.monotonic_ns()}.py"
         file.write_text(PRELUDE + textwrap.dedent(script))
         told = {"TEST_FOLDER": str(folder), "TEST_URL": url, "TEST_TABLE": table, "PYSPARK_PYTHON": sys.executable}
@@ -119,7 +119,22 @@ class Driver:
                 with contextlib.suppress(ProcessLookupError):  # the JVM starts short-lived helpers
                     os.kill(each.pid, signal.SIGSTOP)
             frozen += fresh
+        self._go_on_while_sqlite_is_locked([each.pid for each in frozen])
         return frozen
+
+    def stop(self) -> None:
+        """Python alone."""
+        self.send(signal.SIGSTOP)
+        self._go_on_while_sqlite_is_locked([self.process.pid])
+
+    def _go_on_while_sqlite_is_locked(self, stopped: list[int]) -> None:
+        """Nobody takes a lease from a file that a stopped process has locked."""
+        while self.url.startswith("sqlite") and _is_locked(self.url):
+            for number in (signal.SIGCONT, signal.SIGSTOP):
+                for pid in stopped:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                time.sleep(0.01)
 
     def last_write(self) -> float:
         """The last time that a task wrote, in seconds since 1970."""
@@ -149,6 +164,15 @@ def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.01)
     return found
+
+
+def _is_locked(url: str) -> bool:
+    with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=0.2)) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            return True
+        return False
 
 
 def row(url: str, table: str) -> tuple[str | None, int]:

@@ -21,7 +21,7 @@ from spark_lease.cli.bundle import write_bundle
 from spark_lease.cli.spark_submit import conf_of, is_for_cluster
 from spark_lease.processes import kill, tree
 from tests.cli.test_cli import COMMAND, last_line, spark_lease
-from tests.services.yarn import FOLDER, MISSING, SPARKS, running_yarn
+from tests.services.yarn import FOLDER, MISSING, SPARKS
 from tests.spark.drivers import until
 
 pytestmark = [
@@ -56,8 +56,16 @@ sys.exit(code)
 
 @pytest.fixture(scope="module")
 def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with running_yarn(tmp_path_factory.mktemp("yarn")) as conf:
-        yield conf
+    folder = tmp_path_factory.mktemp("yarn")
+    command = [sys.executable, "-m", "tests.services.yarn", "--serve", folder]
+    serving = subprocess.Popen(command, cwd=FOLDER.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert serving.stdin and serving.stdout
+    conf = serving.stdout.readline().strip()
+    assert conf, serving.wait()
+    yield Path(conf)
+    serving.stdin.close()
+    serving.wait(60)
+    serving.stdout.close()
 
 
 @pytest.fixture

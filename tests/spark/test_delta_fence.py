@@ -268,7 +268,7 @@ def test_a_master_whose_python_is_frozen_commits_nothing_after_the_next_has_clai
     standby.until("standby")
     (tmp_path / "go").touch()
     master.until("its job runs")
-    os.kill(master.process.pid, signal.SIGSTOP)
+    master.stop()
     table = tmp_path / "flights"
     try:
         standby.until("wrote as the next", timeout=90)
@@ -417,6 +417,11 @@ LEVELS = """
             delta_session(**STRICT)
         except ConfigError as error:
             say(f"v2 {error}")
+        os.environ["DATABRICKS_RUNTIME_VERSION"] = "17.3"
+        try:
+            delta_session()
+        except ConfigError as error:
+            say(f"Databricks {error}")
 """
 
 
@@ -429,7 +434,23 @@ def test_where_the_hook_is_missing_that_is_shown_said_and_refused_if_it_is_requi
     assert re.search(r'"fences": {\s*"delta": "hook",\s*"sql": "none"', said)
     alone = "fenced by claims alone: what a former master begins to write after them is not refused, without"
     assert f"{alone} an open-source Delta Lake" in said and f"{alone} Delta's v1 write path" in said
-    assert "v2 fence_delta: is required, and cannot be had without Delta's v1 write path" in said
+    required = "fence_delta: is required, and cannot be had without"
+    assert f"v2 {required} Delta's v1 write path" in said
+    assert f"Databricks {required} an open-source Delta Lake" in said
+
+
+def test_a_required_fence_lets_no_spark_begin_that_has_no_delta(start: Start) -> None:
+    driver = start(
+        """
+        with hold_lease("n", **SETTINGS, fence_delta="required"):
+            session()
+            say("made one")
+        """
+    )
+    assert driver.end() == 1
+    said = driver.log.read_text()
+    assert "fence_delta: is required, and cannot be had without" in said
+    assert "made one" not in said
 
 
 BUSY = """

@@ -284,13 +284,13 @@ def test_an_idle_connect_session_is_no_reason_to_keep_the_lease(
 FENCED = """
 from pyspark.sql import SparkSession
 from spark_lease import ConfigError
-for level in ("auto", "required"):
+for level, how in (("auto", "getOrCreate"), ("required", "getOrCreate"), ("required", "create")):
     with hold_lease("n", **SETTINGS | {{"lease_duration": 60, "fence_delta": level}}, keeper="thread") as lease:
         try:
-            SparkSession.builder.remote("{}").getOrCreate().stop()
+            getattr(SparkSession.builder.remote("{}"), how)().stop()
             say(f"{{level}}: {{lease.fences}}")
         except ConfigError as error:
-            say(f"{{level}}: {{error}}")
+            say(f"{{level}} {{how}}: {{error}}")
 """
 
 
@@ -300,7 +300,8 @@ def test_where_a_server_runs_the_work_the_delta_fence_is_claims_alone(start: Sta
     said = driver.log.read_text()
     assert "not refused, without a Spark of this process (it is a Spark Connect server's)" in said
     assert "auto: delta claims, sql none" in said
-    assert "required: fence_delta: is required, and cannot be had without a Spark of this process" in said
+    for how in ("getOrCreate", "create"):
+        assert f"required {how}: fence_delta: is required, and cannot be had without a Spark of this process" in said
 
 
 def test_a_crash_beside_a_connect_server_is_not_handed_over(start: Start, connect: str, url: str, table: str) -> None:

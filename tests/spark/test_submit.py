@@ -93,6 +93,7 @@ def test_a_script_finds_what_it_finds_under_plain_spark_submit(tmp_path: Path, u
         ("sys.exit('gave up')", 1, "failed"),
         ("raise ValueError('a bug')", 1, "failed"),
         ("raise SystemExit(99)", 99, "failed"),
+        ("from spark_lease import AlreadyDone\nraise AlreadyDone('n', 'mine', 5)", 0, "already done"),
         ("from spark_lease import StoreError\nraise StoreError('mine', 'is down')", 1, "failed"),
     ],
 )

@@ -101,8 +101,17 @@ class Desk:
         return self._ask(ask, lambda session: self._make_way(session, name, epoch))
 
     def newest(self, name: str) -> int:
-        """The newest epoch that was claimed; 0 if none was. Raises FenceUnreachable, ConfigError."""
-        return self._ask(lambda session: self._read(session, name))
+        """The newest epoch that was claimed; 0 if none was. Makes nothing. Raises FenceUnreachable, ConfigError."""
+
+        def ask(session: Connection) -> int:
+            try:
+                return self._read(session, name)
+            except DBAPIError as error:
+                if says(error, self._backend.shape):  # its tables are made by the first claim
+                    return 0
+                raise
+
+        return self._ask(ask)
 
     def has_fence(self, name: str) -> bool:
         """True if the database, which is PostgreSQL, has a fence, or fenced tables of lease `name`. Raises

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,18 @@ def test_the_database_of_the_fence_is_looked_at_too(
     code, findings = examined(capsys, *where, "postgresql://u:hunter22@127.0.0.1:1/x")
     assert (code, findings["fence"].verdict) == (1, "fail")
     assert "hunter22" not in findings["fence"].words
+
+
+def test_the_database_of_the_fence_is_left_as_it_is(
+    tmp_path: Path, shop_of: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = tmp_path / "warehouse.db"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("CREATE TABLE flights (day INT)")
+    before = database.read_bytes()
+    _, findings = examined(capsys, *shop_of("sqlite").flags, "--fence-url", f"sqlite:///{database}")
+    assert findings["fence"].verdict == "ok" and "no master has claimed yet" in findings["fence"].words
+    assert database.read_bytes() == before
 
 
 @pytest.mark.postgres

@@ -245,7 +245,7 @@ def test_a_table_that_is_not_there_is_said_and_stays_noted(
 def test_a_table_that_is_to_be_made_may_be_named_before(
     config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="spark_lease")
     required = configure(name="n", url=config.url, fence_tables=(f"{tmp_path}/new",), fence_delta="required")
     lease = grant(config, "paris:1")
     assert DeltaFence(lease, required, BootClock()).claim_all() == ""

@@ -257,7 +257,8 @@ def _words_for(code: int) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m jobs.drill", description="The failover drill; see the README.")
     parser.add_argument("--days", type=int, default=75, metavar="N", help="days of 2013 to write, 365 at most [75]")
-    parser.add_argument("--after", type=int, default=12, metavar="N", help="strike when the master wrote so many [12]")
+    words = "strike when the master wrote so many [12, or half of the days]"
+    parser.add_argument("--after", type=int, metavar="N", help=words)
     parser.add_argument("--pause", action="store_true", help="freeze the master past its lease instead of killing it")
     parser.add_argument("--zombie", action="store_true", help="--pause without a keeper: it is the fence that holds")
     parser.add_argument("--everything", action="store_true", help="kill all of the master, keeper included")
@@ -265,6 +266,8 @@ def main() -> int:
     parser.add_argument("--folder", default="out/drill", help="where table, lease and logs go; emptied first")
     arguments = parser.parse_args()
     arguments.pause |= arguments.zombie
+    if arguments.after is None:
+        arguments.after = min(12, arguments.days // 2)
     if not 0 < arguments.after < arguments.days <= 365:
         parser.error("0 < --after < --days <= 365")
     if not has_java():

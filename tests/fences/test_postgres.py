@@ -611,7 +611,7 @@ def test_a_claim_that_finds_another_fence_than_the_tables_go_by_is_refused(
     fenced: Engine, session: Session, tables: Callable[[str], None]
 ) -> None:
     """By its search path. Else it would hold back nobody."""
-    tables("SET search_path = more; CREATE TABLE more.own (epoch INT)")
+    tables("CREATE TABLE more.own (epoch INT)")
     path = {"options": "-c search_path=more"}
     astray = create_engine(fenced.url, connect_args=path, poolclass=NullPool)
     with pytest.raises(ConfigError, match='go by the fence in schema "public", which this role'):

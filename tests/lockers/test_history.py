@@ -140,6 +140,7 @@ def test_a_loss_is_noted_with_its_reason(config: Config, store: LeaseStore) -> N
 def test_renewals_and_lost_races_are_no_change_of_hands(config: Config, store: LeaseStore) -> None:
     mine = store.swap("n", None, taken(None, holder="paris:1", duration=30.0))
     assert mine
+    time.sleep(0.01)  # within the same millisecond a renewal changes nothing, and nobody is too late
     again = store.swap("n", mine, renewed(mine, duration=30.0))
     assert again and store.swap("n", mine, taken(mine, holder="lyon:1", duration=30.0)) is None
     assert store.swap("n", mine, released(mine)) is None

@@ -51,6 +51,7 @@ class Runs:
     def __init__(self, lease: HeldLease, config: Config, clock: Clock) -> None:
         self._lease, self._config, self._clock = lease, config, clock
         self._started: dict[str, str] = {}
+        self._is_pruned = False
 
     def is_done(self, key: str) -> bool:
         if not self._config.enabled:
@@ -83,8 +84,7 @@ class Runs:
         run = self._run_of(key, "finished", finished=finished, application=application, counts=dict(counts))
         with closing(open_notes(self._config, self._clock)) as notes:
             there = _run(self._note(notes, DONE, run), notes)
-            if key not in self._started:
-                self._prune(notes)
+            self._prune(notes)
         if there.epoch != run.epoch:
             raise AlreadyDone(run.lease, key, there.epoch)
 
@@ -122,6 +122,10 @@ class Runs:
         return []
 
     def _prune(self, notes: Notes) -> None:
+        """Once in a hold: folders are listed for it."""
+        if self._is_pruned:
+            return
+        self._is_pruned = True
         with contextlib.suppress(StoreError):  # no part of what was asked for
             notes.prune(self._lease.name, KINDS, bounded_age(self._config.run_retention))
 

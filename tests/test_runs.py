@@ -161,6 +161,15 @@ def test_old_runs_are_forgotten(url: str) -> None:
     assert [run.key for run in runs(url)] == ["new"]
 
 
+def test_keys_of_a_blocks_own_are_forgotten_too(url: str) -> None:
+    with hold_lease("n", url=url) as lease:
+        lease.complete("old")
+    time.sleep(0.2)  # so that it is older than is remembered
+    with hold_lease("n", url=url, run_retention=0.2) as lease:
+        lease.complete("new")
+    assert [run.key for run in runs(url)] == ["new"]
+
+
 @pytest.mark.parametrize("key", ["x" * 251, "a\nb"])
 def test_a_key_that_is_none_is_refused(url: str, key: str) -> None:
     with pytest.raises(ConfigError, match="run_key: is not a printable text"):

@@ -36,7 +36,7 @@ def test_a_child_is_ended_by_a_signal_that_comes_with_its_birth() -> None:
         for _ in range(300):
             child = os.fork()
             if not child:
-                time.sleep(5)
+                time.sleep(5)  # which the signal ends
                 os._exit(3)
             os.kill(child, signal.SIGTERM)
             if (code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) != -signal.SIGTERM:

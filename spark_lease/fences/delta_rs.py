@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ..clock import Clock
 from ..config import Config
 from .base import HeldLease
-from .delta import address, as_hadoop, local_path, options_for
+from .delta import address, as_hadoop, options_for
 from .delta_tables import DeltaFence
 
 T = TypeVar("T")
@@ -27,8 +27,7 @@ class FencedTable:
 
     def __init__(self, lease: HeldLease, table: str, config: Config, clock: Clock) -> None:
         # Absolute: a master after me may stand elsewhere, and has to find it.
-        path = local_path(table)
-        self._table = table if path is None else str(path)
+        self._table = as_hadoop(table)
         self._options = options_for(table, config.storage_options)
         self._fence = DeltaFence(lease, config, clock)
 
@@ -78,7 +77,7 @@ class FencedTable:
 
     def _begin(self, there: Any) -> None:
         newest = None if there is None else there.metadata().configuration.get(self._fence.property)
-        self._fence.begin(as_hadoop(self._table), newest)
+        self._fence.begin(self._table, newest)
 
     def _open(self) -> Any:
         from deltalake import DeltaTable  # heavy

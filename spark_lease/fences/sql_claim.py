@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ..clock import BootClock, Clock
 from ..errors import ConfigError, FenceUnreachable, SparkLeaseError
-from ..lockers.sql_backends import backend_of, code_of, says
+from ..lockers.sql_backends import CONFLICTS, backend_of, code_of, says
 from ..lockers.sql_engine import CutOff, descriptor_of
 from .base import HeldLease, fenced
 from .sql_astray import look_astray
@@ -53,7 +53,7 @@ _AGAIN = 0.05
 _REMEMBERED = 24 * 3600 * 1000
 """Epochs, which are milliseconds, for which a run whose end nobody knows is kept: its master may be frozen so long."""
 _SQLITE_LOCKED = "database is locked"
-_PASSES = ("40001", "40P01", "1213", "1020", _SQLITE_LOCKED)
+_PASSES = (*CONFLICTS, _SQLITE_LOCKED)
 """Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
 _NO_CONNECTION = ("2002", "2003", "2006", "2013", "57P03")
 _LOWER = (

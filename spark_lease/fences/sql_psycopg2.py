@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, ResourceClosedError
 
 from ..errors import ConfigError
 from ..lockers.sql_backends import code_of
-from .sql_refusals import NO_BEGIN, NO_CLOSE, NO_COMMIT, NO_ROLLBACK, refuse, refuse_end, refuse_lost
+from .sql_refusals import IDLE, NO_BEGIN, NO_CLOSE, NO_COMMIT, NO_ROLLBACK, refuse, refuse_end, refuse_lost, refuse_over
 
 AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
 _PREPARED = "spark_lease_commit_1"
@@ -43,8 +43,8 @@ _NOT_KEPT = ("26000", "42P05")
 """A prepared statement is unknown, or there already: this session is not ours alone."""
 _shared: WeakSet[Engine] = WeakSet()
 """Engines behind a pooler that hands every transaction to another session."""
-_IDLE, _READY = 0, 1
-"""Of libpq: in no transaction. Of psycopg2, which is imported by those who have it: has begun none."""
+_READY = 1
+"""Of psycopg2, which is imported by those who have it: has begun no transaction."""
 
 
 class _Inside(Connection):
@@ -70,7 +70,7 @@ class _Inside(Connection):
 
     def _refuse_begin(self) -> None:
         if self._is_inside:
-            refuse_end("", not self.in_transaction())
+            refuse_over(not self.in_transaction())
             refuse(NO_BEGIN)
 
     def commit(self) -> None:
@@ -101,7 +101,8 @@ def _guarded(method: Any) -> Any:
     def guarded(cursor: Any, *words: Any, **more: Any) -> Any:
         connection = cursor.connection
         text = _text(cursor, words[0] if words else more.get("query", more.get("sql")))
-        refuse_end(text, connection.get_transaction_status() == _IDLE)
+        refuse_over(connection.get_transaction_status() == IDLE)
+        refuse_end(text)
         result = method(cursor, *words, **more)
         if connection.status != _READY:
             refuse("the driver has begun a transaction of its own inside the block: neither `with` nor autocommit")
@@ -196,7 +197,7 @@ class Psycopg2:
 
     def leave(self, connection: Connection) -> None:
         refuse_lost(bool(self._driver.closed) or not self._is_mine(connection))
-        refuse_end("", self._driver.get_transaction_status() == _IDLE or not self._began.is_active)
+        refuse_over(self._driver.get_transaction_status() == IDLE or not self._began.is_active)
 
     def commit(self, connection: Connection, values: dict[str, Any]) -> None:
         if self._prepared:
@@ -215,7 +216,7 @@ class Psycopg2:
             self._driver.close()
             return
         try:
-            if self._driver.get_transaction_status() != _IDLE:
+            if self._driver.get_transaction_status() != IDLE:
                 self._cursor.execute("ROLLBACK")
             self._driver.cursor_factory = self._factory
             self._driver.autocommit, self._driver.isolation_level = False, self._level

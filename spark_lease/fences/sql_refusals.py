@@ -40,7 +40,7 @@ NO_COMMIT = "the block commits when it ends: no commit() inside"
 NO_ROLLBACK = "the block rolls back when an exception leaves it: no rollback() inside"
 NO_BEGIN = "the block has begun its transaction: no begin() inside, begin_nested() for a savepoint"
 NO_CLOSE = "the block gives its connection back when it ends: no close() inside"
-_IDLE = 0
+IDLE = 0
 """A libpq connection in no transaction."""
 _inside: dict[Connection, Any] = {}
 """The connections that are in a fenced transaction, and the driver's own below each of them."""
@@ -55,11 +55,14 @@ def refuse_lost(is_lost: bool) -> None:
         refuse("the connection was lost inside the block, and with it the transaction")
 
 
-def refuse_end(statement: str, is_over: bool) -> None:
-    """Raise ConfigError if `statement` would end the transaction, or if that is over: what comes next would be
-    committed at once."""
+def refuse_over(is_over: bool) -> None:
+    """What comes next would be committed at once."""
     if is_over:
         refuse("the transaction has ended inside the block, by itself or by a statement of it")
+
+
+def refuse_end(statement: str) -> None:
+    """Raise ConfigError if `statement` would end the transaction."""
     if _ENDS.match(statement):
         refuse(f"the block itself begins and ends its transaction: {statement.strip()[:40]!r}")
 
@@ -80,21 +83,22 @@ def unwatch(connection: Connection) -> None:
 def refuse_ended(connection: Connection) -> None:
     """Raise ConfigError if the transaction that is watched has ended: what comes next would be committed at once."""
     refuse_lost(connection.closed or connection.connection.driver_connection is not _inside.get(connection))
-    refuse_end("", _is_over(connection))
+    refuse_over(_is_over(connection))
 
 
 def _is_over(connection: Connection) -> bool:
     driver: Any = connection.connection.driver_connection
     if connection.dialect.name == "sqlite":
         return not driver.in_transaction
-    return bool(connection.engine.driver == "psycopg" and driver.info.transaction_status == _IDLE)
+    return bool(connection.engine.driver == "psycopg" and driver.info.transaction_status == IDLE)
 
 
 def _look(connection: Connection, cursor: Any, statement: str, *_: object) -> None:
     if connection not in _inside:
         return
     refuse_lost(connection.connection.driver_connection is not _inside[connection])
-    refuse_end(statement, _is_over(connection))
+    refuse_over(_is_over(connection))
+    refuse_end(statement)
     if connection.dialect.name not in ("mysql", "mariadb"):
         return
     if _DDL.match(statement):

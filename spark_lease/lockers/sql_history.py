@@ -18,7 +18,7 @@ from ..config import Config
 from ..record import LeaseRecord
 from . import sql_schema
 from .changes import ENDED, grant_text
-from .sql_backends import backend_of, says, was_refused
+from .sql_backends import CONFLICTS, backend_of, says, was_refused
 from .sql_engine import store_error
 from .sql_notes import notes_table
 from .sql_noting import NOTED, add_triggers, afterwards, digest, in_one_block, in_one_statement
@@ -27,8 +27,6 @@ from .sql_statements import statements
 log = logging.getLogger(__name__)
 
 _OTHER_WRITES = ("renew", "wish")
-_PASSES = ("40001", "40P01", "1213")
-"""Codes of deadlocks and serialization failures: the next change of hands is noted again."""
 Note = tuple[str, dict[str, object]]
 """What makes it (a key of `afterwards`), and its values."""
 
@@ -110,7 +108,7 @@ class SqlHistory:
         ends = False
         if self.skips and (what in NOTED or (self._refusal and says(self._refusal, self._backend.shape))):
             self.skips = False
-            if self._refusal and not says(self._refusal, self._backend.locked + _PASSES):
+            if self._refusal and not says(self._refusal, self._backend.locked + CONFLICTS):
                 self._is_on, self._untold, ends = False, self._refusal, True
         if what in NOTED and self._untold:  # who only looks at leases misses nothing
             self._tell(self._untold)

@@ -7,6 +7,7 @@ import json
 import logging
 import shutil
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -400,6 +401,12 @@ def test_no_key_of_an_object_store_is_said_where_a_claim_fails(
     assert DeltaFence(lease, configure(name="n", url=config.url, **settings), BootClock()).claim_all() == ""
     assert "NOT FENCED" in caplog.text
     assert KEY not in caplog.text and SECRET not in caplog.text
+
+
+def test_a_claim_without_deltalake_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ModuleNotFoundError):
+        claim(Claim("n", 5, "me"), str(tmp_path), clock=BootClock(), timeout=10)
 
 
 def test_a_process_for_claims_that_ends_at_once_is_not_called_slow(

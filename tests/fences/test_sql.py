@@ -231,10 +231,10 @@ def test_a_block_begins_no_transaction_of_its_own(engine: Engine) -> None:
 
 def test_many_comments_take_no_time() -> None:
     begun = time.monotonic()
-    sql_refusals.refuse_end("/* a */ " * 5000 + "SELECT 1", False)
+    sql_refusals.refuse_end("/* a */ " * 5000 + "SELECT 1")
     assert time.monotonic() - begun < 5
     with pytest.raises(ConfigError):
-        sql_refusals.refuse_end("/* a */ " * 5000 + "COMMIT", False)
+        sql_refusals.refuse_end("/* a */ " * 5000 + "COMMIT")
 
 
 @SERVERS

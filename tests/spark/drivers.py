@@ -134,7 +134,7 @@ class Driver:
                 for pid in stopped:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, number)
-                time.sleep(0.01)
+                time.sleep(0.01)  # nothing to wait for: its write is to go on
 
     def last_write(self) -> float:
         """The last time that a task wrote, in seconds since 1970."""

@@ -11,19 +11,21 @@ What it does not do: it holds back no writer that goes past it. On PostgreSQL a 
 from __future__ import annotations
 
 import logging
-import secrets
+import os
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ResourceClosedError
 
 from ..errors import FenceUnreachable, SparkLeaseError
 from ..lockers.sql_backends import code_of
 from .base import HeldLease, fenced
 from .sql_claim import Desk, claim
 from .sql_commit import REFUSED_BY_THE_BLOCK, NotNewest, ends_of, values_of
+from .sql_refusals import LOST, refuse
 from .sql_table import where_is
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 _claimed: WeakKeyDictionary[Engine, set[tuple[str, int]]] = WeakKeyDictionary()
 """By this process, or its parent. Doing it twice is doing it once, so threads need no order here."""
 _runs: WeakKeyDictionary[Engine, dict[str, list[str]]] = WeakKeyDictionary()
+_random = random.Random()
+"""Asking the kernel would let go of the interpreter lock, in every transaction."""
+os.register_at_fork(after_in_child=_random.seed)
 _AT_SOME = 1000
 """Runs after which those whose end is known are forgotten."""
 
@@ -49,18 +54,28 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
             yield connection
         return
     claim_once(lease, engine, epoch)
-    run, committing = secrets.token_hex(16), False
+    run, committing, ends = new_run(), False, ends_of(engine)
     try:
-        ends, values = ends_of(engine), values_of(lease.name, epoch, run)
-        with ends.begun(engine, values) as connection:
-            yield connection
-            ends.leave(connection)
+        try:
+            yield ends.enter(engine, values_of(lease.name, epoch))
+            ends.leave()
             lease.check()
             committing = True
-            ends.commit(connection, values)
+            ends.commit(run)
+        except ResourceClosedError:
+            if ends.is_lost:
+                refuse(LOST)
+            raise
+        finally:
+            ends.close()
         _forget(engine, lease.name, run)
     except (DBAPIError, NotNewest) as error:
         _judge(lease, engine, run if committing else "", error)
+
+
+def new_run() -> str:
+    """The name of a transaction that no other has: 32 hexadecimal digits."""
+    return f"{_random.getrandbits(128):032x}"
 
 
 def claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:

@@ -145,7 +145,7 @@ class Desk:
 
     def forget_runs(self, name: str, runs: Sequence[str]) -> None:
         """Nobody will ask for them any more. Raises FenceUnreachable."""
-        self._ask(lambda session: session.execute(forget_runs(name, runs)))
+        self._ask(lambda session: session.execute(forget_runs(self._engine, name, runs)))
 
     def done_under(self, name: str, key: str) -> int | None:
         """The epoch under which the run key was completed; None if it was not. Raises FenceUnreachable, ConfigError."""

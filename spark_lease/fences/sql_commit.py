@@ -8,8 +8,6 @@ message, check and COMMIT travel together: a client cannot be frozen between the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -22,18 +20,27 @@ from .sql_refusals import refuse_ended, unwatch, watch
 
 
 class Ends(Protocol):
-    """How a transaction begins and ends. Values: name, epoch, run, setting, application."""
+    """How one transaction begins and ends."""
 
-    def begun(self, engine: Engine, values: dict[str, Any]) -> AbstractContextManager[Connection]:
-        """A connection in its transaction, which refuses to end it. Left with none open that was not committed."""
+    def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
+        """A connection in its transaction, which refuses to end it."""
         ...
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self) -> None:
         """The block is over. Raises ConfigError if the transaction has ended inside it."""
         ...
 
-    def commit(self, connection: Connection, values: dict[str, Any]) -> None:
+    def commit(self, run: str) -> None:
         """Writes the row of the run and commits, if my epoch is still the newest. Raises DBAPIError, NotNewest."""
+        ...
+
+    def close(self) -> None:
+        """Gives the connection back, in no transaction: what was not committed is rolled back."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """The connection was lost inside the block."""
         ...
 
 
@@ -51,12 +58,8 @@ def ends_of(engine: Engine) -> Ends:
 
 
 @lru_cache(maxsize=64)
-def _told(name: str, epoch: int) -> dict[str, Any]:
+def values_of(name: str, epoch: int) -> dict[str, Any]:
     return {"name": name, "epoch": epoch, "setting": setting_of(name), "application": application_of(name, epoch)}
-
-
-def values_of(name: str, epoch: int, run: str) -> dict[str, Any]:
-    return _told(name, epoch) | {"run": run}
 
 
 _RUN = "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (%(name)s, %(run)s, %(epoch)s)"
@@ -66,25 +69,43 @@ _MINE = "FROM spark_lease_fence WHERE name = %(name)s AND epoch = %(epoch)s"
 class _Watched(ABC):
     """With any driver: what is done inside is seen by SQLAlchemy's events."""
 
-    @contextmanager
-    def begun(self, engine: Engine, values: dict[str, Any]) -> Iterator[Connection]:
-        with engine.connect() as connection:
-            try:
-                self._begin(connection, values)
-                if not connection.in_transaction():
-                    connection.begin()  # so that an ORM session inside joins it, and begins and commits none
-                watch(connection)
-                yield connection
-            finally:
-                unwatch(connection)
-                self._close(connection)
+    is_lost = False
+    """Without a listener SQLAlchemy would connect again, so the listeners say it."""
 
-    def leave(self, connection: Connection) -> None:
-        refuse_ended(connection)
-        unwatch(connection)
+    def __init__(self) -> None:
+        self._connection: Any = None
+        self._values: dict[str, Any] = {}
+
+    def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
+        connection = self._connection = engine.connect()
+        self._values = values
+        self._begin(connection, values)
+        if not connection.in_transaction():
+            connection.begin()  # so that an ORM session inside joins it, and begins and commits none
+        watch(connection)
+        return connection
+
+    def leave(self) -> None:
+        refuse_ended(self._connection)
+        unwatch(self._connection)
+
+    def commit(self, run: str) -> None:
+        self._commit(self._connection, self._values | {"run": run})
+
+    def close(self) -> None:
+        if self._connection is None:
+            return
+        unwatch(self._connection)
+        try:
+            self._close(self._connection)
+        finally:
+            self._connection.close()
 
     @abstractmethod
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None: ...
+
+    @abstractmethod
+    def _commit(self, connection: Connection, values: dict[str, Any]) -> None: ...
 
     def _close(self, connection: Connection) -> None:
         _roll_back(connection)
@@ -108,7 +129,7 @@ class _Postgres(_Watched):
         _refuse_autocommit(getattr(connection.connection.driver_connection, "autocommit", False))
         connection.exec_driver_sql(self._BEGIN, values)
 
-    def commit(self, connection: Connection, values: dict[str, Any]) -> None:
+    def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
         connection.exec_driver_sql(self._RUN, values)
         connection.commit()
 
@@ -117,6 +138,7 @@ class _MySql(_Watched):
     _CHECK = f"SELECT 1 {_MINE} LOCK IN SHARE MODE"
 
     def __init__(self) -> None:
+        super().__init__()
         self._committed = False
 
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
@@ -124,7 +146,7 @@ class _MySql(_Watched):
         is_on = driver.get_autocommit() if hasattr(driver, "get_autocommit") else getattr(driver, "autocommit", False)
         _refuse_autocommit(not callable(is_on) and bool(is_on))
 
-    def commit(self, connection: Connection, values: dict[str, Any]) -> None:
+    def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
         connection.exec_driver_sql(_RUN, values)
         if connection.exec_driver_sql(self._CHECK, values).first() is None:
             raise NotNewest
@@ -147,7 +169,7 @@ class _MariaDb(_MySql):
         "COMMIT; END"
     )
 
-    def commit(self, connection: Connection, values: dict[str, Any]) -> None:
+    def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
         connection.exec_driver_sql(self._AT_ONCE, values)
         self._committed = True
 
@@ -158,6 +180,7 @@ class _Sqlite(_Watched):
     _MINE = "SELECT 1 FROM spark_lease_fence WHERE name = ? AND epoch = ?"
 
     def __init__(self) -> None:
+        super().__init__()
         self._driver: Any = None
         self._found: Any = None
 
@@ -170,7 +193,7 @@ class _Sqlite(_Watched):
         if connection.exec_driver_sql(self._MINE, (values["name"], values["epoch"])).first() is None:
             raise NotNewest
 
-    def commit(self, connection: Connection, values: dict[str, Any]) -> None:
+    def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
         connection.commit()
 
     def _close(self, connection: Connection) -> None:

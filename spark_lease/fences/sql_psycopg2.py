@@ -1,9 +1,10 @@
 """The two ends of a fenced transaction with psycopg2: as many messages as without a fence.
 
-The driver is put into autocommit and begins nothing by itself: BEGIN travels with the settings, and check and COMMIT in
-one message, so that a client cannot be frozen between them. Left to itself the driver would not notice that COMMIT, and
-send what comes next in silent autocommit. (Cursors that the server keeps, `stream_results`, `yield_per`, need its own
-BEGIN: read with them outside. A cursor of another class, which is asked for, is looked at only when the block ends.)
+The driver is put into autocommit and begins nothing by itself: BEGIN travels with the settings and the first statement
+of the block, and check and COMMIT in one message, so that a client cannot be frozen between them. Left to itself the
+driver would not notice that COMMIT, and send what comes next in silent autocommit. (Cursors that the server keeps,
+`stream_results`, `yield_per`, need its own BEGIN: read with them outside. A cursor of another class, which is asked
+for, is looked at only when the block ends.)
 
 What would end the transaction inside the block is refused by the connection and by the driver's cursors themselves:
 SQLAlchemy's events would cost every transaction of the engine a fifth of its time.
@@ -11,20 +12,21 @@ SQLAlchemy's events would cost every transaction of the engine a fifth of its ti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, RootTransaction, TwoPhaseTransaction
-from sqlalchemy.exc import DBAPIError, ResourceClosedError
+from sqlalchemy import Connection, Engine, PoolProxiedConnection, RootTransaction, TwoPhaseTransaction
+from sqlalchemy.exc import DBAPIError
 
 from ..errors import ConfigError
 from ..lockers.sql_backends import code_of
-from .sql_refusals import IDLE, NO_BEGIN, NO_CLOSE, NO_COMMIT, NO_ROLLBACK, refuse, refuse_end, refuse_lost, refuse_over
+from .sql_refusals import IDLE, LOST, NO_BEGIN, NO_CLOSE, NO_COMMIT, NO_ROLLBACK, OVER, refuse, refuse_end
 
 AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
+_OWN = "the driver has begun a transaction of its own inside the block: neither `with` nor autocommit"
 _PREPARED = "spark_lease_commit_1"
 # The row is refused, because NULL, where my epoch is not the newest: then COMMIT behind it is not reached.
 _RUN = (
@@ -41,6 +43,11 @@ _BEGINS = {level: f"BEGIN ISOLATION LEVEL {name}; ".encode() for level, name in 
 _WORDS = "spark_lease_words"
 _NOT_KEPT = ("26000", "42P05")
 """A prepared statement is unknown, or there already: this session is not ours alone."""
+_ONE = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|SELECT|WITH|MERGE)\b[^;]*;?\s*\Z", re.I)
+"""Surely one statement, so that it is run as a whole behind BEGIN, or nothing is and no transaction begun."""
+_unbegun: dict[Any, Psycopg2] = {}
+"""The driver's connections of blocks that have sent nothing yet. Until then they are not in autocommit: what goes past
+the cursors of the block is in a transaction of the driver's own, and refused."""
 _shared: WeakSet[Engine] = WeakSet()
 """Engines behind a pooler that hands every transaction to another session."""
 _READY = 1
@@ -52,13 +59,21 @@ class _Inside(Connection):
 
     def __init__(self, engine: Engine) -> None:
         self._is_inside = False
+        self._begin_all: Callable[[], None] = lambda: None
         super().__init__(engine, _allow_revalidate=False)
 
-    def enter(self) -> RootTransaction:
+    def enter(self, begin_all: Callable[[], None]) -> RootTransaction:
         # An ORM session inside joins it, and begins and commits none.
-        transaction = self.begin()
-        self._is_inside = True
+        transaction = super().begin()
+        self._is_inside, self._begin_all = True, begin_all
         return transaction
+
+    @property
+    def connection(self) -> PoolProxiedConnection:
+        """What is asked for by those who want the driver's own connection: they find it in its transaction."""
+        if self._is_inside:
+            self._begin_all()
+        return super().connection
 
     def begin(self) -> RootTransaction:
         self._refuse_begin()
@@ -70,8 +85,7 @@ class _Inside(Connection):
 
     def _refuse_begin(self) -> None:
         if self._is_inside:
-            refuse_over(not self.in_transaction())
-            refuse(NO_BEGIN)
+            refuse(NO_BEGIN if self.in_transaction() else OVER)
 
     def commit(self) -> None:
         refuse(NO_COMMIT) if self._is_inside else super().commit()
@@ -91,21 +105,28 @@ class _Inside(Connection):
 def _looking(base: Any) -> Any:
     """`base`, a class of psycopg2's cursors, that refuses what would end the transaction or comes after its end."""
     methods = ("execute", "executemany", "callproc", "copy_expert", "copy_from", "copy_to")
-    return type(base.__name__, (base,), {"__slots__": (), **{each: _guarded(getattr(base, each)) for each in methods}})
+    guarded = {each: _guarded(getattr(base, each), each == "execute") for each in methods}
+    return type(base.__name__, (base,), {"__slots__": (), **guarded})
 
 
-def _guarded(method: Any) -> Any:
+def _guarded(method: Any, is_execute: bool) -> Any:
     """The driver's own commit and rollback do nothing while it is in autocommit. What it begins by itself, in `with` or
     out of autocommit, they would end: it is refused with what it begins with."""
 
     def guarded(cursor: Any, *words: Any, **more: Any) -> Any:
         connection = cursor.connection
         text = _text(cursor, words[0] if words else more.get("query", more.get("sql")))
-        refuse_over(connection.get_transaction_status() == IDLE)
+        block = _unbegun.get(connection)
+        if block is None and connection.get_transaction_status() == IDLE:
+            refuse(OVER)
+        if block is not None and is_execute and not (more or cursor.name) and _ONE.match(text):
+            return block.begin_with(cursor, method, cursor.mogrify(*words))
         refuse_end(text)
+        if block is not None:
+            block.begin()
         result = method(cursor, *words, **more)
         if connection.status != _READY:
-            refuse("the driver has begun a transaction of its own inside the block: neither `with` nor autocommit")
+            refuse(_OWN)
         return result
 
     return guarded
@@ -123,118 +144,165 @@ class _Words:
     """What is sent for one epoch of a lease; bound to its values by the driver, once for a connection."""
 
     def __init__(self, cursor: Any, values: dict[str, Any]) -> None:
-        self.of = values["name"], values["epoch"], cursor.connection.encoding
+        self._values, self._encoding = values, cursor.connection.encoding
         self.settings: bytes = cursor.mogrify(_SET.format(setting=values["setting"]), values)
         commit: bytes = cursor.mogrify(_COMMIT_PREPARED, values | {"run": _NO_RUN})
         self._before, _, self._after = commit.rpartition(_NO_RUN.encode())
 
+    def are_for(self, driver: Any, values: dict[str, Any]) -> bool:
+        return values is self._values and driver.encoding == self._encoding
+
     def commit(self, run: str) -> bytes:
         """`run` is made of hexadecimal digits."""
         return self._before + run.encode() + self._after
+
+    def commit_unprepared(self, cursor: Any, run: str) -> bytes:
+        return bytes(cursor.mogrify(_COMMIT, self._values | {"run": run}))
 
 
 class Psycopg2:
     """Implements `sql_commit.Ends`."""
 
     def __init__(self) -> None:
+        self._connection: Any = None
+        self._given: Any = None
         self._cursor: Any = None
         self._driver: Any = None
         self._level: int | None = None
         self._factory: Any = None
         self._prepared = False
         self._words: Any = None
+        self._first = b""
         self._began: Any = None
 
-    @contextmanager
-    def begun(self, engine: Engine, values: dict[str, Any]) -> Iterator[Connection]:
-        connection = _Inside(engine)
-        try:
-            self._begin(connection, values)
-            yield connection
-        except ResourceClosedError:
-            refuse_lost(self._driver is not None and bool(self._driver.closed))
-            raise
-        finally:
-            try:
-                self._close(connection)
-            except BaseException:  # an interrupt: the pool would hand on an open transaction
-                if not connection.closed:
-                    connection.invalidate()
-                raise
-            finally:
-                connection.leave()
-
-    def _begin(self, connection: _Inside, values: dict[str, Any]) -> None:
-        driver: Any = connection.connection.driver_connection
+    def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
+        connection = self._connection = _Inside(engine)
+        given = self._given = connection.connection
+        driver: Any = given.driver_connection
+        self._driver = driver
         if driver.autocommit:
             raise ConfigError("fenced_sql", AUTOCOMMIT)
-        self._level, self._factory = driver.isolation_level, driver.cursor_factory
-        self._driver, self._cursor, info = driver, driver.cursor(), connection.info
-        driver.isolation_level = None  # else the way out of autocommit is a message
-        driver.autocommit = True
+        self._level, self._factory, self._cursor = driver.isolation_level, driver.cursor_factory, driver.cursor()
+        info = given.info
         self._words = info.get(_WORDS)
-        if self._words is None or self._words.of != (values["name"], values["epoch"], driver.encoding):
+        if self._words is None or not self._words.are_for(driver, values):
             self._words = info[_WORDS] = _Words(self._cursor, values)
-        self._send_first(connection, _BEGINS.get(self._level, b"BEGIN; ") + self._words.settings)
-        self._began = connection.enter()
+        self._first = _BEGINS.get(self._level, b"BEGIN; ") + self._words.settings
+        _unbegun[self._cursor.connection] = self
+        self._prepared = engine not in _shared
+        if self._prepared and _PREPARED not in info:
+            self._prepare()
+        self._began = connection.enter(self.begin)
         # The class that it says it has: what traces a driver wraps its cursors.
         driver.cursor_factory = _looking(self._cursor.__class__)
+        return connection
 
-    def _send_first(self, connection: Connection, words: bytes) -> None:
-        self._prepared = connection.engine not in _shared
-        if not self._prepared or _PREPARED in connection.info:
-            self._send(connection, words)
-            return
+    def _prepare(self) -> None:
+        """Beside the first transaction of a session."""
+        self._to_autocommit()
         try:
-            self._send(connection, words + _PREPARE)
-            connection.info[_PREPARED] = True
+            self._send(self._first + _PREPARE)
+            self._given.info[_PREPARED] = True
         except DBAPIError as error:
             if code_of(error) != "42P05":
                 raise
             self._prepared = False
-            self._send(connection, b"ROLLBACK")
-            self._send(connection, words)
-
-    def leave(self, connection: Connection) -> None:
-        refuse_lost(bool(self._driver.closed) or not self._is_mine(connection))
-        refuse_over(self._driver.get_transaction_status() == IDLE or not self._began.is_active)
-
-    def commit(self, connection: Connection, values: dict[str, Any]) -> None:
-        if self._prepared:
-            self._send(connection, self._words.commit(values["run"]))
+            self._send(b"ROLLBACK")
+            self.begin()
         else:
-            self._send(connection, self._cursor.mogrify(_COMMIT, values))
+            del _unbegun[self._cursor.connection]
 
-    def _is_mine(self, connection: Connection) -> bool:
+    def begin(self) -> None:
+        """Alone, unless it has been done with the first statement."""
+        if self._cursor.connection in _unbegun:
+            self._to_autocommit()
+            self._send(self._first)
+            del _unbegun[self._cursor.connection]
+
+    def begin_with(self, cursor: Any, execute: Any, statement: bytes) -> Any:
+        """Begin, and `execute` one `statement` on `cursor`, in one message. Raises what the statement does."""
+        self._to_autocommit()
+        try:
+            return execute(cursor, self._first + b";\n" + statement)
+        except self._connection.dialect.loaded_dbapi.Error:
+            if self._driver.get_transaction_status() != IDLE:
+                raise
+        finally:
+            if self._driver.get_transaction_status() != IDLE:
+                _unbegun.pop(cursor.connection, None)
+        # What is no SQL fails before anything is run. A plain transaction would be there, and failed: so is this.
+        self.begin()
+        return execute(cursor, statement)
+
+    def _to_autocommit(self) -> None:
+        if self._driver.status != _READY:
+            refuse(_OWN)
+        if self._level is not None:
+            self._driver.isolation_level = None  # else the way out of autocommit is a message
+        self._driver.autocommit = True
+
+    @property
+    def is_lost(self) -> bool:
+        return self._driver is not None and bool(self._driver.closed)
+
+    def leave(self) -> None:
+        if self._driver.closed or not self._is_mine():
+            refuse(LOST)
+        self.begin()
+        if self._driver.get_transaction_status() == IDLE or not self._began.is_active:
+            refuse(OVER)
+
+    def commit(self, run: str) -> None:
+        self._send(self._words.commit(run) if self._prepared else self._words.commit_unprepared(self._cursor, run))
+
+    def _is_mine(self) -> bool:
         """False if the connection was given back to the pool behind SQLAlchemy's back: another may have it."""
-        return not connection.closed and connection.connection.dbapi_connection is self._driver
+        return self._given.dbapi_connection is self._driver
 
-    def _close(self, connection: Connection) -> None:
-        if self._driver is None or self._driver.closed:
+    def close(self) -> None:
+        if self._connection is None:
             return
-        if not self._is_mine(connection):
+        try:
+            self._close()
+        except BaseException:  # an interrupt: the pool would hand on an open transaction
+            if not self._connection.closed:
+                self._connection.invalidate()
+            raise
+        finally:
+            self._connection.leave()
+
+    def _close(self) -> None:
+        if self._cursor is None or self._driver.closed:
+            return
+        _unbegun.pop(self._cursor.connection, None)
+        if not self._is_mine():
             self._driver.close()
             return
         try:
             if self._driver.get_transaction_status() != IDLE:
                 self._cursor.execute("ROLLBACK")
             self._driver.cursor_factory = self._factory
-            self._driver.autocommit, self._driver.isolation_level = False, self._level
-        except connection.dialect.loaded_dbapi.Error:
-            connection.invalidate()
+            self._driver.autocommit = False
+            if self._level is not None:
+                self._driver.isolation_level = self._level
+        except self._connection.dialect.loaded_dbapi.Error:
+            self._connection.invalidate()
 
-    def _send(self, connection: Connection, statement: bytes) -> None:
+    def _send(self, statement: bytes) -> None:
         """Past SQLAlchemy, whose way costs half as much as the message; its errors are SQLAlchemy's all the same."""
-        base = connection.dialect.loaded_dbapi.Error
         try:
             self._cursor.execute(statement)
-        except base as error:
-            lost = connection.dialect.is_disconnect(error, self._driver, self._cursor)
-            wrapped = DBAPIError.instance(
-                statement.decode(errors="replace"), None, error, base, connection_invalidated=lost
-            )
-            if lost:
-                connection.invalidate(error)
-            if code_of(error) in _NOT_KEPT:
-                _shared.add(connection.engine)
-            raise wrapped from error
+        except self._connection.dialect.loaded_dbapi.Error as error:
+            raise self._wrapped(statement, error) from error
+
+    def _wrapped(self, statement: bytes, error: Any) -> Exception:
+        connection = self._connection
+        lost = connection.dialect.is_disconnect(error, self._driver, self._cursor)
+        base = connection.dialect.loaded_dbapi.Error
+        words = statement.decode(errors="replace")
+        if lost:
+            connection.invalidate(error)
+        if code_of(error) in _NOT_KEPT:
+            _shared.add(connection.engine)
+        wrapped: Exception = DBAPIError.instance(words, None, error, base, connection_invalidated=lost)
+        return wrapped

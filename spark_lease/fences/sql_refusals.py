@@ -40,6 +40,9 @@ NO_COMMIT = "the block commits when it ends: no commit() inside"
 NO_ROLLBACK = "the block rolls back when an exception leaves it: no rollback() inside"
 NO_BEGIN = "the block has begun its transaction: no begin() inside, begin_nested() for a savepoint"
 NO_CLOSE = "the block gives its connection back when it ends: no close() inside"
+LOST = "the connection was lost inside the block, and with it the transaction"
+OVER = "the transaction has ended inside the block, by itself or by a statement of it"
+"""What comes next would be committed at once."""
 IDLE = 0
 """A libpq connection in no transaction."""
 _inside: dict[Connection, Any] = {}
@@ -48,17 +51,6 @@ _inside: dict[Connection, Any] = {}
 
 def refuse(problem: str) -> NoReturn:
     raise ConfigError("fenced_sql", problem)
-
-
-def refuse_lost(is_lost: bool) -> None:
-    if is_lost:
-        refuse("the connection was lost inside the block, and with it the transaction")
-
-
-def refuse_over(is_over: bool) -> None:
-    """What comes next would be committed at once."""
-    if is_over:
-        refuse("the transaction has ended inside the block, by itself or by a statement of it")
 
 
 def refuse_end(statement: str) -> None:
@@ -81,9 +73,11 @@ def unwatch(connection: Connection) -> None:
 
 
 def refuse_ended(connection: Connection) -> None:
-    """Raise ConfigError if the transaction that is watched has ended: what comes next would be committed at once."""
-    refuse_lost(connection.closed or connection.connection.driver_connection is not _inside.get(connection))
-    refuse_over(_is_over(connection))
+    """Raise ConfigError if the transaction that is watched has ended."""
+    if connection.closed or connection.connection.driver_connection is not _inside.get(connection):
+        refuse(LOST)
+    if _is_over(connection):
+        refuse(OVER)
 
 
 def _is_over(connection: Connection) -> bool:
@@ -96,8 +90,10 @@ def _is_over(connection: Connection) -> bool:
 def _look(connection: Connection, cursor: Any, statement: str, *_: object) -> None:
     if connection not in _inside:
         return
-    refuse_lost(connection.connection.driver_connection is not _inside[connection])
-    refuse_over(_is_over(connection))
+    if connection.connection.driver_connection is not _inside[connection]:
+        refuse(LOST)
+    if _is_over(connection):
+        refuse(OVER)
     refuse_end(statement)
     if connection.dialect.name not in ("mysql", "mariadb"):
         return

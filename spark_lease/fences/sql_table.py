@@ -20,9 +20,11 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    any_,
     bindparam,
     delete,
     func,
+    literal,
     literal_column,
     select,
 )
@@ -150,5 +152,8 @@ def forget_done(name: str, now_ms: str, age: float) -> Any:
     return delete(DONE).where(DONE.c.name == name, DONE.c.finished < before)
 
 
-def forget_runs(name: str, runs: Sequence[str]) -> Any:
-    return delete(RUN).where(RUN.c.name == name, RUN.c.run.in_(runs))
+def forget_runs(engine: Engine, name: str, runs: Sequence[str]) -> Any:
+    these: Any = RUN.c.run.in_(runs)
+    if engine.dialect.name == "postgresql":  # one value instead of one for each
+        these = RUN.c.run == any_(literal(runs, postgresql.ARRAY(RUN.c.run.type)))
+    return delete(RUN).where(RUN.c.name == name, these)

@@ -12,7 +12,9 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import NullPool
 
 from spark_lease.config import configure
+from spark_lease.fences.sql import fenced_sql
 from spark_lease.lockers.sql_backends import usable_url
+from tests.fences.holders import Holder
 from tests.services.postgres import with_psycopg
 
 TABLES = ("spark_lease_fence", "spark_lease_fence_run", "spark_lease_fence_done", "guarded")
@@ -78,7 +80,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "sqlite":
             return f"sqlite:///{tmp_path}/guarded.db"
-        case "postgresql":
+        case "postgresql" | "postgresql, used before":
             return str(request.getfixturevalue("pg_url"))
         case "psycopg":
             return with_psycopg(str(request.getfixturevalue("pg_url")))
@@ -90,11 +92,14 @@ def engine_for(url: str, **options: object) -> Engine:
 
 
 @pytest.fixture
-def engine(database: str) -> Iterator[Engine]:
-    """An engine to a database with a table `guarded (id, epoch)` and without a fence."""
+def engine(database: str, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """An engine to a database with a table `guarded (id, epoch)` and without a fence of the test's."""
     engine = engine_for(database)
     clear(engine)
     create_guarded(engine)
+    if "used before" in request.node.name:
+        with fenced_sql(Holder("before", 1), engine):
+            pass
     yield engine
     engine.dispose()
     clear(engine)

@@ -35,7 +35,11 @@ NAME = "nightly"
 ROUNDS = 6
 LEVELS = ["READ COMMITTED", "REPEATABLE READ"]
 Start = Callable[..., Writer]
-PSYCOPG2 = pytest.mark.parametrize("database", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+PSYCOPG2 = pytest.mark.parametrize(
+    "database",
+    [pytest.param(each, marks=pytest.mark.postgres) for each in ("postgresql", "postgresql, used before")],
+    indirect=True,
+)
 SERVERS = pytest.mark.parametrize(
     "database",
     [
@@ -449,8 +453,7 @@ def test_the_connection_is_an_ordinary_one_afterwards(engine: Engine) -> None:
     assert (rows(engine, 5), rows(engine, 1)) == (1, 0)
 
 
-@pytest.mark.postgres
-@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+@PSYCOPG2
 @pytest.mark.parametrize("isolation", LEVELS)
 def test_the_isolation_level_is_the_engines_inside_and_afterwards(engine: Engine, isolation: str) -> None:
     other = create_engine(engine.url, isolation_level=isolation, pool_size=1, max_overflow=0)
@@ -463,8 +466,7 @@ def test_the_isolation_level_is_the_engines_inside_and_afterwards(engine: Engine
     other.dispose()
 
 
-@pytest.mark.postgres
-@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+@PSYCOPG2
 def test_behind_a_pooler_that_keeps_no_prepared_statement_another_try_heals_it(engine: Engine) -> None:
     lease, other = Holder(NAME, 5), create_engine(engine.url, pool_size=1, max_overflow=0)
     write(other, lease)
@@ -835,8 +837,7 @@ def test_sqlite_that_rolled_back_by_itself_goes_on_with_nothing(engine: Engine) 
         assert connection.exec_driver_sql("SELECT count(*) FROM once").scalar() == 1
 
 
-@pytest.mark.postgres
-@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+@PSYCOPG2
 @pytest.mark.parametrize(
     "ends", ["INSERT INTO once VALUES (1); COMMIT", "/*My app*/ COMMIT", "/**/ COMMIT", "; COMMIT"]
 )

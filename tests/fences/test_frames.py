@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import pyarrow
 import pymysql
 import pytest
 from sqlalchemy import Engine, create_engine
@@ -16,6 +17,7 @@ from sqlalchemy.pool import NullPool
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import ConfigError
+from spark_lease.fences import frames
 from spark_lease.lease import open_contender
 from tests.fences.conftest import rows
 from tests.fences.frames import NAME, ask, put, session, staged, tell
@@ -68,6 +70,41 @@ def contents(engine: Engine) -> list[tuple[Any, ...]]:
 
 
 # -- what is written
+
+
+@pytest.mark.parametrize(
+    ("columns", "conf", "sizes"),
+    [
+        ("id, string(id) AS text, current_date() AS day", {}, [5000, 5000, 2000]),
+        ("id, binary(string(id)) AS bytes", {}, [10000, 2000]),  # as Spark does it, by rows and by bytes
+        ("id, array(id) AS many", {}, [10000, 2000]),
+        ("id", {"Records": "4000"}, [4000, 4000, 4000]),
+        ("id", {"Records": "20000"}, [12000]),
+        ("id", {"Bytes": "64"}, [8] * 1500),
+    ],
+)
+def test_short_rows_go_to_python_in_batches_of_rows(
+    spark: Any, columns: str, conf: dict[str, str], sizes: list[int]
+) -> None:
+    def sizes_of(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield pyarrow.RecordBatch.from_pydict({"size": [batch.num_rows]})
+
+    def found() -> list[int]:
+        return [each["size"] for each in made.mapInArrow(sizes_of, "size bigint").collect()]
+
+    keys = {f"spark.sql.execution.arrow.max{each}PerBatch": value for each, value in conf.items()}
+    made = spark.range(0, 12_000, 1, 1).selectExpr(*columns.split(", "))
+    for key, value in keys.items():
+        spark.conf.set(key, value)
+    try:
+        before = found()
+        with frames._batches_by_rows(made):
+            assert found() == sizes
+        assert found() == before
+    finally:
+        for key in keys:
+            spark.conf.unset(key)
 
 
 @EVERYWHERE

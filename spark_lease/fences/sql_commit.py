@@ -23,7 +23,7 @@ class Ends(Protocol):
     """How one transaction begins and ends."""
 
     def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
-        """A connection in its transaction, which refuses to end it."""
+        """A connection in its transaction, from the first statement on at the latest, which refuses to end it."""
         ...
 
     def leave(self) -> None:
@@ -127,7 +127,7 @@ class _Postgres(_Watched):
 
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         _refuse_autocommit(getattr(connection.connection.driver_connection, "autocommit", False))
-        connection.exec_driver_sql(self._BEGIN, values)
+        connection.exec_driver_sql(self._BEGIN, dict(values))
 
     def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
         connection.exec_driver_sql(self._RUN, values)

@@ -1,10 +1,10 @@
 """The two ends of a fenced transaction with psycopg2: as many messages as without a fence.
 
-The driver is put into autocommit and begins nothing by itself: BEGIN travels with the settings and the first statement
-of the block, and check and COMMIT in one message, so that a client cannot be frozen between them. Left to itself the
-driver would not notice that COMMIT, and send what comes next in silent autocommit. (Cursors that the server keeps,
-`stream_results`, `yield_per`, need its own BEGIN: read with them outside. A cursor of another class, which is asked
-for, is looked at only when the block ends.)
+From the first statement of the block on the driver is in autocommit and begins nothing by itself: BEGIN and the
+settings travel with that statement, and check and COMMIT in one message, so that a client cannot be frozen between
+them. Left to itself the driver would not notice that COMMIT, and send what comes next in silent autocommit. (Cursors
+that the server keeps, `stream_results`, `yield_per`, need its own BEGIN: read with them outside. A cursor of another
+class, which is asked for, is looked at only when the block ends.)
 
 What would end the transaction inside the block is refused by the connection and by the driver's cursors themselves:
 SQLAlchemy's events would cost every transaction of the engine a fifth of its time.
@@ -26,7 +26,6 @@ from ..lockers.sql_backends import code_of
 from .sql_refusals import IDLE, LOST, NO_BEGIN, NO_CLOSE, NO_COMMIT, NO_ROLLBACK, OVER, refuse, refuse_end
 
 AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
-_OWN = "the driver has begun a transaction of its own inside the block: neither `with` nor autocommit"
 _PREPARED = "spark_lease_commit_1"
 # The row is refused, because NULL, where my epoch is not the newest: then COMMIT behind it is not reached.
 _RUN = (
@@ -43,13 +42,14 @@ _BEGINS = {level: f"BEGIN ISOLATION LEVEL {name}; ".encode() for level, name in 
 _WORDS = "spark_lease_words"
 _NOT_KEPT = ("26000", "42P05")
 """A prepared statement is unknown, or there already: this session is not ours alone."""
-_ONE = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|SELECT|WITH|MERGE)\b[^;]*;?\s*\Z", re.I)
-"""Surely one statement, so that it is run as a whole behind BEGIN, or nothing is and no transaction begun."""
+_ONE = re.compile(rb"\s*(?:INSERT|UPDATE|DELETE|SELECT|WITH|MERGE)\b[^;]*+;?\s*\Z", re.I)
+"""Surely one statement, and none that ends a transaction: where none is open behind BEGIN and this, nothing was run."""
 _unbegun: dict[Any, Psycopg2] = {}
-"""The driver's connections of blocks that have sent nothing yet. Until then they are not in autocommit: what goes past
-the cursors of the block is in a transaction of the driver's own, and refused."""
+"""The driver's connections of blocks that have sent nothing yet, and are not in autocommit. What goes past the cursors
+of the block by then, from a connection that was kept from before it, is refused if it has not ended its transaction."""
 _shared: WeakSet[Engine] = WeakSet()
 """Engines behind a pooler that hands every transaction to another session."""
+_CANCELLED = "57014"
 _READY = 1
 """Of psycopg2, which is imported by those who have it: has begun no transaction."""
 
@@ -59,20 +59,20 @@ class _Inside(Connection):
 
     def __init__(self, engine: Engine) -> None:
         self._is_inside = False
-        self._begin_all: Callable[[], None] = lambda: None
+        self._begin_now: Callable[[], None] = lambda: None
         super().__init__(engine, _allow_revalidate=False)
 
-    def enter(self, begin_all: Callable[[], None]) -> RootTransaction:
+    def enter(self, begin_now: Callable[[], None]) -> RootTransaction:
         # An ORM session inside joins it, and begins and commits none.
         transaction = super().begin()
-        self._is_inside, self._begin_all = True, begin_all
+        self._is_inside, self._begin_now = True, begin_now
         return transaction
 
     @property
     def connection(self) -> PoolProxiedConnection:
         """What is asked for by those who want the driver's own connection: they find it in its transaction."""
         if self._is_inside:
-            self._begin_all()
+            self._begin_now()
         return super().connection
 
     def begin(self) -> RootTransaction:
@@ -105,31 +105,46 @@ class _Inside(Connection):
 def _looking(base: Any) -> Any:
     """`base`, a class of psycopg2's cursors, that refuses what would end the transaction or comes after its end."""
     methods = ("execute", "executemany", "callproc", "copy_expert", "copy_from", "copy_to")
-    guarded = {each: _guarded(getattr(base, each), each == "execute") for each in methods}
+    guarded = {each: _guarded(getattr(base, each), each == "execute" and _is_plain(base)) for each in methods}
     return type(base.__name__, (base,), {"__slots__": (), **guarded})
 
 
-def _guarded(method: Any, is_execute: bool) -> Any:
-    """The driver's own commit and rollback do nothing while it is in autocommit. What it begins by itself, in `with` or
+def _is_plain(base: Any) -> bool:
+    """Its execute and mogrify are psycopg2's own: another's execute may run more than what it is given."""
+    owners = (next(c for c in base.__mro__ if each in vars(c)) for each in ("execute", "mogrify"))
+    return all(owner.__module__.startswith("psycopg2.") for owner in owners)
+
+
+def _guarded(method: Any, goes_along: bool) -> Any:
+    """BEGIN may go along with what a method is given to execute.
+
+    The driver's own commit and rollback do nothing while it is in autocommit. What it begins by itself, in `with` or
     out of autocommit, they would end: it is refused with what it begins with."""
 
-    def guarded(cursor: Any, *words: Any, **more: Any) -> Any:
+    def guarded(cursor: Any, *args: Any, **more: Any) -> Any:
         connection = cursor.connection
-        text = _text(cursor, words[0] if words else more.get("query", more.get("sql")))
         block = _unbegun.get(connection)
         if block is None and connection.get_transaction_status() == IDLE:
             refuse(OVER)
-        if block is not None and is_execute and not (more or cursor.name) and _ONE.match(text):
-            return block.begin_with(cursor, method, cursor.mogrify(*words))
-        refuse_end(text)
+        if block is not None and goes_along and not (more or cursor.name):
+            statement = cursor.mogrify(*args)
+            if _ONE.match(statement):
+                result = block.begin_with(cursor, method, statement)
+                _refuse_own(connection)
+                return result
+        refuse_end(_text(cursor, args[0] if args else more.get("query", more.get("sql"))))
         if block is not None:
             block.begin()
-        result = method(cursor, *words, **more)
-        if connection.status != _READY:
-            refuse(_OWN)
+        result = method(cursor, *args, **more)
+        _refuse_own(connection)
         return result
 
     return guarded
+
+
+def _refuse_own(driver: Any) -> None:
+    if driver.status != _READY:
+        refuse("the driver has a transaction of its own: neither `with` nor autocommit inside, and none from before")
 
 
 def _text(cursor: Any, query: Any) -> str:
@@ -165,44 +180,49 @@ class Psycopg2:
 
     def __init__(self) -> None:
         self._connection: Any = None
-        self._given: Any = None
+        self._pooled: Any = None
         self._cursor: Any = None
         self._driver: Any = None
         self._level: int | None = None
         self._factory: Any = None
         self._prepared = False
         self._words: Any = None
-        self._first = b""
-        self._began: Any = None
+        self._begin_words = b""
+        self._transaction: Any = None
 
     def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
         connection = self._connection = _Inside(engine)
-        given = self._given = connection.connection
-        driver: Any = given.driver_connection
+        pooled = self._pooled = connection.connection
+        driver: Any = pooled.driver_connection
         self._driver = driver
         if driver.autocommit:
             raise ConfigError("fenced_sql", AUTOCOMMIT)
-        self._level, self._factory, self._cursor = driver.isolation_level, driver.cursor_factory, driver.cursor()
-        info = given.info
+        cursor = driver.cursor()
+        if cursor.connection in _unbegun:
+            refuse(NO_BEGIN)  # the pool has one connection for all
+        self._level, self._factory, self._cursor = driver.isolation_level, driver.cursor_factory, cursor
+        info = pooled.info
         self._words = info.get(_WORDS)
         if self._words is None or not self._words.are_for(driver, values):
             self._words = info[_WORDS] = _Words(self._cursor, values)
-        self._first = _BEGINS.get(self._level, b"BEGIN; ") + self._words.settings
+        self._begin_words = _BEGINS.get(self._level, b"BEGIN; ") + self._words.settings
         _unbegun[self._cursor.connection] = self
         self._prepared = engine not in _shared
         if self._prepared and _PREPARED not in info:
             self._prepare()
-        self._began = connection.enter(self.begin)
         # The class that it says it has: what traces a driver wraps its cursors.
         driver.cursor_factory = _looking(self._cursor.__class__)
+        if getattr(engine, "_has_events", True):  # what listens has the driver's own connection, and may write
+            self.begin()
+        self._transaction = connection.enter(self.begin)
         return connection
 
     def _prepare(self) -> None:
         """Beside the first transaction of a session."""
         self._to_autocommit()
         try:
-            self._send(self._first + _PREPARE)
-            self._given.info[_PREPARED] = True
+            self._send(self._begin_words + _PREPARE)
+            self._pooled.info[_PREPARED] = True
         except DBAPIError as error:
             if code_of(error) != "42P05":
                 raise
@@ -216,16 +236,16 @@ class Psycopg2:
         """Alone, unless it has been done with the first statement."""
         if self._cursor.connection in _unbegun:
             self._to_autocommit()
-            self._send(self._first)
+            self._send(self._begin_words)
             del _unbegun[self._cursor.connection]
 
     def begin_with(self, cursor: Any, execute: Any, statement: bytes) -> Any:
         """Begin, and `execute` one `statement` on `cursor`, in one message. Raises what the statement does."""
         self._to_autocommit()
         try:
-            return execute(cursor, self._first + b";\n" + statement)
-        except self._connection.dialect.loaded_dbapi.Error:
-            if self._driver.get_transaction_status() != IDLE:
+            return execute(cursor, self._begin_words + b";\n" + statement)
+        except self._connection.dialect.loaded_dbapi.Error as error:
+            if self._driver.get_transaction_status() != IDLE or error.pgcode == _CANCELLED:
                 raise
         finally:
             if self._driver.get_transaction_status() != IDLE:
@@ -235,8 +255,7 @@ class Psycopg2:
         return execute(cursor, statement)
 
     def _to_autocommit(self) -> None:
-        if self._driver.status != _READY:
-            refuse(_OWN)
+        _refuse_own(self._driver)
         if self._level is not None:
             self._driver.isolation_level = None  # else the way out of autocommit is a message
         self._driver.autocommit = True
@@ -249,7 +268,7 @@ class Psycopg2:
         if self._driver.closed or not self._is_mine():
             refuse(LOST)
         self.begin()
-        if self._driver.get_transaction_status() == IDLE or not self._began.is_active:
+        if self._driver.get_transaction_status() == IDLE or not self._transaction.is_active:
             refuse(OVER)
 
     def commit(self, run: str) -> None:
@@ -257,7 +276,7 @@ class Psycopg2:
 
     def _is_mine(self) -> bool:
         """False if the connection was given back to the pool behind SQLAlchemy's back: another may have it."""
-        return self._given.dbapi_connection is self._driver
+        return self._pooled.dbapi_connection is self._driver
 
     def close(self) -> None:
         if self._connection is None:
@@ -272,9 +291,11 @@ class Psycopg2:
             self._connection.leave()
 
     def _close(self) -> None:
-        if self._cursor is None or self._driver.closed:
+        if self._cursor is None:
             return
         _unbegun.pop(self._cursor.connection, None)
+        if self._driver.closed:
+            return
         if not self._is_mine():
             self._driver.close()
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import multiprocessing
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +16,10 @@ import psycopg2.sql
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, InternalError, ProgrammingError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, StaticPool
 
 from spark_lease.errors import ConfigError, Fenced
-from spark_lease.fences import sql
+from spark_lease.fences import sql, sql_psycopg2
 from spark_lease.fences.session import application_of, setting_of
 from spark_lease.fences.sql import fenced_sql
 from spark_lease.fences.sql_claim import claim
@@ -143,24 +144,111 @@ def test_a_connection_that_is_lost_at_the_first_statement_writes_nothing(engine:
     assert rows(engine) == 1
 
 
-def test_what_goes_past_the_blocks_cursors_before_the_first_statement_is_refused(engine: Engine) -> None:
-    """A listener that has the driver's own connection, and writes with a cursor of another class."""
+def test_what_listens_finds_the_transaction_begun(engine: Engine) -> None:
+    """It has the driver's own connection, and may write with a cursor of another class, and commit."""
     one = create_engine(engine.url, pool_size=1, max_overflow=0)
-    with fenced_sql(Holder(NAME, 5), one) as connection:
-        connection.exec_driver_sql(INSERT)
+    _write(one)
 
     def write_itself(_: object, cursor: Any, *__: object) -> None:
         cursor.connection.cursor(cursor_factory=psycopg2.extras.DictCursor).execute(INSERT)
+        cursor.connection.commit()
 
     event.listen(one, "before_cursor_execute", write_itself)
+    event.listen(one, "begin", lambda connection: connection.exec_driver_sql("SET LOCAL work_mem = '5MB'"))
+    with pytest.raises(KeyError), fenced_sql(Holder(NAME, 5), one) as connection:
+        assert connection.exec_driver_sql("SHOW work_mem").scalar() == "5MB"
+        connection.exec_driver_sql(INSERT)
+        raise KeyError
+    assert rows(engine) == 1
+    one.dispose()
+
+
+def test_a_connection_that_was_kept_from_before_has_no_transaction_of_its_own(engine: Engine) -> None:
+    one = create_engine(engine.url, pool_size=1, max_overflow=0)
+    _write(one)
+    with one.connect() as connection:
+        kept: Any = connection.connection.driver_connection
     with pytest.raises(ConfigError, match="transaction of its own"), fenced_sql(Holder(NAME, 5), one) as connection:
+        with kept:
+            connection.exec_driver_sql(INSERT)
+    with pytest.raises(ConfigError, match="transaction of its own"), fenced_sql(Holder(NAME, 5), one) as connection:
+        kept.cursor(cursor_factory=psycopg2.extras.DictCursor).execute(INSERT)
         connection.exec_driver_sql(INSERT)
     assert rows(engine) == 1
-    event.remove(one, "before_cursor_execute", write_itself)
+    _write(one)
+    assert rows(engine) == 2
+    one.dispose()
+
+
+class Auditing(psycopg2.extensions.cursor):
+    """Writes a row more with each, and takes what psycopg2 does not."""
+
+    def execute(self, query: Any, vars: Any = None) -> None:
+        words = query.decode() if isinstance(query, bytes) else query
+        if words.startswith("INSERT INTO guarded"):
+            super().execute("INSERT INTO guarded (epoch) VALUES (77)")
+        super().execute(words.replace("?", "%s"), vars)
+
+
+def test_a_cursor_class_of_the_users_does_its_own_in_the_transaction(engine: Engine) -> None:
+    own = create_engine(engine.url, connect_args={"cursor_factory": Auditing}, pool_size=1, max_overflow=0)
+    for number in (1, 2):
+        with fenced_sql(Holder(NAME, 5), own) as connection:
+            connection.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (?)", (5,))
+        with pytest.raises(KeyError), fenced_sql(Holder(NAME, 5), own) as connection:
+            connection.exec_driver_sql(INSERT)
+            raise KeyError
+        assert (rows(engine, 5), rows(engine, 77)) == (number, number)
+    own.dispose()
+
+
+def test_a_value_that_ends_the_transaction_is_run_once(engine: Engine) -> None:
+    _write(engine)
+    hidden = psycopg2.extensions.AsIs("1); COMMIT; SELECT (1/0")
+    with pytest.raises(ConfigError, match="ended inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
+        with pytest.raises(psycopg2.errors.DivisionByZero):
+            _raw_unbegun(connection).execute("INSERT INTO guarded (epoch) VALUES (%s)", (hidden,))
+        connection.exec_driver_sql(INSERT)
+    assert (rows(engine, 1), rows(engine)) == (1, 2)
+
+
+def test_a_connection_that_is_gone_before_the_first_statement_is_forgotten(engine: Engine) -> None:
+    for how in (Connection.invalidate, lambda c: c.begin_nested()):
+        _write(engine)
+        kill = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        with pytest.raises((ConfigError, DBAPIError)), fenced_sql(Holder(NAME, 5), engine) as connection:
+            with create_engine(engine.url, poolclass=NullPool).connect() as other:
+                other.execute(kill)
+            how(connection)
+        assert not sql_psycopg2._unbegun
+
+
+def test_a_block_in_a_block_on_the_same_connection_is_refused_and_the_outer_goes_on(engine: Engine) -> None:
+    one = create_engine(engine.url, poolclass=StaticPool)
+    _write(one)
     with fenced_sql(Holder(NAME, 5), one) as connection:
+        with pytest.raises(ConfigError), fenced_sql(Holder(NAME, 5), one):
+            pass
         connection.exec_driver_sql(INSERT)
     assert rows(engine) == 2
     one.dispose()
+
+
+def test_much_white_space_costs_no_time(database: str) -> None:
+    begun = time.monotonic()
+    assert not sql_psycopg2._ONE.match(b"INSERT INTO x VALUES ('" + b" " * 200_000 + b";')")
+    assert time.monotonic() - begun < 5  # it took minutes, by the square
+
+
+def _write(engine: Engine) -> None:
+    with fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.exec_driver_sql(INSERT)
+
+
+def _raw_unbegun(connection: Connection) -> Any:
+    """A cursor of the block's, and nothing begun by asking for it."""
+    driver: Any = connection._dbapi_connection
+    return driver.cursor()
 
 
 def test_a_refused_first_statement_leaves_the_block_as_it_was(engine: Engine) -> None:

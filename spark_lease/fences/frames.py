@@ -11,7 +11,7 @@ What it does not do: it makes no table. What differs between databases stands in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -180,8 +180,9 @@ def _batches_by_rows(rows: Any) -> Iterator[None]:
             context.setLocalProperty(key, value)
         yield
     finally:
-        for key, value in before.items():
-            context.setLocalProperty(key, value)
+        with suppress(Exception):  # Spark was stopped, and its properties with it: what is raised is why
+            for key, value in before.items():
+                context.setLocalProperty(key, value)
 
 
 def _may_be_long(rows: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The two ends of a fenced transaction with psycopg2: as many messages as without a fence.
+"""The two ends of a fenced transaction with psycopg2: no more messages than without a fence.
 
 From the first statement of the block on the driver is in autocommit and begins nothing by itself: BEGIN and the
 settings travel with that statement, and check and COMMIT in one message, so that a client cannot be frozen between
@@ -58,20 +58,20 @@ class _Inside(Connection):
     """The connection of a block: it neither ends its transaction, nor begins another, nor goes to another session."""
 
     def __init__(self, engine: Engine) -> None:
-        self._is_inside = False
-        self._begin_now: Callable[[], None] = lambda: None
+        self._begin_now: Callable[[], None] | None = None
+        """Set inside the block."""
         super().__init__(engine, _allow_revalidate=False)
 
     def enter(self, begin_now: Callable[[], None]) -> RootTransaction:
         # An ORM session inside joins it, and begins and commits none.
         transaction = super().begin()
-        self._is_inside, self._begin_now = True, begin_now
+        self._begin_now = begin_now
         return transaction
 
     @property
     def connection(self) -> PoolProxiedConnection:
         """What is asked for by those who want the driver's own connection: they find it in its transaction."""
-        if self._is_inside:
+        if self._begin_now:
             self._begin_now()
         return super().connection
 
@@ -84,20 +84,20 @@ class _Inside(Connection):
         return super().begin_twophase(xid)
 
     def _refuse_begin(self) -> None:
-        if self._is_inside:
+        if self._begin_now:
             refuse(NO_BEGIN if self.in_transaction() else OVER)
 
     def commit(self) -> None:
-        refuse(NO_COMMIT) if self._is_inside else super().commit()
+        refuse(NO_COMMIT) if self._begin_now else super().commit()
 
     def rollback(self) -> None:
-        refuse(NO_ROLLBACK) if self._is_inside else super().rollback()
+        refuse(NO_ROLLBACK) if self._begin_now else super().rollback()
 
     def close(self) -> None:
-        refuse(NO_CLOSE) if self._is_inside else super().close()
+        refuse(NO_CLOSE) if self._begin_now else super().close()
 
     def leave(self) -> None:
-        self._is_inside = False
+        self._begin_now = None
         self.close()
 
 
@@ -119,7 +119,8 @@ def _guarded(method: Any, goes_along: bool) -> Any:
     """BEGIN may go along with what a method is given to execute.
 
     The driver's own commit and rollback do nothing while it is in autocommit. What it begins by itself, in `with` or
-    out of autocommit, they would end: it is refused with what it begins with."""
+    out of autocommit, they would end: it is refused with what it begins with.
+    """
 
     def guarded(cursor: Any, *args: Any, **more: Any) -> Any:
         connection = cursor.connection
@@ -219,9 +220,8 @@ class Psycopg2:
 
     def _prepare(self) -> None:
         """Beside the first transaction of a session."""
-        self._to_autocommit()
         try:
-            self._send(self._begin_words + _PREPARE)
+            self.begin(_PREPARE)
             self._pooled.info[_PREPARED] = True
         except DBAPIError as error:
             if code_of(error) != "42P05":
@@ -229,14 +229,12 @@ class Psycopg2:
             self._prepared = False
             self._send(b"ROLLBACK")
             self.begin()
-        else:
-            del _unbegun[self._cursor.connection]
 
-    def begin(self) -> None:
+    def begin(self, also: bytes = b"") -> None:
         """Alone, unless it has been done with the first statement."""
         if self._cursor.connection in _unbegun:
             self._to_autocommit()
-            self._send(self._begin_words)
+            self._send(self._begin_words + also)
             del _unbegun[self._cursor.connection]
 
     def begin_with(self, cursor: Any, execute: Any, statement: bytes) -> Any:

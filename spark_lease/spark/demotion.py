@@ -77,6 +77,14 @@ def jvm_is_gone(submitter: int) -> str:
     return "" if process is None or process.poll() is None else f"the JVM (pid {process.pid}) ended"
 
 
+def _forget_a_jvm_that_ended() -> None:
+    """PySpark goes on asking it: without this no session could be had any more in a process that lives on."""
+    process = gateway_process()
+    if process is not None and process.poll() is not None:
+        context_class = _context_class()
+        context_class._gateway = context_class._jvm = None  # as before the first session
+
+
 def is_busy() -> bool:
     """True if Spark still runs a job, a task or a stream; what runs on a server is interrupted by that question.
 
@@ -143,6 +151,7 @@ class Spark:
     def close(self) -> None:
         """Stop no more contexts: what is started from now on is not guarded by us."""
         self._closed.set()
+        _forget_a_jvm_that_ended()
 
     def kill(self) -> None:
         """SIGKILL the JVM and all that it or we started, but not us. Waits for nothing."""
@@ -187,6 +196,8 @@ class Spark:
             # Executors of their own live elsewhere: no mark on this machine proves that they have ended.
             self._mark_is_proof &= str(context.master).startswith("local")
         if stopped() and not self._was_served:
+            if context is not None and not self._closed.is_set():  # else it was killed
+                log.warning("SparkContext stopped")
             self._over.set()
 
     def _nobody_is_left(self) -> bool:
@@ -210,13 +221,10 @@ def stopped() -> bool:
         active = _active_in_jvm()
         if active is not None:
             active.stop()
-        proven = _active_in_jvm() is None and not _is_ending()
+        return _active_in_jvm() is None and not _is_ending()
     except Exception as error:  # Py4J raises anything once the JVM is on its way out
         log.debug("SparkContext.stop: %s", error)
         return False
-    if context is not None and proven:
-        log.warning("SparkContext stopped")
-    return proven
 
 
 def _active_in_jvm() -> Any:

@@ -26,7 +26,8 @@ FOLDER = Path(os.environ["TEST_FOLDER"])
 SETTINGS = dict(url=os.environ["TEST_URL"], table=os.environ["TEST_TABLE"], create_table=True, lease_duration=4)
 
 def say(words):
-    print(words, flush=True)
+    sys.stdout.write(f"{words}\\n")  # in one piece: spark-submit makes Python write print's end of line by itself
+    sys.stdout.flush()
 
 def session(master="local[2]"):
     from pyspark.sql import SparkSession

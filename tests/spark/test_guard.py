@@ -135,7 +135,9 @@ def test_a_frozen_jvm_does_not_hold_up_the_end(start: Start, proxy: Proxy) -> No
 
 
 @pytest.mark.postgres
-def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: Proxy) -> None:
+@pytest.mark.parametrize("jvm", ["stops", "is killed"])
+def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: Proxy, jvm: str) -> None:
+    """And a new session can be had, in a new JVM where the old one did not stop in time."""
     driver = start(
         """
         told = []
@@ -147,7 +149,9 @@ def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: P
         except LeaseLost as lost:
             say(f"surfaced {lost.reason}, told {[each.reason for each in told]}, from {type(lost.__cause__).__name__}")
         from pyspark import SparkContext
-        say(f"context {SparkContext._active_spark_context}")
+        while SparkContext._active_spark_context:
+            time.sleep(0.01)
+        say("no context")
         time.sleep(4)
         say(f"counted {session().range(5).count()}")
         """,
@@ -155,11 +159,13 @@ def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: P
     )
     driver.until("writing")
     until(lambda: any(driver.folder.glob("task-0")))
+    if jvm == "is killed":
+        os.kill(driver.find("java").pid, signal.SIGSTOP)
     proxy.stall()
     assert driver.end() == 0, driver.log.read_text()
     said = driver.log.read_text()
     assert "surfaced expired, told [<Loss.EXPIRED: 'expired'>]" in said
-    assert "context None" in said
+    assert "no context" in said
     assert "counted 5" in said
 
 

@@ -40,7 +40,7 @@ from .record import new_holder
 from .signals import HandledSignals
 from .spark.applications import Applications
 from .spark.contexts import application_id
-from .spark.demotion import Spark, submitting_jvm, under_spark_submit
+from .spark.demotion import Spark, forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
 from .spark.fencing import Fencing
 from .spark.orphan import vital_signs
 
@@ -113,6 +113,8 @@ class Guard:
         if self._left.is_set():
             raise ConfigError("hold_lease", "has been left already: take a new one for each block")
         self._pid, self._thread = os.getpid(), threading.get_ident()
+        if not _held:
+            forget_a_jvm_that_ended()
         submitter = submitting_jvm() if under_spark_submit() else 0
         signs = [functools.partial(self._while_inside, sign) for sign in vital_signs(submitter)]
         self._spark = Spark(clock=self._clock, submitter=submitter, mark=self._mark)
@@ -120,6 +122,7 @@ class Guard:
         levels = Levels(self.lease, self.config, self._clock)
         self._fencing = Fencing(self.lease, self.config, self._clock, levels)
         self._applications = Applications(self.lease, self.config, self._clock)
+        self.lease.runs.application = application_id
 
         def still_wanted() -> None:
             for finding in filter(None, (sign() for sign in signs)):
@@ -275,6 +278,8 @@ class Guard:
         self._fencing.end()
         self.lease.settle()
         self._spark.close()
+        if not _held:
+            forget_a_jvm_that_ended()
 
     def _put_away_once_over(self) -> None:
         while not self._spark.wait_until_over(self._clock.now() + _INTERRUPT_AGAIN):
@@ -289,7 +294,7 @@ class Guard:
             outcome = "interrupted"
         if self.config.run_key and self._spark.was_busy and _is_success(error):
             log.error("%s: the block was left while Spark still worked: its key is not done", self.config.name)
-        self._unnoted = self.lease.runs.settle(self.config.run_key, outcome, application=application_id())
+        self._unnoted = self.lease.runs.settle(self.config.run_key, outcome)
 
     def _while_inside(self, sign: VitalSign) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.

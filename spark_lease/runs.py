@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -50,6 +50,7 @@ class Runs:
 
     def __init__(self, lease: HeldLease, config: Config, clock: Clock) -> None:
         self._lease, self._config, self._clock = lease, config, clock
+        self.application: Callable[[], str] = str  # the id of Spark's that a run is noted with, as far as it is known
         self._started: dict[str, str] = {}
         self._is_pruned = False
 
@@ -70,18 +71,17 @@ class Runs:
             self._note(notes, BEGUN, run)
             self._prune(notes)
 
-    def end(self, key: str, outcome: str, *, application: str = "") -> None:
+    def end(self, key: str, outcome: str) -> None:
         """Note that it ended otherwise than by being done: failed, interrupted, already done."""
-        run = self._run_of(key, outcome, finished=utc_text(wall_time()), application=application)
+        run = self._ended(key, outcome)
         with closing(open_notes(self._config, self._clock)) as notes:
             self._note(notes, ENDED, run)
 
-    def complete(self, key: str, *, counts: Mapping[str, int], application: str = "") -> None:
+    def complete(self, key: str, *, counts: Mapping[str, int]) -> None:
         """Note that `key` is done; may be repeated. Raises AlreadyDone if it was done under another epoch."""
         if not self._config.enabled:
             return
-        finished = utc_text(wall_time())
-        run = self._run_of(key, "finished", finished=finished, application=application, counts=dict(counts))
+        run = self._ended(key, "finished", counts=dict(counts))
         with closing(open_notes(self._config, self._clock)) as notes:
             there = _run(self._note(notes, DONE, run), notes)
             self._prune(notes)
@@ -90,13 +90,13 @@ class Runs:
 
     def heal(self, key: str, epoch: int) -> None:
         """Note that `key` was completed under `epoch`, mine or one before: what was guarded knows it."""
-        run = replace(self._run_of(key, "finished", finished=utc_text(wall_time())), epoch=epoch)
+        run = replace(self._ended(key, "finished"), epoch=epoch)
         if epoch != self._lease.epoch:
-            run = replace(run, holder="", started="")
+            run = replace(run, holder="", started="", application="")
         with closing(open_notes(self._config, self._clock)) as notes:
             self._note(notes, DONE, run)
 
-    def settle(self, key: str, outcome: str, *, application: str = "") -> list[SparkLeaseError]:
+    def settle(self, key: str, outcome: str) -> list[SparkLeaseError]:
         """Note how the run of `key` ended; nothing if it did not begin. Never raises.
 
         Patient with the store if it finished: returns what kept it from being noted as done, so that it will be run
@@ -107,9 +107,9 @@ class Runs:
         while key in self._started:
             try:
                 if outcome == "finished":
-                    self.complete(key, counts={}, application=application)
+                    self.complete(key, counts={})
                 else:
-                    self.end(key, outcome, application=application)
+                    self.end(key, outcome)
                 return []
             except AlreadyDone as error:
                 log.warning("%s", error)
@@ -132,6 +132,9 @@ class Runs:
     def _refuse_done(self, notes: Notes, key: str) -> None:
         if epoch := done_under(notes, self._lease.name, key):
             raise AlreadyDone(self._lease.name, key, epoch)
+
+    def _ended(self, key: str, outcome: str, **more: Any) -> Run:
+        return self._run_of(key, outcome, finished=utc_text(wall_time()), application=self.application(), **more)
 
     def _run_of(self, key: str, outcome: str, **more: Any) -> Run:
         told = {"started": self._started.get(key, ""), **more}

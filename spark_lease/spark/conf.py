@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .demotion import spark_context, under_spark_submit
+from .demotion import ended_jvm, spark_context, under_spark_submit
 
 
 def submitted_conf() -> dict[str, str]:
     """All Spark settings of this driver; empty where asking for them would start a JVM."""
     context = spark_context()
-    if context is not None:
+    if context is not None and ended_jvm() is None:
         return dict(context.getConf().getAll())
     if not under_spark_submit():
         return {}

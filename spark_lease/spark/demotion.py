@@ -73,16 +73,26 @@ def jvm_is_gone(submitter: int) -> str:
     if under_spark_submit():
         jvm = look(submitter)
         return "" if jvm and jvm.name == "java" else f"spark-submit (pid {submitter}) is gone"
-    process = gateway_process()
-    return "" if process is None or process.poll() is None else f"the JVM (pid {process.pid}) ended"
+    process = ended_jvm()
+    return "" if process is None else f"the JVM (pid {process.pid}) ended"
 
 
-def _forget_a_jvm_that_ended() -> None:
-    """PySpark goes on asking it: without this no session could be had any more in a process that lives on."""
+def ended_jvm() -> Any:
+    """The Popen of a JVM that this Python started, if it has ended with all its threads; else None."""
     process = gateway_process()
-    if process is not None and process.poll() is not None:
-        context_class = _context_class()
-        context_class._gateway = context_class._jvm = None  # as before the first session
+    return None if process is None or process.poll() is None else process
+
+
+def forget_a_jvm_that_ended() -> None:
+    """PySpark goes on asking it: without this no session could be had any more in a process that lives on.
+
+    To be called where no lease is held: to a hold the end of its JVM is a sign of its own end.
+    """
+    if ended_jvm() is not None:
+        made = _context_class()
+        if made._active_spark_context is not None:
+            made._active_spark_context._jsc = None  # by which its sessions count as stopped
+        made._active_spark_context = made._gateway = made._jvm = None  # as before the first session
 
 
 def is_busy() -> bool:
@@ -151,7 +161,6 @@ class Spark:
     def close(self) -> None:
         """Stop no more contexts: what is started from now on is not guarded by us."""
         self._closed.set()
-        _forget_a_jvm_that_ended()
 
     def kill(self) -> None:
         """SIGKILL the JVM and all that it or we started, but not us. Waits for nothing."""
@@ -201,8 +210,10 @@ class Spark:
             self._over.set()
 
     def _nobody_is_left(self) -> bool:
-        """Twice nobody: a worker may be between fork and the first look."""
-        return self._mark_is_proof and self.is_local() is not False and not marked(self.mark) and not marked(self.mark)
+        """Twice nobody: a worker may be between fork and the first look. One that is being killed shows no mark."""
+        if not self._mark_is_proof or self.is_local() is False or marked(self.mark) or marked(self.mark):
+            return False
+        return gateway_process() is None or ended_jvm() is not None
 
     def _others(self) -> list[Process]:
         jvm = jvm_pid(self._submitter)

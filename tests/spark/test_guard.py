@@ -17,6 +17,7 @@ from spark_lease.history import Hold, holds_of
 from spark_lease.lockers.changes import KINDS
 from spark_lease.lockers.registry import open_notes, open_store
 from spark_lease.record import wished
+from spark_lease.runs import runs_of
 from spark_lease.wish import Wish
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
@@ -137,7 +138,7 @@ def test_a_frozen_jvm_does_not_hold_up_the_end(start: Start, proxy: Proxy) -> No
 @pytest.mark.postgres
 @pytest.mark.parametrize("jvm", ["stops", "is killed"])
 def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: Proxy, jvm: str) -> None:
-    """And a new session can be had, in a new JVM where the old one did not stop in time."""
+    """And a new session can be had, and a new lease: in a new JVM where the old one was killed, or crashed."""
     driver = start(
         """
         told = []
@@ -154,6 +155,10 @@ def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: P
         say("no context")
         time.sleep(4)
         say(f"counted {session().range(5).count()}")
+        SparkContext._gateway.proc.kill()
+        SparkContext._gateway.proc.wait()
+        with hold_lease("n", **SETTINGS | {"url": "sqlite:///" + str(FOLDER / "another.db")}):
+            say(f"counted {session().range(6).count()}")
         """,
         store=proxy.url,
     )
@@ -167,6 +172,7 @@ def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: P
     assert "surfaced expired, told [<Loss.EXPIRED: 'expired'>]" in said
     assert "no context" in said
     assert "counted 5" in said
+    assert "counted 6" in said
 
 
 @pytest.mark.parametrize("ending", ["pass", "raise ValueError"])
@@ -372,7 +378,9 @@ def test_the_history_names_the_application_and_why_the_lease_was_lost(
 ) -> None:
     driver = start(f"""
         with hold_lease("n", keeper="{keeper}", on_lost="stop", **SETTINGS) as lease:
-            say(f"application {{session().sparkContext.applicationId}} is there")
+            application = session().sparkContext.applicationId
+            lease.complete("monday")
+            say(f"application {{application}} is there")
             while True:
                 lease.check()
                 time.sleep(0.05)
@@ -384,6 +392,8 @@ def test_the_history_names_the_application_and_why_the_lease_was_lost(
         with closing(open_store(config)) as store, closing(open_notes(config, BootClock())) as notes:
             return holds_of("n", notes.every("n", KINDS), store.read("n"), where=url)[0]
 
+    with closing(open_notes(config, BootClock())) as notes:
+        assert [(run.key, run.application) for run in runs_of(notes, "n")] == [("monday", application)]
     until(lambda: application in first().applications)
     with closing(open_store(config)) as store:
         wish = Wish("anna", give_up=0.0).text()

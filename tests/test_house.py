@@ -26,8 +26,8 @@ lockers.delta_words lockers.delta_files lockers.delta_objects lockers.note_files
 lockers.file lockers.folder_probe lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
 lockers.bystander lockers.standbys
 fences.base fences.levels fences.delta fences.delta_claims fences.delta_tables fences.delta_rs
-fences.sql_older fences.sql_table fences.sql_astray fences.sql_claim fences.sql_refusals fences.sql_psycopg2
-fences.sql_commit fences.sql fences.sql_done
+fences.sql_older fences.sql_table fences.sql_astray fences.sql_claim fences.sql_refusals fences.sql_inside
+fences.sql_psycopg2 fences.sql_commit fences.sql fences.sql_done
 fences.frames_target fences.frames_columns fences.frames_collect fences.frames_load fences.frames_place
 fences.frames_move fences.frames
 fences.postgres fences.databases runs lookout history history_page

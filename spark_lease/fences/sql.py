@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Pool
 from sqlalchemy.exc import DBAPIError, ResourceClosedError
 
 from ..errors import FenceUnreachable, SparkLeaseError
@@ -25,17 +25,19 @@ from ..lockers.sql_backends import code_of
 from .base import HeldLease, fenced
 from .sql_claim import Desk, claim
 from .sql_commit import REFUSED_BY_THE_BLOCK, NotNewest, ends_of, values_of
-from .sql_refusals import LOST, refuse
-from .sql_table import where_is
+from .sql_refusals import LOST, OVER, refuse
+from .sql_table import RUN, where_is
 
 log = logging.getLogger(__name__)
 
-_claimed: WeakKeyDictionary[Engine, set[tuple[str, int]]] = WeakKeyDictionary()
-"""By this process, or its parent. Doing it twice is doing it once, so threads need no order here."""
-_runs: WeakKeyDictionary[Engine, dict[str, list[str]]] = WeakKeyDictionary()
+_claimed: WeakKeyDictionary[Pool, set[tuple[str, int]]] = WeakKeyDictionary()
+"""By this process, or its parent. Doing it twice is doing it once, so threads need no order here. By the
+pool, which an engine shares with those that `execution_options` makes of it."""
+_runs: WeakKeyDictionary[Pool, dict[str, list[str]]] = WeakKeyDictionary()
 _random = random.Random()
 """Asking the kernel would let go of the interpreter lock, in every transaction."""
 os.register_at_fork(after_in_child=_random.seed)
+_NULL = "23502"
 _AT_SOME = 1000
 """Runs after which those whose end is known are forgotten."""
 
@@ -80,7 +82,7 @@ def new_run() -> str:
 
 def claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
     """Claim, unless this process has done so. Raises what `claim` raises."""
-    known = _claimed.setdefault(engine, set())
+    known = _claimed.setdefault(engine.pool, set())
     if (lease.name, epoch) not in known:
         claim(lease, engine)
         known.add((lease.name, epoch))
@@ -105,8 +107,10 @@ def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNe
     if newest > lease.epoch:
         raise fenced(lease, where, newest) from error
     if newest == lease.epoch and isinstance(error, DBAPIError):
+        if run and code_of(error) == _NULL and RUN.name in str(error.orig):
+            refuse(OVER)  # the check found a transaction without the sign of the block's
         raise error
-    _claimed.pop(engine, None)  # whoever tries again claims again
+    _claimed.pop(engine.pool, None)  # whoever tries again claims again
     raise FenceUnreachable(where, f"somebody has cleared the fence of {lease.name}: nothing was written") from error
 
 
@@ -119,7 +123,7 @@ def _may_be_committed(engine: Engine, error: DBAPIError) -> bool:
 
 def _forget(engine: Engine, name: str, run: str) -> None:
     """Its end is known, so nobody will ask for it."""
-    known = _runs.setdefault(engine, {}).setdefault(name, [])
+    known = _runs.setdefault(engine.pool, {}).setdefault(name, [])
     known.append(run)
     if len(known) >= _AT_SOME:
         done, known[:] = list(known), []

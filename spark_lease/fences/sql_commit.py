@@ -15,7 +15,8 @@ from sqlalchemy import Connection, Engine
 
 from ..errors import ConfigError
 from .session import application_of, setting_of
-from .sql_psycopg2 import AUTOCOMMIT, Psycopg2
+from .sql_inside import Inside
+from .sql_psycopg2 import AUTOCOMMIT, SIGN, Psycopg2
 from .sql_refusals import refuse_ended, unwatch, watch
 
 
@@ -69,25 +70,28 @@ _MINE = "FROM spark_lease_fence WHERE name = %(name)s AND epoch = %(epoch)s"
 class _Watched(ABC):
     """With any driver: what is done inside is seen by SQLAlchemy's events."""
 
-    is_lost = False
-    """Without a listener SQLAlchemy would connect again, so the listeners say it."""
-
     def __init__(self) -> None:
         self._connection: Any = None
         self._values: dict[str, Any] = {}
 
     def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
-        connection = self._connection = engine.connect()
+        connection = self._connection = Inside(engine)
         self._values = values
         self._begin(connection, values)
         if not connection.in_transaction():
             connection.begin()  # so that an ORM session inside joins it, and begins and commits none
         watch(connection)
+        connection.shut()
         return connection
+
+    @property
+    def is_lost(self) -> bool:
+        return self._connection is not None and bool(self._connection.closed)
 
     def leave(self) -> None:
         refuse_ended(self._connection)
         unwatch(self._connection)
+        self._connection.open()
 
     def commit(self, run: str) -> None:
         self._commit(self._connection, self._values | {"run": run})
@@ -96,6 +100,7 @@ class _Watched(ABC):
         if self._connection is None:
             return
         unwatch(self._connection)
+        self._connection.open()
         try:
             self._close(self._connection)
         finally:
@@ -116,13 +121,13 @@ class _Postgres(_Watched):
 
     _BEGIN = (
         "SELECT set_config(%(setting)s, CAST(%(epoch)s AS text), true), "
-        "set_config('application_name', %(application)s, true)"
+        f"set_config('application_name', %(application)s, true), set_config('{SIGN}', '1', true)"
     )
     # Cast, because a driver that binds on the server tells no types.
     _RUN = (
         "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (CAST(%(name)s AS text), CAST(%(run)s AS text), "
         "(SELECT epoch FROM spark_lease_fence WHERE name = CAST(%(name)s AS text) "
-        "AND epoch = CAST(%(epoch)s AS bigint) FOR SHARE))"
+        f"AND epoch = CAST(%(epoch)s AS bigint) AND current_setting('{SIGN}', true) = '1' FOR SHARE))"
     )
 
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:

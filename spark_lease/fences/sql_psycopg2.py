@@ -3,8 +3,8 @@
 From the first statement of the block on the driver is in autocommit and begins nothing by itself: BEGIN and the
 settings travel with that statement, and check and COMMIT in one message, so that a client cannot be frozen between
 them. Left to itself the driver would not notice that COMMIT, and send what comes next in silent autocommit. (Cursors
-that the server keeps, `stream_results`, `yield_per`, need its own BEGIN: read with them outside. A cursor of another
-class, which is asked for, is looked at only when the block ends.)
+that the server keeps, `stream_results`, `yield_per`, and large objects need its own BEGIN: use them outside. A cursor
+of another class, which `driver_connection` is asked for, is looked at only when the block ends.)
 
 What would end the transaction inside the block is refused by the connection and by the driver's cursors themselves:
 SQLAlchemy's events would cost every transaction of the engine a fifth of its time.
@@ -13,100 +13,90 @@ SQLAlchemy's events would cost every transaction of the engine a fifth of its ti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
-from sqlalchemy import Connection, Engine, PoolProxiedConnection, RootTransaction, TwoPhaseTransaction
+from sqlalchemy import Connection, Engine, Pool, PoolProxiedConnection, event
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import ConfigError
 from ..lockers.sql_backends import code_of
-from .sql_refusals import IDLE, LOST, NO_BEGIN, NO_CLOSE, NO_COMMIT, NO_ROLLBACK, OVER, refuse, refuse_end
+from .sql_inside import Inside
+from .sql_refusals import IDLE, LOST, NO_BEGIN, OVER, refuse, refuse_end
 
 AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
-_PREPARED = "spark_lease_commit_1"
+SIGN = "spark_lease.block"
+"""A setting that is gone with the transaction: the check finds it in no other that came in its place."""
+_PREPARED = "spark_lease_commit_2"
 # The row is refused, because NULL, where my epoch is not the newest: then COMMIT behind it is not reached.
 _RUN = (
     "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES "
-    "({name}, {run}, (SELECT epoch FROM spark_lease_fence WHERE name = {name} AND epoch = {epoch} FOR SHARE))"
+    "({name}, {run}, (SELECT epoch FROM spark_lease_fence WHERE name = {name} AND epoch = {epoch} "
+    f"AND current_setting('{SIGN}', true) = '1' FOR SHARE))"
 )
-_PREPARE = f"; PREPARE {_PREPARED} (text, text, bigint) AS {_RUN.format(name='$1', run='$2', epoch='$3')}".encode()
+_PREPARE = f"PREPARE {_PREPARED} (text, text, bigint) AS {_RUN.format(name='$1', run='$2', epoch='$3')}".encode()
 _COMMIT = _RUN.format(name="%(name)s", run="%(run)s", epoch="%(epoch)s") + "; COMMIT"
 _COMMIT_PREPARED = f"EXECUTE {_PREPARED} (%(name)s, %(run)s, %(epoch)s); COMMIT"
 _NO_RUN = "0" * 32
-_SET = "SET LOCAL {setting} = %(epoch)s; SET LOCAL application_name = %(application)s"
+_SET = f"SET LOCAL {{setting}} = %(epoch)s; SET LOCAL application_name = %(application)s; SET LOCAL {SIGN} = 1"
 _LEVELS = {1: "READ COMMITTED", 2: "REPEATABLE READ", 3: "SERIALIZABLE", 4: "READ UNCOMMITTED"}
 _BEGINS = {level: f"BEGIN ISOLATION LEVEL {name}; ".encode() for level, name in _LEVELS.items()}
-_WORDS = "spark_lease_words"
+_WORDS, _KEPT = "spark_lease_words", "spark_lease_kept"
+_LOOKS = "looks_for_spark_lease"
 _NOT_KEPT = ("26000", "42P05")
 """A prepared statement is unknown, or there already: this session is not ours alone."""
 _ONE = re.compile(rb"\s*(?:INSERT|UPDATE|DELETE|SELECT|WITH|MERGE)\b[^;]*+;?\s*\Z", re.I)
 """Surely one statement, and none that ends a transaction: where none is open behind BEGIN and this, nothing was run."""
-_unbegun: dict[Any, Psycopg2] = {}
+_unbegun: WeakValueDictionary[Any, Psycopg2] = WeakValueDictionary()
 """The driver's connections of blocks that have sent nothing yet, and are not in autocommit. What goes past the cursors
 of the block by then, from a connection that was kept from before it, is refused if it has not ended its transaction."""
-_shared: WeakSet[Engine] = WeakSet()
-"""Engines behind a pooler that hands every transaction to another session."""
+_shared: WeakSet[Pool] = WeakSet()
+"""Pools behind a pooler that hands every transaction to another session."""
 _CANCELLED = "57014"
 _READY = 1
 """Of psycopg2, which is imported by those who have it: has begun no transaction."""
 
 
-class _Inside(Connection):
-    """The connection of a block: it neither ends its transaction, nor begins another, nor goes to another session."""
+class _Inside(Inside):
+    """Whoever asks for the driver's own connection finds it in its transaction."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._begin_now: Callable[[], None] | None = None
-        """Set inside the block."""
-        super().__init__(engine, _allow_revalidate=False)
-
-    def enter(self, begin_now: Callable[[], None]) -> RootTransaction:
-        # An ORM session inside joins it, and begins and commits none.
-        transaction = super().begin()
-        self._begin_now = begin_now
-        return transaction
+    def __init__(self, engine: Engine, block: Psycopg2) -> None:
+        self._block = block
+        super().__init__(engine)
 
     @property
     def connection(self) -> PoolProxiedConnection:
-        """What is asked for by those who want the driver's own connection: they find it in its transaction."""
-        if self._begin_now:
-            self._begin_now()
+        if self._is_shut:
+            self._block.begin()
         return super().connection
 
-    def begin(self) -> RootTransaction:
-        self._refuse_begin()
-        return super().begin()
+    def new_cursor(self, pooled: PoolProxiedConnection, *args: Any, **more: Any) -> Any:
+        told = dict(zip(("name", "cursor_factory", "scrollable", "withhold"), args)) | more
+        if isinstance(told.get("cursor_factory"), type):
+            told["cursor_factory"] = _looking(told["cursor_factory"])
+        cursor = super().new_cursor(pooled, **told)
+        refuse_unlooked(cursor)
+        return cursor
 
-    def begin_twophase(self, xid: Any = None) -> TwoPhaseTransaction:
-        self._refuse_begin()
-        return super().begin_twophase(xid)
-
-    def _refuse_begin(self) -> None:
-        if self._begin_now:
-            refuse(NO_BEGIN if self.in_transaction() else OVER)
-
-    def commit(self) -> None:
-        refuse(NO_COMMIT) if self._begin_now else super().commit()
-
-    def rollback(self) -> None:
-        refuse(NO_ROLLBACK) if self._begin_now else super().rollback()
-
-    def close(self) -> None:
-        refuse(NO_CLOSE) if self._begin_now else super().close()
-
-    def leave(self) -> None:
-        self._begin_now = None
-        self.close()
+    def roll_back(self, pooled: PoolProxiedConnection) -> None:
+        self.is_over = True
+        self._block.roll_back()
 
 
 @lru_cache(maxsize=16)
 def _looking(base: Any) -> Any:
     """`base`, a class of psycopg2's cursors, that refuses what would end the transaction or comes after its end."""
+    if hasattr(base, _LOOKS):
+        return base
     methods = ("execute", "executemany", "callproc", "copy_expert", "copy_from", "copy_to")
     guarded = {each: _guarded(getattr(base, each), each == "execute" and _is_plain(base)) for each in methods}
-    return type(base.__name__, (base,), {"__slots__": (), **guarded})
+    return type(base.__name__, (base,), {"__slots__": (), _LOOKS: True, **guarded})
+
+
+def refuse_unlooked(cursor: Any) -> None:
+    if not hasattr(cursor, _LOOKS):
+        refuse(f"this connection makes cursors ({type(cursor).__name__}) that cannot be looked at: use psycopg2's own")
 
 
 def _is_plain(base: Any) -> bool:
@@ -176,6 +166,27 @@ class _Words:
         return bytes(cursor.mogrify(_COMMIT, self._values | {"run": run}))
 
 
+def _restore(driver: Any, record: Any) -> None:
+    """As SQLAlchemy's pool takes a connection back, however the block was left: as it was, and in no transaction.
+
+    The pool's own rollback() does nothing in autocommit.
+    """
+    if not (kept := record.info.pop(_KEPT, None)):
+        return
+    cursor, level, factory = kept
+    try:
+        if driver.get_transaction_status() != IDLE:
+            cursor.execute("ROLLBACK")
+        driver.cursor_factory = factory
+        driver.autocommit = False
+        if level is not None:
+            driver.isolation_level = level
+    except BaseException as error:  # lost, or an interrupt
+        record.invalidate()
+        if not isinstance(error, Exception):
+            raise
+
+
 class Psycopg2:
     """Implements `sql_commit.Ends`."""
 
@@ -184,57 +195,65 @@ class Psycopg2:
         self._pooled: Any = None
         self._cursor: Any = None
         self._driver: Any = None
+        self._is_heard = self._prepared = False
         self._level: int | None = None
-        self._factory: Any = None
-        self._prepared = False
         self._words: Any = None
         self._begin_words = b""
         self._transaction: Any = None
 
     def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
-        connection = self._connection = _Inside(engine)
+        connection = self._connection = _Inside(engine, self)
         pooled = self._pooled = connection.connection
         driver: Any = pooled.driver_connection
         self._driver = driver
         if driver.autocommit:
             raise ConfigError("fenced_sql", AUTOCOMMIT)
-        cursor = driver.cursor()
+        if driver.readonly:
+            raise ConfigError("fenced_sql", "this engine's transactions are READ ONLY, and a fenced one writes")
+        _refuse_own(driver)
+        cursor = self._cursor = driver.cursor(cursor_factory=engine.dialect.loaded_dbapi.extensions.cursor)
         if cursor.connection in _unbegun:
             refuse(NO_BEGIN)  # the pool has one connection for all
-        self._level, self._factory, self._cursor = driver.isolation_level, driver.cursor_factory, cursor
+        self._level = driver.isolation_level
         info = pooled.info
         self._words = info.get(_WORDS)
         if self._words is None or not self._words.are_for(driver, values):
-            self._words = info[_WORDS] = _Words(self._cursor, values)
+            self._words = info[_WORDS] = _Words(cursor, values)
+            if not event.contains(engine.pool, "checkin", _restore):
+                event.listen(engine.pool, "checkin", _restore)
         self._begin_words = _BEGINS.get(self._level, b"BEGIN; ") + self._words.settings
-        _unbegun[self._cursor.connection] = self
-        self._prepared = engine not in _shared
+        self._prepared = engine.pool not in _shared
         if self._prepared and _PREPARED not in info:
             self._prepare()
+        info[_KEPT] = cursor, self._level, driver.cursor_factory
+        _unbegun[cursor.connection] = self
         # The class that it says it has: what traces a driver wraps its cursors.
-        driver.cursor_factory = _looking(self._cursor.__class__)
-        if getattr(engine, "_has_events", True):  # what listens has the driver's own connection, and may write
+        driver.cursor_factory = _looking(driver.cursor().__class__)
+        if type(driver).__module__ != "psycopg2.extensions":  # a class of the user's may have its own mind
+            refuse_unlooked(driver.cursor())
+        self._is_heard = getattr(engine, "_has_events", True)
+        if self._is_heard:  # what listens has the driver's own connection, and may write
             self.begin()
-        self._transaction = connection.enter(self.begin)
+        self._transaction = connection.begin()  # an ORM session inside joins it, and begins and commits none
+        connection.shut()
         return connection
 
     def _prepare(self) -> None:
-        """Beside the first transaction of a session."""
+        """Once in a session, and not in the block's transaction, whose snapshot it would take."""
         try:
-            self.begin(_PREPARE)
+            self._send(_PREPARE)
             self._pooled.info[_PREPARED] = True
         except DBAPIError as error:
             if code_of(error) != "42P05":
                 raise
             self._prepared = False
-            self._send(b"ROLLBACK")
-            self.begin()
+        self._driver.rollback()
 
-    def begin(self, also: bytes = b"") -> None:
+    def begin(self) -> None:
         """Alone, unless it has been done with the first statement."""
         if self._cursor.connection in _unbegun:
             self._to_autocommit()
-            self._send(self._begin_words + also)
+            self._send(self._begin_words)
             del _unbegun[self._cursor.connection]
 
     def begin_with(self, cursor: Any, execute: Any, statement: bytes) -> Any:
@@ -268,44 +287,31 @@ class Psycopg2:
         self.begin()
         if self._driver.get_transaction_status() == IDLE or not self._transaction.is_active:
             refuse(OVER)
+        self._connection.open()
 
     def commit(self, run: str) -> None:
+        if self._is_heard:
+            self._connection.commit()  # tells who listens; the driver's own does nothing in autocommit
         self._send(self._words.commit(run) if self._prepared else self._words.commit_unprepared(self._cursor, run))
+
+    def roll_back(self) -> None:
+        if self._driver.get_transaction_status() != IDLE:
+            self._send(b"ROLLBACK")
 
     def _is_mine(self) -> bool:
         """False if the connection was given back to the pool behind SQLAlchemy's back: another may have it."""
         return self._pooled.dbapi_connection is self._driver
 
     def close(self) -> None:
+        """`_restore` does the rest."""
         if self._connection is None:
             return
-        try:
-            self._close()
-        except BaseException:  # an interrupt: the pool would hand on an open transaction
-            if not self._connection.closed:
-                self._connection.invalidate()
-            raise
-        finally:
-            self._connection.leave()
-
-    def _close(self) -> None:
-        if self._cursor is None:
-            return
-        _unbegun.pop(self._cursor.connection, None)
-        if self._driver.closed:
-            return
-        if not self._is_mine():
-            self._driver.close()
-            return
-        try:
-            if self._driver.get_transaction_status() != IDLE:
-                self._cursor.execute("ROLLBACK")
-            self._driver.cursor_factory = self._factory
-            self._driver.autocommit = False
-            if self._level is not None:
-                self._driver.isolation_level = self._level
-        except self._connection.dialect.loaded_dbapi.Error:
+        if self._cursor is not None and _unbegun.get(self._cursor.connection) is self:
+            del _unbegun[self._cursor.connection]
+        self._connection.open()
+        if self.is_lost and not self._connection.closed:
             self._connection.invalidate()
+        self._connection.close()
 
     def _send(self, statement: bytes) -> None:
         """Past SQLAlchemy, whose way costs half as much as the message; its errors are SQLAlchemy's all the same."""
@@ -322,6 +328,6 @@ class Psycopg2:
         if lost:
             connection.invalidate(error)
         if code_of(error) in _NOT_KEPT:
-            _shared.add(connection.engine)
+            _shared.add(connection.engine.pool)
         wrapped: Exception = DBAPIError.instance(words, None, error, base, connection_invalidated=lost)
         return wrapped

@@ -61,10 +61,8 @@ def refuse_end(statement: str) -> None:
 
 def watch(connection: Connection) -> None:
     """From here on refuse, with a ConfigError before it is run, what would end or evade the transaction."""
-    listeners: dict[str, Any] = {"before_cursor_execute": _look, "commit": _refuse_commit, "rollback": _refuse_rollback}
-    for what, listener in listeners.items():
-        if not event.contains(connection.engine, what, listener):
-            event.listen(connection.engine, what, listener)
+    if not event.contains(connection.engine, "before_cursor_execute", _look):
+        event.listen(connection.engine, "before_cursor_execute", _look)
     _inside[connection] = connection.connection.driver_connection
 
 
@@ -80,8 +78,10 @@ def refuse_ended(connection: Connection) -> None:
         refuse(OVER)
 
 
-def _is_over(connection: Connection) -> bool:
+def _is_over(connection: Any) -> bool:
     driver: Any = connection.connection.driver_connection
+    if connection.is_over:
+        return True
     if connection.dialect.name == "sqlite":
         return not driver.in_transaction
     return bool(connection.engine.driver == "psycopg" and driver.info.transaction_status == IDLE)
@@ -114,13 +114,3 @@ def _refuse_without_rollback(connection: Connection, name: str) -> None:
     cursor.close()
     if found and found[0] != "InnoDB":
         refuse(f"{name} is a table of {found[0]}, which cannot be rolled back: make it InnoDB")
-
-
-def _refuse_commit(connection: Connection) -> None:
-    if connection in _inside:
-        refuse(NO_COMMIT)
-
-
-def _refuse_rollback(connection: Connection) -> None:
-    if not connection.invalidated and connection in _inside:
-        refuse(NO_ROLLBACK)

@@ -13,20 +13,20 @@ class Inside(Connection):
     """Between `shut` and `open` it refuses, by itself and by its `connection`. One that is lost does not come back."""
 
     def __init__(self, engine: Engine) -> None:
-        self._is_shut = self.is_over = False
+        self.is_shut = self.is_over = False
         """`is_over`: rolled back by what cannot be refused, an ORM session that failed for one. Nothing may follow."""
         super().__init__(engine, _allow_revalidate=False)
 
     def shut(self) -> None:
-        self._is_shut = True
+        self.is_shut = True
 
     def open(self) -> None:
-        self._is_shut = False
+        self.is_shut = False
 
     @property
     def connection(self) -> PoolProxiedConnection:
         pooled: Any = super().connection
-        return _Handle(self, pooled) if self._is_shut else pooled  # type: ignore[return-value]
+        return _Handle(self, pooled) if self.is_shut else pooled  # type: ignore[return-value]
 
     def new_cursor(self, pooled: PoolProxiedConnection, *args: Any, **more: Any) -> Any:
         """What `connection.cursor` gives."""
@@ -46,17 +46,17 @@ class Inside(Connection):
         return super().begin_twophase(xid)
 
     def _refuse_begin(self) -> None:
-        if self._is_shut:
+        if self.is_shut:
             refuse(NO_BEGIN if self.in_transaction() else OVER)
 
     def commit(self) -> None:
-        refuse(NO_COMMIT) if self._is_shut else super().commit()
+        refuse(NO_COMMIT) if self.is_shut else super().commit()
 
     def rollback(self) -> None:
-        refuse(NO_ROLLBACK) if self._is_shut else super().rollback()
+        refuse(NO_ROLLBACK) if self.is_shut else super().rollback()
 
     def close(self) -> None:
-        refuse(NO_CLOSE) if self._is_shut else super().close()
+        refuse(NO_CLOSE) if self.is_shut else super().close()
 
 
 class _Handle:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from typing import Any
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary, ref
 
 from sqlalchemy import Connection, Engine, Pool, PoolProxiedConnection, event
 from sqlalchemy.exc import DBAPIError
@@ -67,12 +67,12 @@ class _Inside(Inside):
 
     @property
     def connection(self) -> PoolProxiedConnection:
-        if self._is_shut:
+        if self.is_shut:
             self._block.begin()
         return super().connection
 
     def new_cursor(self, pooled: PoolProxiedConnection, *args: Any, **more: Any) -> Any:
-        told = dict(zip(("name", "cursor_factory", "scrollable", "withhold"), args)) | more
+        told = dict(zip(("name", "cursor_factory", "scrollable", "withhold"), args, strict=False)) | more
         if isinstance(told.get("cursor_factory"), type):
             told["cursor_factory"] = _looking(told["cursor_factory"])
         cursor = super().new_cursor(pooled, **told)
@@ -171,9 +171,12 @@ def _restore(driver: Any, record: Any) -> None:
 
     The pool's own rollback() does nothing in autocommit.
     """
-    if not (kept := record.info.pop(_KEPT, None)):
+    if (kept := record.info.pop(_KEPT, None)) is None:
         return
-    cursor, level, factory = kept
+    block, cursor, level, factory = kept
+    if (inside := block()) and inside.is_inside:  # a pool's one connection, and this is another who had it
+        record.info[_KEPT] = kept
+        return
     try:
         if driver.get_transaction_status() != IDLE:
             cursor.execute("ROLLBACK")
@@ -225,7 +228,7 @@ class Psycopg2:
         self._prepared = engine.pool not in _shared
         if self._prepared and _PREPARED not in info:
             self._prepare()
-        info[_KEPT] = cursor, self._level, driver.cursor_factory
+        info[_KEPT] = ref(self), cursor, self._level, driver.cursor_factory
         _unbegun[cursor.connection] = self
         # The class that it says it has: what traces a driver wraps its cursors.
         driver.cursor_factory = _looking(driver.cursor().__class__)
@@ -276,6 +279,10 @@ class Psycopg2:
         if self._level is not None:
             self._driver.isolation_level = None  # else the way out of autocommit is a message
         self._driver.autocommit = True
+
+    @property
+    def is_inside(self) -> bool:
+        return bool(self._connection.is_shut)
 
     @property
     def is_lost(self) -> bool:

@@ -22,7 +22,7 @@ from wrapt import ObjectProxy
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import ConfigError, Fenced, FenceUnreachable, LeaseLost, Loss
-from spark_lease.fences import sql, sql_claim, sql_commit, sql_psycopg2, sql_refusals
+from spark_lease.fences import sql, sql_claim, sql_commit, sql_refusals
 from spark_lease.fences.sql import fenced_sql
 from spark_lease.fences.sql_claim import Desk, claim
 from spark_lease.lease import open_contender
@@ -376,40 +376,6 @@ def test_the_driver_itself_commits_nothing_past_the_check(engine: Engine, how: C
         how(connection.connection.driver_connection, "INSERT INTO guarded (epoch) VALUES (5)")
     assert rows(engine) == 0
     write(engine, Holder(NAME, 5))
-
-
-@PSYCOPG2
-def test_a_connection_that_is_given_back_inside_is_closed(engine: Engine) -> None:
-    with pytest.raises(ConfigError, match="lost inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
-        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
-        connection.connection.close()
-    with pytest.raises(DBAPIError, match="connection already closed"):
-        rows(engine)  # the pool has it still
-    with pytest.raises(KeyError), engine.begin() as connection:
-        connection.execute(text("INSERT INTO guarded (epoch) VALUES (1)"))
-        raise KeyError
-    assert rows(engine) == 0
-
-
-@PSYCOPG2
-@pytest.mark.parametrize("fails", [True, False])
-def test_an_interrupt_as_the_block_is_left_leaves_nothing_open(
-    engine: Engine, fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    one = create_engine(engine.url, pool_size=1, max_overflow=0)
-    write(one, Holder(NAME, 5))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), fenced_sql(Holder(NAME, 5), one) as inside:
-        inside.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
-        patch.setattr(sql_psycopg2.Psycopg2, "_close", interrupted)
-        if fails:
-            raise KeyError
-    with one.begin() as connection:
-        connection.execute(text("INSERT INTO guarded (epoch) VALUES (1)"))
-    assert (rows(engine, 5), rows(engine, 1)) == (1 if fails else 2, 1)
-    one.dispose()
 
 
 @PSYCOPG2

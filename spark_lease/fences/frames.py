@@ -10,6 +10,7 @@ What it does not do: it makes no table. What differs between databases stands in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
@@ -37,6 +38,8 @@ FEW_BYTES = 64 << 20
 _DRIVERS = ("psycopg2", "psycopg")
 _ROWS, _BYTES = (f"spark.sql.execution.arrow.max{each}PerBatch" for each in ("Records", "Bytes"))
 _BY_ROWS = {_ROWS: "5000", _BYTES: str(2**31 - 1)}
+_OF_PYTHON = re.compile("Python|Pandas|Arrow|RDD")
+"""In the names of Spark's operators."""
 _OF_ANY_LENGTH = ("array", "binary", "map", "struct", "variant")
 
 
@@ -167,10 +170,12 @@ def _batches_by_rows(rows: Any) -> Iterator[None]:
     """In the block, Spark's jobs of this thread end a batch for Python by its rows alone.
 
     For its bytes Spark (since 4.1) asks each column again after every row, half of what the JVM does here. They are
-    given up only where no row is long: a text is taken for short. What the user has set goes before.
+    given up only where no row is long: a text is taken for short. What the user has set goes before, and what else of
+    Python runs in these jobs goes by the same: then all is left as it is.
     """
     # With Spark Connect there is no thread of the JVM's to tell.
-    if not hasattr(rows, "_jdf") or not 0 < int(rows.sparkSession.conf.get(_ROWS)) <= FEW_ROWS or _may_be_long(rows):
+    few = hasattr(rows, "_jdf") and 0 < int(rows.sparkSession.conf.get(_ROWS)) <= FEW_ROWS
+    if not few or _may_be_long(rows) or _runs_python(rows):
         yield
         return
     context = rows.sparkSession.sparkContext
@@ -187,6 +192,11 @@ def _batches_by_rows(rows: Any) -> Iterator[None]:
 
 def _may_be_long(rows: Any) -> bool:
     return any(each.dataType.typeName() in _OF_ANY_LENGTH for each in rows.schema.fields)
+
+
+def _runs_python(rows: Any) -> bool:
+    """True also if it cannot be told: an RDD hides what it is made by."""
+    return bool(_OF_PYTHON.search(rows._jdf.queryExecution().optimizedPlan().toString()))
 
 
 def _refuse_older(lease: HeldLease, engine: Engine, error: Exception) -> None:

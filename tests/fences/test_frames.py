@@ -6,6 +6,7 @@ import datetime as dt
 import uuid
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -105,6 +106,19 @@ def test_short_rows_go_to_python_in_batches_of_rows(
     finally:
         for key in keys:
             spark.conf.unset(key)
+
+
+def test_what_else_of_python_runs_in_the_job_keeps_its_batches(spark: Any, tmp_path: Path) -> None:
+    def as_it_is(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+
+    spark.range(10).write.parquet(str(tmp_path / "ids"))
+    ids = spark.read.parquet(str(tmp_path / "ids"))
+    inner = ids.mapInArrow(as_it_is, ids.schema)
+    for made, limit in ((ids, "5000"), (inner.where("id > 3"), None), (inner.cache(), None), (ids.rdd.toDF(), None)):
+        with frames._batches_by_rows(made):
+            assert spark.sparkContext.getLocalProperty("spark.sql.execution.arrow.maxRecordsPerBatch") == limit
+    inner.unpersist()
 
 
 @EVERYWHERE

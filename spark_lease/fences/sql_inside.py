@@ -9,6 +9,10 @@ from sqlalchemy import Connection, Engine, PoolProxiedConnection, RootTransactio
 from .sql_refusals import NO_BEGIN, NO_CLOSE, NO_COMMIT, NO_ROLLBACK, OVER, refuse
 
 
+_COMMIT_FIRST = ("begin", "autocommit", "set_autocommit", "tpc_begin", "executescript")
+"""Methods of the drivers' connections."""
+
+
 class Inside(Connection):
     """Between `shut` and `open` it refuses, by itself and by its `connection`. One that is lost does not come back."""
 
@@ -68,7 +72,8 @@ class _Handle:
         self._inside, self._pooled = inside, pooled
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._pooled, name)
+        found = getattr(self._pooled, name)
+        return _refuse_begin if name in _COMMIT_FIRST and callable(found) else found
 
     def cursor(self, *args: Any, **more: Any) -> Any:
         return self._inside.new_cursor(self._pooled, *args, **more)
@@ -81,3 +86,7 @@ class _Handle:
 
     def close(self) -> None:
         refuse(NO_CLOSE)
+
+
+def _refuse_begin(*_: object, **__: object) -> None:
+    refuse(NO_BEGIN)

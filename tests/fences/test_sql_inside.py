@@ -53,6 +53,22 @@ def test_the_drivers_connection_commits_nothing_and_is_not_given_back(engine: En
     assert rows(engine) == 1
 
 
+@pytest.mark.parametrize(
+    ("database", "words"),
+    [
+        pytest.param("mariadb", ("begin",), marks=pytest.mark.mariadb),
+        pytest.param("mariadb", ("autocommit", True), marks=pytest.mark.mariadb),
+        pytest.param("sqlite", ("executescript", "SELECT 1")),
+    ],
+    indirect=["database"],
+)
+def test_the_drivers_connection_does_nothing_that_commits_first(engine: Engine, words: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"no begin\(\) inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
+        raw(connection, INSERT)
+        getattr(connection.connection, words[0])(*words[1:])
+    assert rows(engine) == 0
+
+
 def test_what_the_drivers_connection_rolls_back_is_gone_and_nothing_may_follow(engine: Engine) -> None:
     with pytest.raises(ConfigError, match="ended inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
         connection.exec_driver_sql(INSERT)

@@ -8,7 +8,6 @@ from sqlalchemy import Connection, Engine, PoolProxiedConnection, RootTransactio
 
 from .sql_refusals import NO_BEGIN, NO_CLOSE, NO_COMMIT, NO_ROLLBACK, OVER, refuse
 
-
 _COMMIT_FIRST = ("begin", "autocommit", "set_autocommit", "tpc_begin", "executescript")
 """Methods of the drivers' connections."""
 

@@ -179,6 +179,10 @@ class _MariaDb(_MySql):
         self._committed = True
 
 
+_LEGACY = -1
+"""`sqlite3.LEGACY_TRANSACTION_CONTROL`, of Python 3.12."""
+
+
 class _Sqlite(_Watched):
     """The one writer of the file from its first statement on, so that the check holds until the end."""
 
@@ -192,14 +196,20 @@ class _Sqlite(_Watched):
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection
         _refuse_autocommit(driver.isolation_level is None)
+        if getattr(driver, "autocommit", _LEGACY) != _LEGACY:
+            raise ConfigError("fenced_sql", "sqlite3's `autocommit` begins and ends transactions: leave it as it is")
         self._driver, self._found = driver, driver.isolation_level
         driver.isolation_level = None  # Python's BEGIN comes late
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        if connection.exec_driver_sql(self._MINE, (values["name"], values["epoch"])).first() is None:
-            raise NotNewest
+        self._check(connection, values)
 
     def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        self._check(connection, values)  # again: a cursor of the driver's may have begun another transaction
         connection.commit()
+
+    def _check(self, connection: Connection, values: dict[str, Any]) -> None:
+        if connection.exec_driver_sql(self._MINE, (values["name"], values["epoch"])).first() is None:
+            raise NotNewest
 
     def _close(self, connection: Connection) -> None:
         if self._driver is None:

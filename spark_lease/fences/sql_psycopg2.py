@@ -135,7 +135,10 @@ def _guarded(method: Any, goes_along: bool) -> Any:
 
 def _refuse_own(driver: Any) -> None:
     if driver.status != _READY:
-        refuse("the driver has a transaction of its own: neither `with` nor autocommit inside, and none from before")
+        refuse(
+            "the driver has a transaction of its own: neither `with` nor autocommit inside, and none from before: "
+            "what listens to the pool has to end what it begins"
+        )
 
 
 def _text(cursor: Any, query: Any) -> str:
@@ -166,25 +169,26 @@ class _Words:
         return bytes(cursor.mogrify(_COMMIT, self._values | {"run": run}))
 
 
-def _restore(driver: Any, record: Any) -> None:
-    """As SQLAlchemy's pool takes a connection back, however the block was left: as it was, and in no transaction.
+def _restore(driver: Any, kept: Any) -> None:
+    """As it was, and in no transaction: the pool's own rollback() does nothing in autocommit."""
+    _, cursor, level, factory = kept
+    if driver.get_transaction_status() != IDLE:
+        cursor.execute("ROLLBACK")
+    driver.cursor_factory = factory
+    driver.autocommit = False
+    if level is not None:
+        driver.isolation_level = level
 
-    The pool's own rollback() does nothing in autocommit.
-    """
-    if (kept := record.info.pop(_KEPT, None)) is None:
+
+def _catch(driver: Any, record: Any) -> None:
+    """The pool gets a connection of a block that an interrupt kept from restoring it."""
+    kept = record.info.get(_KEPT)
+    if kept is None or ((block := kept[0]()) and block.is_inside):  # the one of a pool for all, and another had it too
         return
-    block, cursor, level, factory = kept
-    if (inside := block()) and inside.is_inside:  # a pool's one connection, and this is another who had it
-        record.info[_KEPT] = kept
-        return
+    del record.info[_KEPT]
     try:
-        if driver.get_transaction_status() != IDLE:
-            cursor.execute("ROLLBACK")
-        driver.cursor_factory = factory
-        driver.autocommit = False
-        if level is not None:
-            driver.isolation_level = level
-    except BaseException as error:  # lost, or an interrupt
+        _restore(driver, kept)
+    except BaseException as error:
         record.invalidate()
         if not isinstance(error, Exception):
             raise
@@ -200,6 +204,7 @@ class Psycopg2:
         self._driver: Any = None
         self._is_heard = self._prepared = False
         self._level: int | None = None
+        self._kept: Any = None
         self._words: Any = None
         self._begin_words = b""
         self._transaction: Any = None
@@ -222,13 +227,13 @@ class Psycopg2:
         self._words = info.get(_WORDS)
         if self._words is None or not self._words.are_for(driver, values):
             self._words = info[_WORDS] = _Words(cursor, values)
-            if not event.contains(engine.pool, "checkin", _restore):
-                event.listen(engine.pool, "checkin", _restore)
+            if _catch not in tuple(engine.pool.dispatch.checkin):  # event.contains may mean a pool that is gone
+                event.listen(engine.pool, "checkin", _catch)
         self._begin_words = _BEGINS.get(self._level, b"BEGIN; ") + self._words.settings
         self._prepared = engine.pool not in _shared
         if self._prepared and _PREPARED not in info:
             self._prepare()
-        info[_KEPT] = ref(self), cursor, self._level, driver.cursor_factory
+        self._kept = info[_KEPT] = ref(self), cursor, self._level, driver.cursor_factory
         _unbegun[cursor.connection] = self
         # The class that it says it has: what traces a driver wraps its cursors.
         driver.cursor_factory = _looking(driver.cursor().__class__)
@@ -310,15 +315,28 @@ class Psycopg2:
         return self._pooled.dbapi_connection is self._driver
 
     def close(self) -> None:
-        """`_restore` does the rest."""
         if self._connection is None:
             return
         if self._cursor is not None and _unbegun.get(self._cursor.connection) is self:
             del _unbegun[self._cursor.connection]
         self._connection.open()
+        try:
+            self._give_back()
+        except BaseException as error:
+            if not self._connection.closed:
+                self._connection.invalidate()
+            if not isinstance(error, self._connection.dialect.loaded_dbapi.Error):
+                raise
+        finally:
+            self._connection.close()
+
+    def _give_back(self) -> None:
+        """Before SQLAlchemy does: those who listen to the pool find it as they know it."""
         if self.is_lost and not self._connection.closed:
             self._connection.invalidate()
-        self._connection.close()
+        elif self._kept is not None and self._is_mine():
+            _restore(self._driver, self._kept)
+            self._pooled.info.pop(_KEPT, None)
 
     def _send(self, statement: bytes) -> None:
         """Past SQLAlchemy, whose way costs half as much as the message; its errors are SQLAlchemy's all the same."""

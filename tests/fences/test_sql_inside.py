@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import sqlite3
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +14,9 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
 
-from spark_lease.errors import ConfigError
+from spark_lease.errors import ConfigError, Fenced
 from spark_lease.fences import sql_claim, sql_psycopg2
 from spark_lease.fences.sql import fenced_sql
 from spark_lease.fences.sql_claim import claim
@@ -166,6 +169,76 @@ def test_an_interrupt_as_the_block_is_left_leaves_nothing_open(
     assert (rows(engine, 5), rows(engine, 1)) == (1 if fails else 2, 1)
     write(one)
     one.dispose()
+
+
+@PSYCOPG2
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_pools_one_connection_is_restored_whoever_had_it_too(engine: Engine, fails: bool) -> None:
+    one = create_engine(engine.url, poolclass=StaticPool)
+    write(one)
+    with contextlib.suppress(KeyError), fenced_sql(Holder(NAME, 5), one) as connection:
+        connection.exec_driver_sql(INSERT)
+        with one.connect() as other:
+            other.exec_driver_sql("SELECT 1")
+        if fails:
+            raise KeyError
+    with one.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (1)")
+    write(one)
+    assert (rows(engine, 1), rows(engine, 5)) == (1, 2 if fails else 3)
+    one.dispose()
+
+
+@PSYCOPG2
+def test_who_listens_to_the_pool_finds_a_connection_as_it_was(engine: Engine) -> None:
+    one = create_engine(engine.url, pool_size=1, max_overflow=0, pool_timeout=5)
+
+    @event.listens_for(one, "checkin")
+    @event.listens_for(one, "reset")
+    def reset(driver: Any, *_: object) -> None:
+        driver.rollback()
+        driver.cursor().execute("RESET ALL")
+        driver.commit()
+
+    pids = set()
+    for _ in range(3):
+        with fenced_sql(Holder(NAME, 5), one) as connection:
+            pids.add(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar())
+            connection.exec_driver_sql(INSERT)
+    assert (rows(engine), len(pids)) == (3, 1)
+    one.dispose()
+
+
+@PSYCOPG2
+def test_a_pool_is_listened_to_once_also_after_dispose(engine: Engine) -> None:
+    one = create_engine(engine.url)
+    for _ in range(3):
+        write(one)
+        assert list(one.pool.dispatch.checkin).count(sql_psycopg2._catch) == 1  # type: ignore[attr-defined]
+        one.dispose()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_sqlite_does_not_take_another_transaction_for_the_blocks(engine: Engine) -> None:
+    with pytest.raises(Fenced), fenced_sql(Holder(NAME, 5), engine) as connection:
+        raw(connection, "COMMIT")
+        claim(Holder(NAME, 6), engine)
+        raw(connection, "BEGIN")
+        raw(connection, INSERT)
+    assert rows(engine) == 0
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("is_on", [True, False])
+def test_sqlites_newer_ways_to_begin_are_refused(engine: Engine, is_on: bool) -> None:
+    class Newer(sqlite3.Connection):
+        autocommit = is_on  # as it is from Python 3.12 on
+
+    newer = create_engine(engine.url, connect_args={"factory": Newer})
+    with pytest.raises(ConfigError, match="sqlite3's `autocommit`"):
+        write(newer)
+    assert rows(engine) == 0
+    newer.dispose()
 
 
 @PSYCOPG2

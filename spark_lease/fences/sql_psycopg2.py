@@ -6,24 +6,23 @@ them. Left to itself the driver would not notice that COMMIT, and send what come
 that the server keeps, `stream_results`, `yield_per`, and large objects need its own BEGIN: use them outside. A cursor
 of another class, which `driver_connection` is asked for, is looked at only when the block ends.)
 
-What would end the transaction inside the block is refused by the connection and by the driver's cursors themselves:
-SQLAlchemy's events would cost every transaction of the engine a fifth of its time.
+What would end the transaction inside the block is refused by the connection (`sql_inside`) and by the driver's cursors
+(`sql_cursors`) themselves: SQLAlchemy's events would cost every transaction of the engine a fifth of its time.
 """
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from typing import Any
-from weakref import WeakSet, WeakValueDictionary, ref
+from weakref import WeakSet, ref
 
 from sqlalchemy import Connection, Engine, Pool, PoolProxiedConnection, event
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import ConfigError
 from ..lockers.sql_backends import code_of
+from .sql_cursors import looking, refuse_own, refuse_unlooked, unbegun
 from .sql_inside import Inside
-from .sql_refusals import IDLE, LOST, NO_BEGIN, OVER, refuse, refuse_end
+from .sql_refusals import IDLE, LOST, NO_BEGIN, OVER, refuse
 
 AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
 SIGN = "spark_lease.block"
@@ -43,19 +42,11 @@ _SET = f"SET LOCAL {{setting}} = %(epoch)s; SET LOCAL application_name = %(appli
 _LEVELS = {1: "READ COMMITTED", 2: "REPEATABLE READ", 3: "SERIALIZABLE", 4: "READ UNCOMMITTED"}
 _BEGINS = {level: f"BEGIN ISOLATION LEVEL {name}; ".encode() for level, name in _LEVELS.items()}
 _WORDS, _KEPT = "spark_lease_words", "spark_lease_kept"
-_LOOKS = "looks_for_spark_lease"
 _NOT_KEPT = ("26000", "42P05")
 """A prepared statement is unknown, or there already: this session is not ours alone."""
-_ONE = re.compile(rb"\s*(?:INSERT|UPDATE|DELETE|SELECT|WITH|MERGE)\b[^;]*+;?\s*\Z", re.I)
-"""Surely one statement, and none that ends a transaction: where none is open behind BEGIN and this, nothing was run."""
-_unbegun: WeakValueDictionary[Any, Psycopg2] = WeakValueDictionary()
-"""The driver's connections of blocks that have sent nothing yet, and are not in autocommit. What goes past the cursors
-of the block by then, from a connection that was kept from before it, is refused if it has not ended its transaction."""
 _shared: WeakSet[Pool] = WeakSet()
 """Pools behind a pooler that hands every transaction to another session."""
 _CANCELLED = "57014"
-_READY = 1
-"""Of psycopg2, which is imported by those who have it: has begun no transaction."""
 
 
 class _Inside(Inside):
@@ -74,7 +65,7 @@ class _Inside(Inside):
     def new_cursor(self, pooled: PoolProxiedConnection, *args: Any, **more: Any) -> Any:
         told = dict(zip(("name", "cursor_factory", "scrollable", "withhold"), args, strict=False)) | more
         if isinstance(told.get("cursor_factory"), type):
-            told["cursor_factory"] = _looking(told["cursor_factory"])
+            told["cursor_factory"] = looking(told["cursor_factory"])
         cursor = super().new_cursor(pooled, **told)
         refuse_unlooked(cursor)
         return cursor
@@ -82,71 +73,6 @@ class _Inside(Inside):
     def roll_back(self, pooled: PoolProxiedConnection) -> None:
         self.is_over = True
         self._block.roll_back()
-
-
-@lru_cache(maxsize=16)
-def _looking(base: Any) -> Any:
-    """`base`, a class of psycopg2's cursors, that refuses what would end the transaction or comes after its end."""
-    if hasattr(base, _LOOKS):
-        return base
-    methods = ("execute", "executemany", "callproc", "copy_expert", "copy_from", "copy_to")
-    guarded = {each: _guarded(getattr(base, each), each == "execute" and _is_plain(base)) for each in methods}
-    return type(base.__name__, (base,), {"__slots__": (), _LOOKS: True, **guarded})
-
-
-def refuse_unlooked(cursor: Any) -> None:
-    if not hasattr(cursor, _LOOKS):
-        refuse(f"this connection makes cursors ({type(cursor).__name__}) that cannot be looked at: use psycopg2's own")
-
-
-def _is_plain(base: Any) -> bool:
-    """Its execute and mogrify are psycopg2's own: another's execute may run more than what it is given."""
-    owners = (next(c for c in base.__mro__ if each in vars(c)) for each in ("execute", "mogrify"))
-    return all(owner.__module__.startswith("psycopg2.") for owner in owners)
-
-
-def _guarded(method: Any, goes_along: bool) -> Any:
-    """BEGIN may go along with what a method is given to execute.
-
-    The driver's own commit and rollback do nothing while it is in autocommit. What it begins by itself, in `with` or
-    out of autocommit, they would end: it is refused with what it begins with.
-    """
-
-    def guarded(cursor: Any, *args: Any, **more: Any) -> Any:
-        connection = cursor.connection
-        block = _unbegun.get(connection)
-        if block is None and connection.get_transaction_status() == IDLE:
-            refuse(OVER)
-        if block is not None and goes_along and not (more or cursor.name):
-            statement = cursor.mogrify(*args)
-            if _ONE.match(statement):
-                result = block.begin_with(cursor, method, statement)
-                _refuse_own(connection)
-                return result
-        refuse_end(_text(cursor, args[0] if args else more.get("query", more.get("sql"))))
-        if block is not None:
-            block.begin()
-        result = method(cursor, *args, **more)
-        _refuse_own(connection)
-        return result
-
-    return guarded
-
-
-def _refuse_own(driver: Any) -> None:
-    if driver.status != _READY:
-        refuse(
-            "the driver has a transaction of its own: neither `with` nor autocommit inside, and none from before: "
-            "what listens to the pool has to end what it begins"
-        )
-
-
-def _text(cursor: Any, query: Any) -> str:
-    if isinstance(query, str):
-        return query
-    if isinstance(query, bytes):
-        return query.decode(errors="replace")
-    return str(query.as_string(cursor)) if hasattr(query, "as_string") else ""  # of psycopg2.sql, or a file
 
 
 class _Words:
@@ -218,9 +144,9 @@ class Psycopg2:
             raise ConfigError("fenced_sql", AUTOCOMMIT)
         if driver.readonly:
             raise ConfigError("fenced_sql", "this engine's transactions are READ ONLY, and a fenced one writes")
-        _refuse_own(driver)
+        refuse_own(driver)
         cursor = self._cursor = driver.cursor(cursor_factory=engine.dialect.loaded_dbapi.extensions.cursor)
-        if cursor.connection in _unbegun:
+        if cursor.connection in unbegun:
             refuse(NO_BEGIN)  # the pool has one connection for all
         self._level = driver.isolation_level
         info = pooled.info
@@ -234,9 +160,9 @@ class Psycopg2:
         if self._prepared and _PREPARED not in info:
             self._prepare()
         self._kept = info[_KEPT] = ref(self), cursor, self._level, driver.cursor_factory
-        _unbegun[cursor.connection] = self
+        unbegun[cursor.connection] = self
         # The class that it says it has: what traces a driver wraps its cursors.
-        driver.cursor_factory = _looking(driver.cursor().__class__)
+        driver.cursor_factory = looking(driver.cursor().__class__)
         if type(driver).__module__ != "psycopg2.extensions":  # a class of the user's may have its own mind
             refuse_unlooked(driver.cursor())
         self._is_heard = getattr(engine, "_has_events", True)
@@ -259,10 +185,10 @@ class Psycopg2:
 
     def begin(self) -> None:
         """Alone, unless it has been done with the first statement."""
-        if self._cursor.connection in _unbegun:
+        if self._cursor.connection in unbegun:
             self._to_autocommit()
             self._send(self._begin_words)
-            del _unbegun[self._cursor.connection]
+            del unbegun[self._cursor.connection]
 
     def begin_with(self, cursor: Any, execute: Any, statement: bytes) -> Any:
         """Begin, and `execute` one `statement` on `cursor`, in one message. Raises what the statement does."""
@@ -274,13 +200,13 @@ class Psycopg2:
                 raise
         finally:
             if self._driver.get_transaction_status() != IDLE:
-                _unbegun.pop(cursor.connection, None)
+                unbegun.pop(cursor.connection, None)
         # What is no SQL fails before anything is run. A plain transaction would be there, and failed: so is this.
         self.begin()
         return execute(cursor, statement)
 
     def _to_autocommit(self) -> None:
-        _refuse_own(self._driver)
+        refuse_own(self._driver)
         if self._level is not None:
             self._driver.isolation_level = None  # else the way out of autocommit is a message
         self._driver.autocommit = True
@@ -317,8 +243,8 @@ class Psycopg2:
     def close(self) -> None:
         if self._connection is None:
             return
-        if self._cursor is not None and _unbegun.get(self._cursor.connection) is self:
-            del _unbegun[self._cursor.connection]
+        if self._cursor is not None and unbegun.get(self._cursor.connection) is self:
+            del unbegun[self._cursor.connection]
         self._connection.open()
         try:
             self._give_back()

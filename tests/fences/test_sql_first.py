@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, InternalError, ProgrammingError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from spark_lease.errors import ConfigError, Fenced
-from spark_lease.fences import sql, sql_psycopg2
+from spark_lease.fences import sql, sql_cursors
 from spark_lease.fences.session import application_of, setting_of
 from spark_lease.fences.sql import fenced_sql
 from spark_lease.fences.sql_claim import claim
@@ -220,7 +220,7 @@ def test_a_connection_that_is_gone_before_the_first_statement_is_forgotten(engin
             with create_engine(engine.url, poolclass=NullPool).connect() as other:
                 other.execute(kill)
             how(connection)
-        assert not sql_psycopg2._unbegun
+        assert not sql_cursors.unbegun
 
 
 def test_a_block_in_a_block_on_the_same_connection_is_refused_and_the_outer_goes_on(engine: Engine) -> None:
@@ -236,7 +236,7 @@ def test_a_block_in_a_block_on_the_same_connection_is_refused_and_the_outer_goes
 
 def test_much_white_space_costs_no_time(database: str) -> None:
     begun = time.monotonic()
-    assert not sql_psycopg2._ONE.match(b"INSERT INTO x VALUES ('" + b" " * 200_000 + b";')")
+    assert not sql_cursors._ONE.match(b"INSERT INTO x VALUES ('" + b" " * 200_000 + b";')")
     assert time.monotonic() - begun < 5  # it took minutes, by the square
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from .sql_refusals import IDLE, OVER, refuse, refuse_end
 
@@ -28,9 +28,14 @@ class Block(Protocol):
         ...
 
 
-unbegun: WeakValueDictionary[Any, Block] = WeakValueDictionary()
+unbegun: dict[Any, ref[Block]] = {}
 """The driver's connections of blocks that have sent nothing yet, and are not in autocommit. What goes past the cursors
 of the block by then, from a connection that was kept from before it, is refused if it has not ended its transaction."""
+
+
+def unbegun_block(connection: Any) -> Block | None:
+    known = unbegun.get(connection)
+    return known() if known else None
 
 
 @lru_cache(maxsize=16)
@@ -63,7 +68,7 @@ def _guarded(method: Any, goes_along: bool) -> Any:
 
     def guarded(cursor: Any, *args: Any, **more: Any) -> Any:
         connection = cursor.connection
-        block = unbegun.get(connection)
+        block = unbegun_block(connection)
         if block is None and connection.get_transaction_status() == IDLE:
             refuse(OVER)
         if block is not None and goes_along and not (more or cursor.name):

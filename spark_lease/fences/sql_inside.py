@@ -28,8 +28,13 @@ class Inside(Connection):
 
     @property
     def connection(self) -> PoolProxiedConnection:
-        pooled: Any = super().connection
-        return _Handle(self, pooled) if self.is_shut else pooled  # type: ignore[return-value]
+        if not self.is_shut:
+            return super().connection
+        self.before_it_is_shown()
+        return _Handle(self, super().connection)  # type: ignore[return-value]
+
+    def before_it_is_shown(self) -> None:
+        """The driver's own connection, to whoever asks for it."""
 
     def new_cursor(self, pooled: PoolProxiedConnection, *args: Any, **more: Any) -> Any:
         """What `connection.cursor` gives."""

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ..errors import ConfigError
 from ..lockers.sql_backends import code_of
-from .sql_cursors import looking, refuse_own, refuse_unlooked, unbegun
+from .sql_cursors import looking, refuse_own, refuse_unlooked, unbegun, unbegun_block
 from .sql_inside import Inside
 from .sql_refusals import IDLE, LOST, NO_BEGIN, OVER, refuse
 
@@ -56,11 +56,8 @@ class _Inside(Inside):
         self._block = block
         super().__init__(engine)
 
-    @property
-    def connection(self) -> PoolProxiedConnection:
-        if self.is_shut:
-            self._block.begin()
-        return super().connection
+    def before_it_is_shown(self) -> None:
+        self._block.begin()
 
     def new_cursor(self, pooled: PoolProxiedConnection, *args: Any, **more: Any) -> Any:
         told = dict(zip(("name", "cursor_factory", "scrollable", "withhold"), args, strict=False)) | more
@@ -79,7 +76,7 @@ class _Words:
     """What is sent for one epoch of a lease; bound to its values by the driver, once for a connection."""
 
     def __init__(self, cursor: Any, values: dict[str, Any]) -> None:
-        self._values, self._encoding = values, cursor.connection.encoding
+        self.cursor, self._values, self._encoding = cursor, values, cursor.connection.encoding
         self.settings: bytes = cursor.mogrify(_SET.format(setting=values["setting"]), values)
         commit: bytes = cursor.mogrify(_COMMIT_PREPARED, values | {"run": _NO_RUN})
         self._before, _, self._after = commit.rpartition(_NO_RUN.encode())
@@ -91,8 +88,8 @@ class _Words:
         """`run` is made of hexadecimal digits."""
         return self._before + run.encode() + self._after
 
-    def commit_unprepared(self, cursor: Any, run: str) -> bytes:
-        return bytes(cursor.mogrify(_COMMIT, self._values | {"run": run}))
+    def commit_unprepared(self, run: str) -> bytes:
+        return bytes(self.cursor.mogrify(_COMMIT, self._values | {"run": run}))
 
 
 def _restore(driver: Any, kept: Any) -> None:
@@ -112,6 +109,7 @@ def _catch(driver: Any, record: Any) -> None:
     if kept is None or ((block := kept[0]()) and block.is_inside):  # the one of a pool for all, and another had it too
         return
     del record.info[_KEPT]
+    unbegun.pop(kept[1].connection, None)
     try:
         _restore(driver, kept)
     except BaseException as error:
@@ -145,25 +143,26 @@ class Psycopg2:
         if driver.readonly:
             raise ConfigError("fenced_sql", "this engine's transactions are READ ONLY, and a fenced one writes")
         refuse_own(driver)
-        cursor = self._cursor = driver.cursor(cursor_factory=engine.dialect.loaded_dbapi.extensions.cursor)
-        if cursor.connection in unbegun:
-            refuse(NO_BEGIN)  # the pool has one connection for all
-        self._level = driver.isolation_level
-        info = pooled.info
-        self._words = info.get(_WORDS)
-        if self._words is None or not self._words.are_for(driver, values):
-            self._words = info[_WORDS] = _Words(cursor, values)
+        info, plain = pooled.info, engine.dialect.loaded_dbapi.extensions
+        words = self._words = info.get(_WORDS)
+        if words is None or not words.are_for(driver, values):
+            words = self._words = info[_WORDS] = _Words(driver.cursor(cursor_factory=plain.cursor), values)
             if _catch not in tuple(engine.pool.dispatch.checkin):  # event.contains may mean a pool that is gone
                 event.listen(engine.pool, "checkin", _catch)
-        self._begin_words = _BEGINS.get(self._level, b"BEGIN; ") + self._words.settings
+        cursor = self._cursor = words.cursor
+        if unbegun_block(cursor.connection):
+            refuse(NO_BEGIN)  # the pool has one connection for all
+        self._level = driver.isolation_level
+        self._begin_words = _BEGINS.get(self._level, b"BEGIN; ") + words.settings
         self._prepared = engine.pool not in _shared
         if self._prepared and _PREPARED not in info:
             self._prepare()
-        self._kept = info[_KEPT] = ref(self), cursor, self._level, driver.cursor_factory
-        unbegun[cursor.connection] = self
-        # The class that it says it has: what traces a driver wraps its cursors.
-        driver.cursor_factory = looking(driver.cursor().__class__)
-        if type(driver).__module__ != "psycopg2.extensions":  # a class of the user's may have its own mind
+        me = unbegun[cursor.connection] = ref(self)
+        self._kept = info[_KEPT] = me, cursor, self._level, driver.cursor_factory
+        if type(driver) is plain.connection and driver.cursor_factory is None:
+            driver.cursor_factory = looking(plain.cursor)
+        else:  # a class of the user's may have its own mind; what traces a driver wraps its cursors
+            driver.cursor_factory = looking(driver.cursor().__class__)
             refuse_unlooked(driver.cursor())
         self._is_heard = getattr(engine, "_has_events", True)
         if self._is_heard:  # what listens has the driver's own connection, and may write
@@ -185,7 +184,7 @@ class Psycopg2:
 
     def begin(self) -> None:
         """Alone, unless it has been done with the first statement."""
-        if self._cursor.connection in unbegun:
+        if unbegun_block(self._cursor.connection) is self:
             self._to_autocommit()
             self._send(self._begin_words)
             del unbegun[self._cursor.connection]
@@ -230,7 +229,7 @@ class Psycopg2:
     def commit(self, run: str) -> None:
         if self._is_heard:
             self._connection.commit()  # tells who listens; the driver's own does nothing in autocommit
-        self._send(self._words.commit(run) if self._prepared else self._words.commit_unprepared(self._cursor, run))
+        self._send(self._words.commit(run) if self._prepared else self._words.commit_unprepared(run))
 
     def roll_back(self) -> None:
         if self._driver.get_transaction_status() != IDLE:
@@ -243,7 +242,7 @@ class Psycopg2:
     def close(self) -> None:
         if self._connection is None:
             return
-        if self._cursor is not None and unbegun.get(self._cursor.connection) is self:
+        if self._cursor is not None and unbegun_block(self._cursor.connection) is self:
             del unbegun[self._cursor.connection]
         self._connection.open()
         try:

@@ -112,7 +112,7 @@ def _catch(driver: Any, record: Any) -> None:
     unbegun.pop(kept[1].connection, None)
     try:
         _restore(driver, kept)
-    except BaseException as error:
+    except BaseException as error:  # lost; or an interrupt: nobody else may get it as it is now
         record.invalidate()
         if not isinstance(error, Exception):
             raise
@@ -180,7 +180,10 @@ class Psycopg2:
             if code_of(error) != "42P05":
                 raise
             self._prepared = False
-        self._driver.rollback()
+        try:
+            self._driver.rollback()
+        except self._connection.dialect.loaded_dbapi.Error as error:
+            raise self._wrapped(b"ROLLBACK", error) from error
 
     def begin(self) -> None:
         """Alone, unless it has been done with the first statement."""
@@ -247,7 +250,7 @@ class Psycopg2:
         self._connection.open()
         try:
             self._give_back()
-        except BaseException as error:
+        except BaseException as error:  # lost; or an interrupt: the pool would hand on an open transaction
             if not self._connection.closed:
                 self._connection.invalidate()
             if not isinstance(error, self._connection.dialect.loaded_dbapi.Error):

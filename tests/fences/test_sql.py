@@ -643,6 +643,23 @@ def test_an_answer_to_commit_that_was_lost_is_found_by_its_run(engine: Engine, t
     assert (door.cuts, rows(engine)) == (1, 1)
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize(("database", "door"), [("postgresql", "postgresql")], indirect=True)
+@pytest.mark.parametrize("words", [b"PREPARE", b"ROLLBACK"])
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_session_that_is_lost_as_it_is_made_ready_is_an_error_and_no_row(
+    engine: Engine, through: Engine, door: Proxy, words: bytes, is_done: bool
+) -> None:
+    lease = Holder(NAME, 5)
+    sql.claim_once(lease, through, lease.epoch)
+    (door.cut_after if is_done else door.cut_before)(words)
+    with pytest.raises(DBAPIError) as raised:
+        write(through, lease)
+    assert (raised.value.connection_invalidated, door.cuts, rows(engine)) == (True, 1, 0)
+    write(through, lease)
+    assert rows(engine) == 1
+
+
 @DOORS
 def test_a_commit_that_never_arrived_is_an_error_and_no_row(engine: Engine, through: Engine, door: Proxy) -> None:
     lease = Holder(NAME, 5)

@@ -151,7 +151,7 @@ def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: P
             say(f"surfaced {lost.reason}, told {[each.reason for each in told]}, from {type(lost.__cause__).__name__}")
         from pyspark import SparkContext
         while SparkContext._active_spark_context:
-            time.sleep(0.01)
+            time.sleep(0.01)  # PySpark tells nobody
         say("no context")
         time.sleep(4)
         say(f"counted {session().range(5).count()}")

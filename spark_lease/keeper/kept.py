@@ -69,7 +69,7 @@ class KeptLease(Lease):
         self._news = threading.Condition()
         self._stop_by = 0.0
         self._own_turn = max(AT_ONCE, config.kill_budget)
-        self._closing = self._ended = self._settled = False
+        self._closing = self._ended = self._settled = self._taken = False
         self._sayings: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
         self.attendance: Attendance | None = None
         _open.add(self)
@@ -93,6 +93,7 @@ class KeptLease(Lease):
                 raise refused(self._said)
             if has_ended:
                 raise StoreError(self.name, "the process that was to take it has ended")
+        self._taken = True
         return self._epoch
 
     def stop_by(self) -> float:
@@ -137,7 +138,7 @@ class KeptLease(Lease):
         return bool(released)
 
     def settle(self) -> None:
-        if self._settled:
+        if self._settled or not self._taken:
             return
         self._settled = True
         self.tell({"order": "settle"})
@@ -148,9 +149,10 @@ class KeptLease(Lease):
     def close(self, *, lost: bool = False) -> None:
         if os.getpid() != self._pid or self._closing:
             return
-        if self._acquired and "released" not in self._said and self._stays_tied(lost):
+        if self._taken and "released" not in self._said and self._stays_tied(lost):
             return
-        self.tell({"order": "leave"})
+        # An interrupted wait may have been granted by now, and only that process knows: it gives the lease back.
+        self.tell({"order": "leave" if self._taken else "abandon"})
         self._closing = True
         self._listener.join(_LINGER)
         self._started.wait(_LINGER)

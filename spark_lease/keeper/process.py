@@ -149,6 +149,8 @@ class Keeper:
             self._attend(math.inf)
         if self._dead:
             self._hand_over()
+        elif self._unwanted:
+            abandon(self._lease, self._keepalive)
         elif not self._left:
             self._see_demotion()
 
@@ -263,6 +265,9 @@ class Keeper:
                 self._untied = True
                 self._driver.untie()
                 self._tell({"settled": True})
+            case {"order": "abandon"}:  # nothing has begun, whether it heard of a grant or not
+                self._unwanted = True
+                self._let_go()
             case {"order": "settle" | "leave"}:
                 self._let_go()
 

@@ -491,6 +491,33 @@ def test_ctrl_c_while_it_starts_leaves_no_ghost(url: str, monkeypatch: pytest.Mo
     assert kept
 
 
+@pytest.mark.parametrize("heard", ["not heard", "heard too late"])
+@pytest.mark.parametrize("on_lost", ["exit", "stop"])
+def test_a_grant_that_an_interrupted_wait_did_not_hear_of_is_given_back(
+    on_lost: str, heard: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, settle, given_up = KeptLease._take, KeptLease.settle, threading.Event()
+
+    def take_late(lease: KeptLease, message: Any, files: Any) -> None:
+        if "granted" in message:
+            os.kill(os.getpid(), signal.SIGTERM)
+            given_up.wait(1 if heard == "not heard" else 10)
+        take(lease, message, files)
+
+    def settle_then_hear(lease: KeptLease) -> None:
+        if heard == "heard too late":
+            assert not lease.epoch
+            given_up.set()
+            until(lambda: lease.epoch)
+        settle(lease)
+
+    monkeypatch.setattr(KeptLease, "_take", take_late)
+    monkeypatch.setattr(KeptLease, "settle", settle_then_hear)
+    with pytest.raises(SystemExit):
+        hold_lease("n", url=url, on_lost=on_lost).__enter__()
+    assert row(url, "spark_lease")[0] is None
+
+
 def test_holds_leave_no_file_and_no_thread_behind(url: str) -> None:
     def left() -> int:
         gc.collect()  # what other tests left behind goes first

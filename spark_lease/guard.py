@@ -199,7 +199,7 @@ class Guard:
                     kept,
                     self._spark,
                     on_lost=self._on_lost,
-                    on_look=lambda: self._events.look(kept),
+                    on_look=lambda: self._look(kept),
                     vital_signs=signs,
                 )
             except CannotStart as error:
@@ -212,7 +212,7 @@ class Guard:
             self.config,
             clock=clock,
             on_lost=self._on_lost,
-            on_look=lambda: self._events.look(lease),
+            on_look=lambda: self._look(lease),
             vital_signs=signs,
         )
 
@@ -295,6 +295,10 @@ class Guard:
         if self.config.run_key and self._spark.was_busy and _is_success(error):
             log.error("%s: the block was left while Spark still worked: its key is not done", self.config.name)
         self._unnoted = self.lease.runs.settle(self.config.run_key, outcome)
+
+    def _look(self, lease: Lease) -> None:
+        self._events.look(lease)
+        self._signals.look()
 
     def _while_inside(self, sign: VitalSign) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.

@@ -47,6 +47,7 @@ NOT_FOUND, NOT_RUN = 127, 126
 """The shell's exit codes for a command that does not exist, and for one that cannot be run."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOOK_AGAIN, _LOOK_SOON, _AT_ONCE = 0.05, 0.005, 0.02
+_LISTEN = 0.5
 _NEVER = threading.Event()
 
 
@@ -150,7 +151,7 @@ class _Run:
             problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
             return Outcome(self._lease.name, "failed", NOT_RUN, self._lease.epoch, self._lease.holder, problem)
         threading.Thread(target=self._await, name="await command", daemon=True).start()
-        news = self._news.get()
+        news = self._next()
         work = _Command(self._pid, self._minder.pid, self._clock)
         by_itself = news is None and work.wait_until_over(self._clock.now() + _LOOK_AGAIN)
         if not by_itself:
@@ -176,6 +177,11 @@ class _Run:
         if unnoted:
             return refused(self._config, unnoted[0], self._lease)
         return ended(self._lease, code, interrupted=isinstance(news, int))
+
+    def _next(self) -> int | LeaseLost | None:
+        while True:
+            with contextlib.suppress(queue.Empty):  # now and then, for a signal that came just before we waited
+                return self._news.get(timeout=_LISTEN)
 
     def _claim(self) -> None:
         held, levels = NothingBegun(self._lease), Levels(self._lease, self._config, self._clock)

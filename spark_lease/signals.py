@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _handled: list[HandledSignals] = []
@@ -20,10 +20,13 @@ _held_back: set[int] = set()
 class HandledSignals:
     """Those of this process between `begin` and `end`; a forked child has what was there before, from its birth on."""
 
+    called: ClassVar[int] = 0
+
     def __init__(self, handler: Callable[[int, object], None]) -> None:
         self._handler = handler
         self._pid = 0
         self._old: dict[int, Any] = {}
+        self._net: _Net | None = None
 
     def __bool__(self) -> bool:
         return bool(self._old)
@@ -40,6 +43,13 @@ class HandledSignals:
             if number == signal.SIGTERM or old is signal.SIG_DFL:  # nohup ignores SIGHUP, and so do we
                 self._old[number] = old
                 signal.signal(number, self._on_signal)
+        if len(_handled) == 1:
+            self._net = _Net()
+
+    def look(self) -> None:
+        """Have a signal heard that came just before a call that blocks. For another thread, now and then."""
+        if net := self._net:
+            net.look()
 
     def end(self) -> None:
         """Raises KeyboardInterrupt if that comes meanwhile, after the same was done."""
@@ -50,15 +60,60 @@ class HandledSignals:
             self.end()
             raise
         self._old.clear()
+        if self._net:
+            self._net.stop()
+            self._net = None
         if self in _handled:
             _handled.remove(self)
 
     def _on_signal(self, number: int, frame: object) -> None:
+        HandledSignals.called += 1
         if os.getpid() == self._pid:
             self._handler(number, frame)
         else:  # a child whose birth was disturbed
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+
+class _Net:
+    """Sends a signal again whose handler was not called.
+
+    Python calls handlers between two of its own instructions, and a system call returns for a signal only once it has
+    begun. One that comes in between is heard when the call is over, `time.sleep(3600)`. The byte that
+    signal.set_wakeup_fd asks for is written at once, and here it is found by another thread.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._called, self._owed = HandledSignals.called, 0
+        self._old = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        if self._old != -1:  # an event loop's, which looks for itself
+            signal.set_wakeup_fd(self._old)
+
+    def look(self) -> None:
+        called = HandledSignals.called  # first: a handler that is called from here on is seen by the next look
+        try:
+            came = os.read(self._read, 4096)
+        except BlockingIOError:
+            came = b""
+        if called != self._called:
+            self._called, self._owed = called, 0
+            return
+        if self._owed and getattr(signal.getsignal(self._owed), "__func__", None) is HandledSignals._on_signal:
+            signal.pthread_kill(threading.main_thread().ident or 0, self._owed)
+        for number in set(came).intersection(_SIGNALS):
+            self._owed = number
+
+    def stop(self) -> None:
+        now = signal.set_wakeup_fd(self._old)
+        if now != self._write:
+            signal.set_wakeup_fd(now)
+
+    def __del__(self) -> None:  # not before: the other thread may be about to read
+        os.close(self._read)
+        os.close(self._write)
 
 
 def _give_back() -> None:

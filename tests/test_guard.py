@@ -48,6 +48,18 @@ def test_who_releases_inside_the_block_may_go_on_without_the_lease(url: str) -> 
             lease.check()
 
 
+@pytest.mark.parametrize("keeper", ["process", "thread"])
+def test_a_signal_that_does_not_interrupt_the_block_is_heard_soon(keeper: str, url: str) -> None:
+    """As one that comes just before the block waits for something: it has reached the process, and nobody wakes."""
+    with pytest.raises(SystemExit) as raised, hold_lease("n", url=url, keeper=keeper):
+        unheard = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+        unheard.start()
+        started = time.monotonic()
+        time.sleep(20)
+    assert raised.value.code == 143
+    assert time.monotonic() - started < 5
+
+
 def test_a_signal_in_the_block_releases_and_exits(url: str) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as raised, hold_lease("n", url=url):

@@ -96,3 +96,88 @@ def test_a_child_has_the_handlers_that_were_there_before() -> None:
         """
     )
     assert said == "SIG_DFL set()\nTrue set()\n"
+
+
+UNHEARD = """
+    def unheard(number=signal.SIGTERM):  # as one that comes just before the main thread waits: it is not interrupted
+        signal.pthread_kill(threading.get_ident(), number)
+
+    def sleep(seconds):
+        started = time.monotonic()
+        try:
+            time.sleep(seconds)
+        except Told:
+            print(f"told after {time.monotonic() - started:.0f} s")
+"""
+
+
+def test_a_signal_is_heard_that_came_just_before_a_call_that_blocks() -> None:
+    said = run(
+        UNHEARD
+        + """
+    def look():
+        time.sleep(0.2)
+        unheard()
+        for _ in range(50):
+            handled.look()
+            time.sleep(0.02)
+
+    threading.Thread(target=look).start()
+    sleep(10)
+    sleep(1)  # and is sent once only
+    """
+    )
+    assert said == "told after 0 s\n"
+
+
+def test_one_that_was_heard_is_not_sent_again() -> None:
+    said = run(
+        """
+        for _ in range(20):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(5)
+            except Told:
+                print(end="x")
+            handled.look()
+            handled.look()
+        """
+    )
+    assert said == "x" * 20
+
+
+def test_who_has_a_handler_of_its_own_by_then_is_sent_nothing() -> None:
+    said = run(
+        UNHEARD
+        + """
+    calls = []
+    signal.signal(signal.SIGTERM, lambda *_: calls.append(1))
+    signal.raise_signal(signal.SIGTERM)
+    for _ in range(5):
+        handled.look()
+    print(calls)
+    """
+    )
+    assert said == "[1]\n"
+
+
+def test_an_event_loop_keeps_its_own_descriptor() -> None:
+    said = run(
+        """
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        handled.end()
+        signal.set_wakeup_fd(write)
+        handled.begin()
+        handled.end()
+        print(signal.set_wakeup_fd(-1) == write)
+        handled.begin()
+        signal.set_wakeup_fd(write)
+        handled.end()
+        print(signal.set_wakeup_fd(-1) == write)
+        handled.begin()
+        handled.end()
+        print(signal.set_wakeup_fd(-1))
+        """
+    )
+    assert said == "True\nTrue\n-1\n"

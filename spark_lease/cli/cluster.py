@@ -49,6 +49,7 @@ _TO_DRIVER = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driver.secretKeyRef.
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PATIENCE = 10.0
 """Seconds that spark-submit has to end after it was told to."""
+_LISTEN = 0.5
 _never = threading.Event()
 
 
@@ -235,7 +236,9 @@ def _call(command: Sequence[str], environ: Mapping[str, str]) -> int:
     """spark-submit's exit code; ends it if we are told to end."""
     process = subprocess.Popen(command, env=environ)
     try:
-        return process.wait()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # now and then, for a signal just before we waited
+                return process.wait(_LISTEN)
     except _Interrupted:
         process.terminate()
         try:

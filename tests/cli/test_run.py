@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -109,6 +110,19 @@ def test_a_signal_ends_command_and_lease(url: str, start: Start, tmp_path: Path,
     assert run.returncode == 128 + number
     assert json.loads(out.splitlines()[-1])["outcome"] == "interrupted"
     assert (tmp_path / "told").exists()
+    assert row(url)[0] is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a signal can be sent to a thread of another process")
+def test_a_signal_that_wakes_nobody_is_heard_soon(url: str, start: Start, tmp_path: Path) -> None:
+    """As one that comes just before the main thread waits."""
+    run = start("--url", url, "--", "sh", "-c", f"echo up > {tmp_path}/up; exec sleep 60")
+    until((tmp_path / "up").exists)
+    other = max(int(thread.name) for thread in Path(f"/proc/{run.pid}/task").iterdir())
+    assert other != run.pid
+    assert ctypes.CDLL(None).tgkill(run.pid, other, signal.SIGTERM) == 0
+    run.communicate(timeout=10)
+    assert run.returncode == 143
     assert row(url)[0] is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import contextlib
 import functools
 import os
 import signal
@@ -38,13 +39,14 @@ class HandledSignals:
         self._pid = os.getpid()
         _held_back.update(set(_SIGNALS) - signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         _handled.append(self)
+        if len(_handled) == 1:
+            with contextlib.suppress(OSError):  # no more files: then it goes without
+                self._net = _Net()
         for number in _SIGNALS:
             old = signal.getsignal(number)
             if number == signal.SIGTERM or old is signal.SIG_DFL:  # nohup ignores SIGHUP, and so do we
                 self._old[number] = old
                 signal.signal(number, self._on_signal)
-        if len(_handled) == 1:
-            self._net = _Net()
 
     def look(self) -> None:
         """Have a signal heard that came just before a call that blocks. For another thread, now and then."""
@@ -84,6 +86,7 @@ class _Net:
     """
 
     def __init__(self) -> None:
+        self._may_be_written = True
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
@@ -110,10 +113,12 @@ class _Net:
         now = signal.set_wakeup_fd(self._old)
         if now != self._write:
             signal.set_wakeup_fd(now)
+        self._may_be_written = False
 
-    def __del__(self) -> None:  # not before: the other thread may be about to read
-        os.close(self._read)
-        os.close(self._write)
+    def __del__(self) -> None:  # not before, because the other thread may be about to read
+        if not self._may_be_written:
+            os.close(self._read)
+            os.close(self._write)
 
 
 def _give_back() -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_WAKE = signal.SIGURG
+"""Ignored by whoever does not ask for it."""
 _handled: list[HandledSignals] = []
 _held_back: set[int] = set()
 """While a fork is made. One that reaches a child before Python is ready in it is forgotten if it has a handler, and
@@ -42,6 +44,7 @@ class HandledSignals:
         if len(_handled) == 1:
             with contextlib.suppress(OSError):  # no more files: then it goes without
                 self._net = _Net()
+                self._net.begin()
         for number in _SIGNALS:
             old = signal.getsignal(number)
             if number == signal.SIGTERM or old is signal.SIG_DFL:  # nohup ignores SIGHUP, and so do we
@@ -63,7 +66,7 @@ class HandledSignals:
             raise
         self._old.clear()
         if self._net:
-            self._net.stop()
+            self._net.end()
             self._net = None
         if self in _handled:
             _handled.remove(self)
@@ -78,47 +81,65 @@ class HandledSignals:
 
 
 class _Net:
-    """Sends a signal again whose handler was not called.
+    """Wakes the main thread if a signal came whose handler is not called.
 
     Python calls handlers between two of its own instructions, and a system call returns for a signal only once it has
     begun. One that comes in between is heard when the call is over, `time.sleep(3600)`. The byte that
-    signal.set_wakeup_fd asks for is written at once, and here it is found by another thread.
+    signal.set_wakeup_fd asks for is written at once, and here another thread finds it. It sends a signal that means
+    nothing, because the same one again might be a second one to whoever has heard the first.
     """
 
     def __init__(self) -> None:
-        self._may_be_written = True
+        self._may_be_closed = False
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
-        self._called, self._owed = HandledSignals.called, 0
-        self._old = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        if self._old != -1:  # an event loop's, which looks for itself
-            signal.set_wakeup_fd(self._old)
+        self._called, self._is_owed = HandledSignals.called, False
+
+    def begin(self) -> None:
+        if signal.getsignal(_WAKE) is not signal.SIG_DFL:
+            return
+        signal.signal(_WAKE, _wake)
+        old = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        with contextlib.suppress(OSError, ValueError):  # it was closed, and nobody's any more
+            if old != -1:  # an event loop's, which looks for itself
+                signal.set_wakeup_fd(old)
 
     def look(self) -> None:
-        called = HandledSignals.called  # first: a handler that is called from here on is seen by the next look
-        try:
-            came = os.read(self._read, 4096)
-        except BlockingIOError:
-            came = b""
-        if called != self._called:
-            self._called, self._owed = called, 0
+        called = HandledSignals.called  # first: what is called from here on is seen by the next look
+        came = set[int]()
+        with contextlib.suppress(BlockingIOError):
+            came.update(os.read(self._read, 4096))
+        ours = {number for number in _SIGNALS if _is_ours(signal.getsignal(number))}
+        if called != self._called or not ours:
+            self._called, self._is_owed = called, False
             return
-        if self._owed and getattr(signal.getsignal(self._owed), "__func__", None) is HandledSignals._on_signal:
-            signal.pthread_kill(threading.main_thread().ident or 0, self._owed)
-        for number in set(came).intersection(_SIGNALS):
-            self._owed = number
+        if self._is_owed:
+            signal.pthread_kill(threading.main_thread().ident or 0, _WAKE)
+        self._is_owed |= bool(came & ours)
 
-    def stop(self) -> None:
-        now = signal.set_wakeup_fd(self._old)
-        if now != self._write:
-            signal.set_wakeup_fd(now)
-        self._may_be_written = False
+    def end(self) -> None:
+        """May be called again."""
+        if signal.getsignal(_WAKE) is _wake:
+            signal.signal(_WAKE, signal.SIG_DFL)
+        now = signal.set_wakeup_fd(-1)
+        with contextlib.suppress(OSError, ValueError):
+            if now != self._write:
+                signal.set_wakeup_fd(now)
+        self._may_be_closed = True
 
     def __del__(self) -> None:  # not before, because the other thread may be about to read
-        if not self._may_be_written:
+        if self._may_be_closed:
             os.close(self._read)
             os.close(self._write)
+
+
+def _wake(number: int, frame: object) -> None:
+    """The main thread has looked for signals."""
+
+
+def _is_ours(handler: Any) -> bool:
+    return getattr(handler, "__func__", None) is HandledSignals._on_signal
 
 
 def _give_back() -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 START = """
     import os, signal, sys, threading, time
     from spark_lease.signals import HandledSignals
@@ -130,7 +132,7 @@ def test_a_signal_is_heard_that_came_just_before_a_call_that_blocks() -> None:
     assert said == "told after 0 s\n"
 
 
-def test_one_that_was_heard_is_not_sent_again() -> None:
+def test_who_has_heard_it_hears_it_once() -> None:
     said = run(
         """
         for _ in range(20):
@@ -139,21 +141,51 @@ def test_one_that_was_heard_is_not_sent_again() -> None:
                 time.sleep(5)
             except Told:
                 print(end="x")
-            handled.look()
-            handled.look()
+            for _ in range(3):
+                handled.look()
         """
     )
     assert said == "x" * 20
 
 
-def test_who_has_a_handler_of_its_own_by_then_is_sent_nothing() -> None:
+def test_who_holds_it_back_for_a_while_hears_it_once() -> None:
+    """It reaches another thread then; what wakes the main one must not be there once more when it is let through."""
+    said = run(
+        UNHEARD
+        + """
+    held_back = threading.Event()
+
+    def look():
+        held_back.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(20):
+            handled.look()
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    held_back.set()
+    sleep(10)
+    thread.join()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    sleep(1)
+    """
+    )
+    assert said == "told after 0 s\n"
+
+
+def test_a_handler_of_the_programs_own_has_dealt_with_it() -> None:
     said = run(
         UNHEARD
         + """
     calls = []
-    signal.signal(signal.SIGTERM, lambda *_: calls.append(1))
+    ours = signal.signal(signal.SIGTERM, lambda *_: calls.append(1))
     signal.raise_signal(signal.SIGTERM)
-    for _ in range(5):
+    for _ in range(3):
+        handled.look()
+    signal.signal(signal.SIGTERM, ours)
+    for _ in range(3):
         handled.look()
     print(calls)
     """
@@ -161,23 +193,32 @@ def test_who_has_a_handler_of_its_own_by_then_is_sent_nothing() -> None:
     assert said == "[1]\n"
 
 
-def test_an_event_loop_keeps_its_own_descriptor() -> None:
-    said = run(
-        """
-        read, write = os.pipe()
-        os.set_blocking(write, False)
-        handled.end()
-        signal.set_wakeup_fd(write)
-        handled.begin()
-        handled.end()
-        print(signal.set_wakeup_fd(-1) == write)
-        handled.begin()
-        signal.set_wakeup_fd(write)
-        handled.end()
-        print(signal.set_wakeup_fd(-1) == write)
-        handled.begin()
-        handled.end()
-        print(signal.set_wakeup_fd(-1))
-        """
-    )
-    assert said == "True\nTrue\n-1\n"
+EVENT_LOOPS = {
+    "made before": (["new_loop()", "handled.begin()", "handled.end()"], True),
+    "made inside": (["handled.begin()", "new_loop()", "handled.end()"], True),
+    "closed inside": (["new_loop()", "handled.begin()", "loop.close()", "handled.end()"], False),
+    "made and closed": (["handled.begin()", "new_loop()", "loop.close()", "handled.end()"], False),
+    "nested": (["new_loop()", "handled.begin()", "inner.begin()", "handled.end()", "inner.end()"], True),
+    "none, nested": (["handled.begin()", "inner.begin()", "handled.end()", "inner.end()"], False),
+}
+
+
+@pytest.mark.parametrize("name", EVENT_LOOPS)
+def test_an_event_loop_keeps_its_own_descriptor(name: str) -> None:
+    start = """
+import asyncio
+handled.end()
+inner, descriptor = HandledSignals(told), 0
+
+def new_loop():
+    global loop, descriptor
+    loop = asyncio.new_event_loop()
+    loop.add_signal_handler(signal.SIGUSR1, print)
+    descriptor = loop._csock.fileno()
+"""
+    check = """
+now = signal.set_wakeup_fd(-1)
+print(now == descriptor, now == -1, signal.getsignal(signal.SIGURG) is signal.SIG_DFL)
+"""
+    lines, is_kept = EVENT_LOOPS[name]
+    assert run("\n".join([start, *lines, check])) == f"{is_kept} {not is_kept} True\n"

@@ -13,9 +13,9 @@ import hashlib
 import logging
 import random
 import ssl
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import Table
@@ -24,18 +24,18 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..clock import BootClock, Clock, wall_time
 from ..config import Config, redacted
 from ..errors import ConfigError, RecordUnreadable, SparkLeaseError
-from ..record import MAX_NAME, LeaseRecord, Observed, is_wish
+from ..record import LeaseRecord, Observed, is_wish
 from . import sql_schema
 from .changes import ENDED, KINDS, bounded_age, end_text, is_first_of_its_day, is_grant
 from .sql_backends import backend_of, code_of, says
 from .sql_engine import Alarm, CutOff, descriptor_of, make_engine, store_error
 from .sql_history import Note, SqlHistory
 from .sql_notes import SqlNotes
+from .sql_rows import observed
 from .sql_statements import Prepared, overridden, prepared, statements
 
 log = logging.getLogger(__name__)
 
-_COLUMNS = 7
 _NOT_KEPT = {"26000", "42P05"}
 """PostgreSQL: a prepared statement is unknown, or there already: this session is not ours alone."""
 
@@ -74,7 +74,8 @@ class SqlStore:
         self._planned: Mapping[str, Prepared] = {}
         self._asking = ""
         self._fd: int | None = None
-        self._table_seen = self._clocks_compared = False
+        self._table_seen = self._clocks_compared = self._is_closed = False
+        self._in_use = threading.Lock()
 
     def _use_table(self, table: Table) -> None:
         self._table = table
@@ -92,10 +93,7 @@ class SqlStore:
         row = self._first_row("read", {"name": self._config.row_of(name)})
         if row is None:
             return Observed(None, 0.0)
-        if len(row) != _COLUMNS:
-            raise ConfigError("statements", f"read gives {len(row)} columns and not the {_COLUMNS} of ours")
-        # A NUMERIC column, where an administrator wants one, comes as a Decimal.
-        return self._observed(name, *(int(each) if isinstance(each, Decimal) else each for each in row))
+        return observed(row, self.where, f"{self._table.fullname} row NAME={name!r}")
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         if old is None:
@@ -205,7 +203,8 @@ class SqlStore:
     def close(self) -> None:
         self._alarm.ring()
         self._cut_off.close()
-        self._drop_connection()
+        self._is_closed = True
+        self._drop_if_idle()
 
     def init(self) -> Sequence[str]:
         """Make or complete the table; the statements that it took. Raises ConfigError, StoreError."""
@@ -274,6 +273,14 @@ class SqlStore:
         return self._rows(what, values)
 
     def _run(self, what: str, values: Mapping[str, object]) -> list[Any]:
+        try:
+            with self._in_use:
+                return self._ask(what, values)
+        finally:
+            if self._is_closed:
+                self._drop_if_idle()
+
+    def _ask(self, what: str, values: Mapping[str, object]) -> list[Any]:
         self._asking = ""
         try:
             if self._cursor is None:
@@ -335,6 +342,12 @@ class SqlStore:
         if connection is not None:
             connection.invalidate()
 
+    def _drop_if_idle(self) -> None:
+        """Unless another thread is amid a request, which then drops it: SQLite's library crashes if that is closed."""
+        if not self._in_use.locked():
+            with self._in_use:
+                self._drop_connection()
+
     def _warn_of_clock_difference(self) -> None:
         self._cursor.execute(self._sql["now"])
         self._clocks_compared = True
@@ -351,39 +364,6 @@ class SqlStore:
             raise self._store_error(error) from error
         finally:
             self._cut_off.disarm()
-
-    def _observed(
-        self,
-        name: str,
-        holder: object,
-        time: object,
-        epoch: object,
-        duration: object,
-        now: int,
-        protection: object,
-        wish: object,
-    ) -> Observed:
-        """The row as a record. Raises RecordUnreadable for anything that we or ActiveMQ would not have written."""
-
-        def refuse(column: str, value: object) -> RecordUnreadable:
-            where = f"{self._table.fullname} row NAME={name!r}"
-            return RecordUnreadable(
-                self.where, f"{where} has {column}={value!r}, which no lease has: correct it by hand"
-            )
-
-        if not (holder is None or (isinstance(holder, str) and 0 < len(holder) <= MAX_NAME)):
-            raise refuse("BROKER_NAME", holder)
-        if not (isinstance(time, int) and time >= 0) and not (time is None and holder is None):
-            raise refuse("TIME", time)
-        if not (isinstance(epoch, int) and epoch >= 0):
-            raise refuse("EPOCH", epoch)
-        if not (duration is None or (isinstance(duration, int) and duration >= 0)):
-            raise refuse("DURATION", duration)
-        expires_in = (time - now) / 1000 if time is not None else 0.0
-        protected = protection if isinstance(protection, str) else ""
-        wanted = wish if isinstance(wish, str) else ""
-        record = LeaseRecord(holder, epoch, (duration or 0) / 1000, time, protected, wanted)
-        return Observed(record, expires_in, now / 1000)
 
     def _store_error(self, error: Exception) -> SparkLeaseError:
         if "file is not a database" in str(error):

@@ -143,6 +143,41 @@ def test_two_processes_that_make_the_table_at_once_both_succeed(config: Config) 
     assert [maker.returncode for maker in makers] == [0, 0, 0, 0]
 
 
+def test_who_closes_it_amid_a_request_of_another_thread_breaks_nothing(config: Config) -> None:
+    """In a process of its own: SQLite's library crashes if its connection is closed there."""
+    script = textwrap.dedent(f"""
+        import random, threading, time
+        from spark_lease.config import configure
+        from spark_lease.errors import StoreError
+        from spark_lease.lockers.sql import SqlStore
+
+        def read():
+            begun.set()
+            while not closed.is_set():
+                try:
+                    store.read("n")
+                except StoreError:  # it was cut off
+                    pass
+                except BaseException as error:
+                    print(repr(error))
+
+        for _ in range(100):
+            store = SqlStore(configure(name="n", url={config.url!r}, table={config.table!r}, create_table="true"))
+            store.read("n")
+            begun, closed = threading.Event(), threading.Event()
+            reader = threading.Thread(target=read)
+            reader.start()
+            begun.wait()
+            time.sleep(random.random() / 1000)
+            store.close()
+            closed.set()
+            reader.join()
+            assert store._connection is None
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_threads_that_make_the_table_at_once_both_succeed(open_store: Any) -> None:
     stores, start, errors = [open_store() for _ in range(6)], threading.Barrier(6), []
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import select
 import signal
@@ -47,6 +48,8 @@ from .spark.orphan import vital_signs
 log = logging.getLogger(__name__)
 
 _INTERRUPT_AGAIN = 1.0
+_AT_ONCE = 0.5
+"""Seconds in which two signals are one: systemd and terminals send SIGTERM and SIGHUP together."""
 _DYING = 2.0
 """Seconds that the kernel may take to tear down what was killed."""
 _held: list[Lease] = []
@@ -99,8 +102,8 @@ class Guard:
         self._events = open_events(config, on_event)
         self._left = threading.Event()
         self._interrupting, self._seen_lost = threading.Lock(), threading.Lock()
-        self._signal = 0
-        self._has_claimed = False
+        self._signal, self._ended_at = 0, -math.inf
+        self._has_begun = self._has_claimed = False
         self._unnoted: list[SparkLeaseError] = []
         self._signals = HandledSignals(self._on_signal)
 
@@ -133,6 +136,7 @@ class Guard:
             self._events.begin(self.lease)
             self._fencing.prepare()
             begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
+            self._has_begun = True
             _held.append(self.lease)
             self.lease.log_grant()
             if self.config.run_key:
@@ -146,12 +150,11 @@ class Guard:
             self._events.held(self.lease)
             return self.lease
         except BaseException as error:
-            lost = self.lease.loss() if self.lease in _held else None
-            is_noted = lost is not None
+            is_noted = False  # and no call before the `try`: another signal may have come together with the first
             try:
                 while True:
                     try:
-                        self._take_back(lost, is_noted=is_noted)
+                        lost = self._take_back(is_noted=is_noted)
                         break
                     except KeyboardInterrupt:  # once more: a lease that is given up by half is renewed for ever
                         is_noted = True
@@ -161,19 +164,21 @@ class Guard:
                 raise lost or SystemExit(128 + self._signal) from None
             raise
 
-    def _take_back(self, lost: LeaseLost | None, *, is_noted: bool) -> None:
-        """Nothing of the block has begun, and nothing will. May be called again."""
+    def _take_back(self, *, is_noted: bool) -> LeaseLost | None:
+        """Nothing of the block has begun, and nothing will; the loss if that is why. May be called again."""
+        lost = self.lease.loss() if self._has_begun else None
         self._leave_the_block()
         self._applications.end()
         self._fencing.end()
         if lost is not None:
             self._on_lost(lost, grace=LAST_WORDS)
-        if not is_noted:
+        elif not is_noted:
             self.lease.runs.settle(self.config.run_key, "interrupted")
         abandon(self.lease, self._keepalive)
         self.lease.settle()
         self.lease.close(lost=lost is not None)
         self._events.end(lost=lost is not None)
+        return lost
 
     def _leave_the_block(self) -> None:
         self._left.set()
@@ -369,5 +374,6 @@ class Guard:
         """In the main thread: a signal from outside, or `_interrupt`. Talks neither to Py4J nor to the store."""
         if self.lease not in _held or self.lease.loss() is None:
             self._signal = number
-        if not self._left.is_set():
+        if not self._left.is_set() and self._clock.now() > self._ended_at + _AT_ONCE:
+            self._ended_at = self._clock.now()
             raise _Ended

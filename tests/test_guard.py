@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from spark_lease import ConfigError, Lease, LeaseLost, Loss, current_lease, hold_lease, leased
+from spark_lease.guard import Guard
 from spark_lease.spark import demotion
 from spark_lease.spark.fencing import _hook
-from tests.spark.drivers import until
+from tests.spark.drivers import row, until
 
 
 def test_a_block_holds_and_releases(url: str) -> None:
@@ -46,6 +47,22 @@ def test_who_releases_inside_the_block_may_go_on_without_the_lease(url: str) -> 
         time.sleep(0.3)  # nothing to wait for: nobody is to interrupt this
         with pytest.raises(LeaseLost):
             lease.check()
+
+
+@pytest.mark.parametrize("keeper", ["process", "thread"])
+def test_signals_that_come_together_end_it_once(keeper: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from systemd with SendSIGHUP: the second finds the guard about to give up."""
+
+    def leave(guard: Guard, *error: Any) -> None:
+        signal.raise_signal(signal.SIGHUP)
+        leave_it(guard, *error)
+
+    leave_it = Guard.__exit__
+    monkeypatch.setattr(Guard, "__exit__", leave)
+    with pytest.raises(SystemExit) as raised, hold_lease("n", url=url, keeper=keeper):
+        signal.raise_signal(signal.SIGTERM)
+    assert raised.value.code == 128 + signal.SIGHUP
+    assert row(url, "spark_lease")[0] is None
 
 
 @pytest.mark.parametrize("keeper", ["process", "thread"])

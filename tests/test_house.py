@@ -20,8 +20,8 @@ FLOORS = re.findall(
     """
 errors clock processes signals wish record fences.session config
 lockers.base lockers.wrapped lockers.timed lockers.changes lockers.sql_backends lockers.sql_engine lockers.sql_schema
-lockers.sql_statements lockers.sql_rows lockers.sql_notes lockers.sql_noting lockers.sql_history lockers.sql lockers.sql_probe
-lockers.bounded lockers.folders
+lockers.sql_statements lockers.sql_rows lockers.sql_notes lockers.sql_noting lockers.sql_history lockers.sql
+lockers.sql_probe lockers.bounded lockers.folders
 lockers.delta_words lockers.delta_files lockers.delta_objects lockers.note_files lockers.folder_history lockers.delta
 lockers.file lockers.folder_probe lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
 lockers.bystander lockers.standbys

@@ -61,15 +61,15 @@ class HandledSignals:
         try:
             for number, old in self._old.items():
                 signal.signal(number, old)
+            self._old.clear()
+            if self._net:
+                self._net.end()
+                self._net = None
+            if self in _handled:
+                _handled.remove(self)
         except KeyboardInterrupt:
             self.end()
             raise
-        self._old.clear()
-        if self._net:
-            self._net.end()
-            self._net = None
-        if self in _handled:
-            _handled.remove(self)
 
     def _on_signal(self, number: int, frame: object) -> None:
         HandledSignals.called += 1

@@ -89,8 +89,9 @@ class _Net:
     nothing, because the same one again might be a second one to whoever has heard the first.
     """
 
+    _may_be_closed = False
+
     def __init__(self) -> None:
-        self._may_be_closed = False
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
@@ -102,7 +103,7 @@ class _Net:
         signal.signal(_WAKE, _wake)
         old = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         with contextlib.suppress(OSError, ValueError):  # it was closed, and nobody's any more
-            if old != -1:  # an event loop's, which looks for itself
+            if old != -1:  # an event loop's, and it stays
                 signal.set_wakeup_fd(old)
 
     def look(self) -> None:
@@ -114,7 +115,7 @@ class _Net:
         if called != self._called or not ours:
             self._called, self._is_owed = called, False
             return
-        if self._is_owed:
+        if self._is_owed and signal.getsignal(_WAKE) is _wake:
             signal.pthread_kill(threading.main_thread().ident or 0, _WAKE)
         self._is_owed |= bool(came & ours)
 

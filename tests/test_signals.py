@@ -193,6 +193,25 @@ def test_a_handler_of_the_programs_own_has_dealt_with_it() -> None:
     assert said == "[1]\n"
 
 
+def test_a_program_that_uses_the_waking_signal_is_not_sent_any() -> None:
+    said = run(
+        UNHEARD
+        + """
+    signal.signal(signal.SIGURG, lambda *_: print("urgent", flush=True))
+
+    def look():
+        time.sleep(0.2)
+        unheard()
+        for _ in range(3):
+            handled.look()
+
+    threading.Thread(target=look).start()
+    sleep(1)
+    """
+    )
+    assert said == "told after 1 s\n"
+
+
 EVENT_LOOPS = {
     "made before": (["new_loop()", "handled.begin()", "handled.end()"], True),
     "made inside": (["handled.begin()", "new_loop()", "handled.end()"], True),

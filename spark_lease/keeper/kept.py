@@ -288,7 +288,8 @@ class Attendance:
             self._lease.own_up(lost)
             self._on_lost(lost)
             return
-        self._on_look()
+        with contextlib.suppress(Exception):  # whatever it is: this thread has to go on listening
+            self._on_look()
         with contextlib.suppress(Exception):  # user code may be in the middle of making a session
             self._report()
 

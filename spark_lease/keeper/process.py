@@ -147,10 +147,10 @@ class Keeper:
         self._tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
         while not (self._left or self._dead) and self._lease.loss() is None:
             self._attend(math.inf)
-        if self._dead:
-            self._hand_over()
-        elif self._unwanted:
+        if self._unwanted:
             abandon(self._lease, self._keepalive)
+        elif self._dead:
+            self._hand_over()
         elif not self._left:
             self._see_demotion()
 

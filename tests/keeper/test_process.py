@@ -518,6 +518,34 @@ def test_a_grant_that_an_interrupted_wait_did_not_hear_of_is_given_back(
     assert row(url, "spark_lease")[0] is None
 
 
+def test_it_is_given_back_also_if_the_keeper_hears_of_that_after_the_drivers_end(
+    start: Start, url: str, table: str
+) -> None:
+    driver = start(
+        """
+        import signal
+        from spark_lease.keeper.kept import KeptLease
+        take = KeptLease._take
+        def interrupted(lease, message, files):
+            if "granted" in message:
+                keeper = lease._started.process.pid
+                os.kill(keeper, signal.SIGSTOP)
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(1)
+                say(f"frozen: {keeper}.")
+            take(lease, message, files)
+        KeptLease._take = interrupted
+        with hold_lease("n", **SETTINGS | dict(lease_duration=30)):
+            say("never")
+        """
+    )
+    keeper = int(driver.until("frozen: ").split("frozen: ")[1].split(".")[0])
+    assert driver.end() == 143
+    assert row(url, table)[0]
+    os.kill(keeper, signal.SIGCONT)
+    until(lambda: row(url, table)[0] is None)
+
+
 def test_holds_leave_no_file_and_no_thread_behind(url: str) -> None:
     def left() -> int:
         gc.collect()  # what other tests left behind goes first

@@ -48,6 +48,7 @@ NOT_FOUND, NOT_RUN = 127, 126
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOOK_AGAIN, _LOOK_SOON, _AT_ONCE = 0.05, 0.005, 0.02
 _LISTEN = 0.5
+"""Seconds after which a signal is heard that came just before the wait for the command's end."""
 _NEVER = threading.Event()
 
 
@@ -180,7 +181,7 @@ class _Run:
 
     def _next(self) -> int | LeaseLost | None:
         while True:
-            with contextlib.suppress(queue.Empty):  # now and then, for a signal that came just before we waited
+            with contextlib.suppress(queue.Empty):
                 return self._news.get(timeout=_LISTEN)
 
     def _claim(self) -> None:

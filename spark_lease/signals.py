@@ -24,6 +24,7 @@ class HandledSignals:
     """Those of this process between `begin` and `end`; a forked child has what was there before, from its birth on."""
 
     called: ClassVar[int] = 0
+    """How often a handler of ours was, in this process."""
 
     def __init__(self, handler: Callable[[int, object], None]) -> None:
         self._handler = handler
@@ -102,8 +103,8 @@ class _Net:
             return
         signal.signal(_WAKE, _wake)
         old = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        with contextlib.suppress(OSError, ValueError):  # it was closed, and nobody's any more
-            if old != -1:  # an event loop's, and it stays
+        if old != -1:  # an event loop's, and it stays
+            with contextlib.suppress(OSError, ValueError):  # but if it was closed, it is nobody's
                 signal.set_wakeup_fd(old)
 
     def look(self) -> None:
@@ -124,8 +125,8 @@ class _Net:
         if signal.getsignal(_WAKE) is _wake:
             signal.signal(_WAKE, signal.SIG_DFL)
         now = signal.set_wakeup_fd(-1)
-        with contextlib.suppress(OSError, ValueError):
-            if now != self._write:
+        if now not in (-1, self._write):
+            with contextlib.suppress(OSError, ValueError):  # the same
                 signal.set_wakeup_fd(now)
         self._may_be_closed = True
 

@@ -118,7 +118,7 @@ def test_a_signal_is_heard_that_came_just_before_a_call_that_blocks() -> None:
         UNHEARD
         + """
     def look():
-        time.sleep(0.2)
+        time.sleep(0.2)  # the main thread sleeps by then, which nothing tells
         unheard()
         for _ in range(50):
             handled.look()
@@ -200,7 +200,7 @@ def test_a_program_that_uses_the_waking_signal_is_not_sent_any() -> None:
     signal.signal(signal.SIGURG, lambda *_: print("urgent", flush=True))
 
     def look():
-        time.sleep(0.2)
+        time.sleep(0.2)  # the main thread sleeps by then, which nothing tells
         unheard()
         for _ in range(3):
             handled.look()

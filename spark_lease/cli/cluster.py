@@ -50,6 +50,7 @@ _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PATIENCE = 10.0
 """Seconds that spark-submit has to end after it was told to."""
 _LISTEN = 0.5
+"""Seconds after which a signal is heard that came just before the wait for spark-submit's end."""
 _never = threading.Event()
 
 
@@ -237,7 +238,7 @@ def _call(command: Sequence[str], environ: Mapping[str, str]) -> int:
     process = subprocess.Popen(command, env=environ)
     try:
         while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # now and then, for a signal just before we waited
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(_LISTEN)
     except _Interrupted:
         process.terminate()

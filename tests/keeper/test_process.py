@@ -531,7 +531,7 @@ def test_it_is_given_back_also_if_the_keeper_hears_of_that_after_the_drivers_end
                 keeper = lease._started.process.pid
                 os.kill(keeper, signal.SIGSTOP)
                 os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(1)
+                time.sleep(1)  # the driver gives up meanwhile: what it was granted stays unheard
                 say(f"frozen: {keeper}.")
             take(lease, message, files)
         KeptLease._take = interrupted

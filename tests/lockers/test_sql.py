@@ -158,7 +158,7 @@ def test_who_closes_it_amid_a_request_of_another_thread_breaks_nothing(config: C
                     store.read("n")
                 except StoreError:  # it was cut off
                     pass
-                except BaseException as error:
+                except BaseException as error:  # whatever else it is, is the fault that is looked for
                     print(repr(error))
 
         for _ in range(100):

@@ -9,8 +9,12 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run test lint simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd test-faults test-zombies airflow airflow-drill test-airflow setup jars older yarn dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd test-faults test-zombies airflow airflow-drill test-airflow setup jars older yarn dist clean
 SEEDS ?= 2000
+# What `make test` leaves to `make test-all` (tests/support/tiers.py).
+LATER := matrix or cluster or slow
+PARALLEL := $(if $(SPARK_LEASE_TEST_PG_URL),,-n 2 --dist loadgroup)
+PYTEST = $(PY) -m pytest $(PARALLEL) $(if $(CI),--durations=30)
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -19,14 +23,28 @@ run: export SPARK_LEASE_LOCKER := $(or $(LOCKER),$(SPARK_LEASE_LOCKER),lease)
 run: jars       ## the failover drill: two submissions, one is killed (ARGS=--pause: frozen; URL=… LOCKER=… its lease)
 	@$(PY) -m jobs.drill $(ARGS)
 
-test: setup     ## all tests; those that need Java are left out where there is none (ARGS=… for pytest)
-	@if $(PY) -m jobs.jars --check-java; then $(MAKE) --no-print-directory jars; fi
-	@test -z "$$CI" || $(MAKE) --no-print-directory older yarn
-	@$(PY) -m tests.services.mariadb || test -z "$$CI"
-	@test -z "$$CI" || $(PY) -m tests.services.browser
-	@$(PY) -m pytest $(if $(SPARK_LEASE_TEST_PG_URL),,-n 2 --dist loadgroup) $(ARGS)
+check: lint     ## for every save, a minute: lint, and the tests that need no server and no Spark, on SQLite and files
+	@$(PYTEST) -q -m "not ($(LATER) or spark or postgres or mariadb)" $(ARGS)
 
-lint: setup     ## ruff, mypy --strict, and the rules of the house (imports only go down, one clock)
+test: services  ## every promise on the real thing, minutes; what this machine has not is left out (ARGS=… for pytest)
+	@$(PYTEST) -m "not ($(LATER))" $(ARGS)
+
+test-all: test test-rest ## everything: for CI, and before a release
+
+test-rest: services older yarn browser ## what test-all adds to test
+	@$(PYTEST) -m "$(LATER)" $(ARGS)
+	@$(MAKE) --no-print-directory simulate mutate model test-airflow
+	@$(MAKE) --no-print-directory airflow-drill ARGS='--days 2'
+
+coverage: services ## which lines the tests reach, subprocesses too (ARGS='-m "slow or not slow"' for all tests)
+	@rm -rf out/coverage && mkdir -p out/coverage
+	@$(PY) -m coverage run -m pytest $(PARALLEL) -m "not ($(LATER))" $(ARGS) || echo "some tests failed: the report is of those that ran"
+	@$(PY) -m coverage combine -q
+	@$(PY) -m coverage html -q
+	@$(PY) -m coverage report --skip-covered --sort=cover
+	@echo "each line: out/coverage/html/index.html"
+
+lint: setup     ## ruff, mypy --strict, and the rules of the layers (imports only go down, one clock)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
@@ -41,13 +59,13 @@ mutate: setup   ## faults put into the policy, each of which the simulator has t
 model: setup    ## every order of events in a small model of the lease (a minute)
 	@$(PY) -m tests.simulation.model
 
-bench: setup    ## the speeds that the README names, as ratios measured in one run
+bench: services ## the speeds that the README names, as ratios measured in one run
 	@failed=0; for each in renewal start handover keeper delta fences; do $(PY) -m tests.benchmarks.$$each || failed=1; done; exit $$failed
 
 bench-delta-fence: jars ## what the Delta fence costs a write, and the claims at a takeover (minutes)
 	@$(PY) -m tests.benchmarks.delta_fence
 
-bench-frames: setup ## write_sql of all flights against Spark's JDBC writer (minutes)
+bench-frames: jars ## write_sql of all flights against Spark's JDBC writer (minutes)
 	@$(PY) -m tests.benchmarks.frames
 
 bench-job: jars ## what a guard costs the flights job, in interleaved runs (a quarter of an hour)
@@ -56,10 +74,10 @@ bench-job: jars ## what a guard costs the flights job, in interleaved runs (a qu
 bench-crowd: setup ## a thousand leases with two contenders each on one PostgreSQL (six minutes; ARGS='--leases 200')
 	@$(PY) -m tests.benchmarks.crowd $(ARGS)
 
-test-faults: jars ## the drills and faults again and again (TIMES=30 ONLY=keeper)
+test-faults: services ## the drills and faults again and again (TIMES=30 ONLY=keeper)
 	@$(PY) -m tests.faults.repeat $(TIMES) $(ONLY)
 
-test-zombies: jars ## masters frozen amid their writes, a hundred for each fence, and without it (ROUNDS=100 ONLY=delta)
+test-zombies: services ## masters frozen amid their writes, a hundred for each fence, and without it (ROUNDS=100 ONLY=delta)
 	@$(PY) -m tests.faults.zombies $(or $(ROUNDS),100) $(ONLY)
 
 airflow: setup $(AIRFLOW)/.installed ## Airflow in an environment of its own, without Spark
@@ -80,21 +98,26 @@ test-airflow: airflow jars ## the tests of spark_lease.airflow, in Airflow's env
 setup: $(VENV)/.installed ## the environment of the project, in .venv
 $(VENV)/.installed: pyproject.toml
 	@python3 -c 'import sys; sys.exit("spark_lease needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	@echo "setting up $(VENV), a few minutes the first time ..."
-	@if command -v uv >/dev/null; then \
-	  uv venv -q --allow-existing $(VENV) && uv pip install -q --python $(PY) -e '.[dev]' && \
-	  uv pip install -q --python $(PY) --target $(VENV)/sqlalchemy20 'sqlalchemy>=2.0,<2.1'; \
-	else \
-	  python3 -m venv $(VENV) && $(PY) -m pip install -q -e '.[dev]' && \
-	  $(PY) -m pip install -q --target $(VENV)/sqlalchemy20 --upgrade 'sqlalchemy>=2.0,<2.1'; \
-	fi
+	@echo "setting up $(VENV): Python packages, PySpark among them (two minutes the first time) ..."
+	@python3 -m venv $(VENV)
+	@command -v uv >/dev/null || $(PY) -m pip install -q uv
+	@uv pip install -q --python $(PY) -e '.[dev]'
+	@uv pip install -q --python $(PY) --target $(VENV)/sqlalchemy20 'sqlalchemy>=2.0,<2.1'
 	@touch $@
 
-jars: setup $(JARS)/.resolved ## Delta's jars, in .jars
+jars: setup $(JARS)/.resolved ## Delta's jars and PostgreSQL's JDBC driver, in .jars
 $(JARS)/.resolved: jobs/jars.py
 	@$(PY) -m jobs.jars $(JARS)
+	@$(PY) -m jobs.jars $(JARS)/jdbc org.postgresql:postgresql:42.7.7 'org.postgresql_*.jar'
 	@$(PY) -m jobs.jars --archive $(JARS)
 	@touch $@
+
+services: setup ## what the tests need besides: jars and MariaDB. What cannot be had is said, and the rest goes on
+	@$(MAKE) --no-print-directory jars || echo "so the tests that need Spark are left out"
+	@$(PY) -m tests.services.mariadb || true
+
+browser: setup
+	@$(PY) -m tests.services.browser || test -z "$$CI"
 
 older: jars $(OLDER)/.installed ## Spark 3.5 with Delta 3.3, for the tests of the Delta fence
 $(OLDER)/.installed: jobs/jars.py

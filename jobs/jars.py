@@ -18,6 +18,8 @@ from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
 
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 FOLDER = Path(__file__).parents[1] / ".jars"
+JDBC = FOLDER / "jdbc"
+"""PostgreSQL's driver for Spark's JDBC writer."""
 
 # Everything else that Delta names as a dependency is in pyspark already.
 _NEEDED = "io.delta_*.jar"

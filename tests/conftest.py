@@ -3,19 +3,22 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs.jars import start_options
-from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
 from spark_lease.testing import MemoryStore, VirtualClock
-from tests.services.mariadb import MISSING, MariaDb, installed, running_mariadb
+from tests.services.mariadb import MariaDb, running_mariadb
 from tests.services.objects import ObjectServer, running_objects
 from tests.services.postgres import running_postgres, with_psycopg
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver
+from tests.support.needs import leave_out
+from tests.support.supervisor import supervise
+from tests.support.tiers import left_out_lines, promises_line, sort_into_tiers
 
 # In Airflow's environment: make test-airflow.
 collect_ignore = ["airflow"]
@@ -24,19 +27,30 @@ collect_ignore = ["airflow"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# A JVM here lives for seconds: what it would compile for the long run takes two thirds of its time.
-for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-    os.environ.setdefault(variable, f"-XX:TieredStopAtLevel=1 {start_options()}")
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    supervise()
+    # A JVM here lives for seconds: what it would compile for the long run takes two thirds of its time.
+    options = f"-XX:TieredStopAtLevel=1 -Djava.io.tmpdir={tempfile.gettempdir()} {start_options()}"
+    for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+        os.environ.setdefault(variable, options)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs Spark runs one after the other, beside all else, module by module."""
+    """Module by module, so that each starts its session and its servers once."""
+    sort_into_tiers(items)
     for item in items:
-        is_spark = item.get_closest_marker("spark") is not None
-        item.add_marker(pytest.mark.xdist_group("spark" if is_spark else item.nodeid.split("::")[0]))
-        if is_spark and not has_java():
-            item.add_marker(pytest.mark.skip(reason=JAVA_MISSING))
+        item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
+        leave_out(item)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    stats = terminalreporter.stats
+    for line in (promises_line(stats.get("passed", [])), *left_out_lines(stats.get("skipped", []))):
+        if line:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +77,6 @@ def pg_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDb]:
-    if not installed() and "CI" not in os.environ:
-        pytest.skip(MISSING)
     with running_mariadb() as server:
         yield server
 

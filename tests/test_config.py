@@ -50,6 +50,7 @@ def test_a_shorter_lease_needs_one_setting() -> None:
     assert config.renew_deadline + config.stop_budget < 1
 
 
+@pytest.mark.shows("P9")
 @pytest.mark.parametrize(
     ("settings", "key", "says"),
     [

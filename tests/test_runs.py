@@ -73,6 +73,7 @@ def test_a_run_that_never_ended_is_run_again(url: str) -> None:
     assert [run.outcome for run in runs(url)] == ["begun", "finished"]
 
 
+@pytest.mark.shows("P8")
 @pytest.mark.parametrize(("if_done", "exit_code"), [("done", 0), ("skip", 99)])
 def test_two_schedulers_fire_one_day_and_it_is_produced_once(
     url: str, tmp_path: Path, if_done: str, exit_code: int

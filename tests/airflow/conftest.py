@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from jobs.jars import start_options
+from tests.support.supervisor import supervise
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(tempfile.mkdtemp(prefix="spark-lease-airflow-"))
@@ -34,10 +36,17 @@ os.environ |= {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    supervise()
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _database() -> None:
+def _database() -> Iterator[None]:
     airflow = str(Path(sys.executable).with_name("airflow"))
     subprocess.run([airflow, "db", "migrate"], check=True, capture_output=True, timeout=120)
+    yield
+    shutil.rmtree(FOLDER, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

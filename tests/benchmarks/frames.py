@@ -21,24 +21,22 @@ from sqlalchemy import Engine, create_engine
 
 from jobs.flights_daily import unpack
 from jobs.flights_to_postgres import POSTGRES, read
-from jobs.jars import resolve
+from jobs.jars import JDBC
 from spark_lease.fences.frames import write_sql
 from tests.benchmarks.table import report
 from tests.fences.holders import Holder
 from tests.services.postgres import own_postgres
 
-JDBC = "org.postgresql:postgresql:42.7.7"
-JAR = "org.postgresql_*.jar"
 FLIGHTS = 336_776
 LEASE = Holder("flights", 5)
 WARM_UP = 2
 LIMITS = {"executors": 0.6, "driver": 0.5}
 
 
-def session(jars: Path) -> Any:
+def session() -> Any:
     from pyspark.sql import SparkSession
 
-    conf = {"spark.jars": str(next(jars.glob(JAR))), "spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+    conf = {"spark.jars": str(next(JDBC.glob("*.jar"))), "spark.ui.enabled": "false", "spark.log.level": "ERROR"}
     conf |= {"spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
     return SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
 
@@ -82,8 +80,7 @@ def measure(engine: Engine, steps: dict[str, Callable[[str], Any]], rounds: int)
 
 def main(rounds: int) -> int:
     with tempfile.TemporaryDirectory() as name, own_postgres() as server:
-        resolve(Path(name), JDBC, JAR)
-        spark = session(Path(name))
+        spark = session()
         engine = create_engine(server.url.replace("://", "+psycopg2://"))
         flights = read(spark, unpack(Path(name))).repartition(2).cache()
         assert flights.count() == FLIGHTS

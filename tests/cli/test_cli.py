@@ -116,6 +116,7 @@ def test_config_says_where_each_value_came_from(tmp_path: Path, monkeypatch: pyt
     assert "lease_duration" in spark_lease("config").stdout
 
 
+@pytest.mark.shows("P10")
 def test_a_store_that_is_down_is_69_and_never_99() -> None:
     for words in (["--acquire-timeout", "1.5"], ["--acquire-timeout", "1.5", "--if-held", "skip"]):
         timings = ["--lease-duration", "3", "--url", "postgresql://u@127.0.0.1:1/x", *words]

@@ -71,11 +71,13 @@ def test_the_command_runs_under_the_lease_and_knows_it(url: str) -> None:
     assert row(url)[0] is None
 
 
+@pytest.mark.shows("P2")
 def test_epochs_grow_from_run_to_run(url: str) -> None:
     epochs = [last_line(spark_lease("run", "--lease", "n", "--url", url, "--", "true"))["epoch"] for _ in "abc"]
     assert epochs == sorted(set(epochs))
 
 
+@pytest.mark.shows("P6")
 def test_a_standby_waits_skips_or_fails(url: str, start: Start) -> None:
     master = start("--url", url, "--", "sleep", "60")
     until(lambda: Path(url.removeprefix("sqlite:///")).exists() and row_or_none(url))
@@ -174,6 +176,7 @@ def test_a_signal_while_waiting_ends_the_wait(url: str, start: Start) -> None:
     assert standby.returncode == 143
 
 
+@pytest.mark.shows("P5")
 def test_nothing_is_released_while_anything_of_the_command_lives(url: str, start: Start, tmp_path: Path) -> None:
     """The command ends at once and leaves a stubborn process behind, in a session of its own."""
     script = textwrap.dedent(f"""
@@ -239,6 +242,7 @@ def test_nothing_of_the_command_survives_a_sigkill_of_the_runner(url: str, start
     until(lambda: not any(alive(pid) for pid in everything), timeout=5)
 
 
+@pytest.mark.shows("P1", "P3")
 @pytest.mark.skipif(sys.platform != "linux", reason="it is Linux that ends a frozen process")
 @pytest.mark.parametrize("frozen", ["run alone", "everything"])
 def test_a_frozen_runner_is_dead_with_its_command_before_another_starts(
@@ -327,6 +331,7 @@ def test_the_next_takes_over_when_the_lease_runs_out(url: str, start: Start, tmp
     assert time.monotonic() - killed < 2 + 2
 
 
+@pytest.mark.shows("P1", "P3")
 @pytest.mark.postgres
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_loss_ends_the_whole_group_before_another_may_start(

@@ -233,6 +233,7 @@ def test_spark_may_take_longer_than_the_database_lets_a_transaction_idle(
 # -- masters that are late
 
 
+@pytest.mark.shows("P4")
 @POSTGRES
 @BOTH
 def test_a_claim_while_rows_are_computed_fences_the_write(
@@ -260,6 +261,7 @@ def test_a_claim_between_the_executors_and_the_move_fences_it(engine: Engine, sp
     assert rows(engine) == 1
 
 
+@pytest.mark.shows("P4")
 @POSTGRES
 def test_without_the_fence_the_same_rows_land(engine: Engine, spark: Any) -> None:
     put(numbers(spark, 1), engine, lease=Holder(NAME, 6))

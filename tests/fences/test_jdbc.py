@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, make_url
 
-from jobs.jars import FOLDER, resolve
+from jobs.jars import JDBC
 from spark_lease.fences import postgres
 from spark_lease.fences.sql_claim import claim
-from tests.benchmarks.frames import JAR, JDBC
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
 from tests.services.proxy import Proxy
@@ -48,19 +47,11 @@ SCRIPT = """
 """
 
 
-@pytest.fixture(scope="session")
-def jar() -> Path:
-    folder = FOLDER / "jdbc"
-    if not list(folder.glob(JAR)):
-        resolve(folder, JDBC, JAR)
-    return next(folder.glob(JAR))
-
-
+@pytest.mark.shows("P4")
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_only_the_newest_epoch_writes_through_sparks_jdbc(
     engine: Engine,
     database: str,
-    jar: Path,
     proxy: Proxy,
     start: Callable[..., Driver],
     tmp_path: Path,
@@ -69,7 +60,7 @@ def test_only_the_newest_epoch_writes_through_sparks_jdbc(
     postgres.add(engine, "guarded", "n")
     url = make_url(proxy.url)  # by TCP, which is all that JDBC knows
     monkeypatch.setenv("TEST_FENCE", database)
-    monkeypatch.setenv("TEST_JAR", str(jar))
+    monkeypatch.setenv("TEST_JAR", str(next(JDBC.glob("*.jar"))))
     monkeypatch.setenv("TEST_JDBC", f"jdbc:postgresql://{url.host}:{url.port}/{url.database}?user={url.username}")
     driver = start(SCRIPT)
     said = driver.until("go on", 120)

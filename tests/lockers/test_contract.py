@@ -34,5 +34,6 @@ def config(request: pytest.FixtureRequest, url_of: Callable[[str], str], table: 
     return configure(url=url_of(kind), table=table, locker=locker, create_table="true")
 
 
+@pytest.mark.shows("P1", "P2")
 class TestEveryLocker(LockerContract):
     """The fixture `config` is this module's."""

@@ -12,7 +12,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from pathlib import Path
 
 UNPACKED = Path(__file__).parents[2] / ".mariadb"
 PACKAGES = ["mariadb-server", "mariadb-server-core", "mariadb-common", "libaio1", "libnuma1", "liburing2"]
-MISSING = "there is neither a mariadbd nor apt-get to fetch one: install MariaDB's server"
+MISSING = "MariaDB is not here: install its server, or `python -m tests.services.mariadb` where there is apt-get"
 PASSWORD = "s3cret"
 INIT = f"""\
 CREATE DATABASE IF NOT EXISTS leases CHARACTER SET latin1;
@@ -31,23 +30,29 @@ GRANT ALL ON *.* TO lease@'127.0.0.1';
 """latin1 and case-insensitive: a server's default of many years, and that of a broker's table."""
 
 
-def installed() -> Path | None:
-    """The mariadbd that there is, unpacked now if need be; None if there is no way to it."""
+def found() -> Path | None:
+    """The mariadbd that is here."""
     ours = UNPACKED / "usr/sbin/mariadbd"
-    found = shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-    if found or ours.exists():
-        return Path(found) if found else ours
+    path = shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    return Path(path) if path else ours if ours.exists() else None
+
+
+def unpack() -> None:
+    """Fetch it. Raises SystemExit with a sentence if that cannot be done."""
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        return None
+        raise SystemExit(MISSING)
+    print(f"unpacking MariaDB into {UNPACKED.name} ...", flush=True)
     UNPACKED.mkdir(exist_ok=True)
-    if subprocess.run(["apt-get", "download", *PACKAGES], cwd=UNPACKED, capture_output=True, check=False).returncode:
-        if os.geteuid() == 0:  # a new machine has no lists yet
-            subprocess.run(["apt-get", "update", "-q"], capture_output=True, check=True)
-        subprocess.run(["apt-get", "download", *PACKAGES], cwd=UNPACKED, stdout=subprocess.DEVNULL, check=True)
+    download = ["apt-get", "download", *PACKAGES]
+    done = subprocess.run(download, cwd=UNPACKED, capture_output=True, check=False)
+    if done.returncode and os.geteuid() == 0:  # a new machine has no lists yet
+        subprocess.run(["apt-get", "update", "-q"], capture_output=True, check=False)
+        done = subprocess.run(download, cwd=UNPACKED, capture_output=True, check=False)
+    if done.returncode:
+        raise SystemExit("MariaDB cannot be fetched, is Debian's package archive within reach? Its tests are left out")
     for package in UNPACKED.glob("*.deb"):
         subprocess.run(["dpkg", "-x", package, UNPACKED], check=True)
         package.unlink()
-    return ours
 
 
 class MariaDb:
@@ -111,7 +116,7 @@ class MariaDb:
 
 @contextmanager
 def running_mariadb() -> Iterator[MariaDb]:
-    binary = installed()
+    binary = found()
     assert binary, MISSING
     folder = Path(tempfile.mkdtemp(prefix="sl-maria-"))
     server = MariaDb(folder, binary)
@@ -123,4 +128,5 @@ def running_mariadb() -> Iterator[MariaDb]:
 
 
 if __name__ == "__main__":
-    sys.exit(None if installed() else MISSING)
+    if not found():
+        unpack()

@@ -26,6 +26,7 @@ from tests.spark.drivers import until
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.cluster,
     pytest.mark.postgres,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not FOLDER.exists() and "CI" not in os.environ, reason=MISSING),

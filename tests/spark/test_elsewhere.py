@@ -25,7 +25,7 @@ from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
 from tests.spark.test_keeper import standby
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(180)]
 BIN, ROOT = Path(sys.executable).parent, Path(__file__).parents[2]
 Start = Callable[..., Driver]
 Launch = Callable[..., tuple[int, Path]]

@@ -64,7 +64,7 @@ DECORATED = """
         pytest.param(BEFORE, 1, id="session before the lease"),
         pytest.param(INSIDE, 1, id="session inside"),
         pytest.param(THREAD, 75, id="in another thread"),
-        pytest.param(DECORATED, 75, id="decorated main"),
+        pytest.param(DECORATED, 75, id="decorated main", marks=pytest.mark.shows("P3")),
     ],
 )
 def test_a_driver_whose_store_hangs_stops_writing_before_another_may_start(
@@ -218,7 +218,13 @@ def test_a_signal_ends_the_work_releases_and_exits(start: Start, url: str, table
     assert "Traceback" not in driver.log.read_text().split("writing")[-1] or where == "in Spark"
 
 
-@pytest.mark.parametrize("submitted", [False, True], ids=["python", "plain spark-submit"])
+@pytest.mark.parametrize(
+    "submitted",
+    [
+        pytest.param(False, id="python", marks=pytest.mark.shows("P5")),
+        pytest.param(True, id="plain spark-submit"),
+    ],
+)
 def test_nothing_is_released_while_spark_still_works(start: Start, url: str, table: str, submitted: bool) -> None:
     """The block ends while a job of another thread writes on. Spark is stopped, its JVM lives on."""
     driver = start(
@@ -287,6 +293,7 @@ def test_a_forked_child_neither_holds_nor_releases(start: Start, url: str, table
     assert "Traceback" not in said
 
 
+@pytest.mark.shows("P5")
 def test_an_idle_session_outlives_the_block(start: Start, url: str, table: str) -> None:
     driver = start(
         """
@@ -345,6 +352,7 @@ def test_a_dead_jvm_is_a_loss(start: Start, url: str, table: str, keeper: str) -
         assert row(url, table)[0] is not None
 
 
+@pytest.mark.shows("P7")
 def test_a_standby_has_no_spark(start: Start, table: str) -> None:
     master = start("with hold_lease('n', **SETTINGS):\n        say('master')\n        time.sleep(60)")
     master.until("master")

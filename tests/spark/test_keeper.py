@@ -138,7 +138,9 @@ KILLED = {
 }
 
 
-@pytest.mark.parametrize("what", KILLED)
+@pytest.mark.parametrize(
+    "what", [pytest.param(it, marks=pytest.mark.shows("P1", "P6") if it == "python" else ()) for it in KILLED]
+)
 def test_what_is_killed_takes_the_rest_with_it_and_the_lease_is_handed_over(
     start: Callable[..., Writing], url: str, table: str, what: str
 ) -> None:
@@ -171,7 +173,10 @@ STOPPED = {
 }
 
 
-@pytest.mark.parametrize("what", STOPPED)
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(each, marks=pytest.mark.shows("P1", "P3") if each == "everything" else ()) for each in STOPPED],
+)
 def test_what_is_stopped_past_the_lease_never_writes_again(
     start: Callable[..., Writing], url: str, table: str, what: str
 ) -> None:

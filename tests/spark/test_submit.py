@@ -107,6 +107,7 @@ def test_a_scripts_end_is_the_exit_code(
     assert row(url, table) == (None, driver.epoch())
 
 
+@pytest.mark.shows("P3")
 @pytest.mark.postgres
 def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Driver], proxy: Proxy) -> None:
     driver = submit("write(session())", store=proxy.url)
@@ -176,6 +177,7 @@ def test_a_pool_that_nobody_shut_down_does_not_keep_a_script_from_ending(
     assert row(url, table) == (None, driver.epoch())
 
 
+@pytest.mark.shows("P6", "P7")
 def test_a_standby_submission_waits_without_a_session_and_then_takes_over(
     submit: Callable[..., Driver], url: str, table: str
 ) -> None:
@@ -302,6 +304,7 @@ def test_a_standby_whose_spark_submit_was_killed_does_not_become_master(
     assert row(url, table)[1] == master.epoch()
 
 
+@pytest.mark.shows("P9")
 def test_bad_settings_in_spark_conf_are_refused_in_the_driver(submit: Callable[..., Driver], tmp_path: Path) -> None:
     (tmp_path / "app.py").touch()
     conf = ["--conf", "spark.lease.leaseDuratoin=3"]

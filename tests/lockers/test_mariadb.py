@@ -1,0 +1,54 @@
+"""MariaDB once, from the lease to the fence, in `make test`: what else is shown on it is for `make test-all`."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import pytest
+from sqlalchemy import Engine
+
+from spark_lease import Fenced
+from spark_lease.config import configure
+from spark_lease.fences.sql import fenced_sql
+from spark_lease.lockers.registry import open_store
+from tests.cli.test_cli import spark_lease
+from tests.fences.conftest import clear, create_guarded, engine_for, rows
+from tests.fences.holders import Holder
+from tests.services.mariadb import MariaDb
+
+
+@pytest.fixture
+def engine(mariadb: MariaDb) -> Engine:
+    engine = engine_for(mariadb.url)
+    clear(engine)
+    create_guarded(engine)
+    return engine
+
+
+@pytest.mark.mariadb
+@pytest.mark.shows("P2", "P4")
+def test_a_lease_on_mariadb_grows_its_epoch_and_an_older_epoch_writes_nothing(
+    mariadb: MariaDb, engine: Engine, table: str
+) -> None:
+    place = ["--url", mariadb.url, "--table", table]
+    assert spark_lease("init", *place).returncode == 0
+    epochs = []
+    for _ in range(2):
+        done = spark_lease("run", "--lease", "n", *place, "--", "true")
+        assert done.returncode == 0, done.stderr
+        epochs.append(json.loads(done.stdout.splitlines()[-1])["epoch"])
+    assert epochs[0] < epochs[1]
+    with closing(open_store(configure(url=mariadb.url, table=table))) as store:
+        record = store.read("n").record
+        assert record is not None and (record.holder, record.epoch) == (None, epochs[1])
+
+    def write(epoch: int) -> None:
+        with fenced_sql(Holder("n", epoch), engine) as connection:
+            connection.exec_driver_sql(f"INSERT INTO guarded (epoch) VALUES ({epoch})")
+
+    write(epochs[1])
+    with pytest.raises(Fenced):
+        write(epochs[0])
+    assert (rows(engine, epochs[1]), rows(engine)) == (1, 1)
+    engine.dispose()

@@ -13,7 +13,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
-PARALLEL := $(if $(SPARK_LEASE_TEST_PG_URL),,-n 2 --dist loadgroup)
+PARALLEL := $(if $(SPARK_LEASE_TEST_PG_URL),,-n auto --dist loadgroup --no-loadscope-reorder)
 PYTEST = $(PY) -m pytest $(PARALLEL) $(if $(CI),--durations=30)
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20

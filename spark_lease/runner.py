@@ -92,7 +92,7 @@ class _Run:
             on_lost=self._on_lost,
             on_look=lambda: self._events.look(self._lease),
         )
-        self._waiting, self._pid = True, 0
+        self._waiting, self._pid, self._interrupted_by = True, 0, 0
         self._status: int | None = None
         self._has_claimed = False
 
@@ -120,6 +120,7 @@ class _Run:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._interrupted_by = number
         if self._waiting:
             raise _Interrupted(number)
         self._news.put(number)
@@ -139,6 +140,8 @@ class _Run:
             self._lease.check()  # all that may have taken its time
             self._events.held(self._lease)
             self._waiting = False
+            if self._interrupted_by:  # Python drops what a handler raises while a finalizer runs
+                raise _Interrupted(self._interrupted_by)
         except BaseException:
             self._waiting = False
             self._give_up()

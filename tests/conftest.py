@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver
 from tests.support.needs import leave_out
 from tests.support.supervisor import supervise
+from tests.support.side_by_side import group, number_of_workers
 from tests.support.tiers import left_out_lines, promises_line, sort_into_tiers
 
 # In Airflow's environment: make test-airflow.
@@ -31,6 +33,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
     supervise()
+    # Also where pytest is called without make: pip's spark-submit and Spark's workers find Python there.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     # A JVM here lives for seconds: what it would compile for the long run takes two thirds of its time.
     options = f"-XX:TieredStopAtLevel=1 -Djava.io.tmpdir={tempfile.gettempdir()} {start_options()}"
     for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
@@ -39,11 +44,14 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Module by module, so that each starts its session and its servers once."""
     sort_into_tiers(items)
+    group(items)
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
         leave_out(item)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    return number_of_workers()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

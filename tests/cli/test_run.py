@@ -268,6 +268,33 @@ def test_a_frozen_runner_is_dead_with_its_command_before_another_starts(
         assert (tmp_path / "write").stat().st_mtime < granted
 
 
+SIGNAL_IN_A_FINALIZER = """
+import os, signal, sys
+from spark_lease import runner
+from spark_lease.config import configure
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+claim = runner._Run._claim
+def claim_later(self):
+    Finalized()
+    claim(self)
+runner._Run._claim = claim_later
+sys.exit(runner.run(configure(name="n", url=sys.argv[1]), ["sleep", "60"]).exit_code)
+"""
+
+
+def test_a_signal_whose_interrupt_python_drops_starts_nothing(url: str) -> None:
+    """An exception that is raised in a finalizer is printed and dropped."""
+    command = [sys.executable, "-c", SIGNAL_IN_A_FINALIZER, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert "Exception ignored in" in done.stderr
+    assert row(url)[0] is None
+
+
 FROZEN_MINDER = """
 import os, signal, sys
 import spark_lease.keeper.minder as minder

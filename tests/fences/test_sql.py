@@ -770,6 +770,7 @@ def test_no_row_of_an_older_epoch_lands_after_the_claim(engine: Engine, writer: 
         assert (rows(engine, epoch), rows(engine, epoch + 1)) == (landed, 1)
 
 
+@pytest.mark.slow
 def test_without_a_fence_the_rows_of_a_frozen_master_do_land(engine: Engine, writer: Start) -> None:
     """The control of the test above."""
     master = writer(engine, NAME, isolation="READ COMMITTED", how="plain")

@@ -20,7 +20,7 @@ import time
 
 from spark_lease.processes import tree
 
-FOLDER = "SPARK_LEASE_TEST_FOLDER"
+FOLDER = "TESTS_FOLDER"
 """Environment variable: the folder for temporary files of this run. It ends with the run."""
 
 _PDEATHSIG, _CHILD_SUBREAPER = 1, 36  # linux/prctl.h

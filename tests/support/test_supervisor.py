@@ -115,4 +115,4 @@ def test_a_run_that_is_ended_leaves_nothing_behind(run: Callable[..., Run], how:
     assert found.outer.wait(30) != 0
     until(lambda: not found.started())
     until(lambda: not found.temporary.exists())
-    assert not look(found.pytest) and not look(found.inner)
+    until(lambda: not look(found.pytest) and not look(found.inner))

@@ -1,9 +1,10 @@
 """Which tests run when: `make check` (a minute), `make test` (minutes), `make test-all` (everything).
 
 A test's tier is found from its markers and parameters, so that a new test is in the right one without a list to keep:
-- `matrix`: the same test once more, with another driver, a twin of PostgreSQL, an object store or an older Spark.
+- `matrix`: the same test once more, with another driver, a twin of PostgreSQL, a row lock besides the lease, an object
+  store or an older Spark.
 - `cluster`: YARN, a standalone cluster, Spark Connect.
-- `slow`: takes long. A test that needs Spark is slow unless it shows a promise.
+- `slow`: takes long. A test that needs Spark is slow unless it shows a promise. One that needs a browser is slow.
 - `shows("P3", …)`: the test of `make test` for these promises (ARCHITECTURE.md, "What is promised").
 """
 
@@ -20,7 +21,9 @@ LATER = ("matrix", "cluster", "slow")
 
 PROMISES = tuple(f"P{number}" for number in range(1, 11))
 
-_TWIN = re.compile(r"\[.*(psycopg|mariadb|mysql|objects|object store|3\.5)")
+_TWIN = re.compile(
+    r"\[.*(psycopg|mariadb|mysql|objects|object store|3\.5|(postgresql|sqlite) database|session that locks)"
+)
 
 
 def sort_into_tiers(items: Iterable[pytest.Item]) -> None:
@@ -29,7 +32,9 @@ def sort_into_tiers(items: Iterable[pytest.Item]) -> None:
         shown = promises_of(item)
         if _TWIN.search(item.nodeid) or (item.get_closest_marker("mariadb") and not shown):
             item.add_marker(pytest.mark.matrix)
-        if not shown and item.get_closest_marker("spark"):
+        if "objects" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.matrix)
+        if not shown and (item.get_closest_marker("spark") or "browser" in getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
         item.user_properties += [("shows", promise) for promise in shown]
 

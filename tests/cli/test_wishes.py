@@ -23,8 +23,8 @@ KINDS = [
     pytest.param("mariadb", marks=pytest.mark.mariadb),
     pytest.param("postgresql, a session that locks it", marks=pytest.mark.postgres),
     "sqlite",
-    "file",
-    "delta",
+    pytest.param("file", marks=pytest.mark.matrix),
+    pytest.param("delta", marks=pytest.mark.matrix),
     "objects",
 ]
 

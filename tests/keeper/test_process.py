@@ -346,7 +346,7 @@ def test_a_keeper_that_is_stopped_spares_nothing_that_the_driver_started(start: 
     driver = start(
         """
         import signal, subprocess
-        with hold_lease("n", **SETTINGS):
+        with hold_lease("n", **SETTINGS | {"lease_duration": 12}):
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # a block that cannot be interrupted
             child = subprocess.Popen(["sleep", "60"], start_new_session=True)
             say("held")

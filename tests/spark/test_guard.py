@@ -28,7 +28,7 @@ Start = Callable[..., Driver]
 
 BEFORE = """
     spark = session()
-    with hold_lease("n", **SETTINGS) as lease:
+    with hold_lease("n", **SETTINGS | {"lease_duration": 12}) as lease:
         write(spark)
 """
 INSIDE = """
@@ -39,7 +39,7 @@ THREAD = """
     spark = session()
     def work():
         try:
-            with hold_lease("n", on_lost="stop", **SETTINGS):
+            with hold_lease("n", on_lost="stop", **SETTINGS | {"lease_duration": 12}):
                 write(spark)
         except LeaseLost as lost:
             say(f"surfaced {lost.reason} from {lost.__cause__!r:.60}")
@@ -49,7 +49,7 @@ THREAD = """
     thread.join()
 """
 DECORATED = """
-    @leased("n", **SETTINGS)
+    @leased("n", **SETTINGS | {"lease_duration": 12})
     def main(lease):
         assert lease.check() == lease.epoch
         write(session())

@@ -19,6 +19,8 @@ from tests.spark.drivers import Driver, row, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
+PATIENT = ["--lease-duration", "15"]
+"""For the tests of a polite end: on a busy machine the kernel may be quicker than Python's end, and that is right too."""
 SPARK = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=OFF"]
 
 
@@ -110,7 +112,7 @@ def test_a_scripts_end_is_the_exit_code(
 @pytest.mark.shows("P3")
 @pytest.mark.postgres
 def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Driver], proxy: Proxy) -> None:
-    driver = submit("write(session())", store=proxy.url)
+    driver = submit("write(session())", store=proxy.url, settings=PATIENT)
     driver.until("writing")
     until(lambda: any(driver.folder.glob("task-0")))
     driver.tree()
@@ -138,7 +140,7 @@ SLOW_KEEPER = """
 @pytest.mark.postgres
 def test_a_lost_submission_waits_for_a_keeper_that_hears_late(submit: Callable[..., Driver], proxy: Proxy) -> None:
     """Until the keeper has heard that Spark is over, the end of Python takes the JVM along, and with it the 75."""
-    driver = submit(SLOW_KEEPER, store=proxy.url)
+    driver = submit(SLOW_KEEPER, store=proxy.url, settings=PATIENT)
     driver.until("writing")
     proxy.stall()
     assert driver.end() == 75, driver.log.read_text()

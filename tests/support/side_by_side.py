@@ -23,7 +23,7 @@ def number_of_workers() -> int:
 def group(items: list[pytest.Item]) -> None:
     """Keep each module in one process, so that it starts its session once; and all that needs Spark in two.
 
-    What needs Spark comes first, then the larger modules: a long one that begins last would keep one process busy alone.
+    What needs Spark comes first, then the larger modules: a long one that began last would run alone.
     """
     modules = Counter(map(_module, items))
     spark = sorted({_module(item) for item in items if item.get_closest_marker("spark")})

@@ -24,7 +24,8 @@ FOLDER = "TESTS_FOLDER"
 """Environment variable: the folder for temporary files of this run. It ends with the run."""
 
 _PDEATHSIG, _CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-_PATIENCE = 20.0
+_POLITE, _PATIENCE = 3.0, 20.0
+"""Seconds in which what is left of a run may end by itself, as the JVM of a session does; after a kill."""
 _HEARD = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD}
 
 
@@ -66,6 +67,8 @@ def _watch(child: int, folder: str) -> int:
         elif told.si_signo in (signal.SIGTERM, signal.SIGHUP):
             code = 128 + told.si_signo
             break
+    else:
+        _wait_for_what_ends_by_itself()
     left = _kill_what_is_left()
     shutil.rmtree(folder, ignore_errors=True)
     if left:
@@ -82,6 +85,13 @@ def _reap(child: int) -> int | None:
             if ended[0] == child:
                 code = os.waitstatus_to_exitcode(ended[1])
     return code if code is None or code >= 0 else 128 - code
+
+
+def _wait_for_what_ends_by_itself() -> None:
+    end = time.monotonic() + _POLITE
+    while len(tree(os.getpid())) > 1 and time.monotonic() < end:
+        signal.sigtimedwait({signal.SIGCHLD}, 0.1)
+        _reap(0)
 
 
 def _kill_what_is_left() -> set[str]:

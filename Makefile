@@ -113,7 +113,7 @@ $(JARS)/.resolved: jobs/jars.py
 	@touch $@
 
 services: setup ## what the tests need besides: jars and MariaDB. What cannot be had is said, and the rest goes on
-	@$(MAKE) --no-print-directory jars || echo "so the tests that need Spark are left out"
+	@! $(PY) -m jobs.jars --check-java || $(MAKE) --no-print-directory -s jars || echo "so the tests that need Spark are left out"
 	@$(PY) -m tests.services.mariadb || true
 
 browser: setup

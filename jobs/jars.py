@@ -106,7 +106,8 @@ def resolve(folder: Path, coordinates: str = DELTA, names: str = _NEEDED) -> Non
         )
         found = list(Path(scratch, "ivy", "jars").glob(names))
         if done.returncode or not found:
-            raise SystemExit(f"cannot resolve {coordinates}, is Maven Central within reach?\n{done.stderr[-2000:]}")
+            why = (done.stderr.strip().splitlines() or ["spark-submit said nothing"])[-1]
+            raise SystemExit(f"cannot resolve {coordinates}, is Maven Central within reach? {why}")
         for jar in found:
             shutil.copy(jar, folder / jar.name)
 

@@ -122,7 +122,7 @@ class Spark:
         jvm = None if mark else jvm_pid(submitter)
         self._mark_is_proof = sys.platform == "linux" and (jvm is None or self.mark in marks_of(jvm))
         self._jvm: tuple[int, bool] | None = None
-        self._over, self._closed = threading.Event(), threading.Event()
+        self._over, self._closed, self._was_asked = threading.Event(), threading.Event(), threading.Event()
         self._was_served = self._begun = self.was_busy = False
 
     def jvm(self) -> tuple[int, bool] | None:
@@ -158,6 +158,10 @@ class Spark:
                 break
         return over
 
+    def wait_until_asked(self, until: float) -> None:
+        """Wait until the first `stop()` has come back, until the instant `until` at most."""
+        self._clock.wait(self._was_asked, until - self._clock.now())
+
     def close(self) -> None:
         """Stop no more contexts: what is started from now on is not guarded by us."""
         self._closed.set()
@@ -189,6 +193,7 @@ class Spark:
         while not (last and self._over.is_set()):
             last = left.is_set()  # looked at first: there is always a pass after the block was left
             self._stop_once()
+            self._was_asked.set()
             if self._clock.wait(self._closed, _STOP_AGAIN):
                 return
 

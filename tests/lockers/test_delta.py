@@ -120,6 +120,7 @@ def test_a_table_that_vanishes_under_its_holder_is_a_loss(open_store: OpenStore,
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_the_log_stays_short_while_others_read_it(open_store: OpenStore, folder: Path) -> None:
     holder, other = open_store(), open_store()
     record = holder.swap("n", None, taken(None, holder="a", duration=30.0))

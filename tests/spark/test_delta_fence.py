@@ -285,7 +285,6 @@ def test_a_master_whose_python_is_frozen_commits_nothing_after_the_next_has_clai
     assert _rows(table, standby.epoch()) == 1
 
 
-@pytest.mark.shows("P4")
 def test_a_write_under_way_at_the_claim_is_told_as_fenced_and_ends_its_driver(start: Start, tmp_path: Path) -> None:
     """By whoever claims: here its own lease is current still, so that the table alone can tell it."""
     master = start(_with_delta(MASTER.replace(', keeper="thread"', "").replace("20_000_000", "5_000_000")))

@@ -293,7 +293,6 @@ def test_a_forked_child_neither_holds_nor_releases(start: Start, url: str, table
     assert "Traceback" not in said
 
 
-@pytest.mark.shows("P5")
 def test_an_idle_session_outlives_the_block(start: Start, url: str, table: str) -> None:
     driver = start(
         """

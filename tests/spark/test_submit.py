@@ -20,7 +20,7 @@ from tests.spark.drivers import Driver, row, until
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
 PATIENT = ["--lease-duration", "15"]
-"""For the tests of a polite end: on a busy machine the kernel may be quicker than Python's end, and that is right too."""
+"""For tests of a polite end: on a busy machine a short lease is enforced by the kernel before Python has ended."""
 SPARK = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=OFF"]
 
 

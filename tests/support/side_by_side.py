@@ -1,4 +1,7 @@
-"""Which tests run side by side: twice as many processes as cores, because most tests wait, and Spark in two of them."""
+"""Which tests run side by side: a process more than there are cores, because many tests wait; Spark in one of them.
+
+Two Spark drivers beside each other keep more than two cores busy, and take as long as one after the other.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,23 @@ from collections import Counter
 
 import pytest
 
-_A_WORKER, _TWO_SPARKS = 1.5, 8.0
-"""Gigabytes that a worker with its servers needs; those that two Spark drivers beside each other need."""
-
-
-def memory() -> float:
-    """Gigabytes of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+_A_WORKER = 1.5
+"""Gigabytes of memory that a process with its servers needs."""
 
 
 def number_of_workers() -> int:
-    return max(1, min(2 * (os.cpu_count() or 1), int(memory() / _A_WORKER)))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return max(1, min((os.cpu_count() or 1) + 1, int(memory / _A_WORKER)))
 
 
 def group(items: list[pytest.Item]) -> None:
-    """Keep each module in one process, so that it starts its session once; and all that needs Spark in two.
+    """Keep each module in one process, so that it starts its session once; and all that needs Spark.
 
     What needs Spark comes first, then the larger modules: a long one that began last would run alone.
     """
     modules = Counter(map(_module, items))
-    spark = sorted({_module(item) for item in items if item.get_closest_marker("spark")})
-    lanes = 2 if memory() >= _TWO_SPARKS else 1
     for item in items:
-        name = _module(item)
-        is_spark = item.get_closest_marker("spark")
-        item.add_marker(pytest.mark.xdist_group(f"spark {spark.index(name) % lanes}" if is_spark else name))
+        item.add_marker(pytest.mark.xdist_group("spark" if item.get_closest_marker("spark") else _module(item)))
     items.sort(key=lambda item: (item.get_closest_marker("spark") is None, -modules[_module(item)], _module(item)))
 
 

@@ -32,7 +32,7 @@ test: services  ## every promise on the real thing, minutes; what this machine h
 test-all: test test-rest ## everything: for CI, and before a release
 
 test-rest: services older yarn browser ## what test-all adds to test
-	@$(PYTEST) -m "$(LATER)" $(ARGS)
+	@$(PY) -m pytest $(subst auto,2,$(PARALLEL)) $(if $(CI),--durations=30) -m "$(LATER)" $(ARGS)
 	@$(MAKE) --no-print-directory simulate mutate model test-airflow
 	@$(MAKE) --no-print-directory airflow-drill ARGS='--days 2'
 

@@ -331,8 +331,8 @@ class Guard:
 
     def _demote(self, lost: LeaseLost, grace: float) -> None:
         stop_by = max(self.lease.stop_by(), self._clock.now() + grace)
-        # Py4J answers the interrupt of one thread by cutting the calls of all threads: the JVM would leave `stop()` half
-        # done, and take every later one for done already.
+        # Py4J answers the interrupt of one thread by cutting the calls of all threads: the JVM would leave `stop()`
+        # half done, and take every later one for done already.
         self._spark.wait_until_asked(min(stop_by, self._clock.now() + self.config.stop_budget / 2))
         while not self._left.is_set() and self._clock.now() < stop_by:
             self._interrupt()

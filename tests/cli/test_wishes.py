@@ -22,7 +22,7 @@ KINDS = [
     pytest.param("postgresql", marks=pytest.mark.postgres),
     pytest.param("mariadb", marks=pytest.mark.mariadb),
     pytest.param("postgresql, a session that locks it", marks=pytest.mark.postgres),
-    "sqlite",
+    pytest.param("sqlite", marks=pytest.mark.matrix),
     pytest.param("file", marks=pytest.mark.matrix),
     pytest.param("delta", marks=pytest.mark.matrix),
     "objects",

@@ -115,7 +115,7 @@ def wired(start: Start, *targets: int) -> tuple[subprocess.Popen[str], list[int]
     return holder, strands
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", "exits"])
+@pytest.mark.parametrize("end", ["SIGKILL", pytest.param("exits", marks=pytest.mark.slow)])
 def test_a_wire_kills_when_its_holder_ends_for_whatever_reason(start: Start, end: str) -> None:
     idle, stopped, busy = start(IDLE), start(IDLE), start(HOLD_THE_GIL)
     stopped.send_signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Which tests run side by side: a process more than there are cores, because many tests wait; Spark in one of them.
+"""Which tests run side by side: two processes for each core, because many tests wait; Spark in one of them.
 
 Two Spark drivers beside each other keep more than two cores busy, and take as long as one after the other.
 """
@@ -16,7 +16,7 @@ _A_WORKER = 1.5
 
 def number_of_workers() -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return max(1, min((os.cpu_count() or 1) + 1, int(memory / _A_WORKER)))
+    return max(1, min(2 * (os.cpu_count() or 1), int(memory / _A_WORKER)))
 
 
 def group(items: list[pytest.Item]) -> None:

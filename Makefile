@@ -13,6 +13,9 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
+# What `make check` runs.
+CHECKED := test_config.py test_lease.py test_hold.py test_keepalive.py test_wish.py test_history.py test_events.py \
+  testing simulation lockers/test_contract.py lockers/test_registry.py lockers/test_file.py cli/test_cli.py
 PARALLEL := $(if $(SPARK_LEASE_TEST_PG_URL),,-n auto --dist loadgroup --no-loadscope-reorder)
 PYTEST = $(PY) -m pytest $(PARALLEL) $(if $(CI),--durations=30)
 help:           ## list the targets
@@ -23,8 +26,8 @@ run: export SPARK_LEASE_LOCKER := $(or $(LOCKER),$(SPARK_LEASE_LOCKER),lease)
 run: jars       ## the failover drill: two submissions, one is killed (ARGS=--pause: frozen; URL=… LOCKER=… its lease)
 	@$(PY) -m jobs.drill $(ARGS)
 
-check: lint     ## for every save, a minute: lint, and the tests that need no server and no Spark, on SQLite and files
-	@$(PYTEST) -q -m "not ($(LATER) or spark or postgres or mariadb)" $(ARGS)
+check: lint     ## for every save, a minute: lint, policy, configuration, command line, simulator; SQLite and files only
+	@$(PYTEST) -q -m "not ($(LATER) or spark or postgres or mariadb)" $(addprefix tests/,$(CHECKED)) $(ARGS)
 
 test: services  ## every promise on the real thing, minutes; what this machine has not is left out (ARGS=… for pytest)
 	@$(PYTEST) -m "not ($(LATER))" $(ARGS)

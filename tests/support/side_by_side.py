@@ -31,4 +31,4 @@ def group(items: list[pytest.Item]) -> None:
 
 
 def _module(item: pytest.Item) -> str:
-    return item.nodeid.split("::")[0]
+    return str(item.path.relative_to(item.config.rootpath))

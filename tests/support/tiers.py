@@ -30,7 +30,7 @@ def sort_into_tiers(items: Iterable[pytest.Item]) -> None:
     """Give each test the markers that follow from what it needs, and note which promises it shows."""
     for item in items:
         shown = promises_of(item)
-        if _TWIN.search(item.nodeid) or (item.get_closest_marker("mariadb") and not shown):
+        if _TWIN.search(item.name) or (item.get_closest_marker("mariadb") and not shown):
             item.add_marker(pytest.mark.matrix)
         if "objects" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.matrix)

@@ -106,7 +106,7 @@ def resolve(folder: Path, coordinates: str = DELTA, names: str = _NEEDED) -> Non
         )
         found = list(Path(scratch, "ivy", "jars").glob(names))
         if done.returncode or not found:
-            why = (done.stderr.strip().splitlines() or ["spark-submit said nothing"])[-1]
+            why = next((line for line in done.stderr.splitlines() if "Exception" in line), done.stderr[-300:])
             raise SystemExit(f"cannot resolve {coordinates}, is Maven Central within reach? {why}")
         for jar in found:
             shutil.copy(jar, folder / jar.name)

@@ -89,14 +89,14 @@ $(AIRFLOW)/.installed: pyproject.toml tests/airflow/constraints.txt
 	@python3 -m venv $(AIRFLOW)
 	@$(AIRFLOW)/bin/python -m pip install -q uv
 	@$(AIRFLOW)/bin/uv pip install -q --python $(AIRFLOW)/bin/python -e '.[airflow,postgres]' \
-	  -c tests/airflow/constraints.txt pytest pytest-timeout pytest-randomly
+	  -c tests/airflow/constraints.txt pytest pytest-timeout pytest-randomly pytest-xdist
 	@touch $@
 
 airflow-drill: airflow jars ## two Airflows fire the same days, one task is killed (ARGS='--days 6')
 	@$(PY) -m jobs.airflow.drill $(ARGS)
 
 test-airflow: airflow jars ## the tests of spark_lease.airflow, in Airflow's environment (ARGS=… for pytest)
-	@$(AIRFLOW)/bin/python -m pytest -W default --confcutdir=tests/airflow tests/airflow $(ARGS)
+	@$(AIRFLOW)/bin/python -m pytest -n 2 --dist loadfile -W default --confcutdir=tests/airflow tests/airflow $(ARGS)
 
 setup: $(VENV)/.installed ## the environment of the project, in .venv
 $(VENV)/.installed: pyproject.toml

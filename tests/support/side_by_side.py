@@ -1,6 +1,6 @@
 """Which tests run side by side: two processes for each core, because many tests wait; Spark in one of them.
 
-Two Spark drivers beside each other keep more than two cores busy, and take as long as one after the other.
+Where there is a process for each core and no more (`make test-rest`), each may have a Spark: those tests wait as well.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ def number_of_workers() -> int:
 
 
 def group(items: list[pytest.Item]) -> None:
-    """Keep each module in one process, so that it starts its session once; and all that needs Spark.
+    """Keep each module in one process, so that it starts its session once; and all that needs Spark, if need be.
 
     What needs Spark comes first, then the larger modules: a long one that began last would run alone.
     """
     modules = Counter(map(_module, items))
+    one_spark = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > (os.cpu_count() or 1)
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("spark" if item.get_closest_marker("spark") else _module(item)))
+        is_spark = one_spark and item.get_closest_marker("spark")
+        item.add_marker(pytest.mark.xdist_group("spark" if is_spark else _module(item)))
     items.sort(key=lambda item: (item.get_closest_marker("spark") is None, -modules[_module(item)], _module(item)))
 
 

@@ -198,6 +198,11 @@ class Config:
     keeper: str = setting(
         one_of("auto", "process", "thread"), "auto", "who keeps the lease; auto: a process of its own where possible"
     )
+    contain: str = setting(
+        one_of("auto", "required", "off"),
+        "auto",
+        "run and submit: a PID namespace for what they start; auto: where that takes no namespace of users",
+    )
     release_on_death: str | float = setting(
         early_release, "local", "hand over once the driver is dead: local (if Spark is), never, or after seconds"
     )

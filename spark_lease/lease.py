@@ -265,7 +265,7 @@ class Lease(ABC):
 
     def log_grant(self) -> None:
         told = (self.name, self._epoch, self.holder, self.protection)
-        log.info("%s: acquired, epoch %d, as %s, enforced by the %s", *told)
+        log.info("%s: acquired, epoch %d, as %s, protection %s", *told)
 
     def note_loss(self) -> None:  # noqa: B027 (whoever keeps it in another process leaves it to that)
         """Note beside the lease why it was lost. To be called once nothing runs any more under it; never raises."""

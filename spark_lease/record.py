@@ -24,6 +24,8 @@ FORCED = "released-by-force"
 class Protection(StrEnum):
     """What ends a holder's work when its lease ends."""
 
+    CONTAINED = "contained"
+    """The kernel, which also ends and proves ended all that the work ever started: a namespace of its own."""
     KERNEL = "kernel"
     """A process beside it, and the kernel if that cannot: even work that is frozen together with that process."""
     KEEPER = "keeper"

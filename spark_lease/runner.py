@@ -2,7 +2,7 @@
 
 This process is the keeper, with the command as a grandchild. The command gets a process group of its own and is killed
 with all that it started: on loss by `stop_by`, on a signal within `stop_budget`. The lease is released after the last
-of them is gone. If this process ends, or stands still past the lease, the kernel and the minder end the command.
+of them is gone. If this process ends, or stands still past the lease, the kernel and the supervisor end the command.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ import logging
 import math
 import os
 import queue
-import select
 import shutil
 import signal
-import sys
 import threading
 from collections.abc import Sequence
-from contextlib import closing
 from types import FrameType
 
 from .clock import BootClock, Clock
@@ -31,25 +28,24 @@ from .fences.delta_tables import DeltaFence, level_of
 from .fences.levels import Levels
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive
-from .keeper.death import Watched
 from .keeper.enforced import Enforced
-from .keeper.minder import Minder
 from .keeper.standstill import WhileItMoves
+from .keeper.supervisor import Supervisor
 from .lease import Contender
 from .locker import open_locker
 from .outcome import Outcome, ended, refused
-from .processes import Process, kill, look, processes, tree
-from .record import new_holder
+from .processes import look
+from .record import Protection, new_holder
 
 log = logging.getLogger(__name__)
 
 NOT_FOUND, NOT_RUN = 127, 126
 """The shell's exit codes for a command that does not exist, and for one that cannot be run."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LOOK_AGAIN, _LOOK_SOON, _AT_ONCE = 0.05, 0.005, 0.02
+_AFTER_IT = 0.5
+"""Seconds in which what the command has started may end after it, and still have ended by itself."""
 _LISTEN = 0.5
 """Seconds after which a signal is heard that came just before the wait for the command's end."""
-_NEVER = threading.Event()
 
 
 class _Interrupted(BaseException):
@@ -71,9 +67,9 @@ class _Run:
         self._config, self._command = config, command
         self._clock: Clock = BootClock()
         self._events = open_events(config)
-        self._minder = Minder(command)
+        self._supervisor = Supervisor(command, contain=config.contain)
         self._deadline = Enforced(config)
-        level = self._deadline.protection
+        level = Protection.CONTAINED if self._supervisor.init and self._deadline.wire else self._deadline.protection
         holder = new_holder(config.holder)
         locker = WhileItMoves(
             open_locker(config, self._clock, holder=holder, protection=lambda: level, on_renewal=self._events.renewal),
@@ -114,7 +110,7 @@ class _Run:
             return refused(self._config, error, self._lease)
         finally:
             self._events.end(lost=self._lease.loss() is not None)
-            self._minder.dismiss()
+            self._supervisor.dismiss()
             self._lease.close()
             for number, handler in old.items():
                 signal.signal(number, handler)
@@ -149,15 +145,15 @@ class _Run:
         lease = self._lease
         told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
         try:
-            self._pid = self._minder.start(told, self._deadline.wire)
+            self._pid = self._supervisor.start(told, self._deadline.wire)
         except OSError as error:
             self._give_up("failed")
             problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
             return Outcome(self._lease.name, "failed", NOT_RUN, self._lease.epoch, self._lease.holder, problem)
         threading.Thread(target=self._await, name="await command", daemon=True).start()
         news = self._next()
-        work = _Command(self._pid, self._minder.pid, self._clock)
-        by_itself = news is None and work.wait_until_over(self._clock.now() + _LOOK_AGAIN)
+        work = self._supervisor.work(self._pid, self._clock)
+        by_itself = news is None and work.wait_until_over(self._clock.now() + _AFTER_IT)
         if not by_itself:
             work.signal(news if isinstance(news, int) else signal.SIGTERM)
         code = 128 + news if isinstance(news, int) else self._code()
@@ -218,46 +214,5 @@ class _Run:
         self._deadline.disarm()
 
     def _await(self) -> None:
-        self._status = self._minder.await_end()
+        self._status = self._supervisor.await_end()
         self._news.put(None)
-
-
-class _Command:
-    """The command and all that it started. Implements `Work`."""
-
-    def __init__(self, group: int, minder: int, clock: Clock) -> None:
-        self._group, self._minder, self._clock = group, minder, clock
-
-    def wait_until_over(self, until: float) -> bool:
-        while not (gone := self._all_are_gone()) and (left := until - self._clock.now()) > 0:
-            with contextlib.suppress(ProcessLookupError), closing(Watched(self._minder)) as minder:
-                if minder.fileno() >= 0:
-                    select.select([minder], [], [], min(left, _LOOK_AGAIN))
-                    continue
-            self._clock.wait(_NEVER, min(left, _LOOK_SOON))
-        return gone
-
-    def kill(self) -> None:
-        # The group first, and most often that is all: to look for those who left it, among very many processes, takes
-        # longer than the kernel waits before it ends us as well.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._group, signal.SIGKILL)
-        if not self.wait_until_over(self._clock.now() + _AT_ONCE):
-            self.signal(signal.SIGKILL)
-
-    def signal(self, number: int) -> None:
-        kill(self._descendants(), number)
-
-    def _descendants(self) -> list[Process]:
-        group = [each for each in processes().values() if each.group == self._group and each.alive]
-        return [each for each in [*tree(os.getpid()), *group] if each.pid not in (os.getpid(), self._minder)]
-
-    def _all_are_gone(self) -> bool:
-        """Certain on Linux: whoever loses its parent becomes the minder's child, or ours if that is gone; it ends after
-        its last child, and then we have none either (waitpid(2), ECHILD)."""
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return sys.platform == "linux" or not self._descendants()
-        return False

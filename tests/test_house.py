@@ -18,7 +18,7 @@ PACKAGE = Path(spark_lease.__file__).parent
 FLOORS = re.findall(
     r"\S+",
     """
-errors clock processes signals wish record fences.session config
+errors clock processes signals system.containment wish record fences.session config
 lockers.base lockers.wrapped lockers.timed lockers.changes lockers.sql_backends lockers.sql_engine lockers.sql_schema
 lockers.sql_statements lockers.sql_rows lockers.sql_notes lockers.sql_noting lockers.sql_history lockers.sql
 lockers.sql_probe lockers.bounded lockers.folders
@@ -33,7 +33,7 @@ fences.frames_move fences.frames
 fences.postgres fences.databases runs lookout history history_page
 locker lease keepalive hold metrics events
 keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
-keeper.enforced keeper.minder keeper.driver keeper.process keeper.start keeper.kept outcome submissions
+keeper.enforced keeper.supervisor keeper.driver keeper.process keeper.start keeper.kept outcome submissions
 spark.connect spark.demotion spark.contexts spark.applications spark.refusals spark.delta_hook spark.fencing
 spark.conf spark.orphan
 guard doors spark.launcher runner

@@ -310,7 +310,7 @@ class Attendance:
             self._lease.tell({"local": local, "level": self._lease.protection})
             if not local:
                 level = self._lease.protection
-                words = f"tasks run elsewhere: it is not handed over at once after a crash, enforced by the {level}"
+                words = f"tasks run elsewhere: it is not handed over at once after a crash, protection {level}"
                 self._lease.say(__name__, logging.WARNING, f"{self._lease.name}: its {words}")
 
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -24,6 +25,14 @@ from tests.services.proxy import Proxy
 from tests.spark.drivers import until
 
 Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(autouse=True, params=["contained", "not contained"])
+def contained(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Every test twice: with a namespace for the command, and without."""
+    is_contained: bool = request.param == "contained"
+    monkeypatch.setenv("SPARK_LEASE_CONTAIN", "required" if is_contained else "off")
+    return is_contained
 
 
 @pytest.fixture
@@ -56,9 +65,27 @@ def alive(pid: int) -> bool:
     return bool(found and found.alive)
 
 
+def outside(run: int, pid: int) -> int:
+    """The number here of a process that calls itself `pid`, of those that `run` has started."""
+    for each in tree(run):
+        with contextlib.suppress(OSError):
+            numbers = re.search(r"NSpid:(.*)", Path(f"/proc/{each.pid}/status").read_text())
+            if numbers and int(numbers[1].split()[-1]) == pid:
+                return each.pid
+    raise AssertionError(f"there is no {pid} under {run}")
+
+
+def supervisor_of(run: int) -> int:
+    """The process that minds the command; contained, the init of its namespace."""
+    (found,) = [each.pid for each in tree(run) if each.parent == run]
+    below = [each.pid for each in tree(found) if each.parent == found]
+    return below[0] if os.environ["SPARK_LEASE_CONTAIN"] == "required" else found
+
+
 def test_the_command_runs_under_the_lease_and_knows_it(url: str) -> None:
     done = spark_lease("run", "--lease", "n", "--url", url, "--", "sh", "-c", "env | grep ^SPARK_LEASE_; exit 3")
     told = dict(line.split("=", 1) for line in done.stdout.splitlines() if line.startswith("SPARK_LEASE_"))
+    del told["SPARK_LEASE_CONTAIN"]  # this test's own
     outcome = last_line(done)
     assert done.returncode == outcome["exit_code"] == 3
     assert outcome["outcome"] == "failed"
@@ -134,7 +161,7 @@ def test_a_run_ends_with_the_process_that_started_it(url: str, tmp_path: Path) -
     run = f"{COMMAND} run --lease n --url {url} --ends-with $$ -- sh -c 'echo $$ > {tmp_path}/pid; exec sleep 60'"
     parent = subprocess.Popen(["sh", "-c", f"{run} & wait"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
-    command = int((tmp_path / "pid").read_text())
+    command = outside(parent.pid, int((tmp_path / "pid").read_text()))
     parent.kill()
     parent.wait()
     until(lambda: not alive(command))
@@ -193,7 +220,7 @@ def test_nothing_is_released_while_anything_of_the_command_lives(url: str, start
     """)
     timings = ["--lease-duration", "6", "--stop-budget", "1"]
     run = start("--url", url, *timings, "--", sys.executable, "-c", script)
-    pid = int(until(lambda: (tmp_path / "left").exists() and (tmp_path / "left").read_text()))
+    pid = outside(run.pid, int(until(lambda: (tmp_path / "left").exists() and (tmp_path / "left").read_text())))
     until((tmp_path / "told").exists)
     assert row(url)[0] is not None
     assert alive(pid)
@@ -205,7 +232,7 @@ def test_nothing_is_released_while_anything_of_the_command_lives(url: str, start
 
 def test_the_command_dies_with_the_runner(url: str, start: Start, tmp_path: Path) -> None:
     run = start("--url", url, "--", "sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    pid = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+    pid = outside(run.pid, int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())))
     run.kill()
     run.communicate(timeout=10)
     until(lambda: not alive(pid), timeout=5)
@@ -231,10 +258,15 @@ time.sleep(60)
 """
 
 
+def escaped(run: subprocess.Popen[str], folder: Path) -> list[int]:
+    told = until(lambda: (folder / "all").exists() and (folder / "all").read_text())
+    return [outside(run.pid, int(pid)) for pid in told.split()]
+
+
 def test_nothing_of_the_command_survives_a_sigkill_of_the_runner(url: str, start: Start, tmp_path: Path) -> None:
     """Neither the command, nor what called setsid and was forked twice."""
     run = start("--url", url, "--", sys.executable, "-c", ESCAPES, str(tmp_path))
-    pids = [int(pid) for pid in until(lambda: (tmp_path / "all").exists() and (tmp_path / "all").read_text()).split()]
+    pids = escaped(run, tmp_path)
     everything = [each.pid for each in tree(run.pid)]
     assert set(pids) < set(everything)
     run.kill()
@@ -261,8 +293,7 @@ def test_a_frozen_runner_is_dead_with_its_command_before_another_starts(
     granted = last_line(done)["epoch"] / 1000
     assert (tmp_path / "write").stat().st_mtime < granted
     if frozen == "everything":
-        minder = [pid for pid in everything if alive(pid)]
-        for pid in minder:
+        for pid in [pid for pid in everything if alive(pid)]:
             os.kill(pid, signal.SIGCONT)
         until(lambda: not any(alive(pid) for pid in everything))
         assert (tmp_path / "write").stat().st_mtime < granted
@@ -282,7 +313,8 @@ def claim_later(self):
     Finalized()
     claim(self)
 runner._Run._claim = claim_later
-sys.exit(runner.run(configure(name="n", url=sys.argv[1]), ["sleep", "60"]).exit_code)
+config = configure(name="n", url=sys.argv[1], contain=os.environ["SPARK_LEASE_CONTAIN"])
+sys.exit(runner.run(config, ["sleep", "60"]).exit_code)
 """
 
 
@@ -295,39 +327,38 @@ def test_a_signal_whose_interrupt_python_drops_starts_nothing(url: str) -> None:
     assert row(url)[0] is None
 
 
-FROZEN_MINDER = """
-import os, signal, sys
-import spark_lease.keeper.minder as minder
+SUPERVISOR_STANDS_STILL = """
+import os, sys, time
+import spark_lease.keeper.supervisor as supervisor
 from spark_lease.config import configure
 from spark_lease.runner import run
 
-minder._START_TIMEOUT = 1.0
+supervisor._START_TIMEOUT = 1.0
 me, write = os.getpid(), os.write
-def frozen_once_it_lets_go(fd, data):
+def stands_still_once_it_lets_go(fd, data):
     done = write(fd, data)
-    if data == b"x" and os.getppid() == me:
-        os.kill(os.getpid(), signal.SIGSTOP)
+    while data == b"x" and os.getpid() != me and not os.path.exists(sys.argv[2] + ".go"):
+        time.sleep(0.01)
     return done
-os.write = frozen_once_it_lets_go
+os.write = stands_still_once_it_lets_go
 command = f"while :; do date > {sys.argv[2]}; sleep 0.02; done"
-sys.exit(run(configure(name="n", url=sys.argv[1], lease_duration=20.0), ["sh", "-c", command]).exit_code)
+config = configure(name="n", url=sys.argv[1], lease_duration=20.0, contain=os.environ["SPARK_LEASE_CONTAIN"])
+sys.exit(run(config, ["sh", "-c", command]).exit_code)
 """
 
 
-def test_a_minder_that_stands_still_as_the_command_starts_frees_no_lease(url: str, tmp_path: Path) -> None:
+def test_a_supervisor_that_stands_still_as_the_command_starts_frees_no_lease(url: str, tmp_path: Path) -> None:
     """Nobody says any more whether the command could be started: then it may run."""
     beat = tmp_path / "beat"
-    run = subprocess.Popen([sys.executable, "-c", FROZEN_MINDER, url, str(beat)])
+    run = subprocess.Popen([sys.executable, "-c", SUPERVISOR_STANDS_STILL, url, str(beat)])
     try:
         until(beat.exists)
-        until(lambda: any(each.state == "T" for each in tree(run.pid)))
         with pytest.raises(subprocess.TimeoutExpired):
             run.wait(3)
         assert row(url)[0] is not None
         seen = beat.stat().st_mtime_ns
         until(lambda: beat.stat().st_mtime_ns != seen)
-        (minder,) = [each.pid for each in tree(run.pid) if each.state == "T"]
-        os.kill(minder, signal.SIGCONT)
+        beat.with_suffix(".go").touch()
         run.send_signal(signal.SIGTERM)
         assert run.wait(20) == 128 + signal.SIGTERM
         assert row(url)[0] is None
@@ -336,11 +367,12 @@ def test_a_minder_that_stands_still_as_the_command_starts_frees_no_lease(url: st
         run.wait()
 
 
-def test_a_command_whose_minder_is_killed_ends_and_the_lease_is_free(url: str, start: Start, tmp_path: Path) -> None:
+def test_a_command_whose_supervisor_is_killed_ends_and_the_lease_is_free(
+    url: str, start: Start, tmp_path: Path
+) -> None:
     run = start("--url", url, "--", sys.executable, "-c", ESCAPES, str(tmp_path))
-    pids = [int(pid) for pid in until(lambda: (tmp_path / "all").exists() and (tmp_path / "all").read_text()).split()]
-    (minder,) = [each.pid for each in tree(run.pid) if each.parent == run.pid]
-    os.kill(minder, signal.SIGKILL)
+    pids = escaped(run, tmp_path)
+    os.kill(supervisor_of(run.pid), signal.SIGKILL)
     run.communicate(timeout=20)
     assert run.returncode == 128 + signal.SIGKILL
     assert not any(alive(pid) for pid in pids)
@@ -396,7 +428,7 @@ def test_a_command_that_was_stopped_is_not_renewed_for(url: str, start: Start) -
     words = ["--url", url, "--lease-duration", "3", "--", "sh", "-c", "echo $$; kill -STOP $$; sleep 60"]
     process = start(*words)
     assert process.stdout
-    pid = int(process.stdout.readline())
+    pid = outside(process.pid, int(process.stdout.readline()))
     assert process.wait(10) == 75
     assert not alive(pid)
     assert process.stderr

@@ -306,7 +306,7 @@ def test_where_a_server_runs_the_work_the_delta_fence_is_claims_alone(start: Sta
 
 def test_a_crash_beside_a_connect_server_is_not_handed_over(start: Start, connect: str, url: str, table: str) -> None:
     driver = start(CONNECTED.format("'exit'", connect, "time.sleep(60)"))
-    driver.until("enforced by the server")
+    driver.until("protection server")
     until(lambda: protection(url, table) == "server")  # with the next renewal
     os.kill(driver.process.pid, signal.SIGKILL)
     driver.end()

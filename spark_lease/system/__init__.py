@@ -1,0 +1,1 @@
+"""The operating system: what the kernel does for guarded work."""

@@ -23,6 +23,8 @@ from .processes import MARK
 from .record import MAX_NAME
 
 ENV, SPARK = "SPARK_LEASE_", "spark.lease."
+FRONT_DOOR = ENV + "FRONT_DOOR"
+"""Environment variable: where a contained driver finds the keeper that started it."""
 LONGEST = 86400.0
 CLOCK_RATE_ERROR = 0.01
 """The most by which one clock may gain on another (1 %): far more than NTP's 500 ppm, enough for a bad VM."""
@@ -368,7 +370,7 @@ def from_arguments(arguments: Mapping[str, object], origin: str = "argument") ->
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
     """`SPARK_LEASE_*`. What a guard tells its child by `announcement` is no setting of that child."""
-    told = {ENV + "EPOCH", MARK}
+    told = {ENV + "EPOCH", MARK, FRONT_DOOR}
     if ENV + "EPOCH" in environ:
         told |= {ENV + "NAME", ENV + "HOLDER", ENV + "RUN_KEY"}
     found = {

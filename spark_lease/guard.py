@@ -35,7 +35,7 @@ from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
 from .keeper.kept import Attendance, KeptLease
 from .keeper.process import LAST_WORDS
-from .keeper.start import CannotStart, start
+from .keeper.start import CannotStart, FrontDoor, Started, start
 from .lease import Lease, open_contender
 from .record import new_holder
 from .signals import HandledSignals
@@ -93,10 +93,11 @@ class Guard:
         mark: str = "",
         last_words: Callable[[LeaseLost], str] = lambda lost: "",
         on_event: OnEvent | None = None,
+        front_door: FrontDoor | None = None,
     ) -> None:
         """`mark` is the one that the JVM was started with, if it was. `last_words` go to standard output if the process
-        has to be killed: for a front door that owes an outcome."""
-        self.config, self._mark = config, mark
+        has to be killed: for a launcher that owes an outcome. `front_door` keeps the lease, if it has started us."""
+        self.config, self._mark, self._front_door = config, mark, front_door
         self._clock = clock or BootClock()
         self._last_words = last_words
         self._events = open_events(config, on_event)
@@ -191,15 +192,8 @@ class Guard:
         """A contender of its own process if that is wanted and can be had, else one of two threads."""
         clock = self._clock
         if self.config.enabled and self.config.keeper != "thread":
-            holder = new_holder(self.config.holder)
             try:
-                kept = KeptLease(
-                    start(self.config, holder=holder, mark=self._spark.mark),
-                    self.config,
-                    holder=holder,
-                    clock=clock,
-                    on_renewal=self._events.renewal,
-                )
+                kept = KeptLease(self._start(), self.config, clock=clock, on_renewal=self._events.renewal)
                 return kept, Attendance(
                     kept,
                     self._spark,
@@ -220,6 +214,11 @@ class Guard:
             on_look=lambda: self._look(lease),
             vital_signs=signs,
         )
+
+    def _start(self) -> Started:
+        if self._front_door:
+            return self._front_door.begin(self.config)
+        return start(self.config, holder=new_holder(self.config.holder), mark=self._spark.mark)
 
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None

@@ -64,7 +64,7 @@ def announce(outcome: Outcome) -> None:
 def ended(lease: Lease, exit_code: int, *, interrupted: bool = False) -> Outcome:
     """The work ran and ended by itself, or because a signal told it to."""
     word = "interrupted" if interrupted else "finished" if exit_code == 0 else "failed"
-    return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder, run_key=lease.run_key, **_times(lease))
+    return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder, run_key=lease.run_key, **times_of(lease))
 
 
 def refused(config: Config | None, error: SparkLeaseError, lease: Lease | None = None) -> Outcome:
@@ -78,11 +78,12 @@ def refused(config: Config | None, error: SparkLeaseError, lease: Lease | None =
         lease.holder if lease else "",
         str(error),
         config.run_key if config else "",
-        **_times(lease),
+        **times_of(lease),
     )
 
 
-def _times(lease: Lease | None) -> dict[str, str]:
+def times_of(lease: Lease | None) -> dict[str, str]:
+    """When it was acquired and released, as an Outcome says it."""
     if lease is None or not lease.epoch:
         return {}
     # An epoch is the time of the grant, in milliseconds.

@@ -30,7 +30,7 @@ from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive
 from .keeper.enforced import Enforced
 from .keeper.standstill import WhileItMoves
-from .keeper.supervisor import Supervisor
+from .keeper.supervisor import Supervisor, contained
 from .lease import Contender
 from .locker import open_locker
 from .outcome import Outcome, ended, refused
@@ -67,7 +67,7 @@ class _Run:
         self._config, self._command = config, command
         self._clock: Clock = BootClock()
         self._events = open_events(config)
-        self._supervisor = Supervisor(command, contain=config.contain)
+        self._supervisor = contained(command, config.contain) or Supervisor(command)
         self._deadline = Enforced(config)
         level = Protection.CONTAINED if self._supervisor.init and self._deadline.wire else self._deadline.protection
         holder = new_holder(config.holder)

@@ -1,4 +1,6 @@
-"""`spark-lease submit`: becomes spark-submit, with the launcher as its application and the script as an argument."""
+"""`spark-lease submit`: spark-submit, with the launcher as its application and the script as an argument.
+
+It runs in a namespace of its own where that can be had, else this process becomes it."""
 
 from __future__ import annotations
 
@@ -7,16 +9,18 @@ import os
 import sys
 from urllib.parse import unquote, urlsplit
 
-from ..config import ENV, SPARK, URLS, Layer, camel, from_spark, has_password
+from ..config import ENV, SPARK, URLS, Config, Layer, camel, from_spark, has_password
 from ..errors import ConfigError, SparkLeaseError
+from ..keeper.supervisor import contained
 from ..outcome import announce, refused
+from ..submit.contained import Submission
 from .cluster import submit_to_cluster
 from .settings import end_with, flags, need_name, resolved
 from .spark_submit import LAUNCHER, conf_of, find_spark_submit, is_for_cluster, local_file, name_of, split
 
 
 def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does not return)
-    """Replaces this process, unless a cluster is to run the driver, or the submission cannot be made."""
+    """Replaces this process, unless spark-submit is contained, or a cluster runs the driver, or it cannot be made."""
     config = None
     try:
         options, script, rest = split(arguments.guarded)
@@ -28,14 +32,26 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
         if is_for_cluster(options):
             return submit_to_cluster(found, arguments.spark_submit, options, script, rest)
         launched = [str(LAUNCHER), str(local_file(script)), *rest]
-        command, environ = find_spark_submit(arguments.spark_submit)
-        settings = as_conf(flags(arguments), environ)
+        program, environ = find_spark_submit(arguments.spark_submit)
+        command = [program, *name_of(script, options), *options, *as_conf(flags(arguments), environ), *launched]
+        supervisor = contained(command, _contain(config), own_group=False)
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
         outcome = refused(config, error)
         announce(outcome)
         return outcome.exit_code
-    os.execvpe(command, [command, *name_of(script, options), *options, *settings, *launched], environ)
+    if supervisor:
+        return Submission(config, supervisor).run(environ)
+    os.execvpe(program, command, environ)
+
+
+def _contain(config: Config) -> str:
+    """The setting `contain` as it can be for a driver. Raises ConfigError if that is required and does not fit."""
+    others = {"keeper = thread": config.keeper == "thread", f"on_lost = {config.on_lost}": config.on_lost != "exit"}
+    problem = next((setting for setting, there in others.items() if there), "")
+    if problem and config.contain == "required":
+        raise ConfigError("contain", f"is required, and does not go with {problem}")
+    return "off" if problem or not config.enabled else config.contain
 
 
 def as_conf(layer: Layer, environ: dict[str, str]) -> list[str]:

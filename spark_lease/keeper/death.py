@@ -56,11 +56,15 @@ class Watched:
         return found is not None and found.state in "Tt"
 
     def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """To nothing, if it has ended or is not ours."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self._fd >= 0:
-                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+                signal.pidfd_send_signal(self._fd, number)
             elif not self.ended:
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, number)
 
     def close(self) -> None:
         if self._fd >= 0:

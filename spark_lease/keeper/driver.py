@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ..clock import Clock
 from ..processes import Births, Process, kill, look, marked, proc_file, processes
+from ..system.containment import Init
 from .death import Watched, sweep
 from .kernel import Strand, Wire
 
@@ -27,13 +28,45 @@ KEEPS = "spark-lease keeps"
 _PROC = Path("/proc")
 
 
-class _Tasks(Enum):
+class Tasks(Enum):
     """Where the tasks of a driver run, as far as Python has said."""
 
     UNKNOWN = auto()
     HERE = auto()
     ELSEWHERE = auto()
     """Or they did, or without the mark: nothing is proven by what is found here, and never will be."""
+
+
+class EarlyRelease:
+    """Whether the end of a driver on this machine proves that nothing of it runs, as `release_on_death` says."""
+
+    def __init__(self, setting: str | float, clock: Clock) -> None:
+        self._setting, self._clock = setting, clock
+        self._tasks = Tasks.UNKNOWN
+        self._dead_since: float | None = None
+
+    def tasks_run(self, where: Tasks) -> None:
+        if self._tasks is not Tasks.ELSEWHERE:
+            self._tasks = where
+
+    @property
+    def is_provable(self) -> bool:
+        """False if it never will be proven: tasks may run on other machines, or without the mark."""
+        if self._setting == "local":
+            return self._tasks is Tasks.HERE
+        return self._setting != "never"
+
+    @property
+    def grace(self) -> float:
+        """Seconds that executors elsewhere may take to end after their driver."""
+        return self._setting if isinstance(self._setting, float) else 0.0
+
+    def is_proven(self, *, gone: bool) -> bool:
+        """`gone`: nothing of the driver is left on this machine."""
+        if not self.is_provable or not gone:
+            return False
+        self._dead_since = self._dead_since or self._clock.now()
+        return self._clock.now() - self._dead_since >= self.grace
 
 
 class Driver:
@@ -53,7 +86,7 @@ class Driver:
         """`mark` and `mapped` find its children. `on_lost_exit`: Python is not to survive a loss. `wire` None: the
         kernel does no part of it."""
         self._clock, self._mark, self._mapped, self._wire = clock, mark, mapped, wire
-        self._python_too, self._release_on_death = on_lost_exit, release_on_death
+        self._python_too, self.early_release = on_lost_exit, EarlyRelease(release_on_death, clock)
         self.python = Watched(pid)
         self.jvm: Watched | None = None
         self._groups: set[int] = set()
@@ -62,10 +95,8 @@ class Driver:
         self._births = Births()
         self._known, self._joining = frozenset[str](), set[int]()
         self._family: dict[int, Process] = {}
-        self._tasks = _Tasks.UNKNOWN
         self._killed = False
         self.may_have_started = True
-        self._dead_since: float | None = None
 
     def attach_jvm(self, pid: int, *, marked: bool) -> None:
         """Another JVM from now on; 0: none. `marked`: it was started with the mark. Raises ProcessLookupError."""
@@ -75,15 +106,15 @@ class Driver:
         self.jvm = Watched(pid) if pid else None
         self._known = frozenset()
         # Not until its master is known: executors of their own would be nobody's children here.
-        self._tasks_run(_Tasks.ELSEWHERE if not marked else _Tasks.UNKNOWN if pid else _Tasks.HERE)
+        self.early_release.tasks_run(Tasks.ELSEWHERE if not marked else Tasks.UNKNOWN if pid else Tasks.HERE)
 
     def attach_master(self, *, local: bool) -> None:
         """Where tasks run. Once they ran elsewhere, some may for ever."""
-        self._tasks_run(_Tasks.HERE if local else _Tasks.ELSEWHERE)
+        self.early_release.tasks_run(Tasks.HERE if local else Tasks.ELSEWHERE)
 
-    def _tasks_run(self, where: _Tasks) -> None:
-        if self._tasks is not _Tasks.ELSEWHERE:
-            self._tasks = where
+    def ends(self) -> list[Watched | Init]:
+        """What to watch for an end."""
+        return [self.python]
 
     def strand_to(self, target: int) -> Strand | None:
         """A new strand to `target`, to be held by Python; None where the kernel does no part, or it has ended.
@@ -187,22 +218,8 @@ class Driver:
 
     def is_over(self, until: float) -> bool:
         """True once nothing of it runs any more, here or elsewhere, as far as `release_on_death` says so."""
-        if not self.is_provable or not self.is_gone(until):
-            return False
-        self._dead_since = self._dead_since or self._clock.now()
-        return self._clock.now() - self._dead_since >= self.grace
-
-    @property
-    def is_provable(self) -> bool:
-        """False if `is_over` will never be true: tasks may run on other machines, or without the mark."""
-        if self._release_on_death == "local":
-            return self._tasks is _Tasks.HERE
-        return self._release_on_death != "never"
-
-    @property
-    def grace(self) -> float:
-        """Seconds that executors elsewhere may take to end after their driver."""
-        return self._release_on_death if isinstance(self._release_on_death, float) else 0.0
+        may_be_over = self.early_release.is_provable and self.is_gone(until)
+        return self.early_release.is_proven(gone=may_be_over)
 
     def _kin(self) -> list[Process]:
         """Those of the family that are alive: they need not carry the mark, if they were started without it."""

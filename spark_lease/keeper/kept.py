@@ -56,12 +56,10 @@ class KeptLease(Lease):
     A thread listens to that process all the time. A forked child of this one may `check()`, and nothing else.
     """
 
-    def __init__(
-        self, started: Started, config: Config, *, holder: str, clock: Clock, on_renewal: OnRenewal | None = None
-    ) -> None:
+    def __init__(self, started: Started, config: Config, *, clock: Clock, on_renewal: OnRenewal | None = None) -> None:
         self._on_renewal = on_renewal
         level = Protection(started.level)
-        super().__init__(config, holder=holder, clock=clock, deadline=OwnDeadline(), protection=level)
+        super().__init__(config, holder=started.holder, clock=clock, deadline=OwnDeadline(), protection=level)
         self._started, self._pid = started, os.getpid()
         self._wire = Wire() if level is Protection.KERNEL else None
         self._files: list[int] = []
@@ -80,7 +78,7 @@ class KeptLease(Lease):
     @property
     def is_kept_by_another(self) -> bool:
         # One that was stopped kills nobody, and the kernel only what is tied: not what the work itself has started.
-        keeper = look(self._started.process.pid)
+        keeper = look(self._started.process.pid) if self._started.process else None
         return not self._ended and keeper is not None and keeper.state not in "Tt"
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
@@ -169,7 +167,8 @@ class KeptLease(Lease):
     def let_go(self) -> None:
         """Close all that is open for it in this process, without a word; in a forked child that kills nobody."""
         _open.discard(self)
-        self._started.channel.close()
+        if self._started.process:  # a front door is still to be told how this process ends
+            self._started.channel.close()
         while self._files:
             os.close(self._files.pop())
         if self._wire:
@@ -179,13 +178,20 @@ class KeptLease(Lease):
     def tell(self, message: dict[str, Any], target: int = 0) -> None:
         """Say it. The process or group `target` is tied to this process meanwhile: its end will be theirs."""
         self._refuse_in_a_fork()
-        strand = None
-        with contextlib.suppress(OSError):  # it has ended
-            strand = self._wire.strand(target) if self._wire and target else None
+        fd = self._end_of(target) if target else -1
         with contextlib.suppress(Closed):
-            self._started.channel.send(message, [strand.fd] if strand else [])
-        if strand:
-            strand.close()
+            self._started.channel.send(message, [fd] if fd >= 0 else [])
+        if fd >= 0:
+            os.close(fd)
+
+    def _end_of(self, target: int) -> int:
+        """The descriptor that the keeper needs to see, or cause, the end of `target`; -1: none."""
+        with contextlib.suppress(OSError):  # it has ended
+            if self._wire:
+                return self._wire.strand(target).fd
+            if not self._started.process:
+                return os.pidfd_open(target)
+        return -1
 
     def answer(self, key: str, timeout: float) -> Any:
         """What was said under `key`, waited for; None if nothing was."""
@@ -208,7 +214,7 @@ class KeptLease(Lease):
             self._ended = True
             self._news.notify_all()
         if not self._closing and "stopped" not in self._said and not self._lost:
-            self.lose(Loss.KEEPER_GONE, f"the process that kept it (pid {self._started.process.pid}) ended")
+            self.lose(Loss.KEEPER_GONE, f"the process that kept it ({self._started.name}) ended")
             if self.attendance:
                 self.attendance.look()
 
@@ -317,6 +323,7 @@ class Attendance:
 def _close_in_child() -> None:
     for lease in list(_open):
         lease.let_go()
+        lease._started.channel.close()
 
 
 os.register_at_fork(after_in_child=_close_in_child)

@@ -34,8 +34,10 @@ from ..hold import abandon, begin_hold, end_hold
 from ..keepalive import Keepalive
 from ..lease import Contender
 from ..locker import open_locker
-from ..record import Protection
+from ..record import Protection, new_holder
+from ..system.containment import Init
 from .channel import Channel, Closed
+from .contained import ContainedDriver
 from .deadline import new_mapping
 from .driver import Driver
 from .enforced import Enforced
@@ -66,7 +68,7 @@ def main(fd: int) -> None:
         received = channel.receive(_FIRST_ORDER)
         if received:
             try:
-                Keeper(channel, received[0]).run()
+                Keeper(channel, received[0], pid=received[0]["driver"]).run()
             except SparkLeaseError as error:
                 channel.send(refusal(error))
             os._exit(0)  # nothing is left to be tidied, and our end may be waited for
@@ -75,36 +77,43 @@ def main(fd: int) -> None:
 class Keeper:
     """One lease of one driver. Implements `Work`: what the driver does."""
 
-    def __init__(self, channel: Channel, order: Mapping[str, Any]) -> None:
+    def __init__(self, channel: Channel, order: Mapping[str, Any], *, pid: int, init: Init | None = None) -> None:
+        """`pid` is the driver. `init`: it is contained, this process is its front door, and nothing is released before
+        everything that was started in it has ended."""
         logging.getLogger("spark_lease").setLevel(order["log_level"])
-        self._channel, self._clock = channel, BootClock()
+        self._channel, self._clock, self._init = channel, BootClock(), init
         self._config = config = Config(**order["config"])
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         mapped = f"spark_lease-{os.urandom(8).hex()}"
         self._mapping = new_mapping(mapped)
         self._deadline = Enforced(config, shared=self._mapping, on_lose=self._wake)
-        level = self._deadline.protection
-        self._driver = Driver(
-            order["driver"],
-            mark=order["mark"],
-            mapped=mapped,
-            wire=self._deadline.wire,
-            clock=self._clock,
-            on_lost_exit=config.on_lost == "exit",
-            release_on_death=config.release_on_death,
-        )
-        channel.send({"ready": level, "why": self._deadline.why})
+        level = Protection.CONTAINED if init and self._deadline.wire else self._deadline.protection
+        holder = order["holder"] or new_holder(config.holder)
+        self._driver: Driver | ContainedDriver
+        if init:
+            self._driver = ContainedDriver(pid, init, release_on_death=config.release_on_death, clock=self._clock)
+        else:
+            self._driver = Driver(
+                pid,
+                mark=order["mark"],
+                mapped=mapped,
+                wire=self._deadline.wire,
+                clock=self._clock,
+                on_lost_exit=config.on_lost == "exit",
+                release_on_death=config.release_on_death,
+            )
+        channel.send({"ready": level, "why": self._deadline.why, "holder": holder})
         locker = open_locker(
             config,
             self._clock,
-            holder=order["holder"],
+            holder=holder,
             protection=lambda: self._lease.protection,
             on_renewal=self._tell_renewal,
         )
-        self._lease = Contender(
+        self.lease = self._lease = Contender(
             WhileItMoves(locker, name=config.name, stands_still=self._driver.stands_still),
             config,
-            holder=order["holder"],
+            holder=holder,
             clock=self._clock,
             protection=level,
             published=self._deadline,
@@ -116,7 +125,9 @@ class Keeper:
         self._owed: set[int] = set()
         self._listening = True
         self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._untied = False
-        self._granted = False
+        self._granted = self._finished = False
+        self.outcome: Mapping[str, Any] = {}
+        """What the driver has said of its end; empty before it has."""
         self._told_of, self._verdict_by = 0, math.inf
         self._next_tick = 0.0
 
@@ -145,18 +156,21 @@ class Keeper:
         self._granted = True
         python = self._driver.strand_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
         self._tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
-        while not (self._left or self._dead) and self._lease.loss() is None:
+        while not (self._left or self._dead or self._finished) and self._lease.loss() is None:
             self._attend(math.inf)
         if self._unwanted:
             abandon(self._lease, self._keepalive)
+        elif self._finished:
+            self._see_out()
         elif self._dead:
             self._hand_over()
         elif not self._left:
             self._see_demotion()
 
     def wait_until_over(self, until: float) -> bool:
-        # Once it is lost nothing is released: then it is enough that nothing of it is left here.
-        is_over = self._driver.is_gone if self._lease.loss() else self._driver.is_over
+        # Once it is lost nothing is released: then it is enough that nothing of it is left here. So it is where the
+        # driver has said that Spark is over.
+        is_over = self._driver.is_gone if self._finished or self._lease.loss() else self._driver.is_over
         while not (over := self._left or is_over(until)) and self._clock.now() < until:
             if self._dead and not self._untied:
                 self._driver.kill()  # nobody is left who could stop it politely
@@ -184,8 +198,14 @@ class Keeper:
     def _hand_over(self) -> None:
         """The driver is dead, or its JVM is and it did not answer: end what is left of it, then release."""
         self._driver.kill()
-        dying = self._config.lease_duration + self._driver.grace if self._driver.is_provable else 0.0
+        early = self._driver.early_release
+        dying = self._config.lease_duration + early.grace if early.is_provable else 0.0
         end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=0.0, dying=dying)
+
+    def _see_out(self) -> None:
+        """The driver has done its work: wait until the last process inside has ended, then release."""
+        budget = self._config.stop_budget
+        end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=budget, dying=math.inf)
 
     def _see_demotion(self) -> None:
         """The lease is lost: the driver ends its work itself, or is killed, or the kernel does that."""
@@ -201,8 +221,7 @@ class Keeper:
         watched: dict[int, Any] = {self._woken: None}
         if self._listening:
             watched[self._channel.fileno()] = None
-        if not python.ended:
-            watched[python.fileno()] = None
+        watched |= {each.fileno(): None for each in self._driver.ends() if not each.ended}
         if jvm and jvm.pid != self._told_of:
             watched[jvm.fileno()] = None
         end = min(until, self._next_tick, self._verdict_by, self._clock.now() + (self._lease.remaining() or math.inf))
@@ -254,6 +273,16 @@ class Keeper:
                 self._lease.lose(Loss(reason), detail)
             case {"order": "acquire"}:
                 self._wanted = True
+            case {"outcome": outcome}:
+                self.outcome = outcome
+            case {"order": "leave"} if self._init and self._granted:
+                pass  # what it has started may still run
+            case {"order": "stop"} if self._init:
+                self._stopped = True
+                self._tell({"stopped": True})  # it is renewed until everything has ended
+            case {"order": "release"} if self._init:
+                self._finished = self._untied = True
+                self._tell({"released": False})
             case {"order": "stop"}:
                 self._stopped = True
                 # Not here: a request that hangs is waited for, and meanwhile something may have to be killed.

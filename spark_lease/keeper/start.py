@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from ..config import Config
+from ..config import FRONT_DOOR, Config
 from ..processes import MARK, PYTHON, import_path
 from .channel import Channel, Closed
 from .driver import KEEPS
+from .messages import refused
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +39,63 @@ class CannotStart(Exception):
 
 
 class Started:
-    """The process and our end of the channel to it. `level` is its `Protection`."""
+    """Our end of the channel to a keeper, its `Protection`, and the holder that it is for.
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: Channel, level: str) -> None:
-        self.process, self.channel, self.level = process, channel, level
+    `process` is None for a front door: it is outside of the namespace in which this process runs.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes] | None, channel: Channel, level: str, holder: str) -> None:
+        self.process, self.channel, self.level, self.holder = process, channel, level, holder
+
+    @property
+    def name(self) -> str:
+        """Which process it is, for a log."""
+        return f"pid {self.process.pid}" if self.process else "the front door, spark-lease submit"
 
     def wait(self, timeout: float) -> None:
         """Bury it, if it ends within `timeout` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout)
-            _running.discard(self.process.pid)
+            if self.process:
+                self.process.wait(timeout)
+                _running.discard(self.process.pid)
+
+
+class FrontDoor:
+    """The keeper outside, if this driver was started by one: `spark-lease submit`, contained."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    @staticmethod
+    def of_this_process() -> FrontDoor | None:
+        """Once: what this process starts has another keeper, or none."""
+        address = os.environ.pop(FRONT_DOOR, "")
+        if not address:
+            return None
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.settimeout(START_TIMEOUT)
+            connection.connect(f"\0{address}")
+            connection.settimeout(None)
+        except OSError as error:
+            connection.close()
+            log.warning("the front door that started this driver gives no answer (%s)", error)
+            return None
+        return FrontDoor(Channel(connection))
+
+    def begin(self, config: Config) -> Started:
+        """Have it keep the lease for this process. Raises CannotStart."""
+        try:
+            self._channel.send(_order(config, "", ""))
+            level, holder = _level(self._channel)
+        except Closed as error:
+            raise CannotStart(f"the front door that started this driver: {error}") from error
+        return Started(None, self._channel, level, holder)
+
+    def tell(self, outcome: Mapping[str, Any]) -> None:
+        """How this process ends, for the line that the front door prints last."""
+        with contextlib.suppress(Closed):
+            self._channel.send({"outcome": outcome})
 
 
 def running() -> set[int]:
@@ -75,7 +124,7 @@ def start(config: Config, *, holder: str, mark: str) -> Started:
     try:
         ours.send({"path": import_path()})
         ours.send(_order(config, holder, mark))
-        level = _level(ours)
+        level, holder = _level(ours)
     except BaseException as error:
         ours.close()
         process.kill()
@@ -84,17 +133,19 @@ def start(config: Config, *, holder: str, mark: str) -> Started:
         if not isinstance(error, Closed):
             raise
         raise CannotStart(f"{sys.executable}: {error} (exit code {process.returncode})") from error
-    return Started(process, ours, level)
+    return Started(process, ours, level, holder)
 
 
-def _level(channel: Channel) -> str:
-    """What it says that it can do. Raises Closed."""
+def _level(channel: Channel) -> tuple[str, str]:
+    """What it says that it can do, and the holder. Raises Closed."""
     while received := channel.receive(START_TIMEOUT):
         match received[0]:
-            case {"ready": level, "why": why}:
+            case {"ready": level, "why": why, "holder": holder}:
                 if why:
                     log.warning("the kernel takes no part in keeping the lease here: %s", why)
-                return str(level)
+                return str(level), str(holder)
+            case {"refused": _}:
+                raise refused(received[0])
     raise Closed(f"no answer within {START_TIMEOUT:g} s")
 
 

@@ -36,12 +36,12 @@ _POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
 _LOOK_AGAIN, _LOOK_SOON, _AT_ONCE = 0.05, 0.005, 0.02
 _START_TIMEOUT = 30.0
 _NEVER = threading.Event()
-_WAYS: Mapping[str, Sequence[Namespace | None]] = {
-    "auto": (Namespace.ROOT, None),
+_NAMESPACES: Mapping[str, Sequence[Namespace]] = {
+    "auto": (Namespace.ROOT,),
     "required": (Namespace.ROOT, Namespace.USER),
-    "off": (None,),
+    "off": (),
 }
-"""Which namespaces to try for each value of the setting `contain`; None: none."""
+"""Which to try for each value of the setting `contain`."""
 
 
 class GuardedWork(Protocol):
@@ -54,25 +54,47 @@ class GuardedWork(Protocol):
     def kill(self) -> None: ...
 
 
+def contained(command: Sequence[str], contain: str, *, own_group: bool = True) -> Supervisor | None:
+    """A supervisor with a namespace, as the setting `contain` says; None if that says no, or none can be had.
+
+    Raises ConfigError if one is required and cannot be had.
+    """
+    problems = []
+    for namespace in _NAMESPACES[contain]:
+        try:
+            return Supervisor(command, namespace=namespace, own_group=own_group)
+        except CannotContain as error:
+            problems.append(str(error))
+    if contain == "required":
+        told = " and ".join(dict.fromkeys(problems))
+        raise ConfigError("contain", f"is required, and this machine does not allow it: {told}")
+    return None
+
+
 class Supervisor:
     """The keeper's side of it. Make it while this process has one thread."""
 
-    def __init__(self, command: Sequence[str], *, contain: str = "off", own_group: bool = True) -> None:
-        """`contain` is the setting. `own_group`: the command gets a process group of its own, and no terminal to read.
-
-        Raises ConfigError if `contain` is "required" and no namespace can be had; then nothing was started.
-        """
+    def __init__(self, command: Sequence[str], *, namespace: Namespace | None = None, own_group: bool = True) -> None:
+        """`own_group`: the command gets a process group of its own, and no terminal to read. Raises CannotContain."""
         self._command, self._own_group = command, own_group
         self.init: Init | None = None
-        problems = []
-        for namespace in _WAYS[contain]:
+        self._channel, theirs = Channel.pair()
+        keeper = os.getpid()
+        self.pid = os.fork()
+        if not self.pid:
             try:
-                self._fork(namespace)
-                return
-            except CannotContain as error:
-                problems.append(str(error))
-        told = " and ".join(dict.fromkeys(problems))
-        raise ConfigError("contain", f"is required, and this machine does not allow it: {told}")
+                self._channel.close()
+                supervising = _Supervising(theirs, self._command, own_group=self._own_group)
+                if namespace:
+                    supervising.contain(keeper, namespace)
+                supervising.run(0 if namespace else keeper)
+            finally:
+                os._exit(1)
+        theirs.close()
+        if namespace:
+            self.init = self._await_init()
+        elif sys.platform == "linux":
+            adopt_orphans()
 
     def start(self, environ: Mapping[str, str], wire: Wire | None = None) -> int:
         """Start the command with `environ` besides ours; its pid. Raises OSError.
@@ -108,25 +130,6 @@ class Supervisor:
     def dismiss(self) -> None:
         """Have it end, if no command was started."""
         self._channel.close()
-
-    def _fork(self, namespace: Namespace | None) -> None:
-        self._channel, theirs = Channel.pair()
-        keeper = os.getpid()
-        self.pid = os.fork()
-        if not self.pid:
-            try:
-                self._channel.close()
-                supervising = _Supervising(theirs, self._command, own_group=self._own_group)
-                if namespace:
-                    supervising.contain(keeper, namespace)
-                supervising.run(0 if namespace else keeper)
-            finally:
-                os._exit(1)
-        theirs.close()
-        if namespace:
-            self.init = self._await_init()
-        elif sys.platform == "linux":
-            adopt_orphans()
 
     def _await_init(self) -> Init:
         told: dict[str, Any] = {}

@@ -25,6 +25,7 @@ def main() -> int:
     from spark_lease.doors import INTERRUPTED, end_process, load_config
     from spark_lease.errors import LeaseLost, SparkLeaseError
     from spark_lease.guard import Guard
+    from spark_lease.keeper.start import FrontDoor
     from spark_lease.lease import Lease
     from spark_lease.outcome import Outcome, announce, ended, refused
     from spark_lease.processes import MARK
@@ -40,9 +41,10 @@ def main() -> int:
 
     config: Config | None = None
     lease: Lease | None = None
+    front_door = FrontDoor.of_this_process()
 
     def last_words(lost: LeaseLost) -> str:
-        return str(refused(config, lost, lease))
+        return "" if front_door else str(refused(config, lost, lease))
 
     def stopped(code: int) -> Outcome:
         name = config.name if config else ""
@@ -53,7 +55,8 @@ def main() -> int:
         if submission:
             with suppress(SparkLeaseError):
                 forget_outcome(config, BootClock(), submission)
-        guard = Guard(config, mark=os.environ.get(MARK, "").rpartition(":")[2], last_words=last_words)
+        mark = os.environ.get(MARK, "").rpartition(":")[2]
+        guard = Guard(config, mark=mark, last_words=last_words, front_door=front_door)
         try:
             with guard as lease:
                 told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
@@ -69,7 +72,10 @@ def main() -> int:
         outcome = refused(config, error, lease)
     except KeyboardInterrupt:
         outcome = stopped(INTERRUPTED)
-    announce(outcome)
+    if front_door:  # prints it, once everything has ended and the lease is given back
+        front_door.tell(outcome.as_dict())
+    else:
+        announce(outcome)
     if submission and config:
         try:
             note_outcome(config, BootClock(), submission, outcome)

@@ -28,8 +28,9 @@ SPARK = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "
 def submit(tmp_path: Path, url: str, table: str) -> Iterator[Callable[..., Driver]]:
     started: list[Driver] = []
 
-    def run(script: str, *, store: str = url, settings: list[str] | None = None) -> Driver:
-        flags = ["--url", store, "--table", table, "--create-table", "true", "--lease-duration", "4", *(settings or [])]
+    def run(script: str, *, store: str = url, settings: list[str] | None = None, contain: str = "required") -> Driver:
+        flags = ["--url", store, "--table", table, "--create-table", "true", "--lease-duration", "4"]
+        flags += ["--contain", contain, *(settings or [])]
         command = [COMMAND, "submit", "--lease", "n", *flags, "--", *SPARK]
         started.append(Driver(script, tmp_path, store, table, command=command))
         return started[-1]
@@ -37,6 +38,9 @@ def submit(tmp_path: Path, url: str, table: str) -> Iterator[Callable[..., Drive
     yield run
     for driver in started:
         driver.close()
+
+
+both = pytest.mark.parametrize("contain", ["required", "off"])
 
 
 def outcome(driver: Driver) -> dict[str, object]:
@@ -109,10 +113,11 @@ def test_a_scripts_end_is_the_exit_code(
     assert row(url, table) == (None, driver.epoch())
 
 
+@both
 @pytest.mark.shows("P3")
 @pytest.mark.postgres
-def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Driver], proxy: Proxy) -> None:
-    driver = submit("write(session())", store=proxy.url, settings=PATIENT)
+def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Driver], contain: str, proxy: Proxy) -> None:
+    driver = submit("write(session())", store=proxy.url, settings=PATIENT, contain=contain)
     driver.until("writing")
     until(lambda: any(driver.folder.glob("task-0")))
     driver.tree()
@@ -140,7 +145,7 @@ SLOW_KEEPER = """
 @pytest.mark.postgres
 def test_a_lost_submission_waits_for_a_keeper_that_hears_late(submit: Callable[..., Driver], proxy: Proxy) -> None:
     """Until the keeper has heard that Spark is over, the end of Python takes the JVM along, and with it the 75."""
-    driver = submit(SLOW_KEEPER, store=proxy.url, settings=PATIENT)
+    driver = submit(SLOW_KEEPER, store=proxy.url, settings=PATIENT, contain="off")
     driver.until("writing")
     proxy.stall()
     assert driver.end() == 75, driver.log.read_text()
@@ -199,15 +204,16 @@ def test_a_standby_submission_waits_without_a_session_and_then_takes_over(
     assert row(url, table) == (None, standby.epoch())
 
 
+@both
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_group_ends_and_releases(
-    submit: Callable[..., Driver], url: str, table: str, number: int
+    submit: Callable[..., Driver], contain: str, url: str, table: str, number: int
 ) -> None:
     """Ctrl-C at a terminal, or Airflow's BashOperator: JVM and Python get it at the same moment.
 
     Python watches closely here, so that it certainly sees the JVM's end before that of the last worker.
     """
-    driver = submit("import spark_lease.keepalive as it; it.WATCH_PERIOD = 0.002; write(session())")
+    driver = submit("import spark_lease.keepalive as it; it.WATCH_PERIOD = 0.002; write(session())", contain=contain)
     driver.until("writing")
     until(lambda: any(driver.folder.glob("task-0")))
     driver.tree()
@@ -238,7 +244,8 @@ def test_a_driver_whose_spark_submit_was_killed_ends_by_itself(
                 (FOLDER / "ended").write_text(repr(error))
                 if not {stubborn}:
                     raise
-        """
+        """,
+        contain="off",
     )
     driver.until("up")
     driver.tree()
@@ -271,8 +278,11 @@ def test_a_scripts_threads_are_part_of_it(submit: Callable[..., Driver], url: st
     assert row(url, table) == (None, driver.epoch())
 
 
+@both
 @pytest.mark.postgres
-def test_a_submission_that_has_to_be_killed_still_says_so(submit: Callable[..., Driver], proxy: Proxy) -> None:
+def test_a_submission_that_has_to_be_killed_still_says_so(
+    submit: Callable[..., Driver], contain: str, proxy: Proxy
+) -> None:
     driver = submit(
         """
         say("up")
@@ -283,6 +293,7 @@ def test_a_submission_that_has_to_be_killed_still_says_so(submit: Callable[..., 
                 pass
         """,
         store=proxy.url,
+        contain=contain,
     )
     driver.until("up")
     driver.tree()
@@ -298,7 +309,7 @@ def test_a_standby_whose_spark_submit_was_killed_does_not_become_master(
 ) -> None:
     master = submit("say('master'); time.sleep(60)")
     master.until("master")
-    standby = submit("say('never')")
+    standby = submit("say('never')", contain="off")
     standby.until("is master")
     standby.tree()
     standby.send(signal.SIGKILL)

@@ -1,0 +1,80 @@
+"""A driver inside a namespace of its own, as the keeper outside sees it.
+
+Nothing has to be searched for: the end of the namespace's init is the end of everything that the submission started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from ..clock import Clock
+from ..system.containment import Init, pid_of
+from .death import Watched
+from .driver import EarlyRelease, Tasks
+from .kernel import Strand
+
+
+class ContainedDriver:
+    """Has what `Driver` has. Raises ProcessLookupError if there is no process `pid` any more."""
+
+    may_have_started = False
+
+    def __init__(self, pid: int, init: Init, *, release_on_death: str | float, clock: Clock) -> None:
+        self._init, self.early_release = init, EarlyRelease(release_on_death, clock)
+        self.python = Watched(pid)
+        self.jvm: Watched | None = None
+        self._told_jvm = 0
+
+    def hold(self, fd: int) -> None:
+        """Take a pidfd of the JVM that is attached next: its number here is another than inside."""
+        with contextlib.suppress(ProcessLookupError):
+            self._told_jvm = pid_of(fd)
+        os.close(fd)
+
+    def attach_jvm(self, pid: int, *, marked: bool) -> None:
+        """Another JVM from now on; `pid` 0: none. Raises ProcessLookupError."""
+        if self.jvm:
+            self.jvm.close()
+        self.jvm = Watched(self._told_jvm) if pid else None
+        self.early_release.tasks_run(Tasks.UNKNOWN if pid else Tasks.HERE)
+
+    def attach_master(self, *, local: bool) -> None:
+        """Where tasks run. Once they ran elsewhere, some may for ever."""
+        self.early_release.tasks_run(Tasks.HERE if local else Tasks.ELSEWHERE)
+
+    def ends(self) -> list[Watched | Init]:
+        """What to watch for an end."""
+        return [self.python, self._init]
+
+    def stands_still(self) -> str:
+        """Which of Python and its JVM was stopped from outside; empty if neither was."""
+        if self.python.stopped:
+            return f"the driver (pid {self.python.pid})"
+        return f"its JVM (pid {self.jvm.pid})" if self.jvm and self.jvm.stopped else ""
+
+    def kill(self) -> None:
+        """End everything inside. Waits for nothing."""
+        self._init.kill()
+
+    def is_gone(self, until: float) -> bool:
+        """True once everything inside has ended."""
+        return self._init.ended
+
+    def is_over(self, until: float) -> bool:
+        """True once nothing of it runs any more, here or elsewhere, as far as `release_on_death` says so."""
+        return self.early_release.is_proven(gone=self._init.ended)
+
+    def strand_to(self, target: int) -> Strand | None:
+        """None: the parent-death signal ends everything inside with the keeper."""
+        return None
+
+    def look_around(self) -> list[int]:
+        """No groups of workers to be tied."""
+        return []
+
+    def untie(self) -> None:
+        """The end of Python ends nothing else."""
+
+    def disarm(self) -> None:
+        """The end of the keeper goes on to end what is inside."""

@@ -1,0 +1,1 @@
+"""spark-submit with the guard inside its driver."""

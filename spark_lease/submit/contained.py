@@ -1,0 +1,153 @@
+"""spark-submit in a PID namespace of its own, with the keeper of its lease outside.
+
+```
+front door: keeper ── stage ──│── init ── spark-submit (JVM) ── driver
+   └─────── order, grant, outcome (a socket of this machine) ──────┘
+```
+This process is the front door. spark-submit starts at once, and its driver asks this process for the lease. If this
+process ends, the kernel ends everything inside. The lease is given back after everything inside has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import select
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..clock import BootClock
+from ..config import FRONT_DOOR, Config
+from ..errors import SparkLeaseError
+from ..keeper.channel import Channel, Closed
+from ..keeper.death import Watched
+from ..keeper.messages import refusal
+from ..keeper.process import Keeper
+from ..keeper.supervisor import Supervisor
+from ..outcome import Outcome, announce, ended, refused, times_of
+
+log = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_AFTER_IT = 0.5
+"""Seconds in which what spark-submit has started may end after it, before it is ended."""
+_LOOK_AGAIN = 1.0
+
+
+class Submission:
+    """One spark-submit, from its start to its exit code."""
+
+    def __init__(self, config: Config, supervisor: Supervisor) -> None:
+        assert supervisor.init, "spark-submit has a namespace of its own"
+        self._config, self._supervisor, self._init = config, supervisor, supervisor.init
+        self._clock = BootClock()
+        self._driver: Watched | None = None
+        self._keeper: Keeper | None = None
+        self._told: dict[str, Any] = {}
+        self._has_ended, self._waker = os.pipe2(os.O_CLOEXEC)
+        self._status: int | None = None
+        self._interrupted_by = 0
+
+    def run(self, environ: Mapping[str, str]) -> int:
+        """Start it with `environ` besides ours; its exit code, after everything has ended. Raises OSError."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a thread waits for them
+        address = f"spark-lease-{secrets.token_hex(16)}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(f"\0{address}")
+            listener.listen(8)
+            self._work = self._supervisor.work(self._supervisor.start({**environ, FRONT_DOOR: address}), self._clock)
+            for each in (self._await_end, self._hear_signals):
+                threading.Thread(target=each, name=each.__name__.strip("_"), daemon=True).start()
+            channel = self._await_driver(listener)
+        if channel:
+            self._serve(channel)
+        select.select([self._init], [], [])
+        return self._conclude()
+
+    def _await_driver(self, listener: socket.socket) -> Channel | None:
+        """The first process of this user that connects; None if spark-submit has ended before."""
+        while listener.fileno() in select.select([listener.fileno(), self._has_ended], [], [])[0]:
+            connection, _ = listener.accept()
+            # unix(7): as they are outside of the namespace.
+            pid, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            with contextlib.suppress(ProcessLookupError):
+                if user == os.geteuid():
+                    self._driver = Watched(pid)
+                    return Channel(connection)
+            connection.close()
+        return None
+
+    def _serve(self, channel: Channel) -> None:
+        """Keep the lease that the driver asks for, and hear how it ends."""
+        assert self._driver
+        with contextlib.suppress(Closed):
+            while not self._init.ended:
+                if not (received := channel.receive(_LOOK_AGAIN)):
+                    continue
+                match received[0]:
+                    case {"config": _} as order:
+                        try:
+                            self._keeper = Keeper(channel, order, pid=self._driver.pid, init=self._init)
+                            self._keeper.run()
+                            self._told = dict(self._keeper.outcome)
+                        except SparkLeaseError as error:
+                            channel.send(refusal(error))
+                    case {"outcome": outcome}:
+                        self._told = outcome
+
+    def _await_end(self) -> None:
+        """End what spark-submit has left behind, once it has ended."""
+        self._status = self._supervisor.await_end()
+        os.write(self._waker, b"x")
+        if self._work.wait_until_over(self._clock.now() + _AFTER_IT):
+            return
+        log.warning("%s: spark-submit has ended and left processes behind: ending them", self._config.name)
+        self._work.signal(signal.SIGTERM)
+        self._end_within(self._config.stop_budget)
+
+    def _hear_signals(self) -> None:
+        while True:
+            told = signal.sigwaitinfo(_SIGNALS)
+            if not self._interrupted_by:
+                threading.Thread(target=self._end_within, args=(self._config.stop_budget,), daemon=True).start()
+            self._interrupted_by = told.si_signo
+            if told.si_code > 0:  # by the kernel, for a terminal: it has signalled its whole foreground group
+                continue
+            if self._driver and not self._driver.ended:
+                self._driver.signal(told.si_signo)
+            else:
+                self._work.signal(told.si_signo)
+
+    def _end_within(self, budget: float) -> None:
+        if not self._work.wait_until_over(self._clock.now() + budget):
+            self._work.kill()
+
+    def _conclude(self) -> int:
+        """Say how it ended; the exit code."""
+        lease = self._keeper.lease if self._keeper else None
+        code = self._code()
+        if self._told:
+            outcome = Outcome(**self._told | times_of(lease))
+            outcome = outcome if code is None else replace(outcome, exit_code=code)
+        elif lease and (lost := lease.loss()):
+            outcome = refused(self._config, lost, lease)
+        else:  # it was ended before it could say how, or never asked for a lease
+            code = 128 + (self._interrupted_by or signal.SIGKILL) if code is None else code
+            if not (lease and lease.epoch):
+                return code
+            outcome = ended(lease, code, interrupted=bool(self._interrupted_by))
+        announce(outcome)
+        return outcome.exit_code
+
+    def _code(self) -> int | None:
+        """spark-submit's, as a shell says it; None if it was killed, by this process as a rule."""
+        if self._status is None or (code := os.waitstatus_to_exitcode(self._status)) == -signal.SIGKILL:
+            return None
+        return code if code >= 0 else 128 - code

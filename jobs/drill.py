@@ -37,7 +37,7 @@ PATIENCE = 120.0
 """Seconds without any event after which the drill gives up."""
 
 _NEWS = (
-    ("master", re.compile(r"acquired, epoch (\d+)")),
+    ("master", re.compile(r"acquired, (epoch \d+, .+)")),
     ("standby", re.compile(r"standby, (.+) is master")),
     ("written", re.compile(r"flights: (\S+) written")),
     ("resuming", re.compile(r"flights: resuming at (\S+)")),
@@ -67,8 +67,10 @@ class Site:
         return tree(self.process.pid)
 
     def driver(self) -> list[Process]:
-        """The Python that spark-submit started."""
-        return [each for each in self.tree() if each.name.startswith("python") and each.parent == self.process.pid][:1]
+        """The Python that spark-submit started: the first child of its JVM."""
+        jvms = {each.pid for each in self.tree() if each.name == "java"}
+        children = [each for each in self.tree() if each.parent in jvms and each.name.startswith("python")]
+        return sorted(children, key=lambda each: each.started)[:1]
 
 
 class Drill:
@@ -85,6 +87,7 @@ class Drill:
         self.struck_at = self.thawed_at = self.taken_at = 0.0
         self.victim: Site | None = None
         self.frozen: list[Process] = []
+        self.protection: dict[int, str] = {}
 
     def run(self) -> bool:
         try:
@@ -137,13 +140,15 @@ class Drill:
 
     def _take_note(self, site: Site, word: str, detail: str) -> None:
         says = {
-            "master": f"MASTER, epoch {detail}",
+            "master": f"MASTER, {detail}",
             "standby": f"standby, waiting for {detail}, without a SparkSession",
             "resuming": f"resumes at {detail}",
             "lost": f"lost the lease ({detail})",
             "released": f"released epoch {detail}",
             "ended": "ended, " + _words_for(int(detail) if word == "ended" else 0),
         }
+        if word == "master" and (told := re.match(r"epoch (\d+), as .+, protection (\w+)", detail)):
+            self.protection[int(told[1])] = told[2]
         if word == "written":
             site.days += 1
             site.role = f"master, {detail} written"
@@ -203,7 +208,7 @@ class Drill:
         else:
             wrong += self._judge_ends(self.victim)
         wrong += problems(self.table, history, self.arguments.days)
-        print(f"\n{table_of_epochs(history)}\n")
+        print(f"\n{table_of_epochs(history, self.protection)}\n")
         if self.taken_at:
             took = self.taken_at - self.struck_at
             print(f"take-over   {took:.2f} s after the {'freeze' if self.arguments.pause else 'kill'}, ", end="")

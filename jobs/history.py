@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -75,15 +75,16 @@ def _rows_of(table: Path) -> dict[str, int]:
     return dict(zip(days, flights, strict=True))
 
 
-def table_of_epochs(history: Sequence[Commit]) -> str:
-    """Who wrote which days under which epoch, and how long nobody wrote before."""
-    lines = [f"{'EPOCH':<15}{'HOLDER':<36}{'DAYS':<28}{'COMMITS':<9}GAP BEFORE"]
+def table_of_epochs(history: Sequence[Commit], protection: Mapping[int, str]) -> str:
+    """Who wrote which days under which epoch, with which protection, and how long no one wrote before."""
+    lines = [f"{'EPOCH':<15}{'HOLDER':<36}{'PROTECTION':<12}{'DAYS':<26}{'COMMITS':<9}GAP BEFORE"]
     last: Commit | None = None
     for epoch in sorted({commit.epoch for commit in history}):
         mine = [commit for commit in history if commit.epoch == epoch]
         days = [commit.day for commit in mine if commit.day]
         span = f"{days[0]} – {days[-1]}" if days else "none"
         gap = f"{mine[0].at - last.at:.1f} s" if last else "–"
-        lines.append(f"{epoch:<15}{mine[0].holder:<36}{span:<28}{len(mine):<9}{gap}")
+        level = protection.get(epoch, "?")
+        lines.append(f"{epoch:<15}{mine[0].holder:<36}{level:<12}{span:<26}{len(mine):<9}{gap}")
         last = mine[-1]
     return "\n".join(lines)

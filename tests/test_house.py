@@ -18,7 +18,7 @@ PACKAGE = Path(spark_lease.__file__).parent
 FLOORS = re.findall(
     r"\S+",
     """
-errors clock processes signals system.containment wish record fences.session config
+errors clock processes signals system.container_init system.containment wish record fences.session config
 lockers.base lockers.wrapped lockers.timed lockers.changes lockers.sql_backends lockers.sql_engine lockers.sql_schema
 lockers.sql_statements lockers.sql_rows lockers.sql_notes lockers.sql_noting lockers.sql_history lockers.sql
 lockers.sql_probe lockers.bounded lockers.folders

@@ -18,7 +18,8 @@ _WIDTH = 8
 def doctor(arguments: argparse.Namespace) -> int:
     """Exit code 1 if something fails."""
     config = resolved(arguments).config
-    findings = [*of_the_store(config), *found(doctor_machine.checks(config))]
+    here = found(doctor_machine.checks(config))  # first: it forks, which needs one thread, and drivers may have more
+    findings = [*of_the_store(config), *here]
     if arguments.json:
         print(json.dumps([asdict(each) for each in findings], indent=2))
     else:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ..config import Config
 from ..keeper.kernel import why_not
+from ..keeper.supervisor import NO_SETUID, why_not_contained
+from ..system.containment import Namespace
 from .findings import Check, Finding, fail, ok, warn
 from .spark_submit import JAVA_MISSING
 
@@ -21,6 +23,7 @@ _HOOK_SINCE = (3, 3)
 def checks(config: Config) -> list[Check]:
     return [
         Check("keeper", lambda: keeper(config.keeper, why_not())),
+        Check("contain", lambda: contain(config.contain, *map(why_not_contained, Namespace))),
         Check("java", lambda: java(java_home())),
         Check("spark", lambda: spark(spark_home())),
         Check("metrics", lambda: metrics(config, has_client=_has("prometheus_client"))),
@@ -37,6 +40,23 @@ def keeper(setting: str, problem: str) -> Finding:
         words = f"a process keeps the lease, and ends its driver as long as it runs; no part of the kernel's: {problem}"
         return warn("keeper", words, "let it use timers and /proc (seccomp, mounts), or rely on a fence")
     return ok("keeper", "kernel: a master that is late is ended even if all of it is frozen")
+
+
+def contain(setting: str, root: str, user: str) -> Finding:
+    """`root` and `user` say why no namespace can be had, by privilege and by any user; empty if one can."""
+    if setting == "off":
+        return ok("contain", "off: what a command leaves behind is searched for")
+    if not root:
+        words = "run and submit get a PID namespace: its end ends, and proves ended, everything that they start"
+        return ok("contain", f"{words}; what they start sees no process outside of it")
+    if setting == "required" and user:
+        return fail("contain", f"required, and not to be had here: {user}", "run as root, or take contain = auto")
+    if setting == "required":
+        return ok("contain", f"by a user namespace: sudo and every other setuid program {NO_SETUID}")
+    if user:
+        return ok("contain", f"not to be had here ({user}): what a command leaves behind is searched for")
+    words = "contain = required takes a user namespace, in which sudo and other setuid programs do not work"
+    return ok("contain", f"not without privileges ({root}); {words}")
 
 
 def java(home: Path | None) -> Finding:

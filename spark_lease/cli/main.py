@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import SparkLeaseError
+from ..system.container_init import leave_pid_1
 from .settings import USAGE, Parser, add_settings
 
 _EXIT_CODES = """exit codes of run and submit:
@@ -277,6 +278,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command in ("run", "submit") and not guarded:
         print(f"usage: {_usage(arguments.command)}\nWhat to {arguments.command} comes after --", file=sys.stderr)
         return USAGE
+    if arguments.command in ("run", "submit"):
+        leave_pid_1()
     arguments.guarded = guarded
     module, _, function = _COMMANDS[arguments.command][1].partition(":")
     try:

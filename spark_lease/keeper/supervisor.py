@@ -15,9 +15,12 @@ without a namespace, what left the command's group is searched for among the des
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
+import shutil
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -32,10 +35,13 @@ from .channel import Channel, Closed
 from .death import Watched
 from .kernel import Wire, adopt_orphans, die_with_parent
 
+log = logging.getLogger(__name__)
+
 _POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
 _LOOK_AGAIN, _LOOK_SOON, _AT_ONCE = 0.05, 0.005, 0.02
 _START_TIMEOUT = 30.0
 _NEVER = threading.Event()
+NO_SETUID = "does not work in it: use contain = auto, or root"
 _NAMESPACES: Mapping[str, Sequence[Namespace]] = {
     "auto": (Namespace.ROOT,),
     "required": (Namespace.ROOT, Namespace.USER),
@@ -62,13 +68,35 @@ def contained(command: Sequence[str], contain: str, *, own_group: bool = True) -
     problems = []
     for namespace in _NAMESPACES[contain]:
         try:
-            return Supervisor(command, namespace=namespace, own_group=own_group)
+            supervisor = Supervisor(command, namespace=namespace, own_group=own_group)
         except CannotContain as error:
             problems.append(str(error))
+            continue
+        if namespace is Namespace.USER:
+            _tell_of_setuid(command[0], supervisor)
+        return supervisor
     if contain == "required":
         told = " and ".join(dict.fromkeys(problems))
         raise ConfigError("contain", f"is required, and this machine does not allow it: {told}")
     return None
+
+
+def why_not_contained(namespace: Namespace) -> str:
+    """Why no such namespace can be had, found out by making one; empty if it can."""
+    try:
+        Supervisor([], namespace=namespace).dismiss()
+    except CannotContain as error:
+        return str(error)
+    return ""
+
+
+def _tell_of_setuid(program: str, supervisor: Supervisor) -> None:
+    """Refuse a setuid program, and warn of those that it may start."""
+    found = shutil.which(program)
+    if found and os.stat(found).st_mode & stat.S_ISUID:
+        supervisor.dismiss()
+        raise ConfigError("contain", f"is required, which takes a user namespace here, and {program} {NO_SETUID}")
+    log.info("contained in a user namespace: sudo and every other setuid program %s", NO_SETUID)
 
 
 class Supervisor:

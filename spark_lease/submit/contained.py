@@ -32,6 +32,7 @@ from ..keeper.messages import refusal
 from ..keeper.process import Keeper
 from ..keeper.supervisor import Supervisor
 from ..outcome import Outcome, announce, ended, refused, times_of
+from ..system.container_init import came_from_a_terminal
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,9 @@ class Submission:
 
     def run(self, environ: Mapping[str, str]) -> int:
         """Start it with `environ` besides ours; its exit code, after everything has ended. Raises OSError."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a thread waits for them
+        # A thread waits for them. One that was ignored when we were started, by nohup say, still is.
+        self._heard = {number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN}
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._heard)
         address = f"spark-lease-{secrets.token_hex(16)}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(f"\0{address}")
@@ -113,12 +116,12 @@ class Submission:
         self._end_within(self._config.stop_budget)
 
     def _hear_signals(self) -> None:
-        while True:
-            told = signal.sigwaitinfo(_SIGNALS)
+        while self._heard:
+            told = signal.sigwaitinfo(self._heard)
             if not self._interrupted_by:
                 threading.Thread(target=self._end_within, args=(self._config.stop_budget,), daemon=True).start()
             self._interrupted_by = told.si_signo
-            if told.si_code > 0:  # by the kernel, for a terminal: it has signalled its whole foreground group
+            if came_from_a_terminal(told):  # then spark-submit and its driver have it as well
                 continue
             if self._driver and not self._driver.ended:
                 self._driver.signal(told.si_signo)

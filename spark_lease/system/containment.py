@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import pwd
 import select
@@ -73,11 +74,12 @@ def make_namespace(kind: Namespace) -> None:
         return
     user, group = os.geteuid(), os.getegid()
     _call("unshare", kind.value)
-    try:  # user_namespaces(7): who has no privilege outside can map itself alone, and no groups
-        for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+    # user_namespaces(7): a user without privileges can map itself alone, and no groups.
+    for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        try:
             Path("/proc/self", file).write_text(text)
-    except OSError as error:
-        raise CannotContain(f"{error.filename}: {error.strerror}") from error
+        except OSError as error:
+            raise CannotContain(f"/proc/self/{file}: {error.strerror}") from error
 
 
 def become_init(stage: int) -> None:
@@ -124,7 +126,10 @@ def _call(name: str, *arguments: int | bytes | None) -> None:
     if function is None:
         raise CannotContain(f"{name}: not in this C library")
     if function(*arguments):
-        raise CannotContain(f"{_told(name, arguments)}: {os.strerror(ctypes.get_errno())}")
+        number = ctypes.get_errno()
+        # namespaces(7): ENOSPC is a limit, which an administrator has set.
+        why = "a limit in /proc/sys/user" if number == errno.ENOSPC else os.strerror(number)
+        raise CannotContain(f"{_told(name, arguments)}: {why}")
 
 
 def _told(name: str, arguments: tuple[int | bytes | None, ...]) -> str:

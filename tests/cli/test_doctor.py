@@ -24,7 +24,7 @@ from tests.cli.conftest import KINDS, Shop
 from tests.services.pooler import Pooler
 from tests.services.postgres import PostgreSql, own_postgres
 
-MACHINE = ["keeper", "java", "spark", "delta"]
+MACHINE = ["keeper", "contain", "java", "spark", "delta"]
 OF_STORE = {
     "postgresql": ["store", "lease", "timings", "table", "rights", "clock", "pooler"],
     "mariadb": ["store", "lease", "timings", "table", "rights", "clock"],
@@ -234,6 +234,11 @@ def test_clocks_that_are_apart_are_said() -> None:
 def test_what_this_machine_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.keeper("auto", "").verdict == "ok"
     assert "seccomp" in machine.keeper("auto", "timer_create: no").advice
+    assert "PID namespace" in machine.contain("auto", "", "").words
+    assert "sudo" in machine.contain("auto", "no", "").words and "sudo" in machine.contain("required", "no", "").words
+    assert machine.contain("auto", "no", "nor that").verdict == "ok"
+    assert machine.contain("required", "no", "nor that").words.endswith("not to be had here: nor that")
+    assert machine.contain("required", "no", "nor that").verdict == "fail"
     assert machine.java(None).verdict == "warn"
     for version, verdict in (("17.0.1", "ok"), ("1.8.0", "warn"), ("25", "warn")):
         (tmp_path / "release").write_text(f'JAVA_VERSION="{version}"\n')

@@ -116,6 +116,8 @@ class Guard:
     def __enter__(self) -> Lease:
         if self._left.is_set():
             raise ConfigError("hold_lease", "has been left already: take a new one for each block")
+        if self.config.contain == "required" and not self._front_door:
+            raise ConfigError("contain", "is required, and only what spark-lease run and submit start can be contained")
         self._pid, self._thread = os.getpid(), threading.get_ident()
         if not _held:
             forget_a_jvm_that_ended()

@@ -91,14 +91,15 @@ class Round:
         command, environ = ([sys.executable, *words], environ) if privileged else unprivileged(words, folder)
         # The neighbour is a child of the same process as the front door, from before its exec.
         beside = 'python=$1; shift; "$python" -c "$NEIGHBOUR" "$BESIDE" & exec "$@"'
-        self.process = subprocess.Popen(
-            ["sh", "-c", beside, "sh", sys.executable, *command],
-            env={**environ, "NEIGHBOUR": NEIGHBOUR, "BESIDE": str(folder / "beside")},
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=(folder / "log").open("w"),
-            start_new_session=True,
-        )
+        with (folder / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                ["sh", "-c", beside, "sh", sys.executable, *command],
+                env={**environ, "NEIGHBOUR": NEIGHBOUR, "BESIDE": str(folder / "beside")},
+                cwd=ROOT,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
         self.sibling = subprocess.Popen([sys.executable, "-c", NEIGHBOUR, str(folder / "sibling")])
         self.pid = self.process.pid
         self.frozen: list[Process] = []

@@ -33,6 +33,8 @@ def unprivileged(arguments: list[str], home: Path) -> tuple[list[str], Mapping[s
         "PYSPARK_PYTHON": python,
         "PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "TMPDIR": str(home),
+        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={home}",
     }
     user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     return ["setpriv", *user, "--", python, *arguments], environ

@@ -165,7 +165,11 @@ def add_mark(environ: MutableMapping[str, str]) -> str:
 
 
 def kill(victims: Collection[Process], number: int = signal.SIGKILL) -> None:
-    """Signal each of them, and the whole group of those that lead one: it may have forked since we looked."""
+    """Signal each of them, and the whole group of those that lead one: it may have forked since we looked.
+
+    Never pid 1, and never -1, which the group of pid 1 would be: that is every process of this machine, or container.
+    """
+    victims = [victim for victim in victims if victim.pid > 1]
     # Never our own group, which would end us before the others: its members are signalled one by one.
     groups = {victim.pid for victim in victims if victim.pid == victim.group} - {os.getpgrp()}
     for pid in [-group for group in groups] + [each.pid for each in victims if each.group not in groups]:

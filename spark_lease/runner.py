@@ -205,7 +205,7 @@ class _Run:
 
     def _stands_still(self) -> str:
         found = look(self._pid) if self._pid else None
-        return f"the command (pid {found.pid})" if found and found.state in "Tt" else ""
+        return f"the command (pid {found.pid}) was stopped" if found and found.state in "Tt" else ""
 
     def _give_up(self, outcome: str = "interrupted") -> None:
         if self._lease.loss() is None:

@@ -66,10 +66,10 @@ class Channel:
             if not waiting.poll(max(timeout, 0.0) * 1000):
                 return None
             try:
-                data, files, flags, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_FILES)
+                data, files, flags, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_FILES, socket.MSG_CMSG_CLOEXEC)
             except ConnectionResetError:
                 # Linux tells first, and once, that the other end is gone with a message unread. Its last words follow.
-                data, files, flags, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_FILES)
+                data, files, flags, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_FILES, socket.MSG_CMSG_CLOEXEC)
         except (OSError, ValueError) as error:
             raise Closed(str(error)) from error
         if not data:

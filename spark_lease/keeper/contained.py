@@ -26,7 +26,10 @@ class ContainedDriver:
         self.jvm: Watched | None = None
         self._told_jvm = 0
 
-    def hold(self, fd: int) -> None:
+    def begin(self) -> None:
+        """What was there before is outside."""
+
+    def hold(self, target: int, fd: int) -> None:
         """Take a pidfd of the JVM that is attached next: its number here is another than inside."""
         with contextlib.suppress(ProcessLookupError):
             self._told_jvm = pid_of(fd)
@@ -50,8 +53,8 @@ class ContainedDriver:
     def stands_still(self) -> str:
         """Which of Python and its JVM was stopped from outside; empty if neither was."""
         if self.python.stopped:
-            return f"the driver (pid {self.python.pid})"
-        return f"its JVM (pid {self.jvm.pid})" if self.jvm and self.jvm.stopped else ""
+            return f"the driver (pid {self.python.pid}) was stopped"
+        return f"its JVM (pid {self.jvm.pid}) was stopped" if self.jvm and self.jvm.stopped else ""
 
     def kill(self) -> None:
         """End everything inside. Waits for nothing."""
@@ -69,9 +72,9 @@ class ContainedDriver:
         """None: the parent-death signal ends everything inside with the keeper."""
         return None
 
-    def look_around(self) -> list[int]:
-        """No groups of workers to be tied."""
-        return []
+    def look_around(self) -> tuple[list[int], list[int]]:
+        """Nothing has to be tied."""
+        return [], []
 
     def untie(self) -> None:
         """The end of Python ends nothing else."""

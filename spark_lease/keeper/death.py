@@ -8,14 +8,17 @@ is left. Only this machine is looked at.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ..clock import Clock
 from ..processes import Process, kill, look, mapping, marked, processes
+
+log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 0.005
 
@@ -27,8 +30,12 @@ class Watched:
         self.pid = pid
         self._fd = -1
         before = look(pid)
-        with contextlib.suppress(AttributeError, PermissionError):  # an old kernel, or a sandbox that forbids it
+        try:
             self._fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            pass  # told below
+        except (AttributeError, OSError):
+            log.debug("no pidfd: an old kernel or Python, or a sandbox that forbids it")
         # Looked at on both sides of the pidfd: it may have ended in between, and its number be another's.
         after = look(pid)
         if before is None or after is None or after.started != before.started:
@@ -59,7 +66,9 @@ class Watched:
         self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        """To nothing, if it has ended or is not ours."""
+        """To nothing, if it has ended, is not ours, or is pid 1, which takes none."""
+        if self.pid <= 1:
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self._fd >= 0:
                 signal.pidfd_send_signal(self._fd, number)
@@ -72,14 +81,22 @@ class Watched:
             self._fd = -1
 
 
-def sweep(mark: str, *, groups: Collection[int] = (), mapped: str = "", clock: Clock, until: float) -> bool:
-    """SIGKILL whoever carries `mark`, is in one of the `groups` or has `mapped` that, until twice nobody is left.
+def sweep(
+    mark: str,
+    *,
+    groups: Collection[int] = (),
+    mapped: str = "",
+    spared: Callable[[Process], bool] = lambda process: False,
+    clock: Clock,
+    until: float,
+) -> bool:
+    """SIGKILL what carries `mark`, is in one of the `groups` or has `mapped` that, until twice nothing is left.
 
-    False if somebody is, at the instant `until`. Call it after those that may start others are dead.
+    False if something is, at the instant `until`. Call it after those that may start others are dead.
     """
     never, clean = threading.Event(), 0
     while clean < 2:  # a worker may have been between fork and the first look
-        left = _left(mark, groups, mapped)
+        left = [each for each in _left(mark, groups, mapped) if not spared(each)]
         kill(left)
         clean = 0 if left else clean + 1
         if left:

@@ -10,22 +10,21 @@ python ─── watched by a pidfd ─── strand        Its own forked child
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
-from collections.abc import Mapping
+import signal
 from enum import Enum, auto
-from pathlib import Path
 
 from ..clock import Clock
-from ..processes import Births, Process, kill, look, marked, proc_file, processes
+from ..processes import Process, kill, look, marked, processes
 from ..system.containment import Init
 from .death import Watched, sweep
+from .family import Family
 from .kernel import Strand, Wire
 
-KEEPS = "spark-lease keeps"
-"""What a keeper's command line says."""
-_PROC = Path("/proc")
+_GENERATIONS = 20
+"""How often to look for children of what has just been stopped."""
+_JOINS = 2
+"""Looks after which a child of the JVM that leads no group is no daemon of PySpark's."""
 
 
 class Tasks(Enum):
@@ -91,12 +90,10 @@ class Driver:
         self.jvm: Watched | None = None
         self._groups: set[int] = set()
         self._strands: dict[int, Strand] = {}
-        self._held: list[Strand] = []
-        self._births = Births()
-        self._known, self._joining = frozenset[str](), set[int]()
-        self._family: dict[int, Process] = {}
+        self._held: dict[int, Strand] = {}
+        self._joining = dict[int, int]()
+        self._family = Family(self._heads)
         self._killed = False
-        self.may_have_started = True
 
     def attach_jvm(self, pid: int, *, marked: bool) -> None:
         """Another JVM from now on; 0: none. `marked`: it was started with the mark. Raises ProcessLookupError."""
@@ -104,7 +101,7 @@ class Driver:
             self.jvm.close()
             self._cut(self.jvm.pid)
         self.jvm = Watched(pid) if pid else None
-        self._known = frozenset()
+        self._family.forget_what_was_seen()
         # Not until its master is known: executors of their own would be nobody's children here.
         self.early_release.tasks_run(Tasks.ELSEWHERE if not marked else Tasks.UNKNOWN if pid else Tasks.HERE)
 
@@ -132,79 +129,84 @@ class Driver:
             return None
         return self._strands[target]
 
-    def hold(self, fd: int) -> None:
-        """A strand of Python's own wire, which ends `JVM` or workers together with Python."""
-        self._held.append(Strand(fd))
+    def begin(self) -> None:
+        """The block begins: what is there is not its work, JVM and workers apart. To be called before any look."""
+        self._family.leave_out_what_is_there(self._mark)
 
-    def look_around(self) -> list[int]:
-        """The groups of Python workers that have shown up since the last look. Cheap where nothing was started."""
-        if not _PROC.is_dir():
-            return []
-        self.may_have_started = self._births.any() or not self._known
-        if self.may_have_started:
-            self._look_at_the_new()
-        return self._new_leaders()
+    def hold(self, target: int, fd: int) -> None:
+        """A strand of Python's own wire, which ends the JVM, a group or a child together with Python."""
+        if before := self._held.pop(target, None):
+            before.close()
+        self._held[target] = Strand(fd)
 
-    def _look_at_the_new(self) -> None:
-        here = frozenset(os.listdir(_PROC))
-        parents = {each.pid: each.started for each in (self.python, self.jvm) if each}
-        parents |= {each.pid: each.started for each in self._family.values()}
-        for name in sorted(here - self._known, key=len):
-            if name.isdigit() and (found := look(int(name))) and self._is_kin(found, parents):
-                self._family[found.pid] = found
-                parents.setdefault(found.pid, found.started)
-                if self.jvm and found.parent == self.jvm.pid:
-                    self._joining.add(found.pid)
-        self._known = here
-        for group in {each for each in self._groups if str(each) not in here}:
-            self._forget_if_empty(group)
-        self._family = {pid: each for pid, each in self._family.items() if str(pid) in here}
+    @property
+    def may_have_started(self) -> bool:
+        return self._family.may_have_grown
 
-    def _is_kin(self, process: Process, parents: Mapping[int, int]) -> bool:
-        """True for a child of whom we know; not for us and our like, who keep the other leases of this driver."""
-        started = parents.get(process.parent)
-        # Older than its parent: that number was another's. Under spark-submit the JVM is the parent of Python.
-        heads = (self.python.pid, self.jvm.pid if self.jvm else 0, os.getpid())
-        if started is None or process.started < started or process.pid in heads:
-            return False
-        with contextlib.suppress(OSError):
-            return KEEPS.encode() not in proc_file(process.pid, "cmdline")
-        return False
-
-    def _forget_if_empty(self, group: int) -> None:
-        """A number is not given to anybody else while a group bears it; afterwards it may be a stranger's."""
-        if all(each.group != group for each in processes().values()):
-            self._groups.discard(group)
-            self._cut(-group)
-
-    def _new_leaders(self) -> list[int]:
-        fresh = []
+    def look_around(self) -> tuple[list[int], list[int]]:
+        """What has shown up since the last look, and what has ended: pids, and minus the groups of Python workers."""
+        fresh = self._family.grow()
+        jvm = self.jvm.pid if self.jvm else 0
+        self._joining |= {each.pid: 0 for each in fresh if each.parent == jvm}
+        appeared = [each.pid for each in fresh if each.parent != jvm]
         for pid in list(self._joining):
             found = look(pid)
-            if found is None or found.group == pid:  # it takes a moment between its start and its setpgid(2)
-                self._joining.discard(pid)
+            self._joining[pid] += 1
             if found and found.group == pid:
                 self._groups.add(pid)
-                fresh.append(pid)
-        return fresh
+            if found is None or found.group == pid or self._joining[pid] > _JOINS:
+                del self._joining[pid]
+                appeared += [-pid if found.group == pid else pid] if found else []
+        ended = [target for target in self._strands if self._has_ended(target)]
+        for target in ended:
+            self._cut(target)
+        for group in [group for group in self._groups if not look(group)]:
+            ended += self._forget_if_empty(group)
+        return [each for each in appeared if each < 0 or self._python_too], ended
+
+    def _has_ended(self, target: int) -> bool:
+        heads = (self.python.pid, self.jvm.pid if self.jvm else 0)
+        return target > 0 and target not in heads and look(target) is None
+
+    def _heads(self) -> dict[int, int]:
+        return {each.pid: each.started for each in (self.python, self.jvm) if each}
+
+    def _forget_if_empty(self, group: int) -> list[int]:
+        """A number is not given to anybody else while a group bears it; afterwards it may be a stranger's."""
+        if any(each.group == group for each in processes().values()):
+            return []
+        self._groups.discard(group)
+        self._cut(-group)
+        return [-group]
 
     def stands_still(self) -> str:
         """Who of Python and its JVM was stopped from outside; empty if nobody was."""
         if self.python.stopped:
-            return f"the driver (pid {self.python.pid})"
-        return f"its JVM (pid {self.jvm.pid})" if self.jvm and self.jvm.stopped else ""
+            return f"the driver (pid {self.python.pid}) was stopped"
+        return f"its JVM (pid {self.jvm.pid}) was stopped" if self.jvm and self.jvm.stopped else ""
 
     def kill(self) -> None:
         """End all of it, Python as well if it is not to survive. Waits for nothing."""
         self._killed = True
-        if self._python_too:
-            self.look_around()  # while its children still say who their parent is
+        if self.python.ended or self._python_too:
+            self._stop_family()
             self.python.kill()
         if self.jvm:
             self.jvm.kill()
         kill([each for pid in self._groups if (each := look(pid))])
         if self.python.ended or self._python_too:
-            kill([*self._kin(), *marked(self._mark)])
+            kill([*self._family.alive(), *self._marked()])
+
+    def _stop_family(self) -> None:
+        """Have none of it start another one, while each still says who its parent is: one that is stopped cannot."""
+        for _ in range(_GENERATIONS):
+            fresh = self._family.grow(thoroughly=True)
+            kill(fresh, signal.SIGSTOP)
+            if not fresh:
+                break
+
+    def _marked(self) -> list[Process]:
+        return [each for each in marked(self._mark) if not self._family.was_there(each)]
 
     def is_gone(self, until: float) -> bool:
         """True once nothing of it is left here. What is left after Python is killed; looks until `until`."""
@@ -212,19 +214,21 @@ class Driver:
             return False
         if not self.python.ended:  # it may live on where only Spark is to be stopped
             return self._killed and not self._python_too and not any(look(pid) for pid in self._groups)
-        kill(self._kin())
-        swept = sweep(self._mark, groups=self._groups, mapped=self._mapped, clock=self._clock, until=until)
-        return swept and not self._kin()
+        kill(self._family.alive())
+        swept = sweep(
+            self._mark,
+            groups=self._groups,
+            mapped=self._mapped,
+            spared=self._family.was_there,
+            clock=self._clock,
+            until=until,
+        )
+        return swept and not self._family.alive()
 
     def is_over(self, until: float) -> bool:
         """True once nothing of it runs any more, here or elsewhere, as far as `release_on_death` says so."""
         may_be_over = self.early_release.is_provable and self.is_gone(until)
         return self.early_release.is_proven(gone=may_be_over)
-
-    def _kin(self) -> list[Process]:
-        """Those of the family that are alive: they need not carry the mark, if they were started without it."""
-        found = [(each, look(each.pid)) for each in self._family.values()]
-        return [now for each, now in found if now and now.started == each.started]
 
     def disarm(self) -> None:
         """The kernel kills nobody any more."""
@@ -235,11 +239,11 @@ class Driver:
     def untie(self) -> None:
         """The end of Python ends nobody else any more."""
         while self._held:
-            strand = self._held.pop()
+            _, strand = self._held.popitem()
             strand.disarm()
             strand.close()
 
     def _cut(self, target: int) -> None:
-        if strand := self._strands.pop(target, None):
+        for strand in filter(None, (self._strands.pop(target, None), self._held.pop(target, None))):
             strand.disarm()
             strand.close()

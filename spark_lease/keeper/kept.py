@@ -62,7 +62,8 @@ class KeptLease(Lease):
         super().__init__(config, holder=started.holder, clock=clock, deadline=OwnDeadline(), protection=level)
         self._started, self._pid = started, os.getpid()
         self._wire = Wire() if level is Protection.KERNEL else None
-        self._files: list[int] = []
+        self._files: dict[int, Sequence[int]] = {}
+        self._tied = {self._pid}
         self._said: dict[str, Any] = {}
         self._news = threading.Condition()
         self._stop_by = 0.0
@@ -169,15 +170,21 @@ class KeptLease(Lease):
         _open.discard(self)
         if self._started.process:  # a front door is still to be told how this process ends
             self._started.channel.close()
-        while self._files:
-            os.close(self._files.pop())
+        for target in list(self._files):
+            self._close_files(target)
         if self._wire:
             self._wire.close()
             self._wire = None
 
+    def _close_files(self, target: int) -> None:
+        for fd in self._files.pop(target, ()):
+            os.close(fd)
+
     def tell(self, message: dict[str, Any], target: int = 0) -> None:
         """Say it. The process or group `target` is tied to this process meanwhile: its end will be theirs."""
         self._refuse_in_a_fork()
+        if "jvm" in message:
+            self._tied = {self._pid, target}
         fd = self._end_of(target) if target else -1
         with contextlib.suppress(Closed):
             self._started.channel.send(message, [fd] if fd >= 0 else [])
@@ -232,11 +239,17 @@ class KeptLease(Lease):
                 if self._on_renewal:
                     self._on_renewal(took, done)
                 return
-            case {"hold": target} if target < 0:
+            case {"hold": target} if target not in self._tied:
                 self.tell({"wire": target}, target)
+            case {"drop": target}:
+                self._close_files(target)
+                return
             case {"gone": pid} if self.attendance:
                 self.attendance.judge_the_end_of(pid)
-        self._files += files
+        if files:
+            target = message.get("hold", 0)
+            self._close_files(target)
+            self._files[target] = files
         with self._news:
             self._said |= message
             self._news.notify_all()

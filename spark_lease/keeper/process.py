@@ -46,7 +46,7 @@ from .standstill import WhileItMoves
 
 log = logging.getLogger(__name__)
 
-TICK, TICK_WHILE_STARTING = 1.0, 0.4
+TICK, TICK_WHILE_STARTING = 0.5, 0.25
 """Seconds between two looks at what cannot be waited for; the shorter one while processes or threads are started."""
 LAST_WORDS = 0.25
 """Seconds that a driver gets to say why it ends, where nothing of it can be stopped politely any more."""
@@ -111,7 +111,7 @@ class Keeper:
             on_renewal=self._tell_renewal,
         )
         self.lease = self._lease = Contender(
-            WhileItMoves(locker, name=config.name, stands_still=self._driver.stands_still),
+            WhileItMoves(locker, name=config.name, stands_still=self._stands_still),
             config,
             holder=holder,
             clock=self._clock,
@@ -125,7 +125,7 @@ class Keeper:
         self._owed: set[int] = set()
         self._listening = True
         self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._untied = False
-        self._granted = self._finished = False
+        self._granted = self._finished = self._has_begun = False
         self.outcome: Mapping[str, Any] = {}
         """What the driver has said of its end; empty before it has."""
         self._told_of, self._verdict_by = 0, math.inf
@@ -202,6 +202,11 @@ class Keeper:
         dying = self._config.lease_duration + early.grace if early.is_provable else 0.0
         end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=0.0, dying=dying)
 
+    def _stands_still(self) -> str:
+        if not self._listening and not self._dead:
+            return f"the driver (pid {self._driver.python.pid}) has closed its channel to the keeper, by exec maybe"
+        return self._driver.stands_still()
+
     def _see_out(self) -> None:
         """The driver has done its work: wait until the last process inside has ended, then release."""
         budget = self._config.stop_budget
@@ -238,7 +243,8 @@ class Keeper:
             self._ask_about(jvm.pid)
         now = self._clock.now()
         if now >= self._next_tick:
-            self._look_for_workers()
+            if self._has_begun:
+                self._look_for_children()
             self._next_tick = now + (TICK_WHILE_STARTING if self._driver.may_have_started else TICK)
         if now >= self._verdict_by:
             self._verdict_by = math.inf
@@ -248,14 +254,16 @@ class Keeper:
         try:
             received = self._channel.receive(0.0)
         except Closed:
-            self._listening = False  # which does not prove its end: that is what the pidfd does
-            self._left |= not self._granted  # but nobody will ever hear of a grant
+            # Which does not prove its end: that is what the pidfd does. But nothing will ever hear of a grant. And what
+            # lives on after one is no driver any more, by exec say: the lease is not renewed for it, and runs out.
+            self._listening = False
+            self._left |= not self._granted
             return
         if received is None:
             return
         message, files = received
         for fd in files:
-            self._driver.hold(fd)
+            self._driver.hold(message.get("wire") or message["jvm"], fd)
         match message:
             case {"jvm": pid, "marked": marked}:
                 self._told_of, self._verdict_by = 0, math.inf
@@ -263,6 +271,9 @@ class Keeper:
                     self._driver.attach_jvm(pid, marked=marked)
                     self._owed.clear()
                     self._hand_strand(pid)
+                if not self._has_begun:
+                    self._has_begun = True
+                    self._driver.begin()
             case {"local": local, "level": level}:
                 self._driver.attach_master(local=local)
                 self._lease.protection = Protection(level)
@@ -316,16 +327,22 @@ class Keeper:
         self._deadline.disarm()
         self._driver.disarm()
 
-    def _look_for_workers(self) -> None:
-        for target in [*self._owed, *(-group for group in self._driver.look_around())]:
+    def _look_for_children(self) -> None:
+        appeared, ended = self._driver.look_around()
+        for target in {*self._owed, *appeared} - set(ended):
             self._hand_strand(target)
+        for target in ended:
+            self._owed.discard(target)
+            self._tell({"drop": target})
 
     def _hand_strand(self, target: int) -> None:
-        """Have Python hold a strand to the JVM or a group; again at the next tick if that cannot be had or sent now."""
+        """Have Python hold a strand to the JVM, a child or a group; at the next tick if that cannot be had now."""
         self._owed.discard(target)
         try:
             strand = self._driver.strand_to(target) if target else None
             handed = strand is None or self._tell({"hold": target}, [strand.fd])
+        except PermissionError:  # it has become another user, and nothing of ours can end it
+            return
         except OSError as error:
             log.warning("%s: cannot tie process %d to it yet: %s", self._config.name, target, error)
             handed = False

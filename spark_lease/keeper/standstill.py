@@ -15,7 +15,7 @@ class WhileItMoves(Wrapped):
     """`locker`, but no renewal for work that stands still now, and stood still at the renewal before."""
 
     def __init__(self, locker: Locker, *, name: str, stands_still: Callable[[], str]) -> None:
-        """`name` is the lease's; `stands_still` says in words who does, or nothing."""
+        """`name` is the lease's; `stands_still` says in words which process was stopped, or nothing."""
         super().__init__(locker)
         self._name, self._stands_still = name, stands_still
         self._before = ""
@@ -23,5 +23,5 @@ class WhileItMoves(Wrapped):
     def renew(self) -> Grant | Held:
         before, self._before = self._before, self._stands_still()
         if before and self._before:
-            raise StoreError(self._name, f"not asked, because {self._before} was stopped")
+            raise StoreError(self._name, f"not asked, because {self._before}")
         return super().renew()

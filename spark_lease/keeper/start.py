@@ -19,7 +19,7 @@ from typing import Any
 from ..config import FRONT_DOOR, Config
 from ..processes import MARK, PYTHON, import_path
 from .channel import Channel, Closed
-from .driver import KEEPS
+from .family import KEEPS
 from .messages import refused
 
 log = logging.getLogger(__name__)

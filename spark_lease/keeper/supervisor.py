@@ -106,6 +106,8 @@ class Supervisor:
         """`own_group`: the command gets a process group of its own, and no terminal to read. Raises CannotContain."""
         self._command, self._own_group = command, own_group
         self.init: Init | None = None
+        # A shell may have started helpers before it became this process by exec.
+        self._neighbours = {(each.pid, each.started) for each in tree(os.getpid())}
         self._channel, theirs = Channel.pair()
         keeper = os.getpid()
         self.pid = os.fork()
@@ -144,7 +146,9 @@ class Supervisor:
 
     def work(self, pid: int, clock: Clock) -> GuardedWork:
         """All that the command `pid` started."""
-        return _Contained(self.init, self._channel, clock) if self.init else _Searched(pid, self.pid, clock)
+        if self.init:
+            return _Contained(self.init, self._channel, clock)
+        return _Searched(pid, self.pid, self._neighbours, clock)
 
     def await_end(self) -> int | None:
         """Wait until the command has ended; what waitpid(2) said, None if the supervisor was killed as well."""
@@ -215,8 +219,9 @@ class _Contained:
 class _Searched:
     """The command and its descendants, as far as they can be found."""
 
-    def __init__(self, group: int, supervisor: int, clock: Clock) -> None:
-        self._group, self._supervisor, self._clock = group, supervisor, clock
+    def __init__(self, group: int, supervisor: int, neighbours: set[tuple[int, int]], clock: Clock) -> None:
+        self._group, self._supervisor, self._neighbours, self._clock = group, supervisor, neighbours, clock
+        self._ended_with: int | None = None
 
     def signal(self, number: int) -> None:
         kill(self._descendants(), number)
@@ -239,18 +244,29 @@ class _Searched:
             self.signal(signal.SIGKILL)
 
     def _descendants(self) -> list[Process]:
-        group = [each for each in processes().values() if each.group == self._group and each.alive]
-        return [each for each in [*tree(os.getpid()), *group] if each.pid not in (os.getpid(), self._supervisor)]
+        """Those of the supervisor, what we have inherited if it was killed, and the command's group."""
+        everything = processes()
+        found = [
+            each
+            for each in everything.values()
+            if each.alive
+            and (each.pid, each.started) not in self._neighbours
+            and (each.parent in (self._supervisor, os.getpid()) or each.group == self._group)
+        ]
+        for parent in found:
+            found += [each for each in everything.values() if each.parent == parent.pid and each not in found]
+        return [each for each in found if each.alive and each.pid != self._supervisor]
 
     def _all_are_gone(self) -> bool:
-        """Certain on Linux: a process that loses its parent becomes a child of the supervisor, or ours if that is gone;
-        it ends after its last child, and then we have none either (waitpid(2), ECHILD)."""
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return sys.platform == "linux" or not self._descendants()
-        return False
+        """Certain: a process that loses its parent becomes a child of the supervisor, which ends by itself after its
+        last one; or ours, if that was killed."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._supervisor:
+                    self._ended_with = ended[1]
+        if self._ended_with is None:
+            return False
+        return self._ended_with == 0 or not self._descendants()
 
 
 class _Supervising:

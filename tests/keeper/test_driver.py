@@ -51,11 +51,12 @@ def test_a_group_whose_last_member_has_ended_is_forgotten(parent: subprocess.Pop
     )
     child = child_of(parent)
     driver.attach_jvm(parent.pid, marked=True)
-    assert driver.look_around() == [child]
+    appeared, _ = until(lambda: (found := driver.look_around())[0] and found)
+    assert appeared == [-child]
     assert driver.strand_to(-child) is not None
     os.kill(child, signal.SIGKILL)
     until(lambda: look(child) is None)
-    assert driver.look_around() == []
+    assert driver.look_around() == ([], [-child])
     assert driver._groups == set()
     assert list(driver._strands) == []
     driver.disarm()
@@ -67,7 +68,7 @@ def test_a_strand_that_could_not_be_handed_over_is_handed_over_later(url: str, p
     config = configure(name="n", url=url)
     theirs, ours = Channel.pair()
     order = {"config": asdict(config), "driver": os.getpid(), "mark": "m", "holder": "h", "log_level": 30}
-    keeper = Keeper(theirs, order)
+    keeper = Keeper(theirs, order, pid=os.getpid())
     with pytest.raises(Closed):
         while True:  # as if the driver had not listened for a long time
             theirs.send({"filler": "x" * 1000})

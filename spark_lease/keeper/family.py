@@ -1,0 +1,99 @@
+"""The descendants of a driver, and its neighbours: what was there before its block began.
+
+Only for a driver that is not contained: what it started has to be searched for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ..processes import Births, Process, look, marks_of, proc_file, processes
+
+KEEPS = "spark-lease keeps"
+"""What a keeper's command line says."""
+_PROC = Path("/proc")
+_WORKERS = (b"pyspark.daemon", b"pyspark/daemon", b"from multiprocessing.")
+"""What stands on the command lines of workers that a driver, or its JVM, may have started before its block."""
+
+
+class Family:
+    """Descendants of `heads` (pid → when it started), as far as they were seen. Cheap where nothing was started."""
+
+    def __init__(self, heads: Callable[[], Mapping[int, int]]) -> None:
+        self._heads, self._births = heads, Births()
+        self._seen = frozenset[str]()
+        self._members: dict[int, Process] = {}
+        self._before = set[tuple[int, int]]()
+        self.may_have_grown = True
+
+    def leave_out_what_is_there(self, mark: str) -> None:
+        """What the heads have started already, and what carries `mark`, are neighbours: not of this hold, not to be
+        ended. Such are a shell's helpers from before it became the driver by exec, and what an earlier hold left to run
+        on. Known workers, and what was forked from a head since its exec, are kept."""
+        everything, heads = processes(), self._heads()
+        lines = {pid: _line(pid) for pid in heads}
+        kept = set(heads)
+        for each in sorted(everything.values(), key=lambda each: each.started):
+            theirs = _line(each.pid) if each.parent in heads else b""
+            may_work = theirs == lines.get(each.parent) or any(word in theirs for word in _WORKERS)
+            if each.parent in kept and (each.parent not in heads or may_work):
+                kept.add(each.pid)
+        found = [each for each in everything.values() if each.parent in heads or mark in marks_of(each.pid)]
+        found = [each for each in found if each.pid not in kept]
+        for each in found:
+            self._before.add((each.pid, each.started))
+            found += [child for child in everything.values() if child.parent == each.pid and child not in found]
+
+    def was_there(self, process: Process) -> bool:
+        """True for a neighbour from before."""
+        return (process.pid, process.started) in self._before
+
+    def grow(self, *, thoroughly: bool = False) -> list[Process]:
+        """Look around; those that were not seen before. `thoroughly`: also if no process seems to have been born."""
+        if not _PROC.is_dir():
+            return []
+        self.may_have_grown = thoroughly or self._births.any() or not self._seen
+        return self._look(frozenset() if thoroughly else self._seen) if self.may_have_grown else []
+
+    def forget_what_was_seen(self) -> None:
+        """There is another head: those that were no kin may be now."""
+        self._seen = frozenset()
+
+    def alive(self) -> list[Process]:
+        found = [(each, look(each.pid)) for each in self._members.values()]
+        return [now for each, now in found if now and now.started == each.started]
+
+    def _look(self, seen: frozenset[str]) -> list[Process]:
+        here = frozenset(name for name in os.listdir(_PROC) if name.isdigit())
+        self._members = {pid: each for pid, each in self._members.items() if str(pid) in here}
+        strangers = [found for name in here - seen if (found := look(int(name)))]
+        fresh = list[Process]()
+        # Again and again: a child may have been read before its parent, and a smaller number be the younger.
+        while kin := [each for each in strangers if self._is_kin(each)]:
+            self._members |= {each.pid: each for each in kin}
+            fresh += kin
+            strangers = [each for each in strangers if each not in kin]
+        self._seen = here
+        return fresh
+
+    def _is_kin(self, process: Process) -> bool:
+        """True for a child of one of the family; not for a keeper of this driver's leases."""
+        heads = self._heads()
+        parents = {pid: each.started for pid, each in self._members.items()} | dict(heads)
+        started = parents.get(process.parent)
+        # Older than its parent: that number was another's. Under spark-submit the JVM is the parent of Python.
+        if started is None or process.started < started or process.pid in (*heads, os.getpid()):
+            return False
+        known = self._members.get(process.pid)
+        if (known and known.started == process.started) or self.was_there(process):
+            return False
+        return KEEPS.encode() not in _line(process.pid)
+
+
+def _line(pid: int) -> bytes:
+    with contextlib.suppress(OSError):  # it has ended
+        return proc_file(pid, "cmdline")
+    return b""

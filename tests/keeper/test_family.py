@@ -1,0 +1,239 @@
+"""What belongs to a driver and what does not: real processes, no Spark. Each is told by a file that it writes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_lease.keeper.family import Family
+from spark_lease.processes import Process, kill, look, processes, tree
+from tests.cli.test_cli import COMMAND, last_line, spark_lease
+from tests.spark.drivers import Driver, command_line, row, until
+
+Start = Callable[..., Driver]
+
+WRITES = """
+import os, sys, time
+with open(sys.argv[1], "a") as file:
+    while True:
+        file.write(f"{time.time()}\\n"); file.flush(); time.sleep(0.005)
+"""
+CHILDREN = {
+    "a subprocess": "subprocess.Popen([sys.executable, '-c', WRITES, FILE])",
+    "in a session of its own": "subprocess.Popen([sys.executable, '-c', WRITES, FILE], start_new_session=True, env={})",
+    "three deep": "subprocess.Popen(['sh', CHAIN, '3', sys.executable, WRITES, FILE], env={})",
+    "a fork": """
+        if not os.fork():
+            sys.argv[1:] = [FILE]
+            exec(WRITES)""",
+    "a pool": """
+        import multiprocessing
+        def work(_):
+            sys.argv[1:] = [FILE]
+            exec(WRITES, {"__name__": "work"})
+        pool = multiprocessing.get_context("fork").Pool(2)
+        pool.map_async(work, range(2))""",
+}
+CHAIN = """
+if [ $1 -gt 0 ]; then
+    sh $0 $(($1 - 1)) "$2" "$3" "$4"
+    true
+else
+    exec "$2" -c "$3" "$4"
+fi
+"""
+GUARDED = """
+import subprocess
+WRITES, FILE, CHAIN = {writes!r}, str(FOLDER / "writes"), str(FOLDER / "chain.sh")
+Path(CHAIN).write_text({chain!r})
+with hold_lease("n", **SETTINGS):
+{child}
+    while not Path(FILE).exists():
+        time.sleep(0.01)
+    time.sleep(1)  # the keeper looks around twice a second
+    say("up")
+    time.sleep(60)
+"""
+
+
+def keeper_of(pid: int) -> int:
+    (found,) = [each.pid for each in tree(pid) if "spark-lease keeps" in command_line(each.pid)]
+    return found
+
+
+def last_write(folder: Path) -> float:
+    lines = (folder / "writes").read_text().split()
+    return max(float(line) for line in lines if line.count(".") == 1 and len(line) > 12)
+
+
+@pytest.mark.shows("P3", "P5")
+@pytest.mark.parametrize("fault", ["kill the driver", "kill the keeper", "kill both", "freeze all"])
+@pytest.mark.parametrize("child", CHILDREN)
+def test_what_a_driver_started_writes_nothing_after_the_next_grant(
+    start: Start, url: str, table: str, tmp_path: Path, child: str, fault: str
+) -> None:
+    body = textwrap.indent(textwrap.dedent(CHILDREN[child]).strip(), "    ")
+    driver = start(GUARDED.format(writes=WRITES, chain=CHAIN, child=body))
+    driver.until("up")
+    driver.tree()
+    victims = {
+        "kill the driver": [driver.process.pid],
+        "kill the keeper": [keeper_of(driver.process.pid)],
+        "kill both": [driver.process.pid, keeper_of(driver.process.pid)],
+    }
+    if fault == "freeze all":
+        frozen = driver.freeze()
+    else:
+        for pid in victims[fault]:
+            os.kill(pid, signal.SIGKILL)
+    struck = time.monotonic()
+    done = spark_lease("run", "--lease", "n", "--url", url, "--table", table, "--poll-period", "0.05", "--", "true")
+    assert done.returncode == 0, done.stderr
+    granted = last_line(done)["epoch"] / 1000
+    if fault == "kill the driver":
+        assert time.monotonic() - struck < 3  # handed over, of a lease of four seconds
+    if fault == "freeze all":
+        for each in frozen:
+            if look(each.pid):
+                os.kill(each.pid, signal.SIGCONT)
+    time.sleep(0.2)  # for writes that must not come
+    assert last_write(tmp_path) < granted
+    until(lambda: not driver.leftovers(), timeout=3)
+
+
+STARTS_CHAINS = """
+import subprocess, sys
+for line in sys.stdin:
+    subprocess.Popen(["sh", line.strip(), "3", "sleep", "60"], env={"PATH": "/bin:/usr/bin"}, stderr=subprocess.DEVNULL)
+"""
+
+
+def test_a_chain_is_found_in_one_look_whatever_order_its_numbers_come_in(tmp_path: Path) -> None:
+    (tmp_path / "chain.sh").write_text(CHAIN.replace('"$2" -c "$3" "$4"', '"$2" "$3"').replace('"$3" "$4"', '"$3"'))
+    head = subprocess.Popen([sys.executable, "-c", STARTS_CHAINS], stdin=subprocess.PIPE, text=True)
+    assert head.stdin
+    found = look(head.pid)
+    assert found
+    family = Family(lambda: {head.pid: found.started})
+    try:
+        for _ in range(30):
+            family.grow()
+            before = {each.pid for each in tree(head.pid)}
+            head.stdin.write(f"{tmp_path}/chain.sh\n")
+            head.stdin.flush()
+            until(lambda: sum(each.name == "sleep" and each.pid not in before for each in tree(head.pid)))  # noqa: B023
+            chain = {each.pid for each in tree(head.pid)} - before
+            assert len(chain) == 4
+            assert {each.pid for each in family.grow()} == chain
+    finally:
+        kill(tree(head.pid))
+        head.communicate()
+
+
+# Neighbours
+
+
+HELPER = "import sys, time\nopen(sys.argv[1], 'w').close()\ntime.sleep(60)"
+BESIDE = 'python=$1; file=$2; shift 2; "$python" -c "$HELPER" "$file" > /dev/null 2>&1 & exec "$@"'
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Words before a command: a shell that starts a helper and becomes that command, as an entry point does."""
+    monkeypatch.setenv("HELPER", HELPER)
+    yield ["sh", "-c", BESIDE, "sh", sys.executable, str(tmp_path / "helper")]
+    kill([each for each in processes().values() if str(tmp_path / "helper") in command_line(each.pid)])
+
+
+def helpers(folder: Path) -> list[int]:
+    here = [each for each in processes().values() if each.alive and str(folder / "helper") in command_line(each.pid)]
+    return [each.pid for each in here if "sh -c" not in command_line(each.pid)]
+
+
+def test_a_helper_from_before_an_exec_outlives_a_crash_and_holds_up_nothing(
+    start: Start, url: str, table: str, tmp_path: Path, beside: list[str]
+) -> None:
+    script = f"""
+        import subprocess
+        subprocess.Popen([sys.executable, "-c", {HELPER!r}, str(FOLDER / "helper")])  # nor is this the block's work
+        with hold_lease("n", **SETTINGS):
+            subprocess.Popen(["sleep", "60"], env={{}})
+            say("up")
+            time.sleep(60)
+    """
+    driver = start(script, command=[*beside, sys.executable])
+    driver.until("up")
+    until(lambda: len(helpers(tmp_path)) == 2)
+    os.kill(driver.process.pid, signal.SIGKILL)
+    until(lambda: row(url, table)[0] is None, timeout=2)
+    assert len(helpers(tmp_path)) == 2
+    assert not [each for each in driver.leftovers() if each.name == "sleep"]
+
+
+def test_a_helper_from_before_an_exec_is_no_part_of_a_command(url: str, tmp_path: Path, beside: list[str]) -> None:
+    """Its run is done, and not done a second time by another scheduler, because a proxy goes on."""
+    until_up = f"while ! [ -e {tmp_path}/helper ]; do sleep 0.01; done"
+    words = ["--lease", "n", "--url", url, "--contain", "off", "--run-key", "k", "--", "sh", "-c", until_up]
+    done = subprocess.run([*beside, COMMAND, "run", *words], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, last_line(done)["outcome"]) == (0, "finished"), done.stderr
+    assert len(helpers(tmp_path)) == 1
+    assert last_line(spark_lease("run", *words))["outcome"] == "already done"
+
+
+def test_a_helper_from_before_an_exec_outlives_a_loss_and_the_supervisor(
+    url: str, tmp_path: Path, beside: list[str]
+) -> None:
+    words = ["--lease", "n", "--url", url, "--contain", "off", "--", "sh", "-c", f"touch {tmp_path}/up; exec sleep 60"]
+    with subprocess.Popen([*beside, COMMAND, "run", *words], stdout=subprocess.PIPE, text=True) as run:
+        until((tmp_path / "up").exists)
+        until(lambda: len(helpers(tmp_path)) == 1)
+        (supervisor,) = [
+            each.pid for each in tree(run.pid) if each.parent == run.pid and each.pid not in helpers(tmp_path)
+        ]
+        os.kill(supervisor, signal.SIGKILL)
+        out, _ = run.communicate(timeout=20)
+    assert '"released": "2' in out
+    assert len(helpers(tmp_path)) == 1
+
+
+WORKERS = """
+    import subprocess
+    with hold_lease("first", **SETTINGS):
+        subprocess.Popen([sys.executable, "-c", HELPER, str(FOLDER / "helper")], start_new_session=True)
+    for name in ("a", "b"):
+        if not os.fork():
+            with hold_lease(name, **SETTINGS):
+                subprocess.Popen([sys.executable, "-c", HELPER, str(FOLDER / f"helper-{name}")], start_new_session=True)
+                say(f"{name} is {os.getpid()}.")
+                time.sleep(60)
+    time.sleep(60)
+"""
+
+
+def test_the_end_of_one_worker_ends_no_other_and_nothing_of_its_parents(start: Start, tmp_path: Path) -> None:
+    driver = start(WORKERS.replace("import subprocess", f"import subprocess; HELPER = {HELPER!r}", 1))
+    driver.until("a is ")
+    said = driver.until("b is ")
+    until(lambda: len(helpers(tmp_path)) == 3)
+    driver.tree()
+    first, second = (int(said.split(f"{name} is ")[1].split(".")[0]) for name in "ab")
+    os.kill(first, signal.SIGKILL)
+    until(lambda: len(helpers(tmp_path)) == 2)
+    time.sleep(0.5)  # for kills that must not come
+    assert len(helpers(tmp_path)) == 2
+    assert look(second) and driver.process.poll() is None
+
+
+def test_nothing_that_leads_group_1_has_every_process_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    kill([Process("init", 1, 0, 1, "S"), Process("java", 7, 1, 1, "S"), Process("worker", 8, 7, 8, "S")])
+    assert sorted(pid for pid, _ in sent) == [-8, 7]

@@ -205,6 +205,11 @@ class Config:
         "auto",
         "run and submit: a PID namespace for what they start; auto: where that takes no namespace of users",
     )
+    require_protection: str = setting(
+        one_of("none", "keeper", "kernel", "contained"),
+        "none",
+        "start nothing where less than this ends the work of a lost lease",
+    )
     release_on_death: str | float = setting(
         early_release, "local", "hand over once the driver is dead: local (if Spark is), never, or after seconds"
     )

@@ -37,6 +37,7 @@ from .keeper.kept import Attendance, KeptLease
 from .keeper.process import LAST_WORDS
 from .keeper.start import CannotStart, FrontDoor, Started, start
 from .lease import Lease, open_contender
+from .processes import need_linux
 from .record import new_holder
 from .signals import HandledSignals
 from .spark.applications import Applications
@@ -52,6 +53,7 @@ _AT_ONCE = 0.5
 """Seconds in which two signals are one: systemd and terminals send SIGTERM and SIGHUP together."""
 _DYING = 2.0
 """Seconds that the kernel may take to tear down what was killed."""
+_NOT_HERE = "a guard inside a driver cannot contain it, spark-lease submit can"
 _held: list[Lease] = []
 
 
@@ -106,6 +108,7 @@ class Guard:
         self._signal, self._ended_at = 0, -math.inf
         self._has_begun = self._has_claimed = False
         self._unnoted: list[SparkLeaseError] = []
+        self._refused: ConfigError | None = None
         self._signals = HandledSignals(self._on_signal)
 
     @property
@@ -116,6 +119,8 @@ class Guard:
     def __enter__(self) -> Lease:
         if self._left.is_set():
             raise ConfigError("hold_lease", "has been left already: take a new one for each block")
+        if self.config.enabled:
+            need_linux()
         if self.config.contain == "required" and not self._front_door:
             raise ConfigError("contain", "is required, and only what spark-lease run and submit start can be contained")
         self._pid, self._thread = os.getpid(), threading.get_ident()
@@ -195,12 +200,17 @@ class Guard:
         clock = self._clock
         if self.config.enabled and self.config.keeper != "thread":
             try:
-                kept = KeptLease(self._start(), self.config, clock=clock, on_renewal=self._events.renewal)
+                started = self._start()
+                kept = KeptLease(started, self.config, clock=clock, on_renewal=self._events.renewal)
+                if started.why:
+                    log.warning("%s: protection %s: %s", self.config.name, started.level, started.why)
+                self._require(kept, started.why)
                 return kept, Attendance(
                     kept,
                     self._spark,
                     on_lost=self._on_lost,
                     on_look=lambda: self._look(kept),
+                    on_unprotected=self._on_unprotected,
                     vital_signs=signs,
                 )
             except CannotStart as error:
@@ -208,6 +218,7 @@ class Guard:
                     raise ConfigError("keeper", f"no process can be started to keep the lease: {error}") from error
                 log.warning("%s: no process can be started to keep it, threads do: %s", self.config.name, error)
         lease = open_contender(self.config, clock, on_renewal=self._events.renewal)
+        self._require(lease, "threads keep it")
         return lease, Keepalive(
             lease,
             self.config,
@@ -216,6 +227,20 @@ class Guard:
             on_look=lambda: self._look(lease),
             vital_signs=signs,
         )
+
+    def _require(self, lease: Lease, why: str) -> None:
+        """Raise ConfigError unless `lease` is as well protected as it has to be."""
+        wanted = self.config.require_protection
+        if self.config.enabled and not lease.protection.covers(wanted):
+            lease.close()
+            raise ConfigError("require_protection", f"{wanted} is required, not {lease.protection}: {why or _NOT_HERE}")
+
+    def _on_unprotected(self, why: str) -> None:
+        """End the block if that is not to be; the lease is renewed until it has ended."""
+        if self.config.require_protection != "none":
+            self._refused = ConfigError("require_protection", f"{self.config.require_protection} is required: {why}")
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._interrupt, name="refuse", daemon=True).start()
 
     def _start(self) -> Started:
         if self._front_door:
@@ -239,6 +264,8 @@ class Guard:
             error = error or interrupt
         if lost is not None:
             raise lost from (None if isinstance(error, _Ended) else error)
+        if self._refused:
+            raise self._refused from None
         if self._signal:
             raise SystemExit(128 + self._signal) from None
         if isinstance(error, KeyboardInterrupt):

@@ -21,6 +21,8 @@ from collections.abc import Collection, Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .errors import ConfigError
+
 MARK = "SPARK_LEASE_MARK"
 """Environment variable that is set before the JVM starts, and inherited by all that it starts.
 
@@ -46,19 +48,26 @@ class Process:
         return self.state not in "ZX"
 
 
+def need_linux() -> None:
+    """Raise ConfigError elsewhere: what ends guarded work for certain is Linux's."""
+    if sys.platform != "linux":
+        problem = f"is {sys.platform}, and guarded work is ended for certain on Linux alone: use a container there"
+        raise ConfigError("system", f"{problem}, or enabled = false for development without a lease")
+
+
+def is_proc_there() -> bool:
+    """False in an image or a chroot without /proc: then nothing can be searched for."""
+    return _PROC.joinpath("self").exists()
+
+
+def sees_others() -> bool:
+    """False where /proc hides the processes of other users (proc(5), hidepid)."""
+    return _PROC.joinpath("1").exists()
+
+
 def processes() -> dict[int, Process]:
-    """All processes of this machine that can be seen."""
-    return {process.pid: process for process in (_read_all() if _PROC.joinpath("self").exists() else _ask_ps())}
-
-
-def _ask_ps() -> Iterator[Process]:
-    """macOS has no /proc."""
-    import subprocess  # not needed where there is one, and every start would pay for it
-
-    command = ["ps", "-axo", "pid=,ppid=,pgid=,stat=,comm="]
-    listing = subprocess.run(command, capture_output=True, text=True, check=True)
-    for pid, parent, group, state, name in (line.split(maxsplit=4) for line in listing.stdout.splitlines()):
-        yield Process(name.rpartition("/")[2], int(pid), int(parent), int(group), state[0])
+    """All processes of this machine that can be seen; none without /proc."""
+    return {process.pid: process for process in _read_all()} if is_proc_there() else {}
 
 
 def _read_all() -> Iterator[Process]:
@@ -118,9 +127,27 @@ class Births:
 
 
 def look(pid: int) -> Process | None:
-    """The process `pid` if it is alive."""
-    found = _read(pid) if _PROC.joinpath("self").exists() else processes().get(pid)
+    """The process `pid` if it is alive; without /proc no more is known of it than that."""
+    found = _read(pid) if is_proc_there() else _ask(pid)
     return found if found and found.alive else None
+
+
+def _ask(pid: int) -> Process | None:
+    try:
+        return Process("?", pid, 0, os.getpgid(pid), "?")
+    except OSError:
+        return None
+
+
+def is_out_of_reach(pid: int) -> bool:
+    """True for a process that is there and may not be signalled: it runs as another user."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def tree(root: int) -> list[Process]:

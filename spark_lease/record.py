@@ -34,6 +34,13 @@ class Protection(StrEnum):
     """Threads of the same process, which have to run for that."""
     SERVER = "server"
     """A Spark Connect server, which is asked to interrupt it and cannot be made to."""
+    NONE = "none"
+    """Nothing: some of it runs as another user, which this one may not signal."""
+
+    def covers(self, wanted: str) -> bool:
+        """True if this is what is `wanted`, or better. They stand in order, the best first."""
+        order = list(Protection)
+        return order.index(self) <= order.index(Protection(wanted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from types import FrameType
 
 from .clock import BootClock, Clock
 from .config import Config, announcement
-from .errors import LeaseLost, SparkLeaseError
+from .errors import ConfigError, LeaseLost, SparkLeaseError
 from .events import open_events
 from .fences.base import NothingBegun
 from .fences.databases import claim_databases, look_for_a_newer_claim
@@ -29,12 +29,13 @@ from .fences.levels import Levels
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive
 from .keeper.enforced import Enforced
+from .keeper.family import told_of
 from .keeper.standstill import WhileItMoves
-from .keeper.supervisor import Supervisor, contained
+from .keeper.supervisor import GuardedWork, Supervisor, contained
 from .lease import Contender
 from .locker import open_locker
 from .outcome import Outcome, ended, refused
-from .processes import look
+from .processes import look, need_linux
 from .record import Protection, new_holder
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,10 @@ _LISTEN = 0.5
 """Seconds after which a signal is heard that came just before the wait for the command's end."""
 
 
+_News = int | LeaseLost | ConfigError | None
+"""What there is to react to: a signal's number, a loss, a protection that is not enough, or the end of the command."""
+
+
 class _Interrupted(BaseException):
     """A signal came while we waited for the lease."""
 
@@ -57,6 +62,8 @@ def run(config: Config, command: Sequence[str]) -> Outcome:
 
     The command finds SPARK_LEASE_NAME, SPARK_LEASE_HOLDER and SPARK_LEASE_EPOCH in its environment.
     """
+    if config.enabled:
+        need_linux()
     if shutil.which(command[0]) is None:
         return Outcome(config.name, "failed", NOT_FOUND, reason=f"{command[0]}: command not found")
     return _Run(config, command).run()
@@ -68,27 +75,33 @@ class _Run:
         self._clock: Clock = BootClock()
         self._events = open_events(config)
         self._supervisor = contained(command, config.contain) or Supervisor(command)
-        self._deadline = Enforced(config)
-        level = Protection.CONTAINED if self._supervisor.init and self._deadline.wire else self._deadline.protection
+        self._deadline = Enforced(config, contained=self._supervisor.init is not None)
+        self._level = level = self._deadline.protection if self._supervisor.adopts else Protection.KEEPER
+        if not level.covers(config.require_protection):
+            self._supervisor.dismiss()
+            why = self._deadline.why or "the command has no namespace of its own, see spark-lease doctor"
+            raise ConfigError("require_protection", f"{config.require_protection} is required, not {level}: {why}")
         holder = new_holder(config.holder)
         locker = WhileItMoves(
-            open_locker(config, self._clock, holder=holder, protection=lambda: level, on_renewal=self._events.renewal),
+            open_locker(
+                config, self._clock, holder=holder, protection=lambda: self._level, on_renewal=self._events.renewal
+            ),
             name=config.name,
             stands_still=self._stands_still,
         )
         self._lease = Contender(
             locker, config, holder=holder, clock=self._clock, protection=level, published=self._deadline
         )
-        # What there is to react to: a signal's number, a loss, or None for the end of the command.
-        self._news: queue.SimpleQueue[int | LeaseLost | None] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
         self._keepalive = Keepalive(
             self._lease,
             config,
             clock=self._clock,
             on_lost=self._on_lost,
-            on_look=lambda: self._events.look(self._lease),
+            on_look=self._look,
         )
         self._waiting, self._pid, self._interrupted_by = True, 0, 0
+        self._work: GuardedWork | None = None
         self._status: int | None = None
         self._has_claimed = False
 
@@ -126,6 +139,14 @@ class _Run:
         self._deadline.end_by(self._lease.stop_by())
         self._news.put(lost)
 
+    def _look(self) -> None:
+        self._events.look(self._lease)
+        if self._work and self._level is not Protection.NONE and (strangers := self._work.out_of_reach()):
+            self._level = self._lease.protection = Protection.NONE
+            log.error("%s: protection none from now on: %s", self._lease.name, told_of(strangers))
+            if (wanted := self._config.require_protection) != "none":
+                self._news.put(ConfigError("require_protection", f"{wanted} is required: {told_of(strangers)}"))
+
     def _run(self) -> Outcome:
         try:
             begin_hold(self._lease, self._keepalive)
@@ -150,9 +171,9 @@ class _Run:
             self._give_up("failed")
             problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
             return Outcome(self._lease.name, "failed", NOT_RUN, self._lease.epoch, self._lease.holder, problem)
+        self._work = work = self._supervisor.work(self._pid, self._clock)
         threading.Thread(target=self._await, name="await command", daemon=True).start()
         news = self._next()
-        work = self._supervisor.work(self._pid, self._clock)
         by_itself = news is None and work.wait_until_over(self._clock.now() + _AFTER_IT)
         if not by_itself:
             work.signal(news if isinstance(news, int) else signal.SIGTERM)
@@ -174,11 +195,13 @@ class _Run:
             self._events.lost(lost)
             return refused(self._config, lost, self._lease)
         self._events.ended(self._lease)
+        if isinstance(news, ConfigError):
+            return refused(self._config, news, self._lease)
         if unnoted:
             return refused(self._config, unnoted[0], self._lease)
         return ended(self._lease, code, interrupted=isinstance(news, int))
 
-    def _next(self) -> int | LeaseLost | None:
+    def _next(self) -> _News:
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._news.get(timeout=_LISTEN)
@@ -197,7 +220,7 @@ class _Run:
         code = os.waitstatus_to_exitcode(self._status) if self._status is not None else -signal.SIGKILL
         return code if code >= 0 else 128 - code
 
-    def _note_the_run(self, news: int | LeaseLost | None, code: int, by_itself: bool) -> list[SparkLeaseError]:
+    def _note_the_run(self, news: _News, code: int, by_itself: bool) -> list[SparkLeaseError]:
         outcome = "interrupted" if isinstance(news, int) or not by_itself else "failed" if code else "finished"
         if self._config.run_key and not by_itself and not code:
             log.error("%s: the command left work behind, which was ended: its key is not done", self._lease.name)

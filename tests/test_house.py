@@ -33,7 +33,7 @@ fences.frames_move fences.frames
 fences.postgres fences.databases runs lookout history history_page
 locker lease keepalive hold metrics events
 keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
-keeper.enforced keeper.supervisor keeper.family keeper.driver keeper.contained keeper.process keeper.start keeper.kept
+keeper.enforced keeper.family keeper.supervisor keeper.driver keeper.contained keeper.process keeper.start keeper.kept
 outcome submissions submit.contained
 spark.connect spark.demotion spark.contexts spark.applications spark.refusals spark.delta_hook spark.fencing
 spark.conf spark.orphan

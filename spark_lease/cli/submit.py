@@ -13,6 +13,7 @@ from ..config import ENV, SPARK, URLS, Config, Layer, camel, from_spark, has_pas
 from ..errors import ConfigError, SparkLeaseError
 from ..keeper.supervisor import contained
 from ..outcome import announce, refused
+from ..processes import need_linux
 from ..submit.contained import Submission
 from .cluster import submit_to_cluster
 from .settings import end_with, flags, need_name, resolved
@@ -29,6 +30,7 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
         if is_for_cluster(options) or "--properties-file" not in options:
             need_name(config.name)
         end_with(arguments.ends_with)
+        need_linux()
         if is_for_cluster(options):
             return submit_to_cluster(found, arguments.spark_submit, options, script, rest)
         launched = [str(LAUNCHER), str(local_file(script)), *rest]

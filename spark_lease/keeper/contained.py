@@ -9,6 +9,7 @@ import contextlib
 import os
 
 from ..clock import Clock
+from ..processes import Process
 from ..system.containment import Init, pid_of
 from .death import Watched
 from .driver import EarlyRelease, Tasks
@@ -19,6 +20,7 @@ class ContainedDriver:
     """Has what `Driver` has. Raises ProcessLookupError if there is no process `pid` any more."""
 
     may_have_started = False
+    hidden = ""
 
     def __init__(self, pid: int, init: Init, *, release_on_death: str | float, clock: Clock) -> None:
         self._init, self.early_release = init, EarlyRelease(release_on_death, clock)
@@ -75,6 +77,10 @@ class ContainedDriver:
     def look_around(self) -> tuple[list[int], list[int]]:
         """Nothing has to be tied."""
         return [], []
+
+    def out_of_reach(self) -> list[Process]:
+        """The kernel ends every user's processes inside."""
+        return []
 
     def untie(self) -> None:
         """The end of Python ends nothing else."""

@@ -54,10 +54,10 @@ def new_mapping(name: str) -> int:
 
     `name` shows in /proc/pid/maps of whoever has mapped it, so in those of all forked children.
     """
-    if hasattr(os, "memfd_create"):
+    try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    else:
-        import tempfile
+    except OSError:
+        import tempfile  # where there is no memfd, and every start would pay for it
 
         fd, path = tempfile.mkstemp(prefix=name)
         os.unlink(path)

@@ -15,7 +15,7 @@ import signal
 from enum import Enum, auto
 
 from ..clock import Clock
-from ..processes import Process, kill, look, marked, processes
+from ..processes import Process, is_proc_there, kill, look, marked, processes, sees_others
 from ..system.containment import Init
 from .death import Watched, sweep
 from .family import Family
@@ -23,6 +23,8 @@ from .kernel import Strand, Wire
 
 _GENERATIONS = 20
 """How often to look for children of what has just been stopped."""
+HIDDEN = "/proc hides other users' processes (hidepid)"
+NO_PROC = "no /proc is mounted"
 _JOINS = 2
 """Looks after which a child of the JVM that leads no group is no daemon of PySpark's."""
 
@@ -94,6 +96,10 @@ class Driver:
         self._joining = dict[int, int]()
         self._family = Family(self._heads)
         self._killed = False
+        self.hidden = "" if sees_others() else HIDDEN if is_proc_there() else NO_PROC
+        """Why not everything that was started can be seen here; empty if it can."""
+        if self.hidden:
+            self.early_release.tasks_run(Tasks.ELSEWHERE)
 
     def attach_jvm(self, pid: int, *, marked: bool) -> None:
         """Another JVM from now on; 0: none. `marked`: it was started with the mark. Raises ProcessLookupError."""
@@ -163,6 +169,10 @@ class Driver:
         for group in [group for group in self._groups if not look(group)]:
             ended += self._forget_if_empty(group)
         return [each for each in appeared if each < 0 or self._python_too], ended
+
+    def out_of_reach(self) -> list[Process]:
+        """What it has started and nothing of ours can end."""
+        return self._family.out_of_reach()
 
     def _has_ended(self, target: int) -> bool:
         heads = (self.python.pid, self.jvm.pid if self.jvm else 0)

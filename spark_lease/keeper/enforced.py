@@ -19,10 +19,16 @@ class Enforced:
     """
 
     def __init__(
-        self, config: Config, *, shared: int | None = None, on_lose: Callable[[], None] = lambda: None
+        self,
+        config: Config,
+        *,
+        contained: bool = False,
+        shared: int | None = None,
+        on_lose: Callable[[], None] = lambda: None,
     ) -> None:
-        """`shared` is a mapping that `new_mapping` made; `on_lose` is called at once, by whoever finds it lost."""
-        self._on_lose = on_lose
+        """`contained`: what is guarded ends with this process by a namespace. `shared` is a mapping that `new_mapping`
+        made; `on_lose` is called at once when it is found lost."""
+        self._on_lose, self._contained = on_lose, contained
         self.why = why_not()
         self._timer = None if self.why else KillTimer()
         self.wire = None if self.why else Wire()
@@ -33,7 +39,9 @@ class Enforced:
 
     @property
     def protection(self) -> Protection:
-        return Protection.KEEPER if self.why else Protection.KERNEL
+        if self.why:
+            return Protection.KEEPER
+        return Protection.CONTAINED if self._contained else Protection.KERNEL
 
     def publish(self, instant: float) -> None:
         # The timer first: frozen in between, everything ends at the later instant, which the store has confirmed.

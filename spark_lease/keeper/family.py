@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ..processes import Births, Process, look, marks_of, proc_file, processes
+from ..processes import Births, Process, is_out_of_reach, look, marks_of, proc_file, processes
 
 KEEPS = "spark-lease keeps"
 """What a keeper's command line says."""
@@ -63,12 +63,19 @@ class Family:
         self._seen = frozenset()
 
     def alive(self) -> list[Process]:
-        found = [(each, look(each.pid)) for each in self._members.values()]
-        return [now for each, now in found if now and now.started == each.started]
+        return [each for each in self._members.values() if self._is_alive(each)]
+
+    def out_of_reach(self) -> list[Process]:
+        """Those that have become another user: nothing of ours can end them."""
+        return [each for each in self.alive() if is_out_of_reach(each.pid)] if os.geteuid() else []
+
+    def _is_alive(self, process: Process) -> bool:
+        now = look(process.pid)  # which may be hidden, once it is another user's
+        return now.started == process.started if now else is_out_of_reach(process.pid)
 
     def _look(self, seen: frozenset[str]) -> list[Process]:
         here = frozenset(name for name in os.listdir(_PROC) if name.isdigit())
-        self._members = {pid: each for pid, each in self._members.items() if str(pid) in here}
+        self._members = {pid: each for pid, each in self._members.items() if self._is_alive(each)}
         strangers = [found for name in here - seen if (found := look(int(name)))]
         fresh = list[Process]()
         # Again and again: a child may have been read before its parent, and a smaller number be the younger.
@@ -91,6 +98,12 @@ class Family:
         if (known and known.started == process.started) or self.was_there(process):
             return False
         return KEEPS.encode() not in _line(process.pid)
+
+
+def told_of(strangers: Sequence[Process]) -> str:
+    """In words, what became of those that are `out_of_reach`."""
+    names = ", ".join(f"{each.name} (pid {each.pid})" for each in strangers[:3])
+    return f"{names} runs as another user, and nothing here may end it"
 
 
 def _line(pid: int) -> bytes:

@@ -244,6 +244,12 @@ class KeptLease(Lease):
             case {"drop": target}:
                 self._close_files(target)
                 return
+            case {"unprotected": why}:
+                self.protection = Protection.NONE
+                self.say(__name__, logging.ERROR, f"{self.name}: protection none from now on: {why}")
+                if self.attendance:
+                    self.attendance.on_unprotected(str(why))
+                return
             case {"gone": pid} if self.attendance:
                 self.attendance.judge_the_end_of(pid)
         if files:
@@ -278,8 +284,11 @@ class Attendance:
         *,
         on_lost: Callable[[LeaseLost], None],
         on_look: Callable[[], None] = lambda: None,
+        on_unprotected: Callable[[str], None] = lambda why: None,
         vital_signs: Sequence[VitalSign] = (),
     ) -> None:
+        """`on_unprotected` is told, on the listening thread, why some of the work cannot be ended any more."""
+        self.on_unprotected = on_unprotected
         self._lease, self._session, self._on_lost, self._signs = lease, session, on_lost, vital_signs
         self._on_look = on_look
         self._level = lease.protection
@@ -325,7 +334,8 @@ class Attendance:
         local = self._session.is_local()
         if local is not None and local != self._local:
             self._local = local
-            self._lease.protection = Protection.SERVER if self._session.is_served() else self._level
+            if self._lease.protection is not Protection.NONE:
+                self._lease.protection = Protection.SERVER if self._session.is_served() else self._level
             self._lease.tell({"local": local, "level": self._lease.protection})
             if not local:
                 level = self._lease.protection

@@ -11,15 +11,19 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import functools
 import os
+import select
 import signal
+from collections.abc import Callable
 
 from ..clock import BootClock
 
 _CLOCK_BOOTTIME, _TIMER_ABSTIME, _SIGEV_SIGNAL = 7, 1, 0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NS = 1_000_000_000
-_FAR = 3600.0
+_PROOF = 2.0
+"""Seconds in which a child of ours has to be killed to prove that it can be."""
 
 
 class _SigEvent(ctypes.Structure):
@@ -134,27 +138,65 @@ class Strand:
     def close(self) -> None:
         os.close(self.fd)
 
+    def __enter__(self) -> Strand:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@functools.cache
 def why_not() -> str:
-    """Why the kernel cannot do its part here, found out by arming and disarming; empty if it can."""
+    """Why the kernel cannot do its part here, found out by having it kill two children of ours; empty if it can.
+
+    That no call fails is no proof: pid 1 of a container, say, is not killed by a timer that was armed without an error.
+    """
     try:
-        timer = KillTimer()
-        timer.move(BootClock().now() + _FAR)
-        timer.disarm()
-        timer.close()
+        _must_die("a timer", _child(lambda: KillTimer().move(0.0)))
+        child = _child(lambda: None)  # first: a child of the pipe's would hold it open
         wire = Wire()
-        strand = wire.strand(os.getpid())
-        strand.disarm()
-        strand.close()
-        wire.close()
+        with wire.strand(child):
+            wire.close()
+            _must_die("the end of a pipe", child)
     except (OSError, AttributeError, ValueError) as error:
         return str(error)
     return ""
 
 
-def adopt_orphans() -> None:
-    """Whoever of our descendants loses its parent becomes our child (prctl(2), PR_SET_CHILD_SUBREAPER)."""
-    _check(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1), "prctl")
+def _child(work: Callable[[], None]) -> int:
+    """Fork a child that does that, and waits for its end for as long as we live."""
+    parent = os.getpid()
+    if pid := os.fork():
+        return pid
+    try:
+        work()
+        while os.getppid() == parent:
+            select.select([], [], [], 0.1)
+    finally:
+        os._exit(1)
+
+
+def _must_die(by: str, pid: int) -> None:
+    clock = BootClock()
+    end = clock.now() + _PROOF
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and clock.now() < end:
+        select.select([], [], [], 0.001)
+    if not ended[0]:
+        os.kill(pid, signal.SIGKILL)
+        ended = os.waitpid(pid, 0)
+        raise OSError(f"{by} killed nothing within {_PROOF:g} s")
+    if not os.WIFSIGNALED(ended[1]):
+        raise OSError(f"{by}: not to be had here")
+
+
+def adopts_orphans() -> bool:
+    """Have every descendant that loses its parent become our child (prctl(2), PR_SET_CHILD_SUBREAPER); False if that
+    is not to be had here."""
+    try:
+        _check(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1), "prctl")
+    except OSError:
+        return False
+    return True
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:

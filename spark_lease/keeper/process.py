@@ -41,6 +41,7 @@ from .contained import ContainedDriver
 from .deadline import new_mapping
 from .driver import Driver
 from .enforced import Enforced
+from .family import told_of
 from .messages import ToDriver, refusal
 from .standstill import WhileItMoves
 
@@ -53,6 +54,10 @@ LAST_WORDS = 0.25
 AT_ONCE = 0.05
 """Seconds that it gets where another may be master already."""
 _FIRST_ORDER = 60.0
+_PID_1 = (
+    "this driver is pid 1 of its container, which the kernel lets nothing inside kill: start it by spark-lease run or "
+    "submit, by docker run --init, or under tini"
+)
 _SELDOM = 5.0
 """Seconds between two looks of the watching thread: the main one waits for the deadline itself."""
 
@@ -86,8 +91,10 @@ class Keeper:
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         mapped = f"spark_lease-{os.urandom(8).hex()}"
         self._mapping = new_mapping(mapped)
-        self._deadline = Enforced(config, shared=self._mapping, on_lose=self._wake)
-        level = Protection.CONTAINED if init and self._deadline.wire else self._deadline.protection
+        self._deadline = Enforced(config, contained=bool(init), shared=self._mapping, on_lose=self._wake)
+        level, why = self._deadline.protection, self._deadline.why
+        if pid == 1:
+            level, why = Protection.THREAD, _PID_1
         holder = order["holder"] or new_holder(config.holder)
         self._driver: Driver | ContainedDriver
         if init:
@@ -102,7 +109,11 @@ class Keeper:
                 on_lost_exit=config.on_lost == "exit",
                 release_on_death=config.release_on_death,
             )
-        channel.send({"ready": level, "why": self._deadline.why, "holder": holder})
+        channel.send({"ready": level, "why": why, "holder": holder})
+        if self._driver.hidden:
+            log.warning(
+                "%s: %s: after a crash the lease runs out, nothing is handed over", config.name, self._driver.hidden
+            )
         locker = open_locker(
             config,
             self._clock,
@@ -276,7 +287,8 @@ class Keeper:
                     self._driver.begin()
             case {"local": local, "level": level}:
                 self._driver.attach_master(local=local)
-                self._lease.protection = Protection(level)
+                if self._lease.protection is not Protection.NONE:
+                    self._lease.protection = Protection(level)
             case {"expected": pid} if pid == self._told_of:
                 self._verdict_by = math.inf
                 self._driver.attach_jvm(0, marked=True)
@@ -334,6 +346,9 @@ class Keeper:
         for target in ended:
             self._owed.discard(target)
             self._tell({"drop": target})
+        if self._lease.protection is not Protection.NONE and (strangers := self._driver.out_of_reach()):
+            self._lease.protection = Protection.NONE
+            self._tell({"unprotected": told_of(strangers)})
 
     def _hand_strand(self, target: int) -> None:
         """Have Python hold a strand to the JVM, a child or a group; at the next tick if that cannot be had now."""

@@ -39,13 +39,22 @@ class CannotStart(Exception):
 
 
 class Started:
-    """Our end of the channel to a keeper, its `Protection`, and the holder that it is for.
+    """Our end of the channel to a keeper, its `Protection`, why that is no more, and the holder that it is for.
 
     `process` is None for a front door: it is outside of the namespace in which this process runs.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes] | None, channel: Channel, level: str, holder: str) -> None:
-        self.process, self.channel, self.level, self.holder = process, channel, level, holder
+    def __init__(self, process: subprocess.Popen[bytes] | None, channel: Channel) -> None:
+        """Waits until it is ready. Raises Closed, and what it refuses with."""
+        self.process, self.channel = process, channel
+        while received := channel.receive(START_TIMEOUT):
+            match received[0]:
+                case {"ready": level, "why": why, "holder": holder}:
+                    self.level, self.why, self.holder = str(level), str(why), str(holder)
+                    return
+                case {"refused": _}:
+                    raise refused(received[0])
+        raise Closed(f"no answer within {START_TIMEOUT:g} s")
 
     @property
     def name(self) -> str:
@@ -87,10 +96,9 @@ class FrontDoor:
         """Have it keep the lease for this process. Raises CannotStart."""
         try:
             self._channel.send(_order(config, "", ""))
-            level, holder = _level(self._channel)
+            return Started(None, self._channel)
         except Closed as error:
             raise CannotStart(f"the front door that started this driver: {error}") from error
-        return Started(None, self._channel, level, holder)
 
     def tell(self, outcome: Mapping[str, Any]) -> None:
         """How this process ends, for the line that the front door prints last."""
@@ -124,7 +132,7 @@ def start(config: Config, *, holder: str, mark: str) -> Started:
     try:
         ours.send({"path": import_path()})
         ours.send(_order(config, holder, mark))
-        level, holder = _level(ours)
+        return Started(process, ours)
     except BaseException as error:
         ours.close()
         process.kill()
@@ -133,20 +141,6 @@ def start(config: Config, *, holder: str, mark: str) -> Started:
         if not isinstance(error, Closed):
             raise
         raise CannotStart(f"{sys.executable}: {error} (exit code {process.returncode})") from error
-    return Started(process, ours, level, holder)
-
-
-def _level(channel: Channel) -> tuple[str, str]:
-    """What it says that it can do, and the holder. Raises Closed."""
-    while received := channel.receive(START_TIMEOUT):
-        match received[0]:
-            case {"ready": level, "why": why, "holder": holder}:
-                if why:
-                    log.warning("the kernel takes no part in keeping the lease here: %s", why)
-                return str(level), str(holder)
-            case {"refused": _}:
-                raise refused(received[0])
-    raise Closed(f"no answer within {START_TIMEOUT:g} s")
 
 
 def _order(config: Config, holder: str, mark: str) -> Mapping[str, Any]:

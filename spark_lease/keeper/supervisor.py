@@ -28,12 +28,14 @@ from contextlib import closing
 from typing import Any, NoReturn, Protocol
 
 from ..clock import Clock
+from ..config import ENV
 from ..errors import ConfigError
-from ..processes import Process, kill, processes, tree
+from ..processes import Process, kill, look, proc_file, processes, tree
 from ..system.containment import CannotContain, Init, Namespace, become_init, end_with, make_namespace, pid_of
 from .channel import Channel, Closed
 from .death import Watched
-from .kernel import Wire, adopt_orphans, die_with_parent
+from .family import Family
+from .kernel import Wire, adopts_orphans, die_with_parent
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ _POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
 _LOOK_AGAIN, _LOOK_SOON, _AT_ONCE = 0.05, 0.005, 0.02
 _START_TIMEOUT = 30.0
 _NEVER = threading.Event()
+HOLDER = ENV + "HOLDER"
 NO_SETUID = "does not work in it: use contain = auto, or root"
 _NAMESPACES: Mapping[str, Sequence[Namespace]] = {
     "auto": (Namespace.ROOT,),
@@ -58,6 +61,10 @@ class GuardedWork(Protocol):
     def wait_until_over(self, until: float) -> bool: ...
 
     def kill(self) -> None: ...
+
+    def out_of_reach(self) -> list[Process]:
+        """Those of it that have become another user: nothing of ours can end them."""
+        ...
 
 
 def contained(command: Sequence[str], contain: str, *, own_group: bool = True) -> Supervisor | None:
@@ -106,6 +113,9 @@ class Supervisor:
         """`own_group`: the command gets a process group of its own, and no terminal to read. Raises CannotContain."""
         self._command, self._own_group = command, own_group
         self.init: Init | None = None
+        self.adopts = True
+        """False if orphans of the command cannot be inherited here, so that its end proves less."""
+        self._environ: Mapping[str, str] = {}
         # A shell may have started helpers before it became this process by exec.
         self._neighbours = {(each.pid, each.started) for each in tree(os.getpid())}
         self._channel, theirs = Channel.pair()
@@ -123,14 +133,15 @@ class Supervisor:
         theirs.close()
         if namespace:
             self.init = self._await_init()
-        elif sys.platform == "linux":
-            adopt_orphans()
+        else:
+            self.adopts = adopts_orphans()
 
     def start(self, environ: Mapping[str, str], wire: Wire | None = None) -> int:
         """Start the command with `environ` besides ours; its pid. Raises OSError.
 
         Where it is not contained, the `wire` ties its group to us.
         """
+        self._environ = environ
         with contextlib.suppress(Closed):
             self._channel.send({"environ": dict(environ)})
         pid = self._hear_pid()
@@ -148,7 +159,8 @@ class Supervisor:
         """All that the command `pid` started."""
         if self.init:
             return _Contained(self.init, self._channel, clock)
-        return _Searched(pid, self.pid, self._neighbours, clock)
+        told = b"" if self.adopts else f"{HOLDER}={self._environ.get(HOLDER, '')}".encode()
+        return _Searched(pid, self.pid, clock, neighbours=self._neighbours, told=told)
 
     def await_end(self) -> int | None:
         """Wait until the command has ended; what waitpid(2) said, None if the supervisor was killed as well."""
@@ -215,13 +227,22 @@ class _Contained:
     def kill(self) -> None:
         self._init.kill()
 
+    def out_of_reach(self) -> list[Process]:
+        return []
+
 
 class _Searched:
     """The command and its descendants, as far as they can be found."""
 
-    def __init__(self, group: int, supervisor: int, neighbours: set[tuple[int, int]], clock: Clock) -> None:
-        self._group, self._supervisor, self._neighbours, self._clock = group, supervisor, neighbours, clock
+    def __init__(
+        self, group: int, supervisor: int, clock: Clock, *, neighbours: set[tuple[int, int]], told: bytes = b""
+    ) -> None:
+        """`told` is what the command found in its environment, if that has to tell its orphans from others."""
+        self._group, self._supervisor, self._clock = group, supervisor, clock
+        self._neighbours, self._told = neighbours, told
         self._ended_with: int | None = None
+        head = look(supervisor)
+        self._family = Family(lambda: {supervisor: head.started if head else 0})
 
     def signal(self, number: int) -> None:
         kill(self._descendants(), number)
@@ -243,6 +264,10 @@ class _Searched:
         if not self.wait_until_over(self._clock.now() + _AT_ONCE):
             self.signal(signal.SIGKILL)
 
+    def out_of_reach(self) -> list[Process]:
+        self._family.grow()
+        return self._family.out_of_reach()
+
     def _descendants(self) -> list[Process]:
         """Those of the supervisor, what we have inherited if it was killed, and the command's group."""
         everything = processes()
@@ -251,11 +276,16 @@ class _Searched:
             for each in everything.values()
             if each.alive
             and (each.pid, each.started) not in self._neighbours
-            and (each.parent in (self._supervisor, os.getpid()) or each.group == self._group)
+            and (each.parent in (self._supervisor, os.getpid()) or each.group == self._group or self._is_told(each))
         ]
         for parent in found:
             found += [each for each in everything.values() if each.parent == parent.pid and each not in found]
         return [each for each in found if each.alive and each.pid != self._supervisor]
+
+    def _is_told(self, process: Process) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(self._told) and self._told in proc_file(process.pid, "environ")
+        return False
 
     def _all_are_gone(self) -> bool:
         """Certain: a process that loses its parent becomes a child of the supervisor, which ends by itself after its
@@ -266,7 +296,7 @@ class _Searched:
                     self._ended_with = ended[1]
         if self._ended_with is None:
             return False
-        return self._ended_with == 0 or not self._descendants()
+        return (self._ended_with == 0 and not self._told) or not self._descendants()
 
 
 class _Supervising:
@@ -302,13 +332,12 @@ class _Supervising:
     def run(self, keeper: int) -> NoReturn:
         """Start the command once that is ordered, and end after the last child. `keeper` is its pid if this process
         has to watch it, 0 if the kernel does that."""
-        self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
-        os.set_blocking(waker, False)
+        self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._keeper = Watched(keeper) if keeper else None
-        if self._keeper and sys.platform == "linux":
-            adopt_orphans()
+        if self._keeper:
+            adopts_orphans()
         with contextlib.suppress(Closed):
             order = None
             while order is None and not (self._keeper and self._keeper.ended):
@@ -375,7 +404,7 @@ class _Supervising:
     def _become(self, environ: Mapping[str, str], supervisor: int, go: int) -> NoReturn:
         if self._own_group:
             os.setpgid(0, 0)
-        if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a sandbox that forbids it
             die_with_parent(supervisor)
         signal.set_wakeup_fd(-1)
         for number in {*_POLITE, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ} - self._ignored:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..clock import Clock
 from ..keeper.start import running
-from ..processes import Process, add_mark, kill, look, marked, marks_of, tree
+from ..processes import Process, add_mark, is_proc_there, kill, look, marked, marks_of, tree
 from .connect import interrupt_all, is_connected, stop_all
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Spark:
         self.mark = mark or mark_of_this_process()
         # A JVM that is there already and has no mark of ours: only stop() can prove that its workers are gone.
         jvm = None if mark else jvm_pid(submitter)
-        self._mark_is_proof = sys.platform == "linux" and (jvm is None or self.mark in marks_of(jvm))
+        self._mark_is_proof = is_proc_there() and (jvm is None or self.mark in marks_of(jvm))
         self._jvm: tuple[int, bool] | None = None
         self._over, self._closed, self._was_asked = threading.Event(), threading.Event(), threading.Event()
         self._was_served = self._begun = self.was_busy = False

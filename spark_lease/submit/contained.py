@@ -28,6 +28,7 @@ from ..config import FRONT_DOOR, Config
 from ..errors import SparkLeaseError
 from ..keeper.channel import Channel, Closed
 from ..keeper.death import Watched
+from ..keeper.kernel import why_not
 from ..keeper.messages import refusal
 from ..keeper.process import Keeper
 from ..keeper.supervisor import Supervisor
@@ -48,6 +49,7 @@ class Submission:
     def __init__(self, config: Config, supervisor: Supervisor) -> None:
         assert supervisor.init, "spark-submit has a namespace of its own"
         self._config, self._supervisor, self._init = config, supervisor, supervisor.init
+        why_not()  # found out by forking, which wants a process with one thread; the keeper will ask again
         self._clock = BootClock()
         self._driver: Watched | None = None
         self._keeper: Keeper | None = None

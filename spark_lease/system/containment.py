@@ -69,6 +69,8 @@ def make_namespace(kind: Namespace) -> None:
     To be called by a process that does nothing else: each later child would be born inside as well, and none any more
     once init has ended.
     """
+    if not Path("/proc/self").exists():
+        raise CannotContain("no /proc is mounted")
     if kind is Namespace.ROOT:
         _call("unshare", kind.value)
         return

@@ -33,6 +33,7 @@ from .fences.databases import claim_databases, look_for_a_newer_claim
 from .fences.levels import Levels
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
+from .keeper.deadline import shared_with_forks
 from .keeper.kept import Attendance, KeptLease
 from .keeper.process import LAST_WORDS
 from .keeper.start import CannotStart, FrontDoor, Started, start
@@ -217,7 +218,8 @@ class Guard:
                 if self.config.keeper == "process":
                     raise ConfigError("keeper", f"no process can be started to keep the lease: {error}") from error
                 log.warning("%s: no process can be started to keep it, threads do: %s", self.config.name, error)
-        lease = open_contender(self.config, clock, on_renewal=self._events.renewal)
+        deadline = shared_with_forks()
+        lease = open_contender(self.config, clock, on_renewal=self._events.renewal, published=deadline)
         self._require(lease, "threads keep it")
         return lease, Keepalive(
             lease,

@@ -41,11 +41,13 @@ _OVERDUE = 1.1
 _LOOK_AGAIN = 0.05
 
 
-def open_contender(config: Config, clock: Clock, *, on_renewal: OnRenewal | None = None) -> Contender:
-    """A contender for `config.name` under a holder of its own; asks nobody yet. Raises ConfigError."""
+def open_contender(
+    config: Config, clock: Clock, *, on_renewal: OnRenewal | None = None, published: Deadline | None = None
+) -> Contender:
+    """A contender for `config.name` under a holder of its own; asks no store yet. Raises ConfigError."""
     holder = new_holder(config.holder)
     locker = open_locker(config, clock, holder=holder, on_renewal=on_renewal)
-    return Contender(locker, config, holder=holder, clock=clock)
+    return Contender(locker, config, holder=holder, clock=clock, published=published)
 
 
 class Deadline(Protocol):

@@ -66,10 +66,10 @@ class Channel:
             if not waiting.poll(max(timeout, 0.0) * 1000):
                 return None
             try:
-                data, files, flags, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_FILES, socket.MSG_CMSG_CLOEXEC)
+                data, files, flags = self._read()
             except ConnectionResetError:
                 # Linux tells first, and once, that the other end is gone with a message unread. Its last words follow.
-                data, files, flags, _ = socket.recv_fds(self._socket, _LARGEST, _MOST_FILES, socket.MSG_CMSG_CLOEXEC)
+                data, files, flags = self._read()
         except (OSError, ValueError) as error:
             raise Closed(str(error)) from error
         if not data:
@@ -83,6 +83,16 @@ class Channel:
         if not isinstance(message, dict):
             raise Closed("a message that is no object")
         return message, files
+
+    def _read(self) -> tuple[bytes, list[int], int]:
+        # Not socket.recv_fds(), which passes no flags on: what the user's code starts meanwhile would inherit the files.
+        room = socket.CMSG_LEN(_MOST_FILES * array.array("i").itemsize)
+        data, beside, flags, _ = self._socket.recvmsg(_LARGEST, room, socket.MSG_CMSG_CLOEXEC)
+        files = array.array("i")
+        for level, kind, rights in beside:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                files.frombytes(rights[: len(rights) - len(rights) % files.itemsize])
+        return data, list(files), flags
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -5,7 +5,6 @@ Nothing has to be searched for: the end of the namespace's init is the end of ev
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from ..clock import Clock
@@ -33,8 +32,7 @@ class ContainedDriver:
 
     def hold(self, target: int, fd: int) -> None:
         """Take a pidfd of the JVM that is attached next: its number here is another than inside."""
-        with contextlib.suppress(ProcessLookupError):
-            self._told_jvm = pid_of(fd)
+        self._told_jvm = pid_of(fd)
         os.close(fd)
 
     def attach_jvm(self, pid: int, *, marked: bool) -> None:

@@ -49,6 +49,15 @@ class SharedDeadline:
         self._memory.close()
 
 
+def shared_with_forks() -> SharedDeadline:
+    """One for this process and all that are forked from it: they see at once that it is lost, or released."""
+    fd = new_mapping("spark_lease")
+    try:
+        return SharedDeadline(fd, writable=True)
+    finally:
+        os.close(fd)
+
+
 def new_mapping(name: str) -> int:
     """A descriptor of new shared memory that says "lost"; an unlinked temporary file where there is no memfd.
 

@@ -69,8 +69,6 @@ def make_namespace(kind: Namespace) -> None:
     To be called by a process that does nothing else: each later child would be born inside as well, and none any more
     once init has ended.
     """
-    if not Path("/proc/self").exists():
-        raise CannotContain("no /proc is mounted")
     if kind is Namespace.ROOT:
         _call("unshare", kind.value)
         return
@@ -96,11 +94,15 @@ def become_init(stage: int) -> None:
 
 
 def pid_of(pidfd: int) -> int:
-    """The number of a process here, also if `pidfd` was opened inside a namespace (proc(5), /proc/pid/fdinfo)."""
-    for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
-        if line.startswith("Pid:"):
-            return int(line.removeprefix("Pid:"))
-    raise ProcessLookupError(f"descriptor {pidfd} is no pidfd")
+    """The number of a process here, also if `pidfd` was opened inside a namespace (proc(5), /proc/pid/fdinfo).
+
+    0 without /proc, and for a process that has ended.
+    """
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
+            if line.startswith("Pid:"):
+                return max(int(line.removeprefix("Pid:")), 0)
+    return 0
 
 
 def _hide_performance_data() -> None:

@@ -228,7 +228,7 @@ def test_without_the_kernel_the_end_of_the_keeper_is_a_loss(start: Start) -> Non
             say(f"held by the {lease.protection}"); time.sleep(60)
         """
     )
-    assert "the kernel takes no part in keeping the lease here: forbidden" in driver.until("held by the keeper")
+    assert "protection keeper: forbidden" in driver.until("held by the keeper")
     (keeper,) = keepers_of(driver.process.pid)
     os.kill(keeper, signal.SIGKILL)
     assert driver.end() == 1
@@ -478,11 +478,11 @@ def test_a_log_handler_that_blocks_does_not_hold_up_the_demotion(start: Start, u
 
 
 def test_ctrl_c_while_it_starts_leaves_no_ghost(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(channel: Channel) -> str:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(starting, "_level", interrupted)
+        patch.setattr(starting, "Started", interrupted)
         with pytest.raises(KeyboardInterrupt) as kept:  # as a notebook keeps it
             hold_lease("n", url=url).__enter__()
     assert keepers_of(os.getpid()) == []
@@ -580,3 +580,71 @@ def test_settings_of_the_keeper_are_refused_with_a_sentence(url: str) -> None:
     for settings, words in refused:
         with pytest.raises(ConfigError, match=words):
             hold_lease("n", url=url, **settings)
+
+
+@pytest.mark.parametrize("keeper", ["thread", "process"])
+def test_what_a_child_holds_ends_with_its_parents_lease(start: Start, tmp_path: Path, keeper: str) -> None:
+    driver = start(
+        f"""
+        with hold_lease("n", keeper={keeper!r}, **SETTINGS) as lease:
+            if not os.fork():
+                lease.check()
+                say("child checks")
+                while not (FOLDER / "released").exists():
+                    time.sleep(0.01)
+                try:
+                    say(f"child may write: {{lease.check()}}")
+                except LeaseLost as lost:
+                    say(f"child refused: {{lost.reason}}")
+                os._exit(0)
+            time.sleep(0.5)
+        (FOLDER / "released").touch()
+        os.wait()
+        """
+    )
+    assert driver.end() == 0, driver.log.read_text()
+    assert "child checks" in driver.log.read_text()
+    assert "child refused" in driver.log.read_text()
+
+
+def test_a_driver_that_becomes_another_program_is_not_renewed_for(start: Start, url: str, table: str) -> None:
+    """By exec it keeps its number and loses its channel: the lease runs out, and the program is ended before."""
+    driver = start(
+        """
+        with hold_lease("n", **SETTINGS):
+            say("held")
+            os.execvp("sh", ["sh", "-c", "while :; do date +%s.%N > $TEST_FOLDER/beat; sleep 0.01; done"])
+        """
+    )
+    driver.until("held")
+    with hold_lease("n", url=url, table=table, poll_period=0.05, acquire_timeout=20) as lease:
+        granted = lease.epoch / 1000
+    assert driver.end() == -signal.SIGKILL
+    assert (driver.folder / "beat").stat().st_mtime < granted
+
+
+def test_files_that_come_through_the_channel_are_not_inherited() -> None:
+    one, other = Channel.pair()
+    read, write = os.pipe()
+    one.send({"file": True}, [read])
+    received = other.receive(1)
+    assert received and not os.get_inheritable(received[1][0])
+    for each in (read, write, *received[1]):
+        os.close(each)
+    one.close()
+    other.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a PID namespace without one of users")
+def test_a_guard_in_pid_1_says_what_is_true_and_what_to_do(url: str) -> None:
+    script = f"""
+import logging; logging.basicConfig(level=logging.INFO)
+from spark_lease import hold_lease
+with hold_lease("n", url={url!r}) as lease: print("protection", lease.protection)
+"""
+    container = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-c", script]
+    done = subprocess.run(container, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "protection thread\n"
+    assert (
+        "pid 1 of its container, which the kernel lets nothing inside kill: start it by spark-lease run" in done.stderr
+    )

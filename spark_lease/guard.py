@@ -129,7 +129,13 @@ class Guard:
             forget_a_jvm_that_ended()
         submitter = submitting_jvm() if under_spark_submit() else 0
         signs = [functools.partial(self._while_inside, sign) for sign in vital_signs(submitter)]
-        self._spark = Spark(clock=self._clock, submitter=submitter, mark=self._mark)
+        self._spark = Spark(
+            clock=self._clock,
+            submitter=submitter,
+            mark=self._mark,
+            ends_python=self.config.on_lost == "exit",
+            grace=self.config.release_on_death if isinstance(self.config.release_on_death, float) else None,
+        )
         self.lease, self._keepalive = self._open(signs)
         levels = Levels(self.lease, self.config, self._clock)
         self._fencing = Fencing(self.lease, self.config, self._clock, levels)
@@ -285,13 +291,17 @@ class Guard:
         else:
             # A block that failed leaves nobody knowing what its tasks still do.
             self._spark.stop(self._left)
+        end, dying = self._clock.now() + self.config.stop_budget, _DYING
+        if self._spark.cannot_be_proven(min(end, self.lease.stop_by())):
+            log.warning("%s: executors elsewhere were at work: nothing proves their end", self.lease.name)
+            end = dying = 0.0
         lost = end_hold(
             self.lease,
             self._keepalive,
             self._spark,
             clock=self._clock,
-            stop_budget=self.config.stop_budget,
-            dying=_DYING if self.config.on_lost == "exit" else 0.0,
+            stop_budget=max(end - self._clock.now(), 0.0),
+            dying=dying,
             on_over=lambda: self._note_the_run(error),
         )
         if lost is not None:  # the block may have seen it first
@@ -368,7 +378,9 @@ class Guard:
             self._interrupt()
             self._clock.wait(self._left, min(_INTERRUPT_AGAIN, stop_by - self._clock.now()))
         if self.config.on_lost != "exit":
-            if self._spark.wait_until_over(stop_by):
+            if not self._spark.wait_until_over(stop_by):
+                self._spark.kill()
+            if self._spark.wait_until_over(stop_by + _DYING):
                 self.lease.settle()
             return
         # The block may be left and the process still have threads that write: it has to be gone by then.

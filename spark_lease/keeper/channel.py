@@ -85,7 +85,7 @@ class Channel:
         return message, files
 
     def _read(self) -> tuple[bytes, list[int], int]:
-        # Not socket.recv_fds(), which passes no flags on: what the user's code starts meanwhile would inherit the files.
+        # Not socket.recv_fds(), which passes no flags on: what is started meanwhile would inherit the files.
         room = socket.CMSG_LEN(_MOST_FILES * array.array("i").itemsize)
         data, beside, flags, _ = self._socket.recvmsg(_LARGEST, room, socket.MSG_CMSG_CLOEXEC)
         files = array.array("i")

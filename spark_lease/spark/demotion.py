@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 _STOP_AGAIN = 0.2
 _LOOK_AGAIN = 0.05
+_LOOKS = 6
+_TASK, _STREAM = "Executor task launch worker for task", "stream execution thread for"
+"""How the names of threads begin that run a task, or a stream."""
 
 
 def under_spark_submit() -> bool:
@@ -102,21 +105,23 @@ def is_busy() -> bool:
     """
     context = spark_context()
     if context is None or context._jsc is None:
-        return interrupt_all() or _active_in_jvm() is not None
+        return interrupt_all() or _active_in_jvm() is not None or bool(_working_threads())
     tracker = context._jsc.sc().statusTracker()
     if list(tracker.getActiveJobIds()) or any(each.numRunningTasks() for each in tracker.getExecutorInfos()):
         return True
-    session = sys.modules.get("pyspark.sql")
-    active = session.SparkSession._instantiatedSession if session else None
-    return bool(active and active.streams.active)
+    return bool(_working_threads(_STREAM))
 
 
 class Spark:
     """The Spark work of this driver, from the moment the guard is entered. Knows whether it is over."""
 
-    def __init__(self, *, clock: Clock, submitter: int, mark: str = "") -> None:
-        """`submitter` is the JVM that started this process, or 0; `mark` is given if the JVM was started with it."""
-        self._clock, self._submitter = clock, submitter
+    def __init__(
+        self, *, clock: Clock, submitter: int, mark: str = "", ends_python: bool = True, grace: float | None = None
+    ) -> None:
+        """`submitter` is the JVM that started this process, or 0; `mark` is given if the JVM was started with it.
+        `ends_python`: to kill its work includes what Python started, and not the JVM alone. `grace` are the seconds
+        after which executors elsewhere count as ended, once they were told to; None: nothing proves that they have."""
+        self._clock, self._submitter, self._ends_python, self._grace = clock, submitter, ends_python, grace
         self.mark = mark or mark_of_this_process()
         # A JVM that is there already and has no mark of ours: only stop() can prove that its workers are gone.
         jvm = None if mark else jvm_pid(submitter)
@@ -124,6 +129,7 @@ class Spark:
         self._jvm: tuple[int, bool] | None = None
         self._over, self._closed, self._was_asked = threading.Event(), threading.Event(), threading.Event()
         self._was_served = self._begun = self.was_busy = False
+        self._worked_elsewhere = False
 
     def jvm(self) -> tuple[int, bool] | None:
         """The driver's JVM, and whether it and what it started carry the mark; None if there is none."""
@@ -137,7 +143,7 @@ class Spark:
         context = spark_context()
         if context is None:
             return False if is_connected() else None
-        return str(context.master).startswith("local")
+        return _runs_here(context)
 
     def is_served(self) -> bool:
         """True if a Spark Connect server runs what this process asks for."""
@@ -158,6 +164,14 @@ class Spark:
                 break
         return over
 
+    def cannot_be_proven(self, until: float) -> bool:
+        """True as soon as it is known that Spark was stopped, and that nothing will prove the end of its executors."""
+        while not self._over.is_set() and self._clock.now() < until:
+            if self._worked_elsewhere and self._was_asked.is_set():
+                return True
+            self._clock.wait(self._over, _LOOK_AGAIN)
+        return False
+
     def wait_until_asked(self, until: float) -> None:
         """Wait until the first `stop()` has come back, until the instant `until` at most."""
         self._clock.wait(self._was_asked, until - self._clock.now())
@@ -167,8 +181,8 @@ class Spark:
         self._closed.set()
 
     def kill(self) -> None:
-        """SIGKILL the JVM and all that it or we started, but not us. Waits for nothing."""
-        kill(self._others())
+        """SIGKILL the JVM and its workers, or all that it or we started, but not us. Waits for nothing."""
+        kill(self._others() if self._ends_python else self._of_the_jvm())
 
     def _begin(self, target: Callable[[], None]) -> None:
         if not self._begun:
@@ -177,13 +191,9 @@ class Spark:
                 threading.Thread(target=target, name="stop Spark", daemon=True).start()
 
     def _quiesce(self, left: threading.Event) -> None:
-        try:
-            busy = is_busy()
-        except Exception as error:  # Py4J raises anything; a Spark that cannot be asked has to be stopped
-            log.debug("cannot ask Spark what it does: %s", error)
-            busy = True
-        if busy or jvm_is_gone(self._submitter):
+        if _may_be_busy() or jvm_is_gone(self._submitter):
             self.was_busy = True
+            log.warning("the block was left while Spark still worked: that work is ended")
             self._stop(left)
         else:
             self._over.set()
@@ -207,18 +217,28 @@ class Spark:
             return  # its workers may be left, and it cannot be asked
         if context is not None:
             self._over.clear()
-            # Executors of their own live elsewhere: no mark on this machine proves that they have ended.
-            self._mark_is_proof &= str(context.master).startswith("local")
+            if not _runs_here(context):
+                # No mark on this machine proves that they have ended. They are told to end, and do, some time later.
+                self._mark_is_proof = False
+                self._worked_elsewhere |= self._grace is None and _may_be_busy()
         if stopped() and not self._was_served:
             if context is not None and not self._closed.is_set():  # else it was killed
                 log.warning("SparkContext stopped")
-            self._over.set()
+            if context is not None and not _runs_here(context) and self._grace:
+                self._clock.wait(self._closed, self._grace)
+            if not self._worked_elsewhere:
+                self._over.set()
 
     def _nobody_is_left(self) -> bool:
         """Twice nobody: a worker may be between fork and the first look. One that is being killed shows no mark."""
         if not self._mark_is_proof or self.is_local() is False or marked(self.mark) or marked(self.mark):
             return False
         return gateway_process() is None or ended_jvm() is not None
+
+    def _of_the_jvm(self) -> list[Process]:
+        jvm = jvm_pid(self._submitter)
+        ours = {each.pid for each in tree(os.getpid())} if under_spark_submit() else set()
+        return [each for each in (tree(jvm) if jvm else []) if each.pid not in ours]
 
     def _others(self) -> list[Process]:
         jvm = jvm_pid(self._submitter)
@@ -231,16 +251,66 @@ def stopped() -> bool:
     try:
         context = spark_context()
         if context is not None:
+            _cancel(context)
             context.stop()
         # It only warns where its connection was cut, which Py4J does to all of them when one thread is interrupted,
         # and where the JVM is gone; and it returns at once where the JVM is stopping by itself already.
         active = _active_in_jvm()
         if active is not None:
             active.stop()
-        return _active_in_jvm() is None and not _is_ending()
+        return _active_in_jvm() is None and not _is_ending() and not _interrupt_work()
     except Exception as error:  # Py4J raises anything once the JVM is on its way out
         log.debug("SparkContext.stop: %s", error)
         return False
+
+
+def _cancel(context: Any) -> None:
+    """Mark all tasks as killed: in local mode `stop()` ends no thread of a task that runs in the JVM."""
+    with contextlib.suppress(Exception):  # Py4J raises anything
+        context.cancelAllJobs()
+        tracker, never = context._jsc.sc().statusTracker(), threading.Event()
+        for _ in range(_LOOKS):  # it returns before the jobs have heard of it, and what is stopped hears no more
+            if not list(tracker.getActiveJobIds()):
+                break
+            never.wait(_LOOK_AGAIN)
+
+
+def _may_be_busy() -> bool:
+    try:
+        return is_busy()
+    except Exception as error:  # Py4J raises anything
+        log.debug("cannot ask Spark what it does: %s", error)
+        return True
+
+
+def _interrupt_work() -> bool:
+    """Interrupt what still works in a JVM whose context was stopped; True if there is anything.
+
+    A thread of a task that has nothing to do any more ends with its context, and a stream's with its query.
+    """
+    working = _working_threads()
+    for each in working:
+        each.interrupt()
+    return bool(working)
+
+
+def _working_threads(*kinds: str) -> list[Any]:
+    """The JVM's threads that run a task or a stream, of all sessions. May hang, or raise anything.
+
+    Executor.TaskRunner and StreamExecution name them so in Spark 3.5 to 4.2.
+    """
+    jvm = getattr(_context_class(), "_jvm", None)
+    if jvm is None or ended_jvm() is not None:
+        return []
+    threads = jvm.java.lang.Thread.getAllStackTraces().keySet()
+    if not any(kind in threads.toString() for kind in kinds or (_TASK, _STREAM)):
+        return []
+    return [each for each in threads.toArray() if each.getName().startswith(kinds or (_TASK, _STREAM))]
+
+
+def _runs_here(context: Any) -> bool:
+    """True if all tasks run on this machine, in the driver's JVM and its workers."""
+    return str(context.master).startswith("local")
 
 
 def _active_in_jvm() -> Any:

@@ -35,9 +35,13 @@ def under_spark_submit() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-@functools.cache
 def mark_of_this_process() -> str:
-    """The mark of what this process starts from now on."""
+    """The mark of what this process starts from now on. A fork of it has one of its own: its end is not ours."""
+    return _mark_of(os.getpid())
+
+
+@functools.cache
+def _mark_of(pid: int) -> str:
     return add_mark(os.environ)
 
 
@@ -91,7 +95,9 @@ def forget_a_jvm_that_ended() -> None:
 
     To be called where no lease is held: to a hold the end of its JVM is a sign of its own end.
     """
-    if ended_jvm() is not None:
+    if ended := ended_jvm():
+        if ended.stdin:
+            ended.stdin.close()
         made = _context_class()
         if made._active_spark_context is not None:
             made._active_spark_context._jsc = None  # by which its sessions count as stopped

@@ -115,6 +115,41 @@ def test_executors_of_a_cluster_are_not_taken_for_dead(
     assert driver.last_write() < granted
 
 
+BLOCK_ON_CLUSTER = """
+with hold_lease("n", **SETTINGS | {}):
+    from pyspark.sql import SparkSession
+    conf = {{"spark.ui.enabled": "false", "spark.executor.memory": "500m", "spark.driver.host": "localhost"}}
+    spark = SparkSession.builder.master("{}").config(map=conf).getOrCreate()
+    spark.sparkContext.parallelize([0, 1], 2).map(lambda x: x).collect()
+    if {}:
+        threading.Thread(target=write, args=(spark,), daemon=True).start()
+        while not (FOLDER / "task-0").exists():
+            time.sleep(0.01)
+    say("ends")
+    raise ValueError("a bug")
+"""
+
+
+@pytest.mark.parametrize(
+    ("busy", "grace"),
+    [(True, "local"), (True, 1.5), (False, "local")],
+    ids=["at work", "at work, with a grace", "idle"],
+)
+def test_a_block_that_fails_is_released_if_its_executors_were_idle_or_their_grace_is_known(
+    start: Start, cluster: str, url: str, table: str, grace: str | float, busy: bool
+) -> None:
+    """`SparkContext.stop()` tells executors elsewhere to end, and returns before they have."""
+    settings = {"lease_duration": 6, "release_on_death": grace}
+    driver = start(BLOCK_ON_CLUSTER.format(settings, cluster, busy))
+    driver.until("ends", 90)
+    ended = time.time()
+    granted = standby(url, table)
+    assert (granted - ended > 4.5) == (busy and grace == "local"), driver.log.read_text()
+    if busy:
+        assert driver.last_write() < granted
+        assert ("nothing proves their end" in driver.log.read_text()) == (grace == "local")
+
+
 SUBMITTED = """
 from pyspark.sql import SparkSession
 write(SparkSession.builder.getOrCreate())

@@ -24,6 +24,12 @@ class Clock(Protocol):
         """Seconds on a clock that never goes back."""
         ...
 
+    def ahead(self) -> float:
+        """Seconds by which this machine's wall clock is ahead of `now()`. Constant, but for who sets that clock, and
+        for a virtual machine that was paused: its wall clock is set right afterwards, and `now()` may have stood still.
+        """
+        ...
+
     def wait(self, event: threading.Event, timeout: float) -> bool:
         """Wait until `event` is set or `timeout` seconds passed; True if it is set. May return early."""
         ...
@@ -34,6 +40,9 @@ class BootClock:
 
     def now(self) -> float:
         return time.clock_gettime(_BOOTTIME)
+
+    def ahead(self) -> float:
+        return time.time() - time.clock_gettime(_BOOTTIME)
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
         return event.wait(min(max(timeout, 0.0), _LONGEST_WAIT))

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 _OVERDUE = 1.1
 """Retry periods after which a renewal that was not confirmed is overdue."""
 _LOOK_AGAIN = 0.05
+JUMP = 1.0
+"""Seconds by which the wall clock may gain on the other one between two renewals: NTP moves it by less."""
 
 
 def open_contender(
@@ -56,7 +58,12 @@ class Deadline(Protocol):
     @property
     def instant(self) -> float: ...
 
-    def publish(self, instant: float) -> None: ...
+    @property
+    def ahead(self) -> float:
+        """How far the wall clock was ahead when the renewal was sent that confirmed it, see `Clock.ahead`."""
+        ...
+
+    def publish(self, instant: float, ahead: float) -> None: ...
 
     def lose(self) -> None:
         """Everybody is to see that it is lost."""
@@ -70,10 +77,10 @@ class Deadline(Protocol):
 class OwnDeadline:
     """Seen in this process alone. Implements `Deadline`."""
 
-    instant = -math.inf
+    instant, ahead = -math.inf, 0.0
 
-    def publish(self, instant: float) -> None:
-        self.instant = instant
+    def publish(self, instant: float, ahead: float) -> None:
+        self.instant, self.ahead = instant, ahead
 
     def lose(self) -> None:
         """Whoever can see it sees that it is lost anyway."""
@@ -113,7 +120,18 @@ class Lease(ABC):
         return self._epoch
 
     def check(self) -> int:
-        """The epoch, if the lease is mine at this instant; else raises LeaseLost. Costs no I/O, call it freely."""
+        """The epoch, if the lease is mine at this instant; else raises LeaseLost. Costs no I/O, call it freely.
+
+        Where the wall clock has jumped ahead since the last renewal, by a second or more, this machine may have stood
+        still, and its other clock with it: then it waits until the lease is renewed, or lost.
+        """
+        while True:
+            epoch = self._still_mine()
+            if self._clock.ahead() - self._deadline.ahead < JUMP:
+                return epoch
+            self._clock.wait(threading.Event(), _LOOK_AGAIN)
+
+    def _still_mine(self) -> int:
         if not self._lost and self._clock.now() < self._deadline.instant:
             return self._epoch
         raise self.lost_error()
@@ -225,7 +243,7 @@ class Lease(ABC):
     def loss(self) -> LeaseLost | None:
         """What `check()` would raise; None while the lease is mine, and after I gave it back."""
         try:
-            self.check()
+            self._still_mine()
         except LeaseLost as lost:
             return None if lost.reason is Loss.RELEASED else lost
         return None
@@ -343,22 +361,22 @@ class Contender(Lease):
 
     def try_acquire(self) -> Grant | Held:
         """Ask once. Raises StoreError if nobody can tell, also when the grant came too late to be of use."""
-        sent = self._clock.now()
+        sent, ahead = self._clock.now(), self._clock.ahead()
         answer = self._locker.try_acquire()
         if isinstance(answer, Grant):
             deadline = sent + self._good_for
             if self._clock.now() >= deadline:
                 raise StoreError(self.name, "the grant took longer than renew_deadline to arrive")
             self._epoch, self._acquired, self._granted = answer.epoch, True, self._clock.now()
-            self._deadline.publish(deadline)
+            self._deadline.publish(deadline, ahead)
         return answer
 
     def renew(self) -> None:
         """Try once to renew. Raises StoreError if nobody can tell (the deadline stands), LeaseLost if it is lost."""
         # The deadline counts from before the request: the store may have stamped it at any moment since. Frozen for
         # a minute between here and the answer, I come back to a deadline that is long past, and so it must be.
-        sent = self._clock.now()
-        self.check()
+        sent, ahead = self._clock.now(), self._clock.ahead()
+        self._still_mine()
         self._hears = False
         try:
             answer = self._locker.renew()
@@ -372,8 +390,8 @@ class Contender(Lease):
         if isinstance(answer, Held):
             self.lose(Loss.TAKEN, f"held by {answer.holder}" if answer.holder else "nobody holds it, or it is gone")
         # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.
-        self.check()
-        self._deadline.publish(sent + self._good_for)
+        self._still_mine()
+        self._deadline.publish(sent + self._good_for, ahead)
         if isinstance(answer, Grant) and answer.give_up_at <= self._clock.now():
             self.lose(Loss.DISMISSED, answer.why)
             raise self.lost_error()

@@ -47,6 +47,42 @@ def test_check_answers_with_the_epoch_of_the_grant(master: Contender) -> None:
     assert master.lease.remaining() == 15.0
 
 
+@pytest.mark.shows("P1")
+def test_after_a_jump_of_the_wall_clock_nothing_is_answered_before_a_renewal(
+    master: Contender, standby: Contender, clock: VirtualClock
+) -> None:
+    """A virtual machine was paused, and this clock stood still with it."""
+    assert master.lease.check()
+    clock.jumped = 0.9  # NTP
+    assert master.lease.check()
+    clock.jumped = 40.0
+    clock.at(clock.now() + 2, master.lease.renew)
+    begun = clock.now()
+    assert master.lease.check() == master.lease.epoch
+    assert clock.now() - begun >= 2
+
+
+@pytest.mark.shows("P1")
+def test_a_lease_that_was_taken_during_a_pause_is_never_answered_for(master: Contender, clock: VirtualClock) -> None:
+    clock.jumped = 40.0
+    clock.at(clock.now() + 2, lambda: master.lease.lose(Loss.TAKEN, "held by another"))
+    with pytest.raises(LeaseLost):
+        master.lease.check()
+    assert clock.now() < 1000.0 + 2 + 0.1
+
+
+def test_small_jumps_between_two_renewals_add_up(master: Contender, clock: VirtualClock) -> None:
+    for _ in range(2):
+        clock.jumped += 0.6
+        master.lease.renew()
+        assert master.lease.check()
+    clock.jumped += 0.6
+    assert master.lease.check()
+    clock.jumped += 0.6
+    with pytest.raises(LeaseLost, match="not renewed within"):
+        master.lease.check()  # nothing renews it
+
+
 def test_nobody_else_gets_it_before_it_has_run_out_by_the_stores_clock(
     master: Contender, standby: Contender, clock: VirtualClock
 ) -> None:

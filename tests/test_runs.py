@@ -110,7 +110,7 @@ def test_a_former_master_cannot_finish_a_key_and_learns_that_it_is_none(url: str
     with closing(zombie), closing(successor):
         zombie.acquire()
         successor.acquire()
-        zombie._deadline.publish(BootClock().now() + 60)
+        zombie._deadline.publish(BootClock().now() + 60, BootClock().ahead())
         with pytest.raises(LeaseLost, match="taken"):
             zombie.complete("k")
         assert runs(url) == []

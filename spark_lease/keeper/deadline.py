@@ -1,7 +1,8 @@
 """The deadline of a lease, published by the process that keeps it to those who ask whether they may write.
 
 One aligned 64-bit number in shared memory: nanoseconds of CLOCK_BOOTTIME, 0 once the lease is lost. A single number
-cannot be torn, so there is no lock and no version; the epoch is fixed for the life of a mapping.
+cannot be torn, so there is no lock and no version; the epoch is fixed for the life of a mapping. Beside it, and written
+before it: how far the wall clock was ahead when the renewal was sent.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import mmap
 import os
 
 _NS = 1_000_000_000
-_SIZE = 8
+_SIZE = 16
 _LOST = 0
 _NEVER = 2**63 - 1
 
@@ -29,8 +30,9 @@ class SharedDeadline:
         self._memory = mmap.mmap(fd, _SIZE, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
         self._cell = memoryview(self._memory).cast("q")
 
-    def publish(self, instant: float) -> None:
+    def publish(self, instant: float, ahead: float = 0.0) -> None:
         """The lease is good until `instant`, in seconds of CLOCK_BOOTTIME; `inf`: for ever."""
+        self._cell[1] = int(ahead * _NS)
         self._cell[0] = _NEVER if instant == math.inf else max(int(instant * _NS), 1)
 
     def lose(self) -> None:
@@ -43,6 +45,10 @@ class SharedDeadline:
     def instant(self) -> float:
         """What stands there, in seconds of CLOCK_BOOTTIME; 0.0: lost."""
         return self._cell[0] / _NS
+
+    @property
+    def ahead(self) -> float:
+        return self._cell[1] / _NS
 
     def close(self) -> None:
         self._cell.release()

@@ -35,7 +35,7 @@ class Enforced:
         self._shared = None if shared is None else SharedDeadline(shared, writable=True)
         # Killed by us at stop_by, by the kernel a little later, gone after kill_budget: and then it may be taken.
         self._stop_budget, self._grace = config.stop_budget, config.kill_budget / 2
-        self.instant = -math.inf
+        self.instant, self.ahead = -math.inf, 0.0
 
     @property
     def protection(self) -> Protection:
@@ -43,12 +43,12 @@ class Enforced:
             return Protection.KEEPER
         return Protection.CONTAINED if self._contained else Protection.KERNEL
 
-    def publish(self, instant: float) -> None:
+    def publish(self, instant: float, ahead: float) -> None:
         # The timer first: frozen in between, everything ends at the later instant, which the store has confirmed.
         self.end_by(instant + self._stop_budget)
         if self._shared:
-            self._shared.publish(instant)
-        self.instant = instant
+            self._shared.publish(instant, ahead)
+        self.instant, self.ahead = instant, ahead
 
     def lose(self) -> None:
         if self._shared:

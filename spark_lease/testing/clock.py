@@ -10,11 +10,15 @@ class VirtualClock:
     """Implements `Clock`. Waiting moves it; what was planned for a moment happens when it gets there."""
 
     def __init__(self, start: float = 1000.0) -> None:
-        self._now = start
+        self._now, self.jumped = start, 0.0
         self._plans: list[tuple[float, Callable[[], None]]] = []
 
     def now(self) -> float:
         return self._now
+
+    def ahead(self) -> float:
+        """What `jumped` is set to: as if the machine had stood still for so long, and this clock with it."""
+        return self.jumped
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
         if not event.is_set():

@@ -43,8 +43,8 @@ MUTATIONS = {
         "P1 P3",
         Edit(
             "lease",
-            "        self.check()\n        self._deadline.publish(sent + self._good_for)",
-            "        self.check()\n        self._deadline.publish(self._clock.now() + self._good_for)",
+            "        self._still_mine()\n        self._deadline.publish(sent + self._good_for, ahead)",
+            "        self._still_mine()\n        self._deadline.publish(self._clock.now() + self._good_for, ahead)",
         ),
         Edit(
             "lease",
@@ -178,7 +178,7 @@ MUTATIONS = {
     ),
     "a renewal is sent after the deadline": _mutation(
         "P3",
-        Edit("lease", "        sent = self._clock.now()\n        self.check()\n", "        sent = self._clock.now()\n"),
+        Edit("lease", "ahead()\n        self._still_mine()\n", "ahead()\n"),
     ),
     "an unreachable store looks like standby": _mutation(
         "P10",

@@ -68,6 +68,9 @@ class Machine:
     def wall_time(self) -> float:
         return 1.8e9 + self.world.now + self.wall
 
+    def ahead(self) -> float:
+        return self.wall_time() - self.now()
+
     def wait(self, event: threading.Event, timeout: float) -> bool:
         if not event.is_set() and timeout > 0:
             self.sleep(timeout, event)

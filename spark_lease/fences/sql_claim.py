@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, delete
+from sqlalchemy import Connection, Engine, Executable, delete, event
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ..clock import BootClock, Clock
@@ -93,6 +93,7 @@ class Desk:
             before = self._read(session, name)
             if before < epoch:
                 session.execute(raise_epoch(self._engine, name, epoch))
+                session.commit()
             newest = self._read(session, name)
             if newest == epoch:
                 self._tidy(session, name, epoch, before)
@@ -129,6 +130,7 @@ class Desk:
 
         def ask(session: Connection) -> bool:
             session.execute(insert_run(self._engine, {"name": name, "run": run, "epoch": NO_EPOCH}))
+            session.commit()
             return bool(session.execute(read_run(name, run)).scalar() == epoch)
 
         return self._ask(ask)
@@ -139,13 +141,14 @@ class Desk:
         def ask(session: Connection) -> int:
             before = session.execute(read_epoch(name)).scalar()
             session.execute(delete(FENCE).where(FENCE.c.name == name))
+            session.commit()
             return before or 0
 
         return self._ask(ask)
 
     def forget_runs(self, name: str, runs: Sequence[str]) -> None:
         """Nobody will ask for them any more. Raises FenceUnreachable."""
-        self._ask(lambda session: session.execute(forget_runs(self._engine, name, runs)))
+        self._write(forget_runs(self._engine, name, runs))
 
     def done_under(self, name: str, key: str) -> int | None:
         """The epoch under which the run key was completed; None if it was not. Raises FenceUnreachable, ConfigError."""
@@ -153,7 +156,14 @@ class Desk:
 
     def forget_done(self, name: str, age: float) -> None:
         """Those that were completed more than `age` seconds ago. Raises FenceUnreachable."""
-        self._ask(lambda session: session.execute(forget_done(name, self._backend.now_ms, age)))
+        self._write(forget_done(name, self._backend.now_ms, age))
+
+    def _write(self, statement: Executable) -> None:
+        def ask(session: Connection) -> None:
+            session.execute(statement)
+            session.commit()
+
+        self._ask(ask)
 
     def _ask(self, ask: Callable[[Connection], _T], make_way: Callable[[Connection], str] = lambda session: "") -> _T:
         """What `ask` answers, tried again until it does or the time is over."""
@@ -166,6 +176,7 @@ class Desk:
                     except DBAPIError as error:
                         if not says(error, self._backend.locked) or error.connection_invalidated:
                             raise
+                        session.rollback()
                         hindrance = make_way(session)
                         problem: SQLAlchemyError = error
             except SQLAlchemyError as error:
@@ -194,31 +205,37 @@ class Desk:
 
     @contextlib.contextmanager
     def _session(self, end: float) -> Iterator[Connection]:
-        """A session in autocommit that is ended with its use, because its settings are not the user's."""
+        """A session that is ended with its use. It commits what the caller says, or each statement by itself; its
+        settings are those of its transactions on PostgreSQL: no other client of a pooler is to get them."""
         cut_off = CutOff(max(end - self._clock.now(), _AGAIN), self._clock)
         try:
             with self._engine.connect() as pooled:
-                connection = pooled.execution_options(isolation_level="AUTOCOMMIT")
+                ours: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": False}
+                connection = pooled.execution_options(
+                    **ours if self._is_postgres else {"isolation_level": "AUTOCOMMIT"}
+                )
                 if (fd := descriptor_of(connection.connection.driver_connection)) is not None:
                     cut_off.arm(fd)
                 connection.detach()
-                for statement in self._bounds(end):
-                    connection.exec_driver_sql(statement)
+                bounds = self._bounds(end)
+                if self._is_postgres:
+                    event.listen(connection, "begin", lambda begun: begun.exec_driver_sql(bounds))
+                else:
+                    connection.exec_driver_sql(bounds)
                 yield connection
         finally:
             cut_off.disarm()
             cut_off.close()
 
-    def _bounds(self, end: float) -> list[str]:
+    def _bounds(self, end: float) -> str:
         left = max(end - self._clock.now(), _AGAIN)
         if self._is_postgres:
             grace, bound = (math.ceil(seconds * 1000) for seconds in (_GRACE, left + 2 * _GRACE))
-            set_both = "set_config('lock_timeout', '{}', false), set_config('statement_timeout', '{}', false)"
-            return [f"SELECT {set_both.format(grace, bound)}"]
+            return f"SET LOCAL lock_timeout = {grace}; SET LOCAL statement_timeout = {bound}"
         if self._engine.dialect.name == "sqlite":
             # Shorter than SQLite's own pauses become: against a busy writer one has to ask often.
-            return [f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}"]
-        return ["SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"]  # it counts in whole seconds
+            return f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}"
+        return "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"  # it counts in whole seconds
 
     def _read(self, session: Connection, name: str) -> int:
         epoch = session.execute(read_epoch(name)).scalar()
@@ -250,7 +267,9 @@ class Desk:
                 log.warning("%s: %s. It can write nothing more, but may hold locks on rows", name, denied)
             if 0 < before < epoch:
                 session.execute(prune_runs(name, min(before, epoch - _REMEMBERED)))
+                session.commit()
         except DBAPIError as error:
+            session.rollback()
             log.debug("%s: not tidied up after the claim: %s", name, error)
 
     def _make_tables(self, end: float) -> SQLAlchemyError | None:
@@ -260,6 +279,7 @@ class Desk:
             with self._session(end) as session:
                 for statement in statements:
                     session.exec_driver_sql(statement)
+                    session.commit()
         except SQLAlchemyError as error:
             # IF NOT EXISTS does not exclude another process: the slower one fails on the catalogue's own keys.
             if self._may_pass(error) or says(error, (*self._backend.duplicate, "1050", "already exists")):

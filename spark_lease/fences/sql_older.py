@@ -30,7 +30,7 @@ SELECT pid, application_name, usename FROM (
 def end_older_sessions(connection: Connection, name: str, epoch: int) -> str:
     """End every session of an older epoch of the lease `name` in this database; what keeps us from it, else "".
 
-    `connection` is in autocommit. Raises DBAPIError.
+    Commits, and rolls back what failed. Raises DBAPIError.
     """
     pattern = application_prefix(name, 0).replace("/0/", "/([0-9]{1,18})/", 1)
     found = connection.exec_driver_sql(_OLDER, {"pattern": f"^{pattern}", "epoch": epoch}).all()
@@ -38,10 +38,12 @@ def end_older_sessions(connection: Connection, name: str, epoch: int) -> str:
     for pid, application, user in found:
         try:
             connection.exec_driver_sql(_END, {"pid": pid, "application": application})
+            connection.commit()
             log.info("%s: ended a session of an older epoch, pid %d, user %s", name, pid, user)
         except DBAPIError as error:
             if code_of(error) != _MUST_NOT:
                 raise
+            connection.rollback()
             denied = (
                 f"session {pid} of an older epoch belongs to the role {user}, and this one may not end it: "
                 f'GRANT "{user}" TO CURRENT_USER, or GRANT pg_signal_backend TO it'

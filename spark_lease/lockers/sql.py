@@ -27,8 +27,8 @@ from ..errors import ConfigError, RecordUnreadable, SparkLeaseError
 from ..record import LeaseRecord, Observed, is_wish
 from . import sql_schema
 from .changes import ENDED, KINDS, bounded_age, end_text, is_first_of_its_day, is_grant
-from .sql_backends import backend_of, code_of, says
-from .sql_engine import Alarm, CutOff, descriptor_of, make_engine, store_error
+from .sql_backends import backend_of, code_of, local_bounds, says
+from .sql_engine import SHARED, Alarm, CutOff, cursor_of, descriptor_of, last_answer, make_engine, store_error
 from .sql_history import Note, SqlHistory
 from .sql_notes import SqlNotes
 from .sql_rows import observed
@@ -72,6 +72,7 @@ class SqlStore:
         self._connection: Any = None
         self._cursor: Any = None
         self._planned: Mapping[str, Prepared] = {}
+        self._local = ""
         self._asking = ""
         self._fd: int | None = None
         self._table_seen = self._clocks_compared = self._is_closed = False
@@ -164,13 +165,13 @@ class SqlStore:
                 self._drop_connection()
             self._alarm.wait(None, min(timeout, poll))
             return True
-        if self._broker_row:  # it tells nobody
-            timeout = min(timeout, poll)
+        # A broker tells nobody of a release, nor does a holder with another driver, or with notify = false.
+        timeout = min(timeout, poll)
         try:
             if self._listening_to != name:
                 answered = self._cursor is not None  # a store that fails is not asked again before its time
                 self._listen(name)
-                timeout = min(timeout, _UNHEARD if answered else poll)
+                timeout = min(timeout, _UNHEARD) if answered else timeout
             driver: Any = self._connection.driver_connection
             driver.poll()
             if not driver.notifies:
@@ -293,7 +294,9 @@ class SqlStore:
             self._asking = what
             if self._fd is not None:
                 self._cut_off.arm(self._fd)
-            self._cursor.execute(prepared.execute if prepared else sql[what], values)
+            self._cursor.execute(prepared.execute if prepared else self._local + sql[what], values)
+            if self._local:
+                last_answer(self._cursor, self._engine.driver)
             rows: list[Any] = self._cursor.fetchall() if self._cursor.description else self._written(what, values)
         finally:
             self._cut_off.disarm()
@@ -320,11 +323,13 @@ class SqlStore:
             # A parameter, or a way to authenticate, that the driver has not; a certificate that is not there.
             raise ConfigError("url", f"{self.where} cannot be used: {error}") from error
         driver: Any = self._connection.driver_connection
-        self._cursor = driver.cursor()
+        is_shared = self._connection.info.get(SHARED, False)
+        self._local = local_bounds(self._config) if is_shared else ""
+        self._cursor = cursor_of(driver, self._engine.driver, several=is_shared)
         self._fd = descriptor_of(driver)
         if not self._backend.returning:  # only now is a MariaDB told from a MySQL
             self._weave()
-        self._planned = {} if self._history.skips else self._prepared
+        self._planned = {} if self._history.skips or is_shared else self._prepared
         for what, each in self._planned.items():
             self._asking = what
             self._cursor.execute(each.prepare)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,7 +44,37 @@ def _libpq(config: Config) -> dict[str, Any]:
         "keepalives_count": 1,
         "tcp_user_timeout": math.ceil(config.attempt_timeout * 1000),
         "application_name": f"spark_lease {config.name}".encode()[:63].decode(errors="ignore"),
+        "options": " ".join([*_own_options(config), *(f"-c {name}={ms}" for name, ms in _bounds(config).items())]),
     }
+
+
+def _own_options(config: Config) -> list[str]:
+    """Those of the user, which are not to be lost for ours."""
+    theirs = make_url(config.url).query.get("options") or os.environ.get("PGOPTIONS", "")
+    return list(filter(None, [theirs] if isinstance(theirs, str) else theirs))
+
+
+def _bounds(config: Config) -> dict[str, int]:
+    """Milliseconds. A row that stays locked is told apart from a server that hangs."""
+    limit = config.attempt_timeout * 1000
+    return {"statement_timeout": math.ceil(limit), "lock_timeout": math.ceil(limit * _LOCKED)}
+
+
+def local_bounds(config: Config) -> str:
+    """The same for one transaction of PostgreSQL: words before a statement, to be sent with it."""
+    return "".join(f"SET LOCAL {name} = {ms}; " for name, ms in _bounds(config).items())
+
+
+def has_bounds(connection: Any, config: Config) -> bool:
+    """False if a pooler passed over the options of this connection to PostgreSQL: its session is not ours alone."""
+    with connection.cursor() as cursor:
+        wanted = f"'{_bounds(config)['statement_timeout']} ms'"
+        cursor.execute(f"SELECT current_setting('statement_timeout')::interval = {wanted}::interval")
+        return bool(cursor.fetchone()[0])
+
+
+REFUSED_OPTIONS = ("startup parameter", "startup option", "command-line option")
+"""What poolers say that take no options: PgBouncer, Odyssey and pgcat, RDS Proxy."""
 
 
 def _pymysql(config: Config) -> dict[str, Any]:
@@ -55,12 +86,6 @@ def _pymysql(config: Config) -> dict[str, Any]:
 def _sqlite(config: Config) -> dict[str, Any]:
     # The renewing thread opens the connection, the one that releases uses it after that thread has ended.
     return {"timeout": config.attempt_timeout, "check_same_thread": False}
-
-
-def _postgres_session(config: Config) -> list[str]:
-    # A row that stays locked is told apart from a server that hangs.
-    limit = config.attempt_timeout * 1000
-    return [f"SET statement_timeout = {math.ceil(limit)}; SET lock_timeout = {math.ceil(limit * _LOCKED)}"]
 
 
 def _mysql_session(config: Config) -> list[str]:
@@ -171,7 +196,6 @@ BACKENDS: Mapping[str, Backend] = {
         now_ms="CAST(date_part('epoch', clock_timestamp()) * 1000 AS BIGINT)",
         greatest="greatest",
         connect=_libpq,
-        session=_postgres_session,
         shape=("42P01", "42703", "3F000"),
         # No code comes with a refusal to connect.
         denied=("42501", "28P01", "28000", "3D000", "password authentication failed", "does not exist"),

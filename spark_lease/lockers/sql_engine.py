@@ -6,6 +6,7 @@ What differs between databases is in `sql_backends.py`.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import select
 import socket
@@ -20,7 +21,10 @@ from sqlalchemy.pool import NullPool
 from ..clock import Clock
 from ..config import Config, redacted
 from ..errors import ConfigError, StoreError
-from .sql_backends import BACKENDS, usable_url
+from .sql_backends import BACKENDS, REFUSED_OPTIONS, has_bounds, usable_url
+
+SHARED = "shared"
+"""In the `info` of a connection: true if a pooler may give its session to others, and nothing may stay set in it."""
 
 
 def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
@@ -44,12 +48,19 @@ def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
 
     @event.listens_for(engine, "do_connect")
     def connect(dialect: Any, _record: object, words: Any, keywords: Any) -> Any:
-        connection = dialect.connect(*words, **keywords)
+        try:
+            connection = dialect.connect(*words, **keywords)
+        except dialect.loaded_dbapi.Error as error:
+            if not any(word in str(error) for word in REFUSED_OPTIONS):
+                raise
+            connection = dialect.connect(*words, **{key: keywords[key] for key in keywords if key != "options"})
         opened(connection)
         return connection
 
     @event.listens_for(engine, "connect")
-    def prepare(connection: Any, _record: object) -> None:
+    def prepare(connection: Any, record: Any) -> None:
+        if engine.dialect.name == "postgresql":
+            record.info[SHARED] = not has_bounds(connection, config)
         cursor = connection.cursor()
         for statement in backend.session(config):
             cursor.execute(statement)
@@ -62,6 +73,19 @@ def descriptor_of(connection: Any) -> int | None:
     """The socket of a driver's connection; None if there is none, as with SQLite."""
     holder = connection if hasattr(connection, "fileno") else getattr(connection, "_sock", None)
     return None if holder is None else int(holder.fileno())
+
+
+def cursor_of(connection: Any, driver: str, *, several: bool) -> Any:
+    """A cursor of the driver; `several`: that sends several statements in one message, with values."""
+    if several and driver == "psycopg":
+        return importlib.import_module("psycopg").ClientCursor(connection)
+    return connection.cursor()
+
+
+def last_answer(cursor: Any, driver: str) -> None:
+    """Go on to the answer of the last statement of several."""
+    while driver == "psycopg" and cursor.nextset():
+        pass
 
 
 def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") -> StoreError:

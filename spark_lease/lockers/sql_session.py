@@ -114,14 +114,13 @@ class SessionLock:
         return self._table.c.name == self._config.name
 
     def _lock(self, session: Connection) -> bool:
-        for statement in self._bounds():
-            self._arm(session.connection.driver_connection)
-            session.exec_driver_sql(statement)
-        session.rollback()
         session.execution_options(isolation_level="READ COMMITTED")
         columns: list[Any] = [self._table.c.broker_name, self._table.c.time - literal_column(self._backend.now_ms)]
         look = select(*columns).where(self._row).with_for_update(nowait=True)
         for _ in range(2):
+            for statement in self._bounds():
+                self._arm(session.connection.driver_connection)
+                session.exec_driver_sql(statement)
             self._arm(session.connection.driver_connection)
             row = session.execute(look).first()
             if row is not None:
@@ -145,15 +144,16 @@ class SessionLock:
                 raise
 
     def _bounds(self) -> list[str]:
-        """So that the server ends a session of which it hears nothing any more."""
+        """So that the server ends a session of which it hears nothing any more. On PostgreSQL for this transaction: no
+        other client of a pooler is to get a session with them."""
         seconds = math.ceil(self._config.lease_duration)
         if self._engine.dialect.name == "postgresql":
             third = max(1, seconds // 3)
             return [
-                f"SET idle_in_transaction_session_timeout = {seconds * 1000}",
-                f"SET tcp_keepalives_idle = {third}",
-                f"SET tcp_keepalives_interval = {third}",
-                "SET tcp_keepalives_count = 2",
+                f"SET LOCAL idle_in_transaction_session_timeout = {seconds * 1000}",
+                f"SET LOCAL tcp_keepalives_idle = {third}",
+                f"SET LOCAL tcp_keepalives_interval = {third}",
+                "SET LOCAL tcp_keepalives_count = 2",
             ]
         bounds = [f"SET SESSION wait_timeout = {seconds}"]
         if getattr(self._engine.dialect, "is_mariadb", False):

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg2.extensions
@@ -29,6 +30,8 @@ from spark_lease.lease import open_contender
 from tests.fences.conftest import Writer, engine_for, rows
 from tests.fences.holders import Holder
 from tests.fences.writer import PLAIN_ROWS
+from tests.services.pooler import Pooler
+from tests.services.postgres import own_postgres
 from tests.services.proxy import Proxy
 
 NAME = "nightly"
@@ -693,6 +696,20 @@ def test_the_same_where_check_and_commit_are_two_messages(
     claim(Holder(NAME, 6), engine)
     with pytest.raises(Fenced):
         write(through, lease)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_a_claim_leaves_no_timeout_in_the_session_of_a_pooler(driver: str) -> None:
+    look = text("SELECT name, setting FROM pg_settings WHERE name IN ('lock_timeout', 'statement_timeout') ORDER BY 1")
+    with own_postgres() as server, closing(Pooler(server.url, sessions=1)) as pooler:
+        engine = create_engine(pooler.url.replace(":", f"+{driver}:", 1), poolclass=NullPool)
+        with engine.connect() as connection:
+            before = list(connection.execute(look))
+        assert Desk(engine).raise_to(NAME, 5) == 5
+        Desk(engine).forget(NAME)
+        with engine.connect() as connection:
+            assert list(connection.execute(look)) == before
 
 
 @DOORS

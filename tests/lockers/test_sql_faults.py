@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -11,7 +12,8 @@ from typing import Any
 
 import psycopg2
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
@@ -23,6 +25,7 @@ from spark_lease.lockers.sql import SqlStore
 from spark_lease.lockers.sql_backends import usable_url
 from spark_lease.record import taken
 from tests.services.mariadb import MariaDb
+from tests.services.pooler import Pooler
 from tests.services.postgres import PostgreSql, own_postgres
 from tests.services.proxy import Proxy
 from tests.spark.drivers import until
@@ -59,6 +62,13 @@ def lease(proxy: Proxy, table: str) -> Iterator[Contender]:
     lease.acquire()
     yield lease
     lease.close()
+
+
+@pytest.fixture(scope="module")
+def trusting() -> Iterator[PostgreSql]:
+    """Behind the poolers, which know no password."""
+    with own_postgres() as server:
+        yield server
 
 
 def took(action: Any) -> float:
@@ -278,6 +288,50 @@ def test_a_session_that_forgets_what_was_prepared_is_served_plainly(pg_url: str,
     store._cursor.execute("DEALLOCATE ALL")
     assert store.read("n").record == record
     store.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("refuses", [False, True], ids=["passes over options", "refuses options"])
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+@pytest.mark.parametrize("locker", ["lease", "database"])
+def test_no_timeout_of_ours_stays_in_the_session_of_a_pooler(
+    trusting: PostgreSql, table: str, driver: str, refuses: bool, locker: str
+) -> None:
+    pooler = Pooler(trusting.url, sessions=4 if locker == "database" else 1, refuses_options=refuses)
+    url = pooler.url.replace("postgresql:", f"postgresql+{driver}:")
+    engine = create_engine(url, poolclass=NullPool)
+    names = "'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'tcp_keepalives_idle'"
+    look = text(f"SELECT name, setting FROM pg_settings WHERE name IN ({names}) ORDER BY name")
+    with contextlib.closing(pooler):
+        with engine.connect() as connection:
+            before = list(connection.execute(look))
+        lease = open_contender(limits(url, table, notify=False, locker=locker), BootClock())
+        with contextlib.closing(lease):
+            lease.acquire()
+            lease.renew()
+            with engine.connect() as connection:
+                assert list(connection.execute(look)) == before
+            lease.release()
+        with engine.connect() as connection:
+            assert list(connection.execute(look)) == before
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_behind_a_pooler_a_row_that_stays_locked_is_told_apart_from_a_server_that_hangs(
+    trusting: PostgreSql, table: str, driver: str
+) -> None:
+    pooler = Pooler(trusting.url, sessions=3)
+    lease = open_contender(limits(pooler.url.replace(":", f"+{driver}:", 1), table, notify=False), BootClock())
+    engine = create_engine(trusting.url)
+    with contextlib.closing(pooler), contextlib.closing(lease):
+        lease.acquire()
+        with engine.begin() as connection:
+            connection.execute(text(f"SELECT 1 FROM {table} FOR UPDATE"))
+            with pytest.raises(StoreError, match="locked by somebody's transaction"):
+                lease.renew()
+        lease.renew()
+    engine.dispose()
 
 
 def test_while_the_store_hangs_the_holder_stops_before_another_is_master(proxy: Proxy, url: str, table: str) -> None:

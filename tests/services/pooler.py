@@ -1,5 +1,5 @@
 """A pooler of the tests' own: a session of PostgreSQL goes with each transaction to whoever begins one (protocol 3.0,
-"Message Flow"; simple queries, as psycopg2 sends them; a server that trusts)."""
+"Message Flow"; a server that trusts)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _STARTUP = 196608
 class Pooler:
     """In front of `url`, a loopback one, with so many sessions; `url` of its own."""
 
-    def __init__(self, url: str, sessions: int = 2) -> None:
+    def __init__(self, url: str, sessions: int = 2, *, refuses_options: bool = False) -> None:
         self._server, self._free = urlsplit(url), queue.LifoQueue[socket.socket]()
         self._sockets: list[socket.socket] = []
+        self._refuses_options = refuses_options
         self._greeting = b""
         for _ in range(sessions):
             self._free.put(self._session())
@@ -51,18 +52,31 @@ class Pooler:
 
     def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError, EOFError):
-            while _start(client) != _STARTUP:
+            while (start := _start(client))[0] != _STARTUP:
                 client.sendall(b"N")  # no encryption
+            if self._refuses_options and b"options\0" in start[1]:
+                words = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0"  # as PgBouncer has it
+                client.sendall(b"E" + struct.pack("!i", len(words) + 4) + words)
+                client.close()
+                return
             client.sendall(self._greeting)
             session: socket.socket | None = None
-            while (message := _message(client))[:1] != b"X":
-                session = session or self._free.get(timeout=10)
-                session.sendall(message)
-                answer = b"".join(_until_ready(session))
-                client.sendall(answer)
-                if answer[-1:] == b"I":
+            try:
+                while (message := _message(client))[:1] != b"X":
+                    session = session or self._free.get(timeout=10)
+                    session.sendall(message)
+                    if message[:1] not in b"QS":  # psycopg's Parse, Bind and Execute are answered with their Sync
+                        continue
+                    answer = b"".join(_until_ready(session))
+                    client.sendall(answer)
+                    if answer[-1:] == b"I":
+                        self._free.put(session)
+                        session = None
+            finally:
+                if session:  # its client is gone amid a transaction
+                    session.sendall(b"Q" + struct.pack("!i", 13) + b"ROLLBACK\0")
+                    b"".join(_until_ready(session))
                     self._free.put(session)
-                    session = None
 
 
 def _until_ready(session: socket.socket) -> Iterator[bytes]:
@@ -72,10 +86,9 @@ def _until_ready(session: socket.socket) -> Iterator[bytes]:
             return
 
 
-def _start(client: socket.socket) -> int:
+def _start(client: socket.socket) -> tuple[int, bytes]:
     length, code = struct.unpack("!ii", _read(client, 8))
-    _read(client, length - 8)
-    return int(code)
+    return code, _read(client, length - 8)
 
 
 def _message(source: socket.socket) -> bytes:

@@ -17,12 +17,14 @@ driver ── order ─────────────→ keeper     acquir
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import math
 import os
 import queue
 import select
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -67,6 +69,8 @@ def main(fd: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Whoever ends all processes of a service politely must not end the driver by force, which our end would do.
         signal.signal(number, signal.SIG_IGN)
+    if sys.stderr:  # the driver's
+        faulthandler.enable()
     channel = Channel.inherited(fd)
     logging.basicConfig(level=logging.DEBUG, handlers=[ToDriver(channel)])
     with contextlib.suppress(Closed, ProcessLookupError):  # the driver ended before it had a lease

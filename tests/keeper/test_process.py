@@ -218,6 +218,15 @@ def test_a_polite_signal_to_all_processes_of_a_service_does_not_end_the_keeper_f
     assert row(url, table)[0] is None
 
 
+def test_a_crash_of_the_keeper_tells_where_in_the_drivers_log(start: Start) -> None:
+    driver = start('with hold_lease("n", **SETTINGS):\n    say("up")\n    time.sleep(60)')
+    driver.until("up")
+    (keeper,) = [each.pid for each in driver.tree() if "spark-lease keeps" in command_line(each.pid)]
+    os.kill(keeper, signal.SIGSEGV)
+    driver.end(15)
+    until(lambda: "Fatal Python error: Segmentation fault" in driver.log.read_text(), timeout=5)
+
+
 def test_without_the_kernel_the_end_of_the_keeper_is_a_loss(start: Start) -> None:
     driver = start(
         """

@@ -9,7 +9,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd test-faults test-zombies airflow airflow-drill test-airflow setup jars older yarn dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd test-faults test-zombies test-contained airflow airflow-drill test-airflow setup jars older yarn dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -63,7 +63,7 @@ model: setup    ## every order of events in a small model of the lease (a minute
 	@$(PY) -m tests.simulation.model
 
 bench: services ## the speeds that the README names, as ratios measured in one run
-	@failed=0; for each in renewal start handover keeper delta fences; do $(PY) -m tests.benchmarks.$$each || failed=1; done; exit $$failed
+	@failed=0; for each in renewal start handover contain keeper delta fences; do $(PY) -m tests.benchmarks.$$each || failed=1; done; exit $$failed
 
 bench-delta-fence: jars ## what the Delta fence costs a write, and the claims at a takeover (minutes)
 	@$(PY) -m tests.benchmarks.delta_fence
@@ -82,6 +82,9 @@ test-faults: services ## the drills and faults again and again (TIMES=30 ONLY=ke
 
 test-zombies: services ## masters frozen amid their writes, a hundred for each fence, and without it (ROUNDS=100 ONLY=delta)
 	@$(PY) -m tests.faults.zombies $(or $(ROUNDS),100) $(ONLY)
+
+test-contained: services ## hostile jobs in a PID namespace, killed and frozen, and the same outside of one (ROUNDS=100 ONLY=submit)
+	@$(PY) -m tests.faults.contained $(or $(ROUNDS),100) $(ONLY)
 
 airflow: setup $(AIRFLOW)/.installed ## Airflow in an environment of its own, without Spark
 $(AIRFLOW)/.installed: pyproject.toml tests/airflow/constraints.txt

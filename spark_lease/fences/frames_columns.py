@@ -73,7 +73,15 @@ def columns_of(schema: Any, target: Target, dialect: str) -> list[Column]:
 def _column(source: Any, field: Field, dialect: str, number: int) -> Column:
     kind, expression = source.dataType.typeName(), "`" + source.name.replace("`", "``") + "`"
     if dialect == "postgresql":
+        if field.kind in ("char", "name"):
+            raise refusal(f"{field.name} is of the type {field.type}, which cuts off text in silence: make it text")
         kind, expression = _in_zone(kind, expression, field)
+        if kind in ("float", "double") and field.kind == "numeric":
+            # A cast from real knows 6 digits, from double precision 15; the text of a double knows them all.
+            kind, expression = "", f"CAST({expression} AS DOUBLE)"
+    elif dialect == "sqlite" and kind in ("float", "double"):
+        problem = f"write_sql: {field.name} has NaN, which SQLite would store as NULL".replace("'", "\\'")
+        expression = f"if(isnan({expression}), raise_error('{problem}'), {expression})"
     elif kind == "timestamp" and dialect == "mysql":
         kind, expression = "timestamp_ntz", f"CAST({expression} AS TIMESTAMP_NTZ)"
     staged = _AS_IT_IS[dialect].get(kind, "").format(source.dataType.simpleString())

@@ -109,6 +109,7 @@ def _load(place: Place, batches: Iterator[Any], attempt: int) -> int:
             ((attempt, *_),) = cursor.fetchall()
             copy(cursor, place.name, batches)
         else:
+            cursor.execute("SET SESSION sql_mode = concat(@@sql_mode, ',STRICT_TRANS_TABLES')")
             for batch in _numbered(batches, attempt):
                 cursor.executemany(inserting(place.name, batch, "%s"), values(batch))
         connection.commit()

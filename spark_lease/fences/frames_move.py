@@ -12,7 +12,7 @@ from ..errors import StagingLost
 from ..lockers.sql_backends import code_of
 from .frames_columns import Column
 from .frames_place import staged
-from .frames_target import Target, no_key, quote, refusal, run
+from .frames_target import Target, demand_strict, no_key, quote, refusal, run
 from .sql_claim import said
 from .sql_table import where_is
 
@@ -73,6 +73,7 @@ def rehearse(connection: Connection, move: Move, table: str) -> None:
 
 
 def make_here(connection: Connection, columns: Sequence[Column]) -> None:
+    demand_strict(connection)
     drop_here(connection)  # MariaDB does not roll its making back
     run(connection, f"CREATE TEMPORARY TABLE {HERE} ({staged(columns)})")
 
@@ -85,6 +86,7 @@ def drop_here(connection: Connection) -> None:
 
 def move_all(connection: Connection, move: Move, source: str, rows: int) -> None:
     """Move `rows` rows, or raise StagingLost: a server that crashed has emptied a table that it does not log."""
+    demand_strict(connection)
     if move.keys:
         _refuse_equal_keys(connection, move, source, rows)
     empty(connection, move)
@@ -94,8 +96,14 @@ def move_all(connection: Connection, move: Move, source: str, rows: int) -> None
 
 
 def empty(connection: Connection, move: Move) -> None:
-    """For readers nothing is gone until COMMIT, which TRUNCATE could not say."""
+    """For readers nothing is gone until COMMIT, which TRUNCATE could not say. On PostgreSQL two overwrites take turns:
+    else neither would delete what the other inserts."""
     if move.mode == "overwrite":
+        if connection.dialect.name == "postgresql":
+            level = run(connection, "SHOW transaction_isolation").scalar()
+            if level != "read committed":  # by which what another has committed meanwhile is seen
+                raise refusal(f"overwrite needs an engine with READ COMMITTED transactions, this one has {level}")
+            run(connection, f"LOCK TABLE {move.target.name} IN SHARE ROW EXCLUSIVE MODE")
         run(connection, f"DELETE FROM {move.target.name}")
 
 

@@ -17,10 +17,10 @@ from ..errors import ConfigError
 
 _PART = re.compile(r'"(?:[^"\0]|"")+"|`(?:[^`\0]|``)+`|[^."`\s\0]+')
 _POSTGRES = """
-SELECT a.attname, format_type(a.atttypid, -1), t.typcategory::text, t.typname,
+SELECT a.attname, format_type(a.atttypid, -1), t.typcategory::text, coalesce(b.typname, t.typname),
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND t.typdefault IS NULL,
        a.attgenerated <> '' OR a.attidentity = 'a'
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = t.typbasetype
 WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 # COPY passes over rules, and is refused by views and by row-level security; what a trigger (here: before, each row,
@@ -42,12 +42,15 @@ _MYSQL_ENGINE = """
 SELECT engine FROM information_schema.tables
 WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
 """
+# Last: whether the column, if it is not written, gets what no other row has: its next number, or NULL.
 _MYSQL_UNIQUE = """
-SELECT index_name, column_name FROM information_schema.statistics
+SELECT index_name, column_name, sub_part IS NULL,
+       extra LIKE '%%auto_increment%%' OR (
+         is_nullable = 'YES' AND coalesce(column_default, 'NULL') = 'NULL' AND extra = '')
+FROM information_schema.statistics LEFT JOIN information_schema.columns USING (table_schema, table_name, column_name)
 WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s AND NOT non_unique
-  AND index_name NOT IN (SELECT index_name FROM information_schema.statistics WHERE sub_part IS NOT NULL
-    AND table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s)
 """
+_STRICT = {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"}
 _SQLITE = (
     "SELECT name, type, '', lower(type), "
     "\"notnull\" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER' AND max(pk) OVER () = 1), "
@@ -146,13 +149,27 @@ def refuse_other_keys(connection: Connection, table: str, keys: Sequence[str], w
     """MariaDB and MySQL update whatever row is in the way: only an index over `keys` may be. Raises ConfigError."""
     *schema, name = parts_of(connection.engine, table)
     unique: dict[str, set[str]] = defaultdict(set)
-    for index, column in run(connection, _MYSQL_UNIQUE, {"schema": schema[0] if schema else None, "table": name}):
-        unique[index].add(column)
+    meets_none = set[str]()
+    for index, column, is_whole, is_free in run(
+        connection, _MYSQL_UNIQUE, {"schema": schema[0] if schema else None, "table": name}
+    ):
+        unique[index].add(column if is_whole and column else "")  # a part of a column, or an expression
+        if is_free and column not in written:
+            meets_none.add(index)
     if set(keys) not in unique.values():
         raise no_key(table, keys)
     for index, columns in unique.items():
-        if columns != set(keys) and columns & set(written):
+        if columns != set(keys) and index not in meets_none:
             raise refusal(f"{table} has another unique index, {index}, whose rows this database would update as well")
+
+
+def demand_strict(connection: Connection) -> None:
+    """MariaDB and MySQL cut off in silence what does not fit, unless they are told to refuse it. Raises ConfigError."""
+    if connection.dialect.name in ("mysql", "mariadb"):
+        mode = str(run(connection, "SELECT @@sql_mode").scalar())
+        if not _STRICT & set(mode.split(",")):
+            how = """create_engine(…, connect_args={"init_command": "SET sql_mode = 'STRICT_TRANS_TABLES'"})"""
+            raise refusal(f"sql_mode is {mode!r}, by which values that do not fit are cut off in silence: {how}")
 
 
 def no_key(table: str, keys: Sequence[str]) -> ConfigError:

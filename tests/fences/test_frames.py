@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 import uuid
 from collections.abc import Iterator
 from decimal import Decimal
@@ -18,10 +19,12 @@ from sqlalchemy.pool import NullPool
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import ConfigError
-from spark_lease.fences import frames
+from spark_lease.fences import frames, frames_move
+from spark_lease.fences.frames_target import run
 from spark_lease.lease import open_contender
 from tests.fences.conftest import rows
 from tests.fences.frames import NAME, ask, put, session, staged, tell
+from tests.spark.drivers import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 PG, MARIA = (
@@ -355,6 +358,105 @@ def test_a_table_that_cannot_be_rolled_back_or_has_other_keys_is_refused(engine:
     tell(engine, "DROP TABLE kinds")
 
 
+@MARIADB
+@pytest.mark.parametrize(
+    ("index", "more"),
+    [
+        ("UNIQUE (b(2))", "b varchar(9)"),
+        ("UNIQUE (c)", "b varchar(9), c int NOT NULL DEFAULT 7"),
+        ("UNIQUE (c)", "b varchar(9), c varchar(9) GENERATED ALWAYS AS (upper(b)) VIRTUAL"),
+    ],
+    ids=["a part of a column", "a column with a default", "a column that is made there"],
+)
+def test_an_upsert_is_refused_where_it_could_replace_other_rows(
+    engine: Engine, spark: Any, index: str, more: str
+) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (a int PRIMARY KEY, {more}, {index})")
+    with pytest.raises(ConfigError, match="has another unique index"):
+        put(spark.sql("SELECT 1 AS a, 'x' AS b"), engine, "kinds", mode="upsert", keys=["a"])
+    tell(engine, "DROP TABLE kinds")
+
+
+@MARIADB
+def test_a_unique_column_that_gets_its_number_there_is_in_nobodys_way(engine: Engine, spark: Any) -> None:
+    columns = "id int AUTO_INCREMENT PRIMARY KEY, a int UNIQUE, b varchar(9), note int UNIQUE"
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds ({columns})")
+    for value in ("x", "y"):
+        put(spark.sql(f"SELECT 1 AS a, '{value}' AS b"), engine, "kinds", mode="upsert", keys=["a"])
+    assert ask(engine, "SELECT a, b FROM kinds") == [(1, "y")]
+    tell(engine, "DROP TABLE kinds")
+
+
+@MARIADB
+@pytest.mark.parametrize("through", ["driver", "executors"])
+def test_without_strict_mode_nothing_is_cut_off_in_silence(engine: Engine, spark: Any, through: str) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a varchar(3))")
+    words = {**engine.url.translate_connect_args(username="user"), "init_command": "SET sql_mode = ''"}
+    loose = create_engine("mysql+pymysql://", connect_args=words)
+    with pytest.raises(ConfigError, match="sql_mode is '', by which values that do not fit are cut off"):
+        put(spark.sql("SELECT 'abcdef' AS a"), loose, "kinds", through=through)
+    assert ask(engine, "SELECT * FROM kinds") == []
+    tell(engine, "DROP TABLE kinds")
+    loose.dispose()
+
+
+@POSTGRES
+@pytest.mark.parametrize("through", ["driver", "executors"])
+def test_floats_keep_all_their_digits_in_a_numeric_column(engine: Engine, spark: Any, through: str) -> None:
+    columns = "a numeric, b numeric(20, 2), c numeric, d amount"
+    tell(engine, "DROP TABLE IF EXISTS kinds", "DROP DOMAIN IF EXISTS amount", "CREATE DOMAIN amount AS numeric(20, 2)")
+    tell(engine, f"CREATE TABLE kinds ({columns})")
+    row = "CAST(9007199254740991 AS DOUBLE) AS a, CAST(1234567.25 AS FLOAT) AS b, DOUBLE('NaN') AS c, 1234567.25F AS d"
+    put(spark.sql(f"SELECT {row}"), engine, "kinds", through=through)
+    ((first, second, third, fourth),) = ask(engine, "SELECT * FROM kinds")
+    assert (str(first), second, fourth) == ("9007199254740991", Decimal("1234567.25"), Decimal("1234567.25"))
+    assert third.is_nan()
+    tell(engine, "DROP TABLE kinds", "DROP DOMAIN amount")
+
+
+@POSTGRES
+@pytest.mark.parametrize("kind", ['"char"', "name"])
+def test_types_that_cut_off_text_are_refused(engine: Engine, spark: Any, kind: str) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (a {kind})")
+    with pytest.raises(ConfigError, match="cuts off text in silence"):
+        put(spark.sql("SELECT repeat('ab', 40) AS a"), engine, "kinds")
+    tell(engine, "DROP TABLE kinds")
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_sqlite_is_given_no_value_that_it_makes_null(engine: Engine, spark: Any) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a real)")
+    with pytest.raises(Exception, match="a has NaN, which SQLite would store as NULL"):
+        put(spark.sql("SELECT DOUBLE('NaN') AS a"), engine, "kinds", through="auto")
+    assert ask(engine, "SELECT * FROM kinds") == []
+    put(spark.sql("SELECT 0.5D AS a"), engine, "kinds", through="auto")
+    assert ask(engine, "SELECT * FROM kinds") == [(0.5,)]
+
+
+@POSTGRES
+def test_two_overwrites_take_turns(engine: Engine, spark: Any) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a int)")
+    move = frames._plan(spark.sql("SELECT 1 AS a"), engine, "kinds", "overwrite", [])
+    second = threading.Thread(target=put, args=(spark.sql("SELECT 2 AS a"), engine, "kinds"), kwargs=OVERWRITE)
+    with engine.begin() as connection:
+        frames_move.empty(connection, move)
+        run(connection, "INSERT INTO kinds VALUES (1)")
+        second.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'kinds'::regclass"
+        until(lambda: ask(engine, waiting) == [(1,)])
+    second.join(60)
+    assert ask(engine, "SELECT a FROM kinds") == [(2,)]
+    with pytest.raises(ConfigError, match="overwrite needs an engine with READ COMMITTED transactions"):
+        put(
+            spark.sql("SELECT 3 AS a"),
+            engine.execution_options(isolation_level="REPEATABLE READ"),
+            "kinds",
+            **OVERWRITE,
+        )
+    tell(engine, "DROP TABLE kinds")
+
+
+OVERWRITE: dict[str, Any] = {"mode": "overwrite", "through": "driver"}
 EQUAL = {
     "mariadb": ("datetime", "TIMESTAMP_NTZ'2026-11-20 12:00:00.1'", "TIMESTAMP_NTZ'2026-11-20 12:00:00.2'"),
     "sqlite": ("numeric", "'1.0'", "'1.00'"),

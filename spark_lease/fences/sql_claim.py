@@ -125,13 +125,17 @@ class Desk:
 
         A row of the same key waits for a transaction that is still open, and keeps out one that is not there yet. It
         has no epoch, so that a look whose own answer was lost does not take it for the transaction's.
-        Raises FenceUnreachable while nobody can tell.
+        Raises FenceUnreachable while that is not known, and for good where the run may have been pruned: epochs are
+        when a lease was acquired, and a master may have written long after.
         """
 
         def ask(session: Connection) -> bool:
             session.execute(insert_run(self._engine, {"name": name, "run": run, "epoch": NO_EPOCH}))
             session.commit()
-            return bool(session.execute(read_run(name, run)).scalar() == epoch)
+            committed = bool(session.execute(read_run(name, run)).scalar() == epoch)
+            if not committed and epoch < self._read(session, name) - _REMEMBERED:
+                raise FenceUnreachable(where_is(self._engine), "its epoch is so old that the run may be forgotten")
+            return committed
 
         return self._ask(ask)
 

@@ -712,6 +712,20 @@ def test_a_claim_leaves_no_timeout_in_the_session_of_a_pooler(driver: str) -> No
             assert list(connection.execute(look)) == before
 
 
+@SERVERS
+def test_of_a_write_by_a_master_that_held_for_days_it_is_never_said_that_nothing_was_written(engine: Engine) -> None:
+    days = 3 * 24 * 3600 * 1000
+    write(engine, Holder(NAME, 5))
+    with engine.begin() as connection:
+        (run,) = connection.execute(text("SELECT run FROM spark_lease_fence_run WHERE epoch = 5")).scalars()
+    claim(Holder(NAME, 5 + days), engine)
+    assert Desk(engine).was_committed(NAME, 5, run)
+    claim(Holder(NAME, 6 + days), engine)
+    with pytest.raises(FenceUnreachable, match="may be forgotten"):
+        Desk(engine).was_committed(NAME, 5, run)
+    assert not Desk(engine).was_committed(NAME, 5 + days, "another")
+
+
 @DOORS
 def test_a_claim_whose_answer_was_lost_is_made(engine: Engine, through: Engine, door: Proxy) -> None:
     Desk(engine).raise_to(NAME, 1)

@@ -52,13 +52,15 @@ fi
 """
 GUARDED = """
 import subprocess
+from spark_lease.processes import tree
 WRITES, FILE, CHAIN = {writes!r}, str(FOLDER / "writes"), str(FOLDER / "chain.sh")
 Path(CHAIN).write_text({chain!r})
-with hold_lease("n", **SETTINGS):
+with hold_lease("n", **SETTINGS) as lease:
 {child}
-    while not Path(FILE).exists():
+    ours = (os.getpid(), lease._started.process.pid)
+    while not Path(FILE).exists() or any(each.pid not in (*ours, *lease._files) for each in tree(os.getpid())):
         time.sleep(0.01)
-    time.sleep(1)  # the keeper looks around twice a second
+    time.sleep(0.1)  # until the keeper has its end as well
     say("up")
     time.sleep(60)
 """

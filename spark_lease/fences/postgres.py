@@ -31,7 +31,8 @@ UNLEASED, OLDER = "SL001", "SL002"
 TRIGGER = "spark_lease"
 _WRITES = "INSERT OR UPDATE OR DELETE OR TRUNCATE"
 _FUNCTION = """
-CREATE OR REPLACE FUNCTION {schema}spark_lease_check() RETURNS trigger LANGUAGE plpgsql AS $check$
+CREATE OR REPLACE FUNCTION {schema}spark_lease_check() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $check$
 DECLARE
     mine text := current_setting(TG_ARGV[1], true);
     newest bigint;
@@ -104,7 +105,7 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
         _refuse_below_others(connection, found, table, lease)
         schema = f"{_schema(connection)}."
         made = [each.replace("EXISTS ", f"EXISTS {schema}", 1) for each in tables_sql(engine.dialect)]
-        statements = [*made, *_function_if_needed(connection, schema)]
+        statements = [*made, *_function_if_needed(connection, schema, found)]
         for each in _with_those_below(connection, found):
             if each.kind == "f":
                 raise ConfigError("table", f"{each.schema}.{each.table}, below {table}, is a foreign table: detach it")
@@ -201,12 +202,37 @@ def _schema(connection: Connection) -> str:
     return str(found)
 
 
-def _function_if_needed(connection: Connection, schema: str) -> list[str]:
-    """None where it is there already: then it may be another role's, which alone could replace it."""
-    values = {"name": f"{schema}spark_lease_check()"}
-    there = "SELECT prosrc FROM pg_proc WHERE oid = to_regprocedure(%(name)s)"
+# A trigger runs its function, and that what is behind the fence, with the rights of whoever writes to the table.
+_TRUSTED = """
+(r.rolsuper OR r.rolname = current_user OR r.oid = (SELECT relowner FROM pg_class WHERE oid = %(table)s::int8::oid))"""
+_FUNCTION_THERE = f"""
+SELECT p.prosrc, l.lanname = 'plpgsql' AND NOT p.prosecdef AND p.proconfig = ARRAY['search_path=pg_catalog, pg_temp'],
+       {_TRUSTED}, r.rolname
+FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang JOIN pg_roles r ON r.oid = p.proowner
+WHERE p.oid = to_regprocedure(%(name)s)
+"""
+_FENCE_THERE = f"""
+SELECT c.relkind = 'r' AND NOT c.relrowsecurity AND NOT c.relhasrules AND {_TRUSTED}, r.rolname
+FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(%(name)s)
+"""
+
+
+def _function_if_needed(connection: Connection, schema: str, found: _Found) -> list[str]:
+    """None where it is there already. Raises ConfigError where it, or the fence, belongs to a role whose code would then
+    run with the rights of all who write to the table."""
     wanted = _function(schema)
-    return [] if connection.exec_driver_sql(there, values).scalar() == wanted.split("$check$")[1] else [wanted]
+    for query, name in ((_FENCE_THERE, f"{schema}{FENCE.name}"), (_FUNCTION_THERE, f"{schema}spark_lease_check()")):
+        row = connection.exec_driver_sql(query, {"name": name, "table": found.oid}).first()
+        if row is None:
+            continue
+        *source, is_trusted, owner = row
+        if not is_trusted:
+            problem = f"{name} belongs to the role {owner}, whose code would run with the rights of all who write to "
+            problem += f"{found.schema}.{found.table}: have a superuser own it, or the owner of that table"
+            raise ConfigError("fence", problem)
+        if source and source == [wanted.split("$check$")[1], True]:
+            return []
+    return [wanted]
 
 
 def _function(schema: str) -> str:

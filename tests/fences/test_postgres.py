@@ -308,6 +308,33 @@ def test_a_role_that_may_not_is_one_sentence_and_changes_nothing(engine: Engine)
     unrole(engine, "weak")
 
 
+def test_code_of_another_role_is_given_nobodys_rights(engine: Engine) -> None:
+    """With CREATE on the schema it may put there what a trigger would run as whoever writes."""
+    make = "CREATE FUNCTION spark_lease_check() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+    view = "CREATE VIEW spark_lease_fence AS SELECT 'nightly'::text AS name, 5::bigint AS epoch"
+    for trap in (make, view):
+        with engine.begin() as connection:
+            for statement in (
+                *("DROP TABLE IF EXISTS spark_lease_fence", "DROP FUNCTION IF EXISTS spark_lease_check() CASCADE"),
+                *("DROP ROLE IF EXISTS mallory", "CREATE ROLE mallory", "GRANT CREATE ON SCHEMA public TO mallory"),
+                *("SET LOCAL ROLE mallory", trap, "RESET ROLE"),
+            ):
+                connection.exec_driver_sql(statement)
+        with pytest.raises(ConfigError, match="belongs to the role mallory, whose code would run with the rights"):
+            postgres.add(engine, "guarded", NAME)
+        assert postgres.fenced_tables(engine) == []
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DROP OWNED BY mallory")
+            connection.exec_driver_sql("DROP ROLE mallory")
+
+
+def test_a_function_of_an_older_version_is_replaced(fenced: Engine, session: Session) -> None:
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("ALTER FUNCTION spark_lease_check() RESET ALL")
+    assert any("CREATE OR REPLACE FUNCTION" in each for each in postgres.add(fenced, "guarded", NAME))
+    assert not any("CREATE OR REPLACE FUNCTION" in each for each in postgres.add(fenced, "guarded", NAME))
+
+
 def test_names_are_quoted(fenced: Engine, session: Session, tables: Callable[[str], None]) -> None:
     odd = 'more."it\'s 100% ""odd"""'
     tables(f'CREATE TABLE {odd.replace("%", "%%")} (a INT); CREATE TABLE more."Guarded" (a INT)')

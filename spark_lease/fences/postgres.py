@@ -218,8 +218,8 @@ FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(
 
 
 def _function_if_needed(connection: Connection, schema: str, found: _Found) -> list[str]:
-    """None where it is there already. Raises ConfigError where it, or the fence, belongs to a role whose code would then
-    run with the rights of all who write to the table."""
+    """None where it is there already. Raises ConfigError where it, or the fence, belongs to a role whose code would run
+    with the rights of all who write to the table."""
     wanted = _function(schema)
     for query, name in ((_FENCE_THERE, f"{schema}{FENCE.name}"), (_FUNCTION_THERE, f"{schema}spark_lease_check()")):
         row = connection.exec_driver_sql(query, {"name": name, "table": found.oid}).first()

@@ -29,6 +29,8 @@ from .start import Started
 log = logging.getLogger(__name__)
 
 _LATE = 1.2
+_BEGINS = 30.0
+"""Seconds for the keeper to look around as a block begins, most often a millisecond; at most what is left of the lease."""
 _LINGER = 2.0
 """Seconds that the process may take to end, once there is nothing left to do for it."""
 _open: weakref.WeakSet[KeptLease] = weakref.WeakSet()
@@ -301,6 +303,8 @@ class Attendance:
         self._report()
         if self._jvm is None:
             self._lease.tell({"jvm": 0, "marked": True})
+        # And what the block starts before the keeper has set aside what was there would count as there before.
+        self._lease.answer("begun", min(self._lease.remaining(), _BEGINS))
         self._lease.attendance = self
 
     def stop(self) -> bool:

@@ -289,6 +289,7 @@ class Keeper:
                 if not self._has_begun:
                     self._has_begun = True
                     self._driver.begin()
+                    self._tell({"begun": True})
             case {"local": local, "level": level}:
                 self._driver.attach_master(local=local)
                 if self._lease.protection is not Protection.NONE:

@@ -79,7 +79,7 @@ def master(store: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(lease: str, *command: str, run_key: str = "") -> subprocess.Popen[str]:
-        words = ["run", f"--lease={lease}", f"--url={store}", "--lease-duration=3", "--holder=other", "--site=paris"]
+        words = ["run", f"--lease={lease}", f"--url={store}", "--lease-duration=6", "--holder=other", "--site=paris"]
         words += [*([f"--run-key={run_key}"] if run_key else []), "--", *command]
         ours = [sys.executable, "-m", "spark_lease", *words]
         started.append(subprocess.Popen(ours, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True))

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _LATE = 1.2
 _BEGINS = 30.0
-"""Seconds for the keeper to look around as a block begins, most often a millisecond; at most what is left of the lease."""
+"""Seconds for the keeper to look around as a block begins, of which it takes one in a thousand."""
 _LINGER = 2.0
 """Seconds that the process may take to end, once there is nothing left to do for it."""
 _open: weakref.WeakSet[KeptLease] = weakref.WeakSet()

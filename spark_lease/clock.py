@@ -42,7 +42,7 @@ class BootClock:
         return time.clock_gettime(_BOOTTIME)
 
     def ahead(self) -> float:
-        return time.time() - time.clock_gettime(_BOOTTIME)
+        return wall_time() - self.now()
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
         return event.wait(min(max(timeout, 0.0), _LONGEST_WAIT))

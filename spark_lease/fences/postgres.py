@@ -202,7 +202,7 @@ def _schema(connection: Connection) -> str:
     return str(found)
 
 
-# A trigger runs its function, and that what is behind the fence, with the rights of whoever writes to the table.
+# A trigger runs its function, and all that its function calls, with the rights of the role that writes to the table.
 _TRUSTED = """
 (r.rolsuper OR r.rolname = current_user OR r.oid = (SELECT relowner FROM pg_class WHERE oid = %(table)s::int8::oid))"""
 _FUNCTION_THERE = f"""

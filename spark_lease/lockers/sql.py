@@ -165,7 +165,7 @@ class SqlStore:
                 self._drop_connection()
             self._alarm.wait(None, min(timeout, poll))
             return True
-        # A broker tells nobody of a release, nor does a holder with another driver, or with notify = false.
+        # A broker does not tell of a release, nor does a holder with another driver, or with notify = false.
         timeout = min(timeout, poll)
         try:
             if self._listening_to != name:

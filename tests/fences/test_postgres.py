@@ -309,7 +309,7 @@ def test_a_role_that_may_not_is_one_sentence_and_changes_nothing(engine: Engine)
 
 
 def test_code_of_another_role_is_given_nobodys_rights(engine: Engine) -> None:
-    """With CREATE on the schema it may put there what a trigger would run as whoever writes."""
+    """With CREATE on the schema it can make a function there, which the trigger would run as the role that writes."""
     make = "CREATE FUNCTION spark_lease_check() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
     view = "CREATE VIEW spark_lease_fence AS SELECT 'nightly'::text AS name, 5::bigint AS epoch"
     for trap in (make, view):

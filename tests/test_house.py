@@ -25,7 +25,8 @@ lockers.sql_probe lockers.bounded lockers.folders
 lockers.delta_words lockers.delta_files lockers.delta_objects lockers.note_files lockers.folder_history lockers.delta
 lockers.file lockers.folder_probe lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
 lockers.bystander lockers.standbys
-fences.base fences.levels fences.delta fences.delta_claims fences.delta_tables fences.delta_rs
+fences.base fences.levels fences.delta_folders fences.delta_bucket fences.delta_log
+fences.delta fences.delta_claims fences.delta_tables fences.delta_rs
 fences.sql_older fences.sql_table fences.sql_astray fences.sql_claim fences.sql_refusals fences.sql_inside
 fences.sql_cursors fences.sql_psycopg2 fences.sql_commit fences.sql fences.sql_done
 fences.frames_target fences.frames_columns fences.frames_collect fences.frames_load fences.frames_place
@@ -51,10 +52,10 @@ HEAVY = {
     "airflow": "airflow.",
     "sqlalchemy": ("lockers.sql", "fences."),
     "pyspark": ("spark.", "fences.frames_load", "fences.frames_collect"),
-    "pyarrow": "fences.frames",
+    "pyarrow": ("fences.frames", "fences.delta_log"),
     "delta": "",
     "deltalake": ("lockers.delta", "fences.delta"),
-    "obstore": "lockers.delta_objects",
+    "obstore": ("lockers.delta_objects", "fences.delta_bucket"),
     "arro3": "lockers.delta",
     "psycopg2": "",
     "pymysql": "",

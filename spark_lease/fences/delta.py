@@ -1,9 +1,9 @@
 """The fence of a Delta table: a property of the table that says up to which epoch it was claimed.
 
-A claim is a commit of table properties. It is a conflict for every transaction that is under way, whoever's and by
-whatever engine (Delta protocol, "Change Metadata"; ConflictChecker.checkNoMetadataUpdates), and what begins later has
-the property in its own snapshot: `spark/delta_hook.py` looks at it there. So check and commit are one atomic step, and
-nothing is asked of the job.
+A claim is a commit of that property and of nothing else (`delta_log.py`). It is a conflict for every transaction that
+is under way in any engine (Delta protocol, "Change Metadata"; ConflictChecker.checkNoMetadataUpdates), and what begins
+later has the property in its own snapshot: `spark/delta_hook.py` looks at it there. So check and commit are one atomic
+step, and nothing is asked of the job.
 
 What it does not hold back: the creation of a table, which has no property yet; and writers that do not ask, such as a
 Spark without the hook that begins after the claim.
@@ -11,7 +11,6 @@ Spark without the hook that begins after the claim.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
@@ -20,9 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..clock import Clock
-from ..errors import ConfigError, Fenced, StoreError
+from ..errors import ConfigError, Fenced, SparkLeaseError, StoreError
 from ..lockers.delta_words import secrets_of, words
 from .base import HeldLease, fenced
+from .delta_folders import LocalFolder
+from .delta_log import Log
 
 _PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _TRIES = 6
@@ -38,7 +39,7 @@ class Claim:
     epoch: int
     holder: str
     options: Mapping[str, str] = field(default_factory=dict)
-    """What delta-rs needs to get at an object store, besides the environment."""
+    """What is needed to get at an object store, besides the environment."""
 
 
 def property_of(name: str) -> str:
@@ -62,20 +63,17 @@ def refuse_newer(lease: HeldLease, name: str, table: str, newest: str | None) ->
 
 
 def newest_of(name: str, table: str, options: Mapping[str, str]) -> str | None:
-    """The property of lease `name` as the table has it now. Raises what delta-rs raises, and waits as long as that."""
-    from deltalake import DeltaTable  # heavy, and not everybody has Delta
-
-    there = DeltaTable(address(table), storage_options=options_for(table, options))
-    found: str | None = there.metadata().configuration.get(property_of(name))
-    return found
+    """The property of lease `name` as the table has it now. Raises whatever its store raises, and waits as long."""
+    there = _log_of(table, options).newest()
+    return None if there is None else there.properties.get(property_of(name))
 
 
 def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
     """Raise the epoch of the Delta table at path or URL `table`; False if there is no such table.
 
     May be repeated: a claim that was made, and whose answer was lost, is found. Raises Fenced if a newer epoch has it,
-    ConfigError, ModuleNotFoundError, StoreError if it could not be made, or not within `timeout` seconds. delta-rs
-    holds the interpreter while it makes one: `delta_claims.py` has a process for that.
+    ConfigError, ModuleNotFoundError, StoreError if it could not be made, or not within `timeout` seconds. A file
+    system or an object store may hang beyond that: `delta_claims.py` has a process for it.
     """
     end, errors = clock.now() + timeout, 0
     while clock.now() < end:
@@ -83,9 +81,9 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
             if (done := _claim_once(wanted, table)) is not None:
                 return done
             errors = 0
-        except (Fenced, ConfigError, ModuleNotFoundError):
+        except (SparkLeaseError, ModuleNotFoundError):
             raise
-        except Exception as error:  # delta-rs raises anything, and what it says of a commit proves nothing: look again
+        except Exception as error:  # an object store raises anything: what is there at the next look is what counts
             errors += 1
             if errors >= _TRIES:
                 said = words(error, secrets_of(wanted.options, os.environ))
@@ -96,35 +94,30 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
 
 def _claim_once(wanted: Claim, table: str) -> bool | None:
     """True once it is claimed, False if there is none, None if it has to be looked at again."""
-    from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties  # heavy, and not everybody has Delta
-    from deltalake.exceptions import CommitFailedError, TableNotFoundError
-
-    key = property_of(wanted.name)
-    try:
-        there = DeltaTable(address(table), storage_options=options_for(table, wanted.options))
-    except TableNotFoundError as error:
-        if "No files in log segment" in str(error):  # its log is being cleaned up at this moment
-            raise
+    log, key = _log_of(table, wanted.options), property_of(wanted.name)
+    there = log.newest()
+    if there is None:
         return False
-    newest = there.metadata().configuration.get(key)
+    newest = there.properties.get(key)
     if newer := newer_than(wanted.name, wanted.epoch, table, newest):
         raise Fenced(wanted.name, table, wanted.epoch, newer, _advice(wanted.name))
     if newest is not None and int(newest) == wanted.epoch:
         return True
-    said = {"lease": wanted.name, "epoch": wanted.epoch, "holder": wanted.holder}  # for people who DESCRIBE HISTORY
-    try:
-        there.alter.set_table_properties(
-            {key: str(wanted.epoch)},
-            raise_if_not_exists=False,
-            # Without retries: else it would be put on top of a newer claim.
-            commit_properties=CommitProperties(
-                max_commit_retries=0, custom_metadata={"userMetadata": json.dumps(said)}
-            ),
-            post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
-        )
-    except CommitFailedError:  # somebody was faster: a writer, another claim, or this one before its answer was lost
-        return None
-    return None  # looked at once more: what is there now is what counts
+    said = {"lease": wanted.name, "epoch": wanted.epoch, "holder": wanted.holder}
+    log.set_property(there, key, str(wanted.epoch), said=said)
+    return None  # made, or somebody was faster, or this is on top of a log that was cleaned up: what is there counts
+
+
+def _log_of(table: str, options: Mapping[str, str]) -> Log:
+    path = local_path(table)
+    if path is not None:
+        return Log(table, LocalFolder(path))
+    from .delta_bucket import ObjectFolder, is_bucket  # heavy, and most tables are in no object store
+
+    url = address(table)
+    if not is_bucket(url):
+        raise StoreError(table, "cannot be claimed: only folders of this machine and s3, gs, az, abfs, abfss are")
+    return Log(table, ObjectFolder(url, options))
 
 
 def address(table: str) -> str:

@@ -1,7 +1,7 @@
 """Claims of many Delta tables side by side, in a process that is ended when its time is over.
 
-delta-rs holds the interpreter while it commits table properties, over a network maybe: in the process of the work, or
-in that which renews the lease, nothing else would run meanwhile.
+A file system or an object store may hang for as long as it likes, and nothing but the end of a process ends a call
+that waits for it.
 """
 
 from __future__ import annotations
@@ -96,5 +96,8 @@ def main(order: Mapping[str, Any]) -> None:
             sys.stdout.write(json.dumps([table, *said]) + "\n")
             sys.stdout.flush()
 
-    for table in order["tables"]:
-        threading.Thread(target=work, args=(table,)).start()
+    threads = [threading.Thread(target=work, args=(table,)) for table in order["tables"]]
+    for each in threads:
+        each.start()
+    for each in threads:  # an interpreter that is about to end imports nothing more
+        each.join()

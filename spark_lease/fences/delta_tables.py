@@ -24,6 +24,7 @@ from ..record import LeaseRecord
 from .base import HeldLease
 from .delta import Claim, as_hadoop, newest_of, property_of, refuse_newer
 from .delta_claims import Answer, claim_side_by_side
+from .delta_log import get_ready
 
 log = logging.getLogger(__name__)
 
@@ -89,18 +90,18 @@ class DeltaFence:
     def get_ready(self) -> None:
         """Import what `aborted` needs: by then the lease may be lost, and every moment counts."""
         with contextlib.suppress(ImportError):
-            import deltalake  # noqa: F401 (heavy)
+            get_ready()
 
     def aborted(self, table: str) -> None:
         """A transaction on `table` came to nothing: if a newer claim may be why, raises Fenced. Any other reason stays
         Delta's own; so does one that is not found within `attempt_timeout`."""
         if not self.is_wanted:
             return
-        # By delta-rs, as claims are made: Spark may be in the middle of being stopped.
+        # Not by Spark, which may be in the middle of being stopped.
         looking = Bounded(redacted(table), timeout=self._config.attempt_timeout, clock=self._clock)
         try:
             newest = looking.call(lambda: newest_of(self._name, table, self._config.storage_options))
-        except Exception as error:  # delta-rs raises anything, and what was aborted is aborted
+        except Exception as error:  # an object store raises anything, and what was aborted is aborted
             said = words(error, secrets_of(self._config.storage_options, os.environ))
             log.debug("%s: cannot look why a transaction on %s was aborted: %s", self._name, redacted(table), said)
             return

@@ -31,7 +31,7 @@ from obstore.store import from_url
 from ..clock import span
 from ..config import Config, redacted, switch
 from ..errors import ConfigError, SparkLeaseError, StoreError
-from .delta_files import refuse_unsafe, version_file
+from .delta_files import plain, refuse_unsafe, version_file
 from .delta_words import PREFIXES, secrets_of, words
 from .folders import meant, spelled
 
@@ -40,6 +40,10 @@ _SWITCHES = ("allow_http", "allow_invalid_certificates")
 _CLIENT = (*_SWITCHES, "proxy_url", "proxy_ca_certificate", "proxy_excludes")
 _FOLLOW = ("timeout", "connect_timeout", "max_retries", "retry_timeout")
 _NOT_BOTH = ("http1_", "http2_", "pool_", "default_content", "default_headers", "randomize_", "user_agent")
+_DELTA_RS = ("dynamo", "mount_", "object_store_")
+_WRITES = ("allow_unsafe_rename", "locking_provider", "conditional_put", "copy_if_not_exists")
+"""How delta-rs is to make its commits: ours are always put if absent."""
+_PATIENCE = 30.0
 _RETRIES = 2
 _PASSING = re.compile(
     r" in [\d.]+\w+(, after \d+ retries, max_retries:? \d+, retry_timeout:? \w+)?"
@@ -181,18 +185,33 @@ class ObjectFiles:
             raise self.refusal("", error) from None
 
     def _open(self, given: Mapping[str, str], timeout: float) -> Any:
-        client: dict[str, Any] = {"timeout": span(timeout), "connect_timeout": span(timeout)}
-        for key in (each for each in given if each in _CLIENT):
-            client[key] = switch("storage_options", given[key]) if key in _SWITCHES else given[key]
-        keys: dict[str, Any] = {key: value for key, value in given.items() if key not in _CLIENT}
-        retry: Any = {"max_retries": _RETRIES, "retry_timeout": span(timeout)}
         try:
-            return from_url(self._url, config=keys, client_options=client, retry_config=retry)  # type: ignore[call-overload]
+            return _opened(self._url, given, timeout)
         except UnknownConfigurationKeyError as error:
             problem = self.words(error).split(". ")[0]
             raise ConfigError("storage_options", f"{problem}: see the README for those there are") from None
         except Exception as error:  # it checks them with whatever it has
             raise ConfigError("storage_options", f"{self._where} cannot be opened: {self.words(error)}") from None
+
+
+def open_bucket(url: str, options: Mapping[str, str]) -> Any:
+    """The obstore of a table that is not ours: `options` that only delta-rs knows are for its writes and left out."""
+    named = {_bare(key) if _bare(key) in _CLIENT else key.lower(): value for key, value in options.items()}
+    given = {key: value for key, value in named.items() if not _is_delta_rs(_bare(key))}
+    return _opened(url, _connection(os.environ) | given, _PATIENCE)
+
+
+def _is_delta_rs(key: str) -> bool:
+    return key in _FOLLOW or "backoff" in key or key.startswith((*_NOT_BOTH, *_DELTA_RS)) or plain(key) in _WRITES
+
+
+def _opened(url: str, given: Mapping[str, str], timeout: float) -> Any:
+    client: dict[str, Any] = {"timeout": span(timeout), "connect_timeout": span(timeout)}
+    for key in (each for each in given if each in _CLIENT):
+        client[key] = switch("storage_options", given[key]) if key in _SWITCHES else given[key]
+    keys: dict[str, Any] = {key: value for key, value in given.items() if key not in _CLIENT}
+    retry: Any = {"max_retries": _RETRIES, "retry_timeout": span(timeout)}
+    return from_url(url, config=keys, client_options=client, retry_config=retry)  # type: ignore[call-overload]
 
 
 def _refuse_url(url: str, where: str) -> str:

@@ -403,10 +403,12 @@ def test_no_key_of_an_object_store_is_said_where_a_claim_fails(
     assert KEY not in caplog.text and SECRET not in caplog.text
 
 
-def test_a_claim_without_deltalake_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "deltalake", None)
+def test_a_claim_without_obstore_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    for each in ("fences.delta_bucket", "lockers.delta_objects"):
+        monkeypatch.delitem(sys.modules, f"spark_lease.{each}", raising=False)
     with pytest.raises(ModuleNotFoundError):
-        claim(Claim("n", 5, "me"), str(tmp_path), clock=BootClock(), timeout=10)
+        claim(Claim("n", 5, "me"), "s3://leases/t", clock=BootClock(), timeout=10)
 
 
 def test_a_process_for_claims_that_ends_at_once_is_not_called_slow(

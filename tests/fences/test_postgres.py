@@ -328,6 +328,52 @@ def test_code_of_another_role_is_given_nobodys_rights(engine: Engine) -> None:
             connection.exec_driver_sql("DROP ROLE mallory")
 
 
+@pytest.fixture
+def mallory(fenced: Engine) -> Iterator[Engine]:
+    """A role that may do what any role may that has a schema of its own."""
+    owner = create_engine(fenced.url, poolclass=NullPool)
+    with owner.begin() as connection:
+        connection.exec_driver_sql("CREATE ROLE mallory LOGIN")
+        connection.exec_driver_sql("CREATE SCHEMA evil AUTHORIZATION mallory")
+    yield create_engine(fenced.url.set(username="mallory"), poolclass=NullPool)
+    unrole(owner, "mallory")
+
+
+TRAP = (
+    "CREATE FUNCTION evil.spark_lease_check() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    "CREATE TABLE evil.trap (a INT)",
+    f"CREATE TRIGGER spark_lease BEFORE INSERT ON evil.trap EXECUTE FUNCTION evil.spark_lease_check('{NAME}')",
+)
+
+
+def test_a_trigger_of_another_role_stops_no_claim(
+    fenced: Engine, mallory: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else it would stop every job of the lease, and the advice would be to look into its schema first."""
+    with mallory.begin() as connection:
+        for statement in TRAP:
+            connection.exec_driver_sql(statement)
+    claim(Holder(NAME, 6), fenced)
+    assert Desk(fenced).newest(NAME) == 6
+    assert "evil.trap is fenced by another fence" in caplog.text and "its owner mallory is neither" in caplog.text
+    assert "search_path" not in caplog.text
+
+
+def test_code_of_another_role_on_a_table_that_counts_is_no_advice_to_search_there(
+    fenced: Engine, mallory: Engine, tables: Callable[[str], None]
+) -> None:
+    with mallory.begin() as connection:
+        connection.exec_driver_sql(TRAP[0])
+        connection.exec_driver_sql("GRANT ALL ON SCHEMA evil TO public")
+    tables("CREATE TABLE more.mine (a INT)")
+    with fenced.begin() as connection:
+        connection.exec_driver_sql(TRAP[2].replace("evil.trap", "more.mine"))
+    with pytest.raises(ConfigError, match=r"more\.mine: fenced by code of a role that is not trusted") as caught:
+        claim(Holder(NAME, 6), fenced)
+    assert "search_path" not in str(caught.value)
+    tables("DROP TABLE more.mine")
+
+
 def test_a_function_of_an_older_version_is_replaced(fenced: Engine, session: Session) -> None:
     with fenced.begin() as connection:
         connection.exec_driver_sql("ALTER FUNCTION spark_lease_check() RESET ALL")

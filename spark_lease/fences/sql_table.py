@@ -79,7 +79,13 @@ def where_is(engine: Engine) -> str:
 def refuse_unknown(engine: Engine) -> None:
     """Raise ConfigError for a database that cannot keep a fence."""
     if not isinstance(engine, Engine):
-        raise ConfigError("fence", f"{type(engine).__name__} is no Engine of SQLAlchemy: give its sync_engine")
+        raise ConfigError(
+            "fence", f"{type(engine).__name__} cannot be fenced: give what SQLAlchemy's create_engine() makes"
+        )
+    if engine.dialect.is_async:  # its commits and rollbacks would have to be awaited
+        raise ConfigError(
+            "fence", "an asynchronous driver cannot be fenced: give an engine with another, such as psycopg2"
+        )
     if engine.dialect.name not in BACKENDS:
         known = ", ".join(BACKENDS)
         raise ConfigError("fence", f"{engine.dialect.name} is no database that is known here: {known}")

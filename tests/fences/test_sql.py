@@ -16,6 +16,7 @@ import psycopg2.sql
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 from wrapt import ObjectProxy
@@ -902,3 +903,14 @@ def test_a_run_that_is_looked_for_twice_is_not_taken_for_committed(engine: Engin
     claim(Holder(NAME, 5), engine)
     desk = Desk(engine)
     assert [desk.was_committed(NAME, 5, "r" * 32) for _ in range(2)] == [False, False]
+
+
+def test_an_asynchronous_engine_is_refused_in_a_sentence() -> None:
+    asynchronous = create_async_engine("postgresql+psycopg_async://etl@127.0.0.1:9/db")
+    why = {
+        asynchronous: "AsyncEngine cannot be fenced: give what",
+        asynchronous.sync_engine: "an asynchronous driver cannot be fenced",
+    }
+    for engine, problem in why.items():
+        with pytest.raises(ConfigError, match=problem), fenced_sql(Holder(NAME, 5), engine):  # type: ignore[arg-type]
+            pass

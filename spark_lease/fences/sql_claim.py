@@ -32,7 +32,7 @@ from .sql_table import (
     forget_done,
     forget_runs,
     insert_run,
-    look_at_engine,
+    look_at_server,
     prune_runs,
     raise_epoch,
     read_done,
@@ -254,7 +254,7 @@ class Desk:
         """Why a claim would hold back nobody, if so."""
         if self._engine.dialect.name == "sqlite":
             return ""
-        return look_astray(session, name) if self._is_postgres else look_at_engine(session)
+        return look_astray(session, name) if self._is_postgres else look_at_server(session)
 
     def _make_way(self, session: Connection, name: str, epoch: int) -> str:
         if not self._is_postgres:

@@ -105,13 +105,24 @@ _OTHER_ENGINE = (
     "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = database() "
     "AND table_name IN (%s, %s, %s) AND engine <> 'InnoDB' ORDER BY table_name"
 )
+_CLUSTERS = {("wsrep_on", "ON"): "Galera", ("group_replication_single_primary_mode", "OFF"): "group replication"}
+_CLUSTERED = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')"
 
 
-def look_at_engine(connection: Connection) -> str:
-    """MariaDB, MySQL: what to do about a table of the fence in which no row is locked; "" if there is none. Raises
-    DBAPIError."""
+def look_at_server(connection: Connection) -> str:
+    """MariaDB, MySQL: what to do about a fence that would not hold: a table without locks of rows, or a server that
+    knows only its own. "" if there is nothing. Raises DBAPIError."""
     found = connection.exec_driver_sql(_OTHER_ENGINE, (FENCE.name, RUN.name, DONE.name)).first()
-    return f"{found[0]} is kept by {found[1]}: run ALTER TABLE {found[0]} ENGINE=InnoDB" if found else ""
+    if found:
+        return f"{found[0]} is kept by {found[1]}: run ALTER TABLE {found[0]} ENGINE=InnoDB"
+    settings = {(name.lower(), value.upper()) for name, value in connection.exec_driver_sql(_CLUSTERED).all()}
+    for cluster in (each for setting, each in _CLUSTERS.items() if setting in settings):
+        # A claim on one node and a commit of the master before it on another certify both.
+        return (
+            f"this server is a node of a cluster ({cluster}) that writes on several nodes, and a fence is a lock, of "
+            "which the other nodes know nothing: what is fenced has to be on a server that alone accepts writes"
+        )
+    return ""
 
 
 def raise_epoch(engine: Engine, name: str, epoch: int) -> Any:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 UNPACKED = Path(__file__).parents[2] / ".mariadb"
-PACKAGES = ["mariadb-server", "mariadb-server-core", "mariadb-common", "libaio1", "libnuma1", "liburing2"]
+PACKAGES = ["mariadb-server", "mariadb-server-core", "mariadb-common", "libaio1", "libnuma1", "liburing2", "galera-4"]
 MISSING = "MariaDB is not here: install its server, or `python -m tests.services.mariadb` where there is apt-get"
 PASSWORD = "s3cret"
 INIT = f"""\
@@ -58,8 +58,8 @@ def unpack() -> None:
 class MariaDb:
     """One server on a port of its own, in a folder of its own; can be killed and started again."""
 
-    def __init__(self, folder: Path, binary: Path) -> None:
-        self.folder, self._binary = folder, binary
+    def __init__(self, folder: Path, binary: Path, *options: str) -> None:
+        self.folder, self._binary, self._options = folder, binary, options
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -98,6 +98,7 @@ class MariaDb:
             "--skip-name-resolve",
             f"--socket={self.folder}/socket",
             f"--init-file={self.folder}/init.sql",
+            *self._options,
         ]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -114,12 +115,36 @@ class MariaDb:
         self.process.wait(30)
 
 
+def galera() -> Path | None:
+    """The library that makes a MariaDB a node of a Galera cluster, if it is here."""
+    places = (base / "usr/lib/galera/libgalera_smm.so" for base in (Path("/"), UNPACKED))
+    return next((each for each in places if each.exists()), None)
+
+
+def node_options(provider: Path) -> list[str]:
+    """Of the only node of a Galera cluster."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = f"gmcast.listen_addr=tcp://127.0.0.1:{port};base_port={port}"
+    options = {
+        "wsrep-on": "ON",
+        "wsrep-provider": str(provider),
+        "wsrep-cluster-address": "gcomm://",
+        "wsrep-node-address": "127.0.0.1",
+        "wsrep-provider-options": where,
+        "binlog-format": "ROW",
+        "innodb-autoinc-lock-mode": "2",
+    }
+    return [f"--{key}={value}" for key, value in options.items()]
+
+
 @contextmanager
-def running_mariadb() -> Iterator[MariaDb]:
+def running_mariadb(*options: str) -> Iterator[MariaDb]:
     binary = found()
     assert binary, MISSING
     folder = Path(tempfile.mkdtemp(prefix="sl-maria-"))
-    server = MariaDb(folder, binary)
+    server = MariaDb(folder, binary, *options)
     try:
         yield server
     finally:

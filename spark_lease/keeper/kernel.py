@@ -13,6 +13,7 @@ import errno
 import fcntl
 import functools
 import os
+import resource
 import select
 import signal
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from ..clock import BootClock
 _CLOCK_BOOTTIME, _TIMER_ABSTIME, _SIGEV_SIGNAL = 7, 1, 0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NS = 1_000_000_000
+_HEIGHT, _ROOM = 1024, 64
 _PROOF = 2.0
 """Seconds in which a child of ours has to be killed to prove that it can be."""
 
@@ -93,12 +95,15 @@ class KillTimer:
 class Wire:
     """Kills its targets in the moment in which this process ends, for whatever reason (pipe(7), fcntl(2): F_SETSIG).
 
-    This process alone holds the write end of a pipe. Each target has a `Strand`, a read end of its own, which somebody
-    else has to hold open: the kernel signals only for what is open somewhere when the last write end closes.
+    This process alone holds the write end of a pipe. Each target has a `Strand`, a read end of its own: the kernel
+    signals only for what is open somewhere when the last write end closes. This process holds its strands as well, and
+    of a process that ends the highest descriptor is closed first (task_work_run, last in, first out), so the write end
+    stands above them. Another process that holds them would do, but the two may be killed in one instant.
     """
 
     def __init__(self) -> None:
-        self._read, self._write = os.pipe2(os.O_CLOEXEC)
+        self._read, write = os.pipe2(os.O_CLOEXEC)
+        self._write = _above(write)
 
     def strand(self, target: int) -> Strand:
         """A strand to the process `target`, or to the process group `-target`. Raises OSError if there is none."""
@@ -143,6 +148,17 @@ class Strand:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _above(fd: int) -> int:
+    """The same with a number that is higher than those of most files."""
+    height = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _HEIGHT) - _ROOM
+    try:
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(height, fd))
+    except OSError:  # so many files are open, or so few may be
+        return fd
+    os.close(fd)
+    return moved
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -153,6 +154,26 @@ def test_a_wire_kills_a_whole_group(start: Start) -> None:
     os.close(strands[0])
 
 
+HOLDS_ALL = """
+    import sys, time
+    from spark_lease.keeper.kernel import Wire
+    wires = [Wire() for _ in range(2)]
+    strands = [wire.strand(int(target)) for wire in wires for target in sys.argv[1:]]
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("files", [None, 256, 4096])
+def test_a_wire_kills_though_nobody_else_holds_its_strands(start: Start, files: int | None) -> None:
+    """A keeper and its driver, who holds them as well, may be killed in one instant."""
+    limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))} if files else {}
+    for _ in range(10):
+        targets = [start(IDLE) for _ in range(2)]
+        start(HOLDS_ALL, *(each.pid for each in targets), **limited).kill()
+        assert [each.wait(SOON) for each in targets] == [-signal.SIGKILL] * 2
+
+
 def test_a_disarmed_strand_kills_nobody(start: Start) -> None:
     from spark_lease.keeper.kernel import Strand
 
@@ -167,7 +188,7 @@ def test_a_disarmed_strand_kills_nobody(start: Start) -> None:
 
 
 def test_a_strand_that_nobody_holds_kills_nobody(start: Start) -> None:
-    """Which is why the one that is to be killed holds it, and not the holder of the wire."""
+    """Not the holder of the wire either, which closed its own."""
     target, control = start(IDLE), start(IDLE)
     holder, strands = wired(start, target.pid, control.pid)
     os.close(strands[0])

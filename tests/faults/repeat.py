@@ -40,9 +40,9 @@ def commands(turn: int, only: str) -> dict[str, list[str]]:
         "zombies": [sys.executable, "-m", "tests.faults.zombies", "10"],
         "streams": [*pytest, "tests/spark/test_stream.py"],
         "submissions": [*pytest, "tests/spark/test_submit.py"],
-        "edge, tasks": [*pytest, "tests/spark/test_work.py", "-k", "jdbc or stream"],
+        "edge, tasks": [*pytest, "tests/spark/test_work.py", "-k", ("jdbc", "java", "stream", "python")[turn % 4]],
         "edge, pid 1": [*pytest, "tests/system/test_container_init.py"],
-        "edge, children": [*pytest, "tests/keeper/test_family.py", "-k", "three or pool or helper or worker or order"],
+        "edge, children": [*pytest, "-n", "4", "tests/keeper/test_family.py"],
     }
     return {what: command for what, command in found.items() if only in what}
 

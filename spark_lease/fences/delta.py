@@ -62,9 +62,10 @@ def refuse_newer(lease: HeldLease, name: str, table: str, newest: str | None) ->
         raise fenced(lease, table, newer)
 
 
-def newest_of(name: str, table: str, options: Mapping[str, str]) -> str | None:
-    """The property of lease `name` as the table has it now. Raises whatever its store raises, and waits as long."""
-    there = _log_of(table, options).newest()
+def newest_of(name: str, table: str, options: Mapping[str, str], *, timeout: float) -> str | None:
+    """The property of lease `name` as the table has it now. Raises what its store raises. A request to an object store
+    takes at most `timeout` seconds; a file system may hang for longer."""
+    there = _log_of(table, options, timeout).newest()
     return None if there is None else there.properties.get(property_of(name))
 
 
@@ -78,7 +79,7 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
     end, errors = clock.now() + timeout, 0
     while clock.now() < end:
         try:
-            if (done := _claim_once(wanted, table)) is not None:
+            if (done := _claim_once(wanted, table, timeout)) is not None:
                 return done
             errors = 0
         except (SparkLeaseError, ModuleNotFoundError):
@@ -92,9 +93,9 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
     raise StoreError(table, f"cannot be claimed: others kept writing to it for {timeout:g} s")
 
 
-def _claim_once(wanted: Claim, table: str) -> bool | None:
+def _claim_once(wanted: Claim, table: str, timeout: float) -> bool | None:
     """True once it is claimed, False if there is none, None if it has to be looked at again."""
-    log, key = _log_of(table, wanted.options), property_of(wanted.name)
+    log, key = _log_of(table, wanted.options, timeout), property_of(wanted.name)
     there = log.newest()
     if there is None:
         return False
@@ -105,10 +106,10 @@ def _claim_once(wanted: Claim, table: str) -> bool | None:
         return True
     said = {"lease": wanted.name, "epoch": wanted.epoch, "holder": wanted.holder}
     log.set_property(there, key, str(wanted.epoch), said=said)
-    return None  # made, or somebody was faster, or this is on top of a log that was cleaned up: what is there counts
+    return None  # Made, or another commit was faster, or its log was cleaned up meanwhile: the next look tells which.
 
 
-def _log_of(table: str, options: Mapping[str, str]) -> Log:
+def _log_of(table: str, options: Mapping[str, str], timeout: float) -> Log:
     path = local_path(table)
     if path is not None:
         return Log(table, LocalFolder(path))
@@ -117,7 +118,7 @@ def _log_of(table: str, options: Mapping[str, str]) -> Log:
     url = address(table)
     if not is_bucket(url):
         raise StoreError(table, "cannot be claimed: only folders of this machine and s3, gs, az, abfs, abfss are")
-    return Log(table, ObjectFolder(url, options))
+    return Log(table, ObjectFolder(url, options, timeout))
 
 
 def address(table: str) -> str:

@@ -20,12 +20,15 @@ _PIECE = 64 * 1024
 
 
 class ObjectFolder:
-    """Implements `LogFolder`. `url` is as obstore spells it, and its path is taken as it stands."""
+    """Implements `LogFolder`. `url` is as obstore spells it, and its path is taken as it stands.
 
-    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+    A request takes at most `timeout` seconds. An interpreter that ends meanwhile waits for it.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, str], timeout: float) -> None:
         found = _BUCKET.match(url)
         assert found
-        self._store = open_bucket(found[0], options)
+        self._store = open_bucket(found[0], options, timeout)
         self._path = f"{url[found.end() :].strip('/')}/{LOG}".lstrip("/")
 
     def names(self, first: str) -> list[str]:

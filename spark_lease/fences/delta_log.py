@@ -21,6 +21,7 @@ from typing import Any
 
 from ..clock import wall_time
 from ..errors import StoreError
+from ..lockers.delta_files import version_file
 from .delta_folders import LogFolder
 
 _FEATURES = frozenset(
@@ -103,7 +104,7 @@ class Log:
         metadata = {**state.metadata, "configuration": {**state.properties, key: value}}
         info = _commit_info(state, key, value, said)
         lines = [json.dumps(each, separators=(",", ":")) for each in ({"commitInfo": info}, {"metaData": metadata})]
-        return self._folder.put_new(_commit_file(state.version + 1), "\n".join([*lines, ""]).encode())
+        return self._folder.put_new(version_file(state.version + 1), "\n".join([*lines, ""]).encode())
 
     def _refuse(self, state: State) -> None:
         """Raise StoreError for a table whose commits are not ours to make."""
@@ -159,7 +160,7 @@ class Log:
 
     def _actions(self, recent: Sequence[int], checkpoint: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         for first in range(0, len(recent), _AT_ONCE):
-            names = [_commit_file(each) for each in recent[first : first + _AT_ONCE]]
+            names = [version_file(each) for each in recent[first : first + _AT_ONCE]]
             for name, data in zip(names, self._folder.read_all(names), strict=True):
                 yield from _parsed(name, data)
         for name in checkpoint:
@@ -179,7 +180,7 @@ class Log:
         return [{key: _without_none(value)} for key, values in columns.items() for value in values]
 
     def _timestamp(self, version: int) -> int | None:
-        name = _commit_file(version)
+        name = version_file(version)
         for action in _parsed(name, self._folder.read(name), "commitInfo"):
             found = action["commitInfo"].get("inCommitTimestamp")
             return None if found is None else int(found)
@@ -206,10 +207,6 @@ def _commit_info(state: State, key: str, value: str, said: Mapping[str, Any]) ->
         "userMetadata": json.dumps(said),
         "engineInfo": "spark_lease",
     }
-
-
-def _commit_file(version: int) -> str:
-    return f"{version:020}.json"
 
 
 def _complete(names: Iterable[str]) -> dict[int, list[str]]:

@@ -98,9 +98,10 @@ class DeltaFence:
         if not self.is_wanted:
             return
         # Not by Spark, which may be in the middle of being stopped.
-        looking = Bounded(redacted(table), timeout=self._config.attempt_timeout, clock=self._clock)
+        limit = self._config.attempt_timeout
+        looking = Bounded(redacted(table), timeout=limit, clock=self._clock)
         try:
-            newest = looking.call(lambda: newest_of(self._name, table, self._config.storage_options))
+            newest = looking.call(lambda: newest_of(self._name, table, self._config.storage_options, timeout=limit))
         except Exception as error:  # an object store raises anything, and what was aborted is aborted
             said = words(error, secrets_of(self._config.storage_options, os.environ))
             log.debug("%s: cannot look why a transaction on %s was aborted: %s", self._name, redacted(table), said)

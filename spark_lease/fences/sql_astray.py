@@ -1,8 +1,8 @@
 """PostgreSQL: fenced tables whose trigger goes by another fence than the one that this role finds.
 
-A fence is found by the search path. A claim of one that no trigger looks at would hold back nobody. Any role can put
-such a trigger on a table of its own, and so stop every claim, or ask for its own schema to be searched first: tables
-of roles that are not trusted here are told, and nothing more.
+A fence is found by the search path. If no trigger looks at the fence that is claimed, the claim stops no writer. Any
+role can put such a trigger on a table of its own. So a table of a role that is not trusted stops no claim: it is a
+warning.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def look_astray(connection: Connection, name: str) -> str:
         if not each.counts:
             log.warning(
                 "%s: %s is fenced by another fence than this role finds, and not counted: its owner %s is neither this "
-                "role, nor one whose rights it has, nor the owner of the database or of the fence",
+                "role, nor one whose rights it has, nor the owner of the database or of the fence. If this lease "
+                "writes to it, change its owner",
                 *(name, each.fenced, each.owner),
             )
     counted = [each for each in found if each.counts]

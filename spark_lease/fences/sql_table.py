@@ -116,8 +116,8 @@ def look_at_server(connection: Connection) -> str:
     if found:
         return f"{found[0]} is kept by {found[1]}: run ALTER TABLE {found[0]} ENGINE=InnoDB"
     settings = {(name.lower(), value.upper()) for name, value in connection.exec_driver_sql(_CLUSTERED).all()}
-    for cluster in (each for setting, each in _CLUSTERS.items() if setting in settings):
-        # A claim on one node and a commit of the master before it on another certify both.
+    cluster = next((each for setting, each in _CLUSTERS.items() if setting in settings), "")
+    if cluster:  # a claim on one node does not conflict with a commit of the master before it on another
         return (
             f"this server is a node of a cluster ({cluster}) that writes on several nodes, and a fence is a lock, of "
             "which the other nodes know nothing: what is fenced has to be on a server that alone accepts writes"

@@ -24,6 +24,7 @@ _CLOCK_BOOTTIME, _TIMER_ABSTIME, _SIGEV_SIGNAL = 7, 1, 0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NS = 1_000_000_000
 _HEIGHT, _ROOM = 1024, 64
+"""The write end of a wire gets a number so far up, with room for the wires of some leases above it."""
 _PROOF = 2.0
 """Seconds in which a child of ours has to be killed to prove that it can be."""
 

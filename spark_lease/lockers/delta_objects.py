@@ -43,7 +43,6 @@ _NOT_BOTH = ("http1_", "http2_", "pool_", "default_content", "default_headers", 
 _DELTA_RS = ("dynamo", "mount_", "object_store_")
 _WRITES = ("allow_unsafe_rename", "locking_provider", "conditional_put", "copy_if_not_exists")
 """How delta-rs is to make its commits: ours are always put if absent."""
-_PATIENCE = 30.0
 _RETRIES = 2
 _PASSING = re.compile(
     r" in [\d.]+\w+(, after \d+ retries, max_retries:? \d+, retry_timeout:? \w+)?"
@@ -194,11 +193,11 @@ class ObjectFiles:
             raise ConfigError("storage_options", f"{self._where} cannot be opened: {self.words(error)}") from None
 
 
-def open_bucket(url: str, options: Mapping[str, str]) -> Any:
+def open_bucket(url: str, options: Mapping[str, str], timeout: float) -> Any:
     """The obstore of a table that is not ours: `options` that only delta-rs knows are for its writes and left out."""
     named = {_bare(key) if _bare(key) in _CLIENT else key.lower(): value for key, value in options.items()}
     given = {key: value for key, value in named.items() if not _is_delta_rs(_bare(key))}
-    return _opened(url, _connection(os.environ) | given, _PATIENCE)
+    return _opened(url, _connection(os.environ) | given, timeout)
 
 
 def _is_delta_rs(key: str) -> bool:

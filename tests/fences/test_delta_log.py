@@ -69,7 +69,7 @@ def committed(table: Path, version: int) -> list[dict[str, Any]]:
 
 
 def claim_it(table: Path | str, epoch: int = 5, *, clock: Clock | None = None, timeout: float = 10) -> bool:
-    """Its waits take no time, unless there is somebody to wait for."""
+    """Waits take no time, unless `clock` is a real one."""
     return claim(Claim("n", epoch, "paris:1"), str(table), clock=clock or VirtualClock(), timeout=timeout)
 
 
@@ -130,7 +130,7 @@ def timestamped(table: Path, last: int) -> None:
 
 
 def test_in_commit_timestamps_go_on_from_the_one_before(tmp_path: Path) -> None:
-    ahead = round(time.time() * 1000) + 3_600_000
+    ahead = round(time.time() * 1000) + 3_600_000  # they are times of the wall clock
     for folder, last in (("ahead", ahead), ("behind", 1000)):
         timestamped(tmp_path / folder, last)
         claim_it(tmp_path / folder)
@@ -336,7 +336,7 @@ def test_a_table_of_delta_rs_with_a_checkpoint_goes_on(tmp_path: Path) -> None:
     assert there.metadata().configuration == {"delta.enableDeletionVectors": "true", property_of("n"): "5"}
     assert there.history(1)[0]["operation"] == "SET TBLPROPERTIES"
     write_deltalake(str(tmp_path), rows, mode="append")
-    assert newest_of("n", str(tmp_path), {}) == "5"
+    assert newest_of("n", str(tmp_path), {}, timeout=10) == "5"
 
 
 @pytest.mark.parametrize("name", ["t", "a b", "p%41", "h#x", "q?x"])
@@ -351,7 +351,7 @@ def test_a_table_in_a_bucket_is_taken_as_it_stands(
     classic(tmp_path)
     commit(tmp_path, 8, {"add": {"path": "x"}})
     commit(tmp_path, 9, {"add": {"path": "x"}})
-    bucket, path = open_bucket(f"s3://{BUCKET}", objects.options()), f"{table}/{name}/_delta_log"
+    bucket, path = open_bucket(f"s3://{BUCKET}", objects.options(), 10), f"{table}/{name}/_delta_log"
     for each in (tmp_path / "_delta_log").iterdir():
         obstore.put(bucket, f"{path}/{each.name}", each.read_bytes())
     obstore.put(bucket, f"{path}/_last_checkpoint", b'{"version":7}')
@@ -365,7 +365,7 @@ def test_a_table_in_a_bucket_is_taken_as_it_stands(
         assert json.loads(lines[1])["metaData"] == with_claim(METADATA, epoch)
     found = [each["path"] for chunk in obstore.list(bucket, table) for each in chunk]
     assert {each.split("/")[1] for each in found} == {name}
-    assert newest_of("n", address, options) == "6"
+    assert newest_of("n", address, options, timeout=10) == "6"
 
 
 @pytest.mark.parametrize("table", ["hdfs://there/t", "dbfs:/t", "wasbs://c@a.blob.core.windows.net/t"])

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.matrix]
 def test_a_node_of_a_cluster_keeps_no_fence() -> None:
     provider = galera()
     if provider is None and "CI" not in os.environ:
-        pytest.skip("Galera is not here: take .mariadb away, and make services")
+        pytest.skip("Galera is not here: remove .mariadb and run make services")
     assert provider
     with running_mariadb(*node_options(provider)) as server:
         engine = create_engine(usable_url(configure(name="n", url=server.url)), poolclass=NullPool)

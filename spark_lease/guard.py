@@ -137,9 +137,9 @@ class Guard:
             grace=self.config.release_on_death if isinstance(self.config.release_on_death, float) else None,
         )
         self.lease, self._keepalive = self._open(signs)
-        levels = Levels(self.lease, self.config, self._clock)
+        levels = Levels(self.lease, self.config)
         self._fencing = Fencing(self.lease, self.config, self._clock, levels)
-        self._applications = Applications(self.lease, self.config, self._clock)
+        self._applications = Applications(self.lease, self.config)
         self.lease.runs.application = application_id
 
         def still_wanted() -> None:

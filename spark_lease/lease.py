@@ -18,7 +18,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from typing import Any, Protocol
 
 from .clock import Clock, wall_time
@@ -30,6 +30,7 @@ from .fences.levels import Fences
 from .locker import open_locker
 from .lockers.base import Grant, Held, Locker, NotesLosses
 from .lockers.changes import bounded_age
+from .lockers.registry import open_notes
 from .lockers.timed import OnRenewal
 from .record import Protection, new_holder
 from .runs import Runs
@@ -272,6 +273,16 @@ class Lease(ABC):
         """
 
     @abstractmethod
+    def note(self, kind: str, key: str, text: str, *, newest: bool = False) -> str | None:
+        """Have `text` noted beside the lease, as `Notes.add` says; by the process that keeps the lease.
+
+        So no thread of the guarded program's is inside a client library while the program changes its environment:
+        libpq reads that, and a read beside a change can end the process with SIGSEGV (getenv(3), "MT-Safe env").
+        `newest`: the key is my epoch, and the text takes the place of what was noted under it, and under older ones.
+        Raises StoreError, ConfigError.
+        """
+
+    @abstractmethod
     def release(self) -> bool:
         """Close it, then give it back, so that a standby need not wait. False if there was nothing to give.
 
@@ -407,6 +418,18 @@ class Contender(Lease):
 
     def settle(self) -> None:
         self._deadline.disarm()
+
+    def note(self, kind: str, key: str, text: str, *, newest: bool = False) -> str | None:
+        name = self._config.shared_name
+        with closing(open_notes(self._config, self._clock)) as notes:
+            there = notes.all(name, kind) if newest else {}
+            if key in there and there[key] != text:
+                notes.remove(name, kind, key)
+            noted = notes.add(name, kind, key, text, holder=self.holder, epoch=self._epoch)
+            for older in there:
+                if int(older) < self._epoch:  # only these: a newer master has a note of its own by now
+                    notes.remove(name, kind, older)
+        return noted
 
     def note_loss(self) -> None:
         self.settle()

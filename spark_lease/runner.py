@@ -207,7 +207,7 @@ class _Run:
                 return self._news.get(timeout=_LISTEN)
 
     def _claim(self) -> None:
-        held, levels = NothingBegun(self._lease), Levels(self._lease, self._config, self._clock)
+        held, levels = NothingBegun(self._lease), Levels(self._lease, self._config)
         self._has_claimed = claim_databases(self._config, held, clock=self._clock)
         sql = "claimed" if self._has_claimed else "none"
         delta = DeltaFence(held, self._config, self._clock)

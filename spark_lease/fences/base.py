@@ -34,6 +34,10 @@ class HeldLease(Protocol):
         """Close it from now on; whoever watches it demotes."""
         ...
 
+    def note(self, kind: str, key: str, text: str, *, newest: bool = False) -> str | None:
+        """See `Lease.note`."""
+        ...
+
 
 def fenced(lease: HeldLease, where: str, newest: int, advice: str = "") -> Fenced:
     """The error to raise for a write that `where` refused. The lease is lost by it: another is master already."""
@@ -47,7 +51,7 @@ class NothingBegun:
 
     def __init__(self, lease: HeldLease) -> None:
         self.name, self.holder = lease.name, lease.holder
-        self.check, self.wait_certain = lease.check, lease.wait_certain
+        self.check, self.wait_certain, self.note = lease.check, lease.wait_certain, lease.note
         self._lease = lease
 
     @property

@@ -112,9 +112,7 @@ class DeltaFence:
 
     def _record(self, table: str, epoch: int) -> None:
         text = json.dumps({"epoch": epoch, "holder": self._lease.holder})
-        with closing(open_notes(self._config, self._clock)) as notes:
-            there = notes.add(self._name, KIND, table, text, holder=self._lease.holder, epoch=epoch)
-        if there is None:
+        if self._lease.note(KIND, table, text) is None:
             self._lease.lose(Loss.TAKEN, f"{table} was to be written to, and the lease is another's")
             self._lease.check()
         log.info("%s: guards %s", self._lease.name, redacted(table))

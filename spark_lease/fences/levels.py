@@ -1,6 +1,6 @@
 """What is fenced under a hold, as people see it: on the lease, and noted beside it for `spark-lease status`.
 
-Nothing is decided by it, and nothing waits for it: the note is written on a thread of its own.
+Nothing is decided by it, and nothing waits for it: a thread of its own has the note written.
 """
 
 from __future__ import annotations
@@ -8,15 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from ..clock import Clock
 from ..config import Config
 from ..errors import RecordUnreadable, SparkLeaseError
 from ..lockers.base import Notes
-from ..lockers.registry import open_notes
 from .base import HeldLease
 
 log = logging.getLogger(__name__)
@@ -41,12 +38,14 @@ class Fences:
 class ShowsFences(HeldLease, Protocol):
     fences: Fences
 
+    def remaining(self) -> float: ...
+
 
 class Levels:
     """Keeps `lease.fences` and its note what they should be. Never raises."""
 
-    def __init__(self, lease: ShowsFences, config: Config, clock: Clock) -> None:
-        self._lease, self._config, self._clock = lease, config, clock
+    def __init__(self, lease: ShowsFences, config: Config) -> None:
+        self._lease, self._config = lease, config
         self._writing = threading.Lock()
         self._written: Fences | None = None
 
@@ -65,25 +64,16 @@ class Levels:
             if shown == self._written:
                 return
             try:
-                with closing(open_notes(self._config, self._clock)) as notes:
-                    self._replace(notes, json.dumps(asdict(shown)))
+                self._lease.note(KIND, str(self._lease.epoch), json.dumps(asdict(shown)), newest=True)
                 self._written = shown
             except Exception as error:  # whatever it is, the work goes on
                 self._warn(error)
 
-    def _replace(self, notes: Notes, text: str) -> None:
-        name, holder, epoch = self._config.shared_name, self._lease.holder, self._lease.epoch
-        there = notes.all(name, KIND)
-        if str(epoch) in there and there[str(epoch)] != text:
-            notes.remove(name, KIND, str(epoch))
-        notes.add(name, KIND, str(epoch), text, holder=holder, epoch=epoch)
-        for older in there:
-            if int(older) < epoch:  # only these: a newer master has a note of its own by now
-                notes.remove(name, KIND, older)
-
     def _warn(self, error: Exception) -> None:
         said = error if isinstance(error, SparkLeaseError) else type(error).__name__
-        log.warning("%s: what is fenced (%s) is not shown by status: %s", self._lease.name, self._lease.fences, said)
+        level = logging.WARNING if self._lease.remaining() else logging.DEBUG  # over: there is nothing to show
+        words = "%s: what is fenced (%s) is not shown by status: %s"
+        log.log(level, words, self._lease.name, self._lease.fences, said)
 
 
 def fences_of(notes: Notes, name: str, epoch: int) -> Fences | None:

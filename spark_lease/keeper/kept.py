@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import queue
@@ -67,6 +68,7 @@ class KeptLease(Lease):
         self._files: dict[int, Sequence[int]] = {}
         self._tied = {self._pid}
         self._said: dict[str, Any] = {}
+        self._notes = itertools.count()
         self._news = threading.Condition()
         self._stop_by = 0.0
         self._own_turn = max(AT_ONCE, config.kill_budget)
@@ -137,6 +139,17 @@ class KeptLease(Lease):
         if problem := self.answer("problem", 0.0):
             raise StoreError(*problem)
         return bool(released)
+
+    def note(self, kind: str, key: str, text: str, *, newest: bool = False) -> str | None:
+        number = next(self._notes)
+        self.tell({"note": number, "words": [kind, key, text], "newest": newest})
+        answer = self.answer(f"note {number}", self._config.attempt_timeout * 3)
+        if answer is None:
+            raise StoreError(self.name, "the process that keeps it gives no answer")
+        if "refused" in answer:
+            raise refused(answer)
+        noted: str | None = answer["noted"]
+        return noted
 
     def settle(self) -> None:
         if self._settled or not self._taken:

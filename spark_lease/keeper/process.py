@@ -26,7 +26,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..clock import BootClock
@@ -317,6 +317,8 @@ class Keeper:
                 threading.Thread(target=lambda: self._tell({"stopped": self._keepalive.stop()}), daemon=True).start()
             case {"order": "release"}:
                 self._release()
+            case {"note": number, "words": words, "newest": newest}:
+                threading.Thread(target=self._note, args=(number, words, newest), daemon=True).start()
             case {"order": "settle"} if self._config.on_lost == "exit":
                 # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
                 self._untied = True
@@ -338,6 +340,14 @@ class Keeper:
         except StoreError as error:
             answer["problem"] = [error.where, error.problem]
         self._tell(answer)
+
+    def _note(self, number: int, words: Sequence[str], newest: bool) -> None:
+        answer: dict[str, Any]
+        try:
+            answer = {"noted": self._lease.note(*words, newest=newest)}
+        except Exception as error:  # whatever it is, the driver waits for an answer
+            answer = refusal(error)
+        self._tell({f"note {number}": answer})
 
     def _let_go(self) -> None:
         self._left = True

@@ -6,14 +6,11 @@ import json
 import logging
 import sys
 import threading
-from contextlib import closing
 from typing import Any
 
-from ..clock import Clock
 from ..config import Config
 from ..lease import Lease
 from ..lockers.changes import APPLICATION
-from ..lockers.registry import open_notes
 from .contexts import unwatch_contexts, watch_contexts
 
 log = logging.getLogger(__name__)
@@ -22,8 +19,8 @@ log = logging.getLogger(__name__)
 class Applications:
     """From the grant of one lease to its end. Nothing raises, and no Spark waits for a note."""
 
-    def __init__(self, lease: Lease, config: Config, clock: Clock) -> None:
-        self._lease, self._config, self._clock = lease, config, clock
+    def __init__(self, lease: Lease, config: Config) -> None:
+        self._lease, self._config = lease, config
 
     def begin(self) -> None:
         # To import pyspark takes longer than all else: only where that has been done, or has to be done anyway.
@@ -40,11 +37,8 @@ class Applications:
         threading.Thread(target=self._note, args=(application,), name="note application", daemon=True).start()
 
     def _note(self, application: str) -> None:
-        lease, name = self._lease, self._config.row_of(self._config.name)
-        text = json.dumps({"application": application})
+        key, text = f"{self._lease.epoch}\n{application}", json.dumps({"application": application})
         try:
-            with closing(open_notes(self._config, self._clock)) as notes:
-                key = f"{lease.epoch}\n{application}"
-                notes.add(name, APPLICATION, key, text, holder=lease.holder, epoch=lease.epoch)
+            self._lease.note(APPLICATION, key, text)
         except Exception as error:  # whatever it is: the history lacks a name, and that is all
-            log.debug("%s: application %s is not noted: %s", lease.name, application, error)
+            log.debug("%s: application %s is not noted: %s", self._lease.name, application, error)

@@ -40,6 +40,7 @@ class Lease:
     epoch: int
     name: str = "n"
     holder: str = "paris:1"
+    config: Config | None = None
     losses: list[Loss] = field(default_factory=list)
 
     def check(self) -> int:
@@ -52,6 +53,11 @@ class Lease:
 
     def lose(self, reason: Loss, detail: str = "") -> None:
         self.losses.append(reason)
+
+    def note(self, kind: str, key: str, text: str, *, newest: bool = False) -> str | None:
+        assert self.config
+        with closing(open_notes(self.config, BootClock())) as notes:
+            return notes.add(self.name, kind, key, text, holder=self.holder, epoch=self.epoch)
 
 
 def wanted(epoch: int, name: str = "n") -> Claim:
@@ -177,7 +183,7 @@ def grant(config: Config, holder: str) -> Lease:
         old = store.read("n").record
         record = store.swap("n", old, taken(old, holder=holder, duration=30))
     assert record
-    return Lease(record.epoch, holder=holder)
+    return Lease(record.epoch, holder=holder, config=config)
 
 
 def recorded(config: Config) -> list[str]:

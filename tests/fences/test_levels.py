@@ -29,7 +29,7 @@ def config(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Conf
 def held(config: Config) -> tuple[Contender, Levels]:
     lease = open_contender(config, BootClock())
     lease.acquire()
-    return lease, Levels(lease, config, BootClock())
+    return lease, Levels(lease, config)
 
 
 def noted(config: Config) -> dict[str, str]:
@@ -70,8 +70,7 @@ def test_a_former_master_notes_nothing(config: Config) -> None:
 def test_what_cannot_be_noted_is_said_and_no_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = configure(name="n", url=f"sqlite:///{tmp_path}/lease.db")
     lease, levels = held(config)
-    elsewhere = configure(name="n", url=f"sqlite:///{tmp_path}/none/lease.db")
-    levels._config = elsewhere
+    lease._config = configure(name="n", url=f"sqlite:///{tmp_path}/none/lease.db")
     levels.show(delta="claims")
     until(lambda: "n: what is fenced (delta claims, sql none) is not shown by status" in caplog.text)
     assert lease.check() and "Traceback" not in caplog.text

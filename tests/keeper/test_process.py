@@ -6,23 +6,33 @@ import gc
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psycopg2
 import pytest
 
 import spark_lease
 from spark_lease import ConfigError, hold_lease
+from spark_lease.clock import BootClock
+from spark_lease.config import configure
+from spark_lease.fences.levels import fences_of
 from spark_lease.keeper import start as starting
 from spark_lease.keeper.channel import Channel, Closed
 from spark_lease.keeper.kept import KeptLease
+from spark_lease.lockers.changes import APPLICATION
+from spark_lease.lockers.registry import open_notes
 from spark_lease.processes import look, tree
+from spark_lease.spark.applications import Applications
 from tests.cli.test_cli import COMMAND
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, command_line, row, until
@@ -86,6 +96,38 @@ def test_nobody_can_read_a_password_or_an_url_off_it(start: Start, pg_url: str) 
         seen = Path(f"/proc/{keeper}/{what}").read_bytes()
         assert b"s3cret" not in seen
         assert what == "environ" or b"postgresql://" not in seen
+
+
+@pytest.mark.postgres
+def test_no_thread_of_the_driver_connects_while_the_program_may_change_its_environment(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libpq reads the environment: beside a change of it that can be a SIGSEGV, which no exception handler sees."""
+    connect, where = psycopg2.connect, list[threading.Thread]()
+
+    def noticed(*words: Any, **keywords: Any) -> Any:
+        where.append(threading.current_thread())
+        return connect(*words, **keywords)
+
+    monkeypatch.setattr(psycopg2, "connect", noticed)
+    config = configure(name="n", url=pg_url, create_table="true", keeper="process")
+    with hold_lease("n", url=pg_url, create_table="true", keeper="process") as lease:
+        Applications(lease, config)._see(SimpleNamespace(applicationId="app-1"))
+        with closing(open_notes(config, BootClock())) as notes:
+            until(lambda: fences_of(notes, "n", lease.epoch))
+            until(lambda: f"{lease.epoch}\napp-1" in notes.all("n", APPLICATION))
+        assert lease.note("kind", "key", "first") == lease.note("kind", "key", "second") == "first"
+    assert set(where) == {threading.main_thread()}
+
+
+def test_what_keeps_the_keeper_from_a_note_is_raised_in_the_driver(tmp_path: Path) -> None:
+    with hold_lease("n", url=f"sqlite:///{tmp_path}/lease.db", keeper="process") as lease:
+        with closing(sqlite3.connect(tmp_path / "lease.db")) as store, store:
+            store.execute("DELETE FROM spark_lease")
+        assert lease.note("kind", "key", "text") is None
+        (tmp_path / "lease.db").write_bytes(b"no database" * 1000)
+        with pytest.raises(spark_lease.StoreError, match="not a database"):
+            lease.note("kind", "other", "text")
 
 
 def test_where_none_can_be_started_threads_do_it_or_nobody(

@@ -144,6 +144,8 @@ class Driver:
         if before := self._held.pop(target, None):
             before.close()
         self._held[target] = Strand(fd)
+        if self._wire is None:  # it was on its way when the last one was disarmed
+            self._cut(target)
 
     @property
     def may_have_started(self) -> bool:
@@ -241,7 +243,8 @@ class Driver:
         return self.early_release.is_proven(gone=may_be_over)
 
     def disarm(self) -> None:
-        """The kernel kills nobody any more."""
+        """The kernel kills nobody any more, from now on: a child found after this would else die with this process."""
+        self._wire = None
         self.untie()
         for target in list(self._strands):
             self._cut(target)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -60,6 +61,23 @@ def test_a_group_whose_last_member_has_ended_is_forgotten(parent: subprocess.Pop
     assert list(driver._strands) == []
     driver.disarm()
     wire.close()
+
+
+def test_once_disarmed_nothing_is_tied_any_more(parent: subprocess.Popen[str]) -> None:
+    """A child that is found as its block ends lives on: also where its strand is on its way just then."""
+    child = child_of(parent)
+    wire, pythons = Wire(), Wire()
+    driver = Driver(
+        os.getpid(), mark="m", mapped="m", wire=wire, on_lost_exit=True, release_on_death="local", clock=BootClock()
+    )
+    driver.disarm()
+    with pythons.strand(child) as strand:
+        driver.hold(child, os.dup(strand.fd))
+        assert driver.strand_to(child) is None
+        wire.close()
+        pythons.close()
+    time.sleep(0.2)  # for a kill that must not come
+    assert look(child)
 
 
 def test_a_strand_that_could_not_be_handed_over_is_handed_over_later(url: str, parent: subprocess.Popen[str]) -> None:

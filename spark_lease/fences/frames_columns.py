@@ -79,6 +79,9 @@ def _column(source: Any, field: Field, dialect: str, number: int) -> Column:
         if kind in ("float", "double") and field.kind == "numeric":
             # A cast from real knows 6 digits, from double precision 15; the text of a double knows them all.
             kind, expression = "", f"CAST({expression} AS DOUBLE)"
+    elif dialect == "sqlite" and kind == "decimal" and source.dataType.precision > 15 and _makes_floats(field.type):
+        hint = "SQLite keeps 15 digits of a decimal unless the column is TEXT: make it that, or cast to double"
+        raise refusal(f"{field.name} is of the type {field.type}: {hint}")
     elif dialect == "sqlite" and kind in ("float", "double"):
         problem = f"write_sql: {field.name} has NaN, which SQLite would store as NULL".replace("'", "\\'")
         expression = f"if(isnan({expression}), raise_error('{problem}'), {expression})"
@@ -93,6 +96,13 @@ def _column(source: Any, field: Field, dialect: str, number: int) -> Column:
     # Not to a text type: a cast to varchar(3) cuts off in silence, where an assignment refuses.
     is_read = dialect == "postgresql" and staged == "text" and field.category != "S"
     return Column(field, expression, staged, f"CAST({place} AS {field.type})" if is_read else place)
+
+
+def _makes_floats(declared: str) -> bool:
+    """Whether SQLite turns the text of a number into a float there (its documentation, "Determination Of Column
+    Affinity")."""
+    upper = declared.upper()
+    return bool(upper) and ("INT" in upper or not any(word in upper for word in ("CHAR", "CLOB", "TEXT", "BLOB")))
 
 
 def _in_zone(kind: str, expression: str, field: Field) -> tuple[str, str]:

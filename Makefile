@@ -118,9 +118,10 @@ $(JARS)/.resolved: jobs/jars.py
 	@$(PY) -m jobs.jars --archive $(JARS)
 	@touch $@
 
-services: setup ## what the tests need besides: jars and MariaDB. What cannot be had is said, and the rest goes on
+services: setup ## what the tests need besides: jars, MariaDB, PgBouncer. What cannot be had is said, and the rest goes on
 	@! $(PY) -m jobs.jars --check-java || $(MAKE) --no-print-directory -s jars || echo "so the tests that need Spark are left out"
 	@$(PY) -m tests.services.mariadb || true
+	@$(PY) -m tests.services.pgbouncer || true
 
 browser: setup
 	@$(PY) -m tests.services.browser || test -z "$$CI"

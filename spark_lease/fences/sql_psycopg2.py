@@ -174,8 +174,13 @@ class Psycopg2:
     def _prepare(self) -> None:
         """Once in a session, and not in the block's transaction, whose snapshot it would take."""
         try:
-            self._send(_PREPARE)
-            self._pooled.info[_PREPARED] = True
+            self._send(b"SELECT pg_backend_pid()")
+            self._prepared = self._cursor.fetchone()[0] == self._driver.info.backend_pid
+            if self._prepared:
+                self._send(_PREPARE)
+                self._pooled.info[_PREPARED] = True
+            else:  # a pooler has told a number of its own: the next transaction may get another session
+                _shared.add(self._connection.engine.pool)
         except DBAPIError as error:
             if code_of(error) != "42P05":
                 raise

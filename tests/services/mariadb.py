@@ -2,7 +2,7 @@
 
     python -m tests.services.mariadb
 
-It needs apt-get and dpkg, but no root: the server then runs from `.mariadb` as an ordinary user.
+The server then runs from `.mariadb` as an ordinary user.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.services.debian import libraries, unpack
 
 UNPACKED = Path(__file__).parents[2] / ".mariadb"
 PACKAGES = ["mariadb-server", "mariadb-server-core", "mariadb-common", "libaio1", "libnuma1", "liburing2", "galera-4"]
@@ -37,24 +39,6 @@ def found() -> Path | None:
     return Path(path) if path else ours if ours.exists() else None
 
 
-def unpack() -> None:
-    """Fetch it. Raises SystemExit with a sentence if that cannot be done."""
-    if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        raise SystemExit(MISSING)
-    print(f"unpacking MariaDB into {UNPACKED.name} ...", flush=True)
-    UNPACKED.mkdir(exist_ok=True)
-    download = ["apt-get", "download", *PACKAGES]
-    done = subprocess.run(download, cwd=UNPACKED, capture_output=True, check=False)
-    if done.returncode and os.geteuid() == 0:  # a new machine has no lists yet
-        subprocess.run(["apt-get", "update", "-q"], capture_output=True, check=False)
-        done = subprocess.run(download, cwd=UNPACKED, capture_output=True, check=False)
-    if done.returncode:
-        raise SystemExit("MariaDB cannot be fetched, is Debian's package archive within reach? Its tests are left out")
-    for package in UNPACKED.glob("*.deb"):
-        subprocess.run(["dpkg", "-x", package, UNPACKED], check=True)
-        package.unlink()
-
-
 class MariaDb:
     """One server on a port of its own, in a folder of its own; can be killed and started again."""
 
@@ -72,7 +56,7 @@ class MariaDb:
         subprocess.run(
             [*self._command(), "--bootstrap", "--skip-networking"],
             input=text.encode(),
-            env=self._environ(),
+            env=libraries(UNPACKED),
             capture_output=True,
             timeout=60,
             check=True,
@@ -86,11 +70,6 @@ class MariaDb:
         where = [f"--basedir={base}", f"--datadir={self.folder}/data", f"--lc-messages-dir={base}/share/mysql"]
         return [str(self._binary), "--no-defaults", *owner, *small, *where]
 
-    def _environ(self) -> dict[str, str]:
-        libraries = [str(each) for each in UNPACKED.glob("*lib/x86_64-linux-gnu")]
-        libraries += [str(each) for each in UNPACKED.glob("*/lib/*-linux-gnu")]
-        return os.environ | {"LD_LIBRARY_PATH": ":".join(libraries)}
-
     def start(self) -> None:
         words = [
             f"--port={self.port}",
@@ -102,7 +81,7 @@ class MariaDb:
         ]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*self._command(), *words], env=self._environ(), stdout=log, stderr=log, start_new_session=True
+                [*self._command(), *words], env=libraries(UNPACKED), stdout=log, stderr=log, start_new_session=True
             )
         end = time.monotonic() + 30
         while "ready for connections" not in (self.folder / "log").read_text():
@@ -154,4 +133,4 @@ def running_mariadb(*options: str) -> Iterator[MariaDb]:
 
 if __name__ == "__main__":
     if not found():
-        unpack()
+        unpack("MariaDB", PACKAGES, UNPACKED)

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.jars import FOLDER
 from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
-from tests.services import mariadb
+from tests.services import mariadb, pgbouncer
 
 DISK = 1000
 """Free megabytes for servers and Spark in the folder for temporary files."""
@@ -21,7 +21,13 @@ def leave_out(item: pytest.Item) -> None:
     """Skip a test for which something is missing here."""
     if os.environ.get("CI"):
         return
-    for marker, missing in {"spark": spark_missing, "postgres": disk_missing, "mariadb": mariadb_missing}.items():
+    needs = {
+        "spark": spark_missing,
+        "postgres": disk_missing,
+        "mariadb": mariadb_missing,
+        "pgbouncer": pgbouncer_missing,
+    }
+    for marker, missing in needs.items():
         if item.get_closest_marker(marker) and (reason := missing()):
             item.add_marker(pytest.mark.skip(reason=reason))
             return
@@ -45,3 +51,8 @@ def spark_missing() -> str:
 @functools.cache
 def mariadb_missing() -> str:
     return disk_missing() if mariadb.found() else mariadb.MISSING
+
+
+@functools.cache
+def pgbouncer_missing() -> str:
+    return disk_missing() if pgbouncer.found() else pgbouncer.MISSING

@@ -28,8 +28,7 @@ from .clock import BootClock, Clock
 from .config import Config
 from .errors import AlreadyDone, ConfigError, LeaseLost, Loss, SparkLeaseError
 from .events import OnEvent, open_events
-from .fences.base import NothingBegun
-from .fences.databases import claim_databases, look_for_a_newer_claim
+from .fences.databases import look_for_a_newer_claim
 from .fences.levels import Levels
 from .hold import abandon, begin_hold, end_hold
 from .keepalive import Keepalive, VitalSign
@@ -156,7 +155,7 @@ class Guard:
             self.lease.log_grant()
             if self.config.run_key:
                 self.lease.runs.begin(self.config.run_key)
-            self._has_claimed = claim_databases(self.config, NothingBegun(self.lease), clock=self._clock)
+            self._has_claimed = self.lease.claim_databases()
             if self._has_claimed:
                 levels.show(sql="claimed")
             self._fencing.begin()

@@ -25,6 +25,8 @@ from .clock import Clock, wall_time
 from .config import Config
 from .errors import ConfigError, LeaseHeldByOther, LeaseLost, LockGone, Loss, RecordUnreadable, StoreError
 from .fences import session
+from .fences.base import NothingBegun
+from .fences.databases import claim_databases
 from .fences.delta_rs import FencedTable
 from .fences.levels import Fences
 from .locker import open_locker
@@ -273,7 +275,21 @@ class Lease(ABC):
         """
 
     @abstractmethod
-    def note(self, kind: str, key: str, text: str, *, newest: bool = False) -> str | None:
+    def claim_databases(self) -> bool:
+        """Claim what `fences.databases` says, before the work begins; by the process that keeps the lease.
+
+        Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
+        """
+
+    @abstractmethod
+    def noted(self, kind: str) -> dict[str, str]:
+        """What was noted beside the lease, as `Notes.all` says; asked for by the process that keeps it.
+
+        So the driver loads no client of the store. Raises StoreError, ConfigError.
+        """
+
+    @abstractmethod
+    def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
         """Have `text` noted beside the lease, as `Notes.add` says; by the process that keeps the lease.
 
         So no thread of the guarded program's is inside a client library while the program changes its environment:
@@ -419,7 +435,14 @@ class Contender(Lease):
     def settle(self) -> None:
         self._deadline.disarm()
 
-    def note(self, kind: str, key: str, text: str, *, newest: bool = False) -> str | None:
+    def claim_databases(self) -> bool:
+        return claim_databases(self._config, NothingBegun(self), clock=self._clock)
+
+    def noted(self, kind: str) -> dict[str, str]:
+        with closing(open_notes(self._config, self._clock)) as notes:
+            return notes.all(self._config.shared_name, kind)
+
+    def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
         name = self._config.shared_name
         with closing(open_notes(self._config, self._clock)) as notes:
             there = notes.all(name, kind) if newest else {}

@@ -23,7 +23,7 @@ from .config import Config, announcement
 from .errors import ConfigError, LeaseLost, SparkLeaseError
 from .events import open_events
 from .fences.base import NothingBegun
-from .fences.databases import claim_databases, look_for_a_newer_claim
+from .fences.databases import look_for_a_newer_claim
 from .fences.delta_tables import DeltaFence, level_of
 from .fences.levels import Levels
 from .hold import abandon, begin_hold, end_hold
@@ -208,7 +208,7 @@ class _Run:
 
     def _claim(self) -> None:
         held, levels = NothingBegun(self._lease), Levels(self._lease, self._config)
-        self._has_claimed = claim_databases(self._config, held, clock=self._clock)
+        self._has_claimed = self._lease.claim_databases()
         sql = "claimed" if self._has_claimed else "none"
         delta = DeltaFence(held, self._config, self._clock)
         if problem := delta.claim_all():

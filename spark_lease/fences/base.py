@@ -34,8 +34,12 @@ class HeldLease(Protocol):
         """Close it from now on; whoever watches it demotes."""
         ...
 
-    def note(self, kind: str, key: str, text: str, *, newest: bool = False) -> str | None:
+    def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
         """See `Lease.note`."""
+        ...
+
+    def noted(self, kind: str) -> dict[str, str]:
+        """See `Lease.noted`."""
         ...
 
 
@@ -51,7 +55,8 @@ class NothingBegun:
 
     def __init__(self, lease: HeldLease) -> None:
         self.name, self.holder = lease.name, lease.holder
-        self.check, self.wait_certain, self.note = lease.check, lease.wait_certain, lease.note
+        self.check, self.wait_certain = lease.check, lease.wait_certain
+        self.note, self.noted = lease.note, lease.noted
         self._lease = lease
 
     @property

@@ -55,8 +55,7 @@ class DeltaFence:
             return ""
         problem, noted = "", list[str]()
         try:
-            with closing(open_notes(self._config, self._clock)) as notes:
-                noted = list(notes.all(self._name, KIND))
+            noted = list(self._lease.noted(KIND))
         except ConfigError as error:
             if self._config.fence_delta == "required":
                 raise

@@ -68,7 +68,7 @@ class KeptLease(Lease):
         self._files: dict[int, Sequence[int]] = {}
         self._tied = {self._pid}
         self._said: dict[str, Any] = {}
-        self._notes = itertools.count()
+        self._asked = itertools.count()
         self._news = threading.Condition()
         self._stop_by = 0.0
         self._own_turn = max(AT_ONCE, config.kill_budget)
@@ -140,16 +140,26 @@ class KeptLease(Lease):
             raise StoreError(*problem)
         return bool(released)
 
-    def note(self, kind: str, key: str, text: str, *, newest: bool = False) -> str | None:
-        number = next(self._notes)
-        self.tell({"note": number, "words": [kind, key, text], "newest": newest})
-        answer = self.answer(f"note {number}", self._config.attempt_timeout * 3)
+    def claim_databases(self) -> bool:
+        return bool(self._ask("claim_databases"))
+
+    def noted(self, kind: str) -> dict[str, str]:
+        found: dict[str, str] = self._ask("noted", kind)
+        return found
+
+    def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
+        noted: str | None = self._ask("note", kind, key, text, newest)
+        return noted
+
+    def _ask(self, what: str, *words: str | bool) -> Any:
+        number = next(self._asked)
+        self.tell({"ask": what, "words": words, "number": number})
+        answer = self.answer(f"answer {number}", self._config.attempt_timeout * 3)
         if answer is None:
             raise StoreError(self.name, "the process that keeps it gives no answer")
         if "refused" in answer:
             raise refused(answer)
-        noted: str | None = answer["noted"]
-        return noted
+        return answer["found"]
 
     def settle(self) -> None:
         if self._settled or not self._taken:

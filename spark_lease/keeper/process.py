@@ -317,8 +317,8 @@ class Keeper:
                 threading.Thread(target=lambda: self._tell({"stopped": self._keepalive.stop()}), daemon=True).start()
             case {"order": "release"}:
                 self._release()
-            case {"note": number, "words": words, "newest": newest}:
-                threading.Thread(target=self._note, args=(number, words, newest), daemon=True).start()
+            case {"ask": "note" | "noted" | "claim_databases" as what, "words": words, "number": number}:
+                threading.Thread(target=self._look_up, args=(what, words, number), daemon=True).start()
             case {"order": "settle"} if self._config.on_lost == "exit":
                 # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
                 self._untied = True
@@ -341,13 +341,13 @@ class Keeper:
             answer["problem"] = [error.where, error.problem]
         self._tell(answer)
 
-    def _note(self, number: int, words: Sequence[str], newest: bool) -> None:
+    def _look_up(self, what: str, words: Sequence[Any], number: int) -> None:
         answer: dict[str, Any]
         try:
-            answer = {"noted": self._lease.note(*words, newest=newest)}
+            answer = {"found": getattr(self._lease, what)(*words)}
         except Exception as error:  # whatever it is, the driver waits for an answer
             answer = refusal(error)
-        self._tell({f"note {number}": answer})
+        self._tell({f"answer {number}": answer})
 
     def _let_go(self) -> None:
         self._left = True

@@ -12,7 +12,6 @@ from ..errors import ConfigError
 from ..fences.delta_tables import DeltaFence, level_of
 from ..fences.levels import Levels
 from ..lease import Lease
-from ..lockers.registry import open_notes
 from .connect import is_connected
 from .contexts import is_watchable, unwatch_contexts, watch_contexts
 from .delta_hook import NO_DELTA, DeltaHook
@@ -28,7 +27,7 @@ class Fencing:
     """From the grant of one lease to its end."""
 
     def __init__(self, lease: Lease, config: Config, clock: Clock, levels: Levels) -> None:
-        self._lease, self._config, self._clock, self._levels = lease, config, clock, levels
+        self._lease, self._config, self._levels = lease, config, levels
         self._fence = DeltaFence(lease, config, clock)
         self._problem = self._said = ""
 
@@ -36,7 +35,6 @@ class Fencing:
         """While another may still be master: import what will be needed, so that nobody waits for it later."""
         if self._fence.is_wanted:
             with contextlib.suppress(Exception):  # whatever it is, it is said when it is needed
-                open_notes(self._config, self._clock).close()
                 is_watchable()
 
     def begin(self) -> None:

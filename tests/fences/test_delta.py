@@ -54,7 +54,12 @@ class Lease:
     def lose(self, reason: Loss, detail: str = "") -> None:
         self.losses.append(reason)
 
-    def note(self, kind: str, key: str, text: str, *, newest: bool = False) -> str | None:
+    def noted(self, kind: str) -> dict[str, str]:
+        assert self.config
+        with closing(open_notes(self.config, BootClock())) as notes:
+            return notes.all(self.name, kind)
+
+    def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
         assert self.config
         with closing(open_notes(self.config, BootClock())) as notes:
             return notes.add(self.name, kind, key, text, holder=self.holder, epoch=self.epoch)
@@ -330,7 +335,7 @@ def test_a_store_without_a_place_for_notes_fences_nothing_and_says_so(config: Co
     lease = grant(config, "paris:1")
     with closing(sqlite3.connect(tmp_path / "leases.db")) as connection:
         connection.execute("DROP TABLE spark_lease_notes")
-    bare = configure(name="n", url=f"sqlite:///{tmp_path}/leases.db", create_table="false")
+    bare = lease.config = configure(name="n", url=f"sqlite:///{tmp_path}/leases.db", create_table="false")
     with pytest.raises(ConfigError, match="run spark-lease init"):
         DeltaFence(lease, configure(**_as(bare), fence_delta="required"), BootClock()).claim_all()
     assert "run spark-lease init" in DeltaFence(lease, bare, BootClock()).claim_all()

@@ -117,7 +117,8 @@ def test_no_thread_of_the_driver_connects_while_the_program_may_change_its_envir
             until(lambda: fences_of(notes, "n", lease.epoch))
             until(lambda: f"{lease.epoch}\napp-1" in notes.all("n", APPLICATION))
         assert lease.note("kind", "key", "first") == lease.note("kind", "key", "second") == "first"
-    assert set(where) == {threading.main_thread()}
+        assert lease.noted("kind") == {"key": "first"}
+    assert set(where) == {threading.main_thread()}  # ours, here
 
 
 def test_what_keeps_the_keeper_from_a_note_is_raised_in_the_driver(tmp_path: Path) -> None:

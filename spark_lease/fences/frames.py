@@ -23,7 +23,7 @@ from .base import HeldLease, fenced
 from .frames_collect import arriving, collected
 from .frames_columns import columns_of, selected
 from .frames_load import PATIENT, RESULT, Counted, copy, inserting, loader, rows_of, values
-from .frames_move import HERE, Move, drop_here, empty, make_here, move_all, refuse_less, rehearse
+from .frames_move import Move, drop_here, empty, here, make_here, move_all, refuse_less, rehearse
 from .frames_place import staging, sweep
 from .frames_target import quote, refusal, refuse_other_keys, run, target_of
 from .sql import claim_once, fenced_sql
@@ -116,7 +116,7 @@ def _from_the_driver(lease: HeldLease, batches: Iterator[Any], engine: Engine, m
             return
         make_here(connection, move.columns)
         _stage(connection, rows)
-        move_all(connection, move, f"{HERE} WHERE 1 = 1", rows.count)
+        move_all(connection, move, f"{here(connection)} WHERE 1 = 1", rows.count)
         drop_here(connection)
 
     _move(lease, engine, write)
@@ -125,11 +125,11 @@ def _from_the_driver(lease: HeldLease, batches: Iterator[Any], engine: Engine, m
 
 def _stage(connection: Connection, batches: Iterable[Any]) -> None:
     if connection.dialect.name == "postgresql":
-        _copy(connection, HERE, batches)
+        _copy(connection, here(connection), batches)
         return
     mark = "?" if connection.dialect.name == "sqlite" else "%s"
     for batch in batches:
-        connection.exec_driver_sql(inserting(HERE, batch, mark), values(batch))
+        connection.exec_driver_sql(inserting(here(connection), batch, mark), values(batch))
 
 
 def _copy(connection: Connection, table: str, batches: Iterable[Any], names: Sequence[str] = ()) -> int:

@@ -16,8 +16,7 @@ from .frames_target import Target, demand_strict, no_key, quote, refusal, run
 from .sql_claim import said
 from .sql_table import where_is
 
-HERE = "spark_lease_frame"
-"""The staging table of the driver's own session, which nobody else can see."""
+_HERE = "spark_lease_frame"
 _KEYS = "spark_lease_keys"
 _NO_SUCH_KEY = ("42P10", "ON CONFLICT clause does not match")
 _LOCKED = "55P03"
@@ -62,7 +61,7 @@ def rehearse(connection: Connection, move: Move, table: str) -> None:
     engine = connection.engine
     try:
         make_here(connection, move.columns)
-        run(connection, f"EXPLAIN {move.statement(engine, f'{HERE} WHERE 1 = 1')}")
+        run(connection, f"EXPLAIN {move.statement(engine, f'{here(connection)} WHERE 1 = 1')}")
         drop_here(connection)
     except DBAPIError as error:
         if error.connection_invalidated or code_of(error) == _LOCKED:
@@ -75,13 +74,18 @@ def rehearse(connection: Connection, move: Move, table: str) -> None:
 def make_here(connection: Connection, columns: Sequence[Column]) -> None:
     demand_strict(connection)
     drop_here(connection)  # MariaDB does not roll its making back
-    run(connection, f"CREATE TEMPORARY TABLE {HERE} ({staged(columns)})")
+    run(connection, f"CREATE TEMPORARY TABLE {here(connection)} ({staged(columns)})")
 
 
 def drop_here(connection: Connection) -> None:
     kind = "TEMPORARY TABLE" if connection.dialect.name in ("mysql", "mariadb") else "TABLE"
-    name = {"postgresql": f"pg_temp.{HERE}", "sqlite": f"temp.{HERE}"}.get(connection.dialect.name, HERE)
-    run(connection, f"DROP {kind} IF EXISTS {name}")
+    run(connection, f"DROP {kind} IF EXISTS {here(connection)}")
+
+
+def here(connection: Connection) -> str:
+    """The staging table of the driver's own session, which no other can see, nor make in its place."""
+    schema = {"postgresql": "pg_temp.", "sqlite": "temp."}.get(connection.dialect.name, "")
+    return schema + _HERE
 
 
 def move_all(connection: Connection, move: Move, source: str, rows: int) -> None:

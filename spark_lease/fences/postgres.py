@@ -23,7 +23,7 @@ from ..errors import ConfigError, FenceUnreachable, SparkLeaseError
 from ..lockers.sql_backends import backend_of, code_of, says
 from .session import setting_of
 from .sql_claim import said
-from .sql_table import FENCE, tables_sql, where_is
+from .sql_table import DONE, FENCE, RUN, tables_sql, where_is
 
 _DIALECT: Any = postgresql.dialect  # SQLAlchemy 2.0 has no type for it
 UNLEASED, OLDER = "SL001", "SL002"
@@ -90,8 +90,10 @@ class _Found:
 def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> list[str]:
     """What fences `table`, for a DBA to read and run; the fence stands in the schema public. Raises ConfigError."""
     made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT())]
-    trigger = (_quoted_name(table), "public.", lease, allow_unleased)
-    return [*made, _function("public."), *_trigger(*trigger), _trigger_below(*trigger)]
+    name = _quoted_name(table) if _is_qualified(table) else f"public.{_quoted_name(table)}"
+    trigger = (name, "public.", lease, allow_unleased)
+    done = [*made, _function("public."), *_trigger(*trigger), _trigger_below(*trigger)]
+    return ["BEGIN", _NO_PATH, *done, _REFUSE_OTHERS.format(table=_literal(name)), "COMMIT"]
 
 
 def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False) -> Sequence[str]:
@@ -118,6 +120,7 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
             statements += _trigger(name, schema, lease, allow_unleased)
         for statement in statements:
             connection.exec_driver_sql(statement.replace("%", "%%"))
+        _function_if_needed(connection, schema, found)  # once more: another may have been quicker to make one
     return statements
 
 
@@ -149,9 +152,10 @@ def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
 
 
 def _find(connection: Connection, engine: Engine, table: str) -> _Found:
-    # to_regclass follows the search path, takes quotes as SQL does, and gives no name to what is no table's.
-    which = "c.oid = to_regclass(%(name)s)"
-    found = _look(connection, which, {"name": _quoted_name(table)})
+    # to_regclass takes quotes as SQL does, and gives no name to what is no table's.
+    which, name = "c.oid = to_regclass(%(name)s)", _quoted_name(table)
+    places = [name] if _is_qualified(table) else [f"{schema}.{name}" for schema in _path(connection)]
+    found = next(filter(None, (_look(connection, which, {"name": each}) for each in places)), [])
     if not found:
         raise ConfigError("table", f"there is no {table} in {where_is(engine)}")
     if (kind := found[0].kind) not in "rp":
@@ -189,22 +193,37 @@ def _arguments(stored: bytes | memoryview | str) -> tuple[str, ...]:
     return tuple(each.decode() for each in raw.split(b"\0")[:-1])
 
 
-_SCHEMA = """SELECT coalesce(
-    (SELECT CAST(CAST(relnamespace AS regnamespace) AS text) FROM pg_class WHERE oid = to_regclass(%(fence)s)),
-    quote_ident(current_schema()))"""
+_NO_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
+"""Else a function or operator that another role has made, in a schema that it may, could be taken for PostgreSQL's own,
+and run with our rights (CVE-2018-1058)."""
+_KEPT = "spark_lease_path"
+
+
+def _path(connection: Connection) -> list[str]:
+    """The schemas of the role's own search_path, quoted."""
+    return [_quote(each) for each in connection.info[_KEPT]]
 
 
 def _schema(connection: Connection) -> str:
     """Where the fence stands that a claim of this role would find, or where one would be made; quoted."""
-    found = connection.exec_driver_sql(_SCHEMA, {"fence": FENCE.name}).scalar()
-    if found is None:
+    path = _path(connection)
+    for schema in path:
+        if connection.exec_driver_sql("SELECT to_regclass(%(name)s)", {"name": f"{schema}.{FENCE.name}"}).scalar():
+            return schema
+    if not path:
         raise ConfigError("table", "this role has no schema in its search_path, and the fence has to be in one")
-    return str(found)
+    return path[0]
 
 
 # A trigger runs its function, and all that its function calls, with the rights of the role that writes to the table.
 _TRUSTED = """
-(r.rolsuper OR r.rolname = current_user OR r.oid = (SELECT relowner FROM pg_class WHERE oid = %(table)s::int8::oid))"""
+(r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
+ OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
+ OR r.oid = (SELECT relowner FROM pg_class WHERE oid = %(table)s::int8::oid))"""
+_SCHEMA_THERE = f"""
+SELECT {_TRUSTED}, r.rolname FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
+WHERE n.oid = to_regnamespace(%(name)s)
+"""
 _FUNCTION_THERE = f"""
 SELECT p.prosrc, l.lanname = 'plpgsql' AND NOT p.prosecdef AND p.proconfig = ARRAY['search_path=pg_catalog, pg_temp'],
        {_TRUSTED}, r.rolname
@@ -217,18 +236,48 @@ FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(
 """
 
 
+_REFUSE_OTHERS = """DO $fence$
+DECLARE
+    found record;
+BEGIN
+    FOR found IN
+        SELECT c.oid::regclass::text AS name, c.relowner AS owner FROM pg_class c WHERE c.oid IN (
+            'public.spark_lease_fence'::regclass, 'public.spark_lease_fence_run'::regclass,
+            'public.spark_lease_fence_done'::regclass)
+        UNION ALL SELECT p.oid::regprocedure::text, p.proowner FROM pg_proc p
+            WHERE p.oid = 'public.spark_lease_check()'::regprocedure
+        UNION ALL SELECT 'the schema public', n.nspowner FROM pg_namespace n WHERE n.oid = 'public'::regnamespace
+    LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = found.owner AND (r.rolsuper
+            OR r.rolname IN (current_user, 'pg_database_owner')
+            OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
+            OR r.oid = (SELECT relowner FROM pg_class WHERE oid = {table}::regclass)))
+        THEN
+            RAISE EXCEPTION '% belongs to %, whose code would run with the rights of all who write to the table: '
+                'have a superuser own it, or the owner of the table or database', found.name, found.owner::regrole;
+        END IF;
+    END LOOP;
+END
+$fence$"""
+
+
 def _function_if_needed(connection: Connection, schema: str, found: _Found) -> list[str]:
     """None where it is there already. Raises ConfigError where it, or the fence, belongs to a role whose code would run
     with the rights of all who write to the table."""
     wanted = _function(schema)
-    for query, name in ((_FENCE_THERE, f"{schema}{FENCE.name}"), (_FUNCTION_THERE, f"{schema}spark_lease_check()")):
+    tables = [(_FENCE_THERE, f"{schema}{each.name}") for each in (FENCE, RUN, DONE)]
+    for query, name in (
+        (_SCHEMA_THERE, schema.removesuffix(".")),
+        *tables,
+        (_FUNCTION_THERE, f"{schema}spark_lease_check()"),
+    ):
         row = connection.exec_driver_sql(query, {"name": name, "table": found.oid}).first()
         if row is None:
             continue
         *source, is_trusted, owner = row
         if not is_trusted:
             problem = f"{name} belongs to the role {owner}, whose code would run with the rights of all who write to "
-            problem += f"{found.schema}.{found.table}: have a superuser own it, or the owner of that table"
+            problem += f"{found.schema}.{found.table}: have a superuser own it, or the owner of that table or database"
             raise ConfigError("fence", problem)
         if source and source == [wanted.split("$check$")[1], True]:
             return []
@@ -284,6 +333,10 @@ def _quoted_name(table: str) -> str:
     return ".".join(_quote(each) for each in plain)
 
 
+def _is_qualified(table: str) -> bool:
+    return "." in re.sub(r'"(?:[^"]|"")+"', "", table)
+
+
 def _quote(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
@@ -303,6 +356,9 @@ def _transaction(engine: Engine) -> Iterator[Connection]:
         with engine.connect() as connection:
             connection = connection.execution_options(isolation_level="READ COMMITTED")
             with connection.begin():
+                found = connection.exec_driver_sql("SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]")
+                connection.info[_KEPT] = found.scalar()
+                connection.exec_driver_sql(_NO_PATH)
                 yield connection
     except SQLAlchemyError as error:
         raise _as_a_sentence(engine, error) from error

@@ -46,6 +46,6 @@ def end_older_sessions(connection: Connection, name: str, epoch: int) -> str:
             connection.rollback()
             denied = (
                 f"session {pid} of an older epoch belongs to the role {user}, and this one may not end it: "
-                f'GRANT "{user}" TO CURRENT_USER, or GRANT pg_signal_backend TO it'
+                "GRANT pg_signal_backend TO CURRENT_USER"
             )
     return denied

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import logging
 import random
+import re
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 _NOT_KEPT = {"26000", "42P05"}
 """PostgreSQL: a prepared statement is unknown, or there already: this session is not ours alone."""
 
+_EPOCH = re.compile("[0-9]{1,18}")
 _JITTER = 0.02
 """Seconds by which a wait may be longer, by chance: so that very many who wait for one moment do not ask all at once.
 The earliest may ask in vain, and nobody is late by more."""
@@ -183,7 +185,8 @@ class SqlStore:
             log.debug("%s: cannot listen: %s", self.where, error)  # closed by another thread, or the server is gone
             self._drop_connection()
             return False
-        return LeaseRecord(None, int(told[-1]), 0.0, 0) if told and told[-1].isdigit() else True
+        # Anybody who may connect can notify: no more is believed than that it is worth a look.
+        return LeaseRecord(None, int(told[-1]), 0.0, 0) if told and _EPOCH.fullmatch(told[-1]) else True
 
     def _listen(self, name: str) -> None:
         try:

@@ -163,15 +163,17 @@ def refuse_engine(connection: Connection, table: Table) -> None:
     if not has_engines(connection):
         return
     where = {"schema": table.schema, "name": table.name}
-    kind = connection.execute(text(_ENGINE), where).scalar()
-    if kind and kind.lower() != "innodb":
+    found = connection.execute(text(_ENGINE), where).first()
+    if found and "VIEW" in found.table_type.upper():  # what it selects runs with the rights of who reads it
+        raise ConfigError("table", f"{table.fullname} is a view, and a lease needs a table")
+    if found and found.engine and found.engine.lower() != "innodb":
         raise ConfigError(
-            "table", f"{table.fullname} is kept by {kind}: run ALTER TABLE {table.fullname} ENGINE=InnoDB"
+            "table", f"{table.fullname} is kept by {found.engine}: run ALTER TABLE {table.fullname} ENGINE=InnoDB"
         )
 
 
 _ENGINE = """\
-SELECT engine FROM information_schema.tables
+SELECT engine AS engine, table_type AS table_type FROM information_schema.tables
 WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"""
 
 

@@ -43,6 +43,7 @@ def checks(config: Config) -> list[Check]:
     elif scheme in _FOLDERS:
         found += [Check("rights", lambda: folder(config, clock)), Check("clock", lambda: no_clock(config))]
     if scheme == "postgresql":
+        found.insert(0, Check("schemas", lambda: schemas(config, clock)))
         found.append(Check("pooler", lambda: pooler(config, sharing(config, clock))))
     if config.fence_url:
         found.append(Check("fence", lambda: fence(config, clock)))
@@ -195,6 +196,23 @@ def folder(config: Config, clock: Clock) -> Finding:
             )
         probe.exercise()
     return ok("rights", "this user may write, and the second of two writers is refused")
+
+
+def schemas(config: Config, clock: Clock) -> Finding:
+    from ..lockers.sql_probe import SqlProbe  # SQLAlchemy
+
+    with closing(SqlProbe(config, clock)) as probe:
+        makers = probe.makers()
+    if not makers:
+        return ok("schemas", "no other role may make functions where this one's search_path looks")
+    told = ", ".join(f"{maker} in {schema}" for schema, maker in makers)
+    words = f"other roles may make functions, and have them run with the rights of this one: {told}"
+    quoted = [f'"{schema}" FROM {maker if maker == "PUBLIC" else quote(maker)}' for schema, maker in makers]
+    return warn("schemas", words, "; ".join(f"REVOKE CREATE ON SCHEMA {each}" for each in quoted))
+
+
+def quote(role: str) -> str:
+    return '"' + role.replace('"', '""') + '"'
 
 
 def pooler(config: Config, shared: str) -> Finding:

@@ -25,6 +25,16 @@ from .sql_notes import notes_table
 from .sql_statements import overridden, statements
 
 _SAMPLES = 5
+# A grantee that is no role is PUBLIC. What a schema's owner may is no grant where nothing was ever granted.
+_MAKERS = """
+SELECT n.nspname AS schema, coalesce(r.rolname, 'PUBLIC') AS maker
+FROM pg_namespace n CROSS JOIN aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
+LEFT JOIN pg_roles r ON r.oid = a.grantee
+WHERE n.nspname::text = ANY (%(path)s::text[]) AND a.privilege_type = 'CREATE' AND (r.oid IS NULL OR NOT (
+    r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
+    OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())))
+ORDER BY 1, 2
+"""
 
 
 class SqlProbe:
@@ -47,6 +57,14 @@ class SqlProbe:
             product = "mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name
             version = [each for each in dialect.server_version_info if isinstance(each, int)]
             return f"{product} {'.'.join(map(str, version))}"
+
+    def makers(self) -> list[tuple[str, str]]:
+        """PostgreSQL: schemas of the search path, and who may make functions and operators there; not this role, nor
+        superusers, nor the owner of the database."""
+        with self._connected(transaction=True) as connection:
+            path = connection.exec_driver_sql("SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]").scalar()
+            connection.exec_driver_sql("SET LOCAL search_path = pg_catalog, pg_temp")  # what they made is not called
+            return [(each.schema, each.maker) for each in connection.exec_driver_sql(_MAKERS, {"path": path})]
 
     def clock_difference(self) -> tuple[float, float]:
         """Seconds that this machine's clock is ahead of the store's, and by how much that may be wrong."""

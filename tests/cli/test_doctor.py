@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
 
 from spark_lease.cli import doctor_machine as machine
 from spark_lease.cli import doctor_store as at_store
@@ -26,7 +28,7 @@ from tests.services.postgres import PostgreSql, own_postgres
 
 MACHINE = ["keeper", "contain", "java", "spark", "delta"]
 OF_STORE = {
-    "postgresql": ["store", "lease", "timings", "table", "rights", "clock", "pooler"],
+    "postgresql": ["store", "schemas", "lease", "timings", "table", "rights", "clock", "pooler"],
     "mariadb": ["store", "lease", "timings", "table", "rights", "clock"],
     "sqlite": ["store", "lease", "timings", "table", "rights", "clock"],
     "delta": ["store", "lease", "timings", "rights", "clock"],
@@ -193,6 +195,24 @@ def test_in_a_brokers_table_no_row_is_touched(server: PostgreSql, capsys: pytest
         cursor.execute(look)
         assert cursor.fetchall() == before
     connection.close()
+
+
+@pytest.mark.postgres
+def test_who_else_may_make_functions_in_the_search_path_is_seen(
+    server: PostgreSql, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--url", server.url]) == 0
+    capsys.readouterr()
+    assert examined(capsys, "--url", server.url)[1]["schemas"].verdict == "ok"
+    engine = create_engine(server.url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql('CREATE ROLE "My Role"')
+        connection.exec_driver_sql('GRANT CREATE ON SCHEMA public TO "My Role", PUBLIC')
+    found = examined(capsys, "--url", server.url)[1]["schemas"]
+    assert (found.verdict, "PUBLIC in public" in found.words) == ("warn", True)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(found.advice)
+    assert examined(capsys, "--url", server.url)[1]["schemas"].verdict == "ok"
 
 
 @pytest.mark.postgres

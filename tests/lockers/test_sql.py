@@ -620,3 +620,17 @@ def test_parameters_that_a_driver_has_not_and_passwords_however_spelled(url: str
 def test_a_holder_that_does_not_fit_a_brokers_table_is_refused() -> None:
     with pytest.raises(ConfigError, match="does not fit a broker's table: use ASCII"):
         SqlStore(configure(name="n", url="mysql://u@h/d", table="ACTIVEMQ_LOCK", holder="東京"))
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("words", ["\u00b2", "9" * 5000, "1" * 19, "-1", ""])
+def test_a_notification_that_is_no_epoch_wakes_the_standby_and_no_more(pg_url: str, table: str, words: str) -> None:
+    """Any role that may connect can send one."""
+    store, other = (SqlStore(configure(name="n", url=pg_url, table=table, create_table="true")) for _ in range(2))
+    other.read("n")
+    store.await_release("n", 0.0, 0.0)  # begins to listen
+    with create_engine(pg_url, poolclass=NullPool).begin() as connection:
+        connection.execute(text("SELECT pg_notify(:channel, :words)"), {"channel": store._channel("n"), "words": words})
+    assert store.await_release("n", 5.0, 5.0) is True
+    for each in (store, other):
+        each.close()

@@ -32,6 +32,7 @@ from ..keeper.kernel import why_not
 from ..keeper.messages import refusal
 from ..keeper.process import Keeper
 from ..keeper.supervisor import Supervisor
+from ..lockers.registry import open_store
 from ..outcome import Outcome, announce, ended, refused, times_of
 from ..system.container_init import came_from_a_terminal
 
@@ -68,13 +69,18 @@ class Submission:
             listener.bind(f"\0{address}")
             listener.listen(8)
             self._work = self._supervisor.work(self._supervisor.start({**environ, FRONT_DOOR: address}), self._clock)
-            for each in (self._await_end, self._hear_signals):
+            for each in (self._await_end, self._hear_signals, self._get_ready):
                 threading.Thread(target=each, name=each.__name__.strip("_"), daemon=True).start()
             channel = self._await_driver(listener)
         if channel:
             self._serve(channel)
         select.select([self._init], [], [])
         return self._conclude()
+
+    def _get_ready(self) -> None:
+        """Import the store's client while the JVM starts, which takes longer."""
+        with contextlib.suppress(Exception), contextlib.closing(open_store(self._config)):
+            pass
 
     def _await_driver(self, listener: socket.socket) -> Channel | None:
         """The first process of this user that connects; None if spark-submit has ended before."""

@@ -274,21 +274,21 @@ class Lease(ABC):
         two are never mixed up. RecordUnreadable and ConfigError are raised at once, waiting does not heal them.
         """
 
-    @abstractmethod
     def claim_databases(self) -> bool:
         """Claim what `fences.databases` says, before the work begins; by the process that keeps the lease.
 
         Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
         """
+        return claim_databases(self._config, NothingBegun(self), clock=self._clock)
 
-    @abstractmethod
     def noted(self, kind: str) -> dict[str, str]:
         """What was noted beside the lease, as `Notes.all` says; asked for by the process that keeps it.
 
         So the driver loads no client of the store. Raises StoreError, ConfigError.
         """
+        with closing(open_notes(self._config, self._clock)) as notes:
+            return notes.all(self._config.shared_name, kind)
 
-    @abstractmethod
     def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
         """Have `text` noted beside the lease, as `Notes.add` says; by the process that keeps the lease.
 
@@ -297,6 +297,16 @@ class Lease(ABC):
         `newest`: the key is my epoch, and the text takes the place of what was noted under it, and under older ones.
         Raises StoreError, ConfigError.
         """
+        name = self._config.shared_name
+        with closing(open_notes(self._config, self._clock)) as notes:
+            there = notes.all(name, kind) if newest else {}
+            if key in there and there[key] != text:
+                notes.remove(name, kind, key)
+            noted = notes.add(name, kind, key, text, holder=self.holder, epoch=self._epoch)
+            for older in there:
+                if int(older) < self._epoch:  # only these: a newer master has a note of its own by now
+                    notes.remove(name, kind, older)
+        return noted
 
     @abstractmethod
     def release(self) -> bool:
@@ -434,25 +444,6 @@ class Contender(Lease):
 
     def settle(self) -> None:
         self._deadline.disarm()
-
-    def claim_databases(self) -> bool:
-        return claim_databases(self._config, NothingBegun(self), clock=self._clock)
-
-    def noted(self, kind: str) -> dict[str, str]:
-        with closing(open_notes(self._config, self._clock)) as notes:
-            return notes.all(self._config.shared_name, kind)
-
-    def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
-        name = self._config.shared_name
-        with closing(open_notes(self._config, self._clock)) as notes:
-            there = notes.all(name, kind) if newest else {}
-            if key in there and there[key] != text:
-                notes.remove(name, kind, key)
-            noted = notes.add(name, kind, key, text, holder=self.holder, epoch=self._epoch)
-            for older in there:
-                if int(older) < self._epoch:  # only these: a newer master has a note of its own by now
-                    notes.remove(name, kind, older)
-        return noted
 
     def note_loss(self) -> None:
         self.settle()

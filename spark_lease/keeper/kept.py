@@ -144,10 +144,14 @@ class KeptLease(Lease):
         return bool(self._ask("claim_databases"))
 
     def noted(self, kind: str) -> dict[str, str]:
+        if self._is_forked:
+            return super().noted(kind)
         found: dict[str, str] = self._ask("noted", kind)
         return found
 
     def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
+        if self._is_forked:
+            return super().note(kind, key, text, newest)
         noted: str | None = self._ask("note", kind, key, text, newest)
         return noted
 
@@ -294,8 +298,13 @@ class KeptLease(Lease):
             logger, level, words = saying
             logging.getLogger(logger).log(level, "%s", words)
 
+    @property
+    def _is_forked(self) -> bool:
+        """True in a forked child, which has no channel to the keeper."""
+        return os.getpid() != self._pid
+
     def _refuse_in_a_fork(self) -> None:
-        if os.getpid() != self._pid:
+        if self._is_forked:
             raise ConfigError("lease", f"{self.name} is process {self._pid}'s: a forked child can only check() it")
 
 

@@ -447,6 +447,25 @@ def test_a_forked_child_can_check_and_nothing_else(start: Start, url: str, table
     assert row(url, table)[0] is None
 
 
+def test_a_forked_child_notes_what_it_writes_to_by_itself(start: Start) -> None:
+    """It has no channel to the keeper, and `lease.delta_rs` needs that."""
+    driver = start(
+        """
+        with hold_lease("n", **SETTINGS) as lease:
+            if not os.fork():
+                try:
+                    assert lease.note("kind", "key", "text") == "text"
+                    assert lease.noted("kind") == {"key": "text"}
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            say(f"its child ended with {os.waitstatus_to_exitcode(os.wait()[1])}.")
+        """
+    )
+    assert driver.end() == 0
+    assert "its child ended with 0." in driver.log.read_text()
+
+
 def test_a_forked_child_outlives_neither_a_crash_nor_the_lease(start: Start, url: str, table: str) -> None:
     driver = start(FORKS.format("say(f'child {os.getpid()} writes'); time.sleep(60)", False, 60))
     said = driver.until("still")

@@ -27,7 +27,7 @@ lockers.file lockers.folder_probe lockers.sql_session lockers.unguarded lockers.
 lockers.bystander lockers.standbys
 fences.base fences.levels fences.delta_folders fences.delta_bucket fences.delta_log
 fences.delta fences.delta_claims fences.delta_tables fences.delta_rs
-fences.sql_older fences.sql_table fences.sql_astray fences.sql_claim fences.sql_refusals fences.sql_inside
+fences.sql_table fences.sql_older fences.sql_astray fences.sql_claim fences.sql_refusals fences.sql_inside
 fences.sql_cursors fences.sql_psycopg2 fences.sql_commit fences.sql fences.sql_done
 fences.frames_target fences.frames_columns fences.frames_collect fences.frames_load fences.frames_place
 fences.frames_move fences.frames

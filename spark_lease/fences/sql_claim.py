@@ -23,7 +23,7 @@ from ..lockers.sql_backends import CONFLICTS, backend_of, code_of, says
 from ..lockers.sql_engine import CutOff, descriptor_of
 from .base import HeldLease, fenced
 from .sql_astray import look_astray
-from .sql_older import end_older_sessions
+from .sql_older import end_holders, end_older_sessions
 from .sql_table import (
     DONE,
     FENCE,
@@ -99,7 +99,7 @@ class Desk:
                 self._tidy(session, name, epoch, before)
             return newest
 
-        return self._ask(ask, lambda session: self._make_way(session, name, epoch))
+        return self._ask(ask, lambda session, end: self._make_way(session, end, name, epoch))
 
     def newest(self, name: str) -> int:
         """The newest epoch that was claimed; 0 if none was. Makes nothing. Raises FenceUnreachable, ConfigError."""
@@ -169,7 +169,9 @@ class Desk:
 
         self._ask(ask)
 
-    def _ask(self, ask: Callable[[Connection], _T], make_way: Callable[[Connection], str] = lambda session: "") -> _T:
+    def _ask(
+        self, ask: Callable[[Connection], _T], make_way: Callable[[Connection, float], str] = lambda session, end: ""
+    ) -> _T:
         """What `ask` answers, tried again until it does or the time is over."""
         end, never, hindrance = self._clock.now() + self._timeout, threading.Event(), ""
         while True:
@@ -181,7 +183,7 @@ class Desk:
                         if not says(error, self._backend.locked) or error.connection_invalidated:
                             raise
                         session.rollback()
-                        hindrance = make_way(session)
+                        hindrance = make_way(session, end)
                         problem: SQLAlchemyError = error
             except SQLAlchemyError as error:
                 problem = error
@@ -256,10 +258,14 @@ class Desk:
             return ""
         return look_astray(session, name) if self._is_postgres else look_at_server(session)
 
-    def _make_way(self, session: Connection, name: str, epoch: int) -> str:
+    def _make_way(self, session: Connection, end: float, name: str, epoch: int) -> str:
         if not self._is_postgres:
             return ""
-        return end_older_sessions(session, name, epoch) or (
+        denied = end_older_sessions(session, name, epoch)
+        if not denied:
+            with self._session(end) as waiting:
+                denied = end_holders(session, waiting, name)
+        return denied or (
             "a transaction without the application_name of an older epoch holds it, or a server process that stands "
             "still: see pg_blocking_pids"
         )

@@ -1,14 +1,23 @@
-"""PostgreSQL: ending the sessions of older epochs. They may be frozen in a transaction that a claim has to wait for."""
+"""PostgreSQL: ending the sessions of older epochs. They may be frozen in a transaction that a claim has to wait for.
+
+A session is known by its application_name. Of one that works under several leases, that has the innermost alone. It is
+found by the row of the fence that it holds: a session of ours that does so has passed the check under an older epoch.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Sequence
+from threading import Thread
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from ..lockers.sql_backends import code_of
 from .session import application_prefix
+from .sql_table import read_epoch
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +36,13 @@ SELECT pid, application_name, usename FROM (
 """
 
 
+_BLOCKING = """
+SELECT pid, application_name, usename FROM pg_stat_activity
+WHERE pid = ANY (pg_blocking_pids(%(waiting)s)) AND application_name LIKE 'spark\\_lease/%%'
+"""
+_LOOK_AGAIN = 0.005
+
+
 def end_older_sessions(connection: Connection, name: str, epoch: int) -> str:
     """End every session of an older epoch of the lease `name` in this database; what keeps us from it, else "".
 
@@ -34,6 +50,31 @@ def end_older_sessions(connection: Connection, name: str, epoch: int) -> str:
     """
     pattern = application_prefix(name, 0).replace("/0/", "/([0-9]{1,18})/", 1)
     found = connection.exec_driver_sql(_OLDER, {"pattern": f"^{pattern}", "epoch": epoch}).all()
+    return _end(connection, name, found)
+
+
+def end_holders(connection: Connection, waiting: Connection, name: str) -> str:
+    """End every session of ours that holds the fence's row of the lease `name`, whatever lease its name tells of.
+
+    They are seen while `waiting` asks for that row, for as long as its lock_timeout. Returns and raises as above.
+    """
+    pid, asking = waiting.exec_driver_sql("SELECT pg_backend_pid()").scalar(), Thread(target=_ask, args=(waiting, name))
+    asking.start()
+    found: Sequence[Any] = []
+    while asking.is_alive() and not found:
+        found = connection.exec_driver_sql(_BLOCKING, {"waiting": pid}).all()
+        connection.rollback()  # pg_stat_activity is a snapshot for a transaction
+        asking.join(_LOOK_AGAIN)
+    asking.join()
+    return _end(connection, name, found)
+
+
+def _ask(waiting: Connection, name: str) -> None:
+    with contextlib.suppress(DBAPIError):  # it has waited for as long as it may
+        waiting.execute(read_epoch(name).with_for_update())
+
+
+def _end(connection: Connection, name: str, found: Sequence[Any]) -> str:
     denied = ""
     for pid, application, user in found:
         try:

@@ -545,6 +545,25 @@ def test_only_older_epochs_of_the_same_lease_are_ended(fenced: Engine, session: 
             each.cursor().execute("SELECT 1")
 
 
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_a_session_under_two_leases_is_ended_by_a_claim_of_either(
+    fenced: Engine, session: Session, driver: str
+) -> None:
+    """Its application_name is the inner one's."""
+    outer = session_environment(NAME, 5, {})
+    inner = session_environment("inner", 3, outer)
+    zombie = session(options=inner["PGOPTIONS"], application_name=inner["PGAPPNAME"])
+    zombie.cursor().execute(WRITES[0])
+    bystander = session(3, name="inner")
+    bystander.cursor().execute("SELECT 1")
+    start = time.monotonic()
+    claim(Holder(NAME, 6), create_engine(fenced.url.set(drivername=f"postgresql+{driver}"), poolclass=NullPool))
+    assert time.monotonic() - start < 2
+    with pytest.raises(psycopg2.OperationalError):
+        zombie.commit()
+    assert (rows(fenced), run(bystander, "SELECT 2")) == (0, [(2,)])
+
+
 def test_what_no_claim_can_end_is_said_in_time(fenced: Engine, session: Session) -> None:
     nameless = session(options=session_environment(NAME, 5, {})["PGOPTIONS"])
     nameless.cursor().execute(WRITES[0])

@@ -295,7 +295,7 @@ def test_a_driver_that_stands_still_is_not_renewed_for(start: Start, url: str, t
 
 
 LOST_IN_THE_BLOCK = """
-    SETTINGS |= dict(keeper="{keeper}", kill_budget=0.5)
+    SETTINGS |= dict(keeper="{keeper}", lease_duration=8, kill_budget=1.2)
     try:
         with hold_lease("n", **SETTINGS) as lease:
             say("held")

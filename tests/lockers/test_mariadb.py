@@ -52,3 +52,18 @@ def test_a_lease_on_mariadb_grows_its_epoch_and_an_older_epoch_writes_nothing(
         write(epochs[0])
     assert (rows(engine, epochs[1]), rows(engine)) == (1, 1)
     engine.dispose()
+
+
+@pytest.mark.mariadb
+def test_a_view_is_no_lease_table(mariadb: MariaDb, engine: Engine, table: str) -> None:
+    """What it selects runs with the rights of who reads it."""
+    place = ["--url", mariadb.url, "--table", f"{table}_view"]
+    assert spark_lease("init", "--url", mariadb.url, "--table", table).returncode == 0
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE VIEW {table}_view AS SELECT * FROM {table}")
+    for command in (["status"], ["run", "--lease", "n", "--acquire-timeout", "0"]):
+        done = spark_lease(*command, *place, *(["--", "true"] if command[0] == "run" else []))
+        assert done.returncode != 0
+        assert "is a view, and a lease needs a table" in done.stderr
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP VIEW {table}_view")

@@ -207,12 +207,8 @@ def schemas(config: Config, clock: Clock) -> Finding:
         return ok("schemas", "no other role may make functions where this one's search_path looks")
     told = ", ".join(f"{maker} in {schema}" for schema, maker in makers)
     words = f"other roles may make functions, and have them run with the rights of this one: {told}"
-    quoted = [f'"{schema}" FROM {maker if maker == "PUBLIC" else quote(maker)}' for schema, maker in makers]
-    return warn("schemas", words, "; ".join(f"REVOKE CREATE ON SCHEMA {each}" for each in quoted))
-
-
-def quote(role: str) -> str:
-    return '"' + role.replace('"', '""') + '"'
+    advice = "; ".join(f"REVOKE CREATE ON SCHEMA {schema} FROM {maker}" for schema, maker in makers)
+    return warn("schemas", words, advice)
 
 
 def pooler(config: Config, shared: str) -> Finding:

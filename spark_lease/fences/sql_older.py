@@ -58,14 +58,17 @@ def end_holders(connection: Connection, waiting: Connection, name: str) -> str:
 
     They are seen while `waiting` asks for that row, for as long as its lock_timeout. Returns and raises as above.
     """
-    pid, asking = waiting.exec_driver_sql("SELECT pg_backend_pid()").scalar(), Thread(target=_ask, args=(waiting, name))
+    pid = waiting.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+    asking = Thread(target=_ask, args=(waiting, name), daemon=True)
     asking.start()
     found: Sequence[Any] = []
-    while asking.is_alive() and not found:
-        found = connection.exec_driver_sql(_BLOCKING, {"waiting": pid}).all()
-        connection.rollback()  # pg_stat_activity is a snapshot for a transaction
-        asking.join(_LOOK_AGAIN)
-    asking.join()
+    try:
+        while asking.is_alive() and not found:
+            found = connection.exec_driver_sql(_BLOCKING, {"waiting": pid}).all()
+            connection.rollback()  # pg_stat_activity is a snapshot for a transaction
+            asking.join(_LOOK_AGAIN)
+    finally:
+        asking.join()  # a server that hangs is cut off by the session's own deadline
     return _end(connection, name, found)
 
 

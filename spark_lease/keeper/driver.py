@@ -243,7 +243,7 @@ class Driver:
         return self.early_release.is_proven(gone=may_be_over)
 
     def disarm(self) -> None:
-        """The kernel kills nobody any more, from now on: a child found after this would else die with this process."""
+        """Untie everything, for good: a child that is tied later would die with this process."""
         self._wire = None
         self.untie()
         for target in list(self._strands):

@@ -27,7 +27,7 @@ from .sql_statements import overridden, statements
 _SAMPLES = 5
 # A grantee that is no role is PUBLIC. What a schema's owner may is no grant where nothing was ever granted.
 _MAKERS = """
-SELECT n.nspname AS schema, coalesce(r.rolname, 'PUBLIC') AS maker
+SELECT quote_ident(n.nspname) AS schema, coalesce(quote_ident(r.rolname), 'PUBLIC') AS maker
 FROM pg_namespace n CROSS JOIN aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
 LEFT JOIN pg_roles r ON r.oid = a.grantee
 WHERE n.nspname::text = ANY (%(path)s::text[]) AND a.privilege_type = 'CREATE' AND (r.oid IS NULL OR NOT (
@@ -59,8 +59,10 @@ class SqlProbe:
             return f"{product} {'.'.join(map(str, version))}"
 
     def makers(self) -> list[tuple[str, str]]:
-        """PostgreSQL: schemas of the search path, and who may make functions and operators there; not this role, nor
-        superusers, nor the owner of the database."""
+        """PostgreSQL: schemas of the search path, and the roles that may make functions and operators there, quoted.
+
+        This role, superusers and the owner of the database are left out.
+        """
         with self._connected(transaction=True) as connection:
             path = connection.exec_driver_sql("SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]").scalar()
             connection.exec_driver_sql("SET LOCAL search_path = pg_catalog, pg_temp")  # what they made is not called

@@ -156,7 +156,8 @@ def has_engines(engine: Engine | Connection) -> bool:
 
 
 def refuse_engine(connection: Connection, table: Table) -> None:
-    """Raise ConfigError if MySQL or MariaDB keeps the table in an engine that locks no rows, and loses some in a crash.
+    """Raise ConfigError if MySQL or MariaDB keeps the table in an engine that locks no rows, and loses some in a crash,
+    or if it is a view.
 
     Nothing for a table that is not there. Raises SQLAlchemyError.
     """

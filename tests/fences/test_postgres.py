@@ -328,7 +328,7 @@ def test_code_of_another_role_is_given_nobodys_rights(engine: Engine) -> None:
             connection.exec_driver_sql("DROP ROLE mallory")
 
 
-# What a role with CREATE in a schema of the search path can put there: code that would run as whoever is the victim.
+# Made by a role that may CREATE in a schema of the search path. Another role that calls one by mistake runs its code.
 STOLEN = """
 CREATE FUNCTION public.{name}({left}, {right}) RETURNS {result} LANGUAGE plpgsql AS $$
 BEGIN INSERT INTO public.caught VALUES (current_user); RETURN NULL; END $$"""

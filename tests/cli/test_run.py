@@ -281,7 +281,7 @@ def test_a_frozen_runner_is_dead_with_its_command_before_another_starts(
     url: str, start: Start, tmp_path: Path, frozen: str
 ) -> None:
     script = f"touch {tmp_path}/up; while :; do date +%s.%N > {tmp_path}/write; done"
-    run = start("--url", url, "--lease-duration", "2", "--", "sh", "-c", script)
+    run = start("--url", url, "--lease-duration", "4", "--", "sh", "-c", script)
     until((tmp_path / "write").exists)
     everything = [run.pid] if frozen == "run alone" else [each.pid for each in tree(run.pid)]
     for pid in everything:
@@ -400,7 +400,7 @@ def test_loss_ends_the_whole_group_before_another_may_start(
     writes = tmp_path / "writes"
     trap = "trap '' TERM; " if stubborn else ""
     command = f"{trap}(while :; do date +%s.%N >> {writes}; sleep 0.01; done) & while :; do sleep 0.1; done"
-    settings = ["--table", table, "--create-table", "true", "--lease-duration", "3"]
+    settings = ["--table", table, "--create-table", "true", "--lease-duration", "6"]
     run = start("--url", proxy.url, *settings, "--", "sh", "-c", command)
     until(writes.exists)
     proxy.stall()
@@ -415,7 +415,7 @@ def test_loss_ends_the_whole_group_before_another_may_start(
 
 
 def test_ctrl_z_does_not_suspend_the_guard_of_a_command_that_goes_on(url: str, start: Start, tmp_path: Path) -> None:
-    run = start("--url", url, "--lease-duration", "2", "--", "sh", "-c", f"touch {tmp_path}/up; exec sleep 60")
+    run = start("--url", url, "--lease-duration", "6", "--", "sh", "-c", f"touch {tmp_path}/up; exec sleep 60")
     until((tmp_path / "up").exists)
     run.send_signal(signal.SIGTSTP)
     assert run.stderr is not None
@@ -425,11 +425,11 @@ def test_ctrl_z_does_not_suspend_the_guard_of_a_command_that_goes_on(url: str, s
 
 
 def test_a_command_that_was_stopped_is_not_renewed_for(url: str, start: Start) -> None:
-    words = ["--url", url, "--lease-duration", "3", "--", "sh", "-c", "echo $$; kill -STOP $$; sleep 60"]
+    words = ["--url", url, "--lease-duration", "6", "--", "sh", "-c", "echo $$; kill -STOP $$; sleep 60"]
     process = start(*words)
     assert process.stdout
     pid = outside(process.pid, int(process.stdout.readline()))
-    assert process.wait(10) == 75
+    assert process.wait(20) == 75
     assert not alive(pid)
     assert process.stderr
     said = process.stderr.read()

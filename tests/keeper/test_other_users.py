@@ -52,7 +52,7 @@ def said(home: Path) -> str:
 
 
 def run(home: Path, *settings: str) -> subprocess.Popen[str]:
-    lease = ["--lease", "n", "--url", f"sqlite:///{home}/lease.db", "--contain", "off", "--lease-duration", "3"]
+    lease = ["--lease", "n", "--url", f"sqlite:///{home}/lease.db", "--contain", "off", "--lease-duration", "5"]
     return start(home, "-m", "spark_lease", "run", *lease, *settings, "--", *beats(home))
 
 

@@ -78,7 +78,7 @@ def test_a_front_door_that_is_frozen_has_no_command_beside_the_next_master(
     start: Start, url: str, tmp_path: Path, what: str
 ) -> None:
     """Without a child of its own that can be killed, the command would go on: pid 1 takes no SIGKILL from inside."""
-    container = start("--contain", "off", "--lease-duration", "2", "--", "sh", "-c", BEATS.format(tmp_path))
+    container = start("--contain", "off", "--lease-duration", "4", "--", "sh", "-c", BEATS.format(tmp_path))
     until((tmp_path / "up").exists)
     init = first_process(container)
     door = next(each.pid for each in tree(init) if each.parent == init)

@@ -26,10 +26,10 @@ TASK = "task"
 """The column of a staging table that says which try of which task wrote the row. In PostgreSQL each row knows its
 transaction, and has no column more than the user's table: then it moves there as it is, in half the time."""
 RESULT = "number bigint, rows bigint"
-NUMBER = "SELECT txid_current() & 4294967295"
+NUMBER = "SELECT pg_catalog.txid_current() & 4294967295"
 """That of a transaction, as `xmin` has it (PostgreSQL documentation, "System Columns")."""
 PATIENT = NUMBER + "".join(
-    f", set_config('{key}', '{value}', true)"
+    f", pg_catalog.set_config('{key}', '{value}', true)"
     for key, value in {
         "idle_in_transaction_session_timeout": 0,  # instead of it: a machine that is gone is noticed
         "tcp_keepalives_idle": 10,

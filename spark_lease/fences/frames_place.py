@@ -26,11 +26,15 @@ from .sql_claim import said
 
 log = logging.getLogger(__name__)
 
-_NAMES = (
+_NAMES = {
+    "postgresql": "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE n.nspname = '{schema}' AND c.relkind = 'r' AND CAST(c.relname AS text) LIKE 'spark_lease_%'",
+}
+_OTHER_NAMES = (
     "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'spark_lease_%' "
     "AND table_schema = '{schema}' AND table_type = 'BASE TABLE'"
 )
-_SCHEMA = {"postgresql": "SELECT current_schema()"}
+_SCHEMA = {"postgresql": "SELECT pg_catalog.current_schema()"}
 _PATIENCE = {"postgresql": "SET LOCAL lock_timeout = '2s'"}
 # Those of libpq that an executor's is sure to know; what is not said has the same default there.
 _LIBPQ = frozenset(
@@ -108,7 +112,8 @@ def sweep(lease: HeldLease, engine: Engine, table: str) -> None:
     mine = re.compile(rf"spark_lease_{digest(lease.name)}_(\d+)_[0-9a-f]{{8}}")
     with engine.begin() as connection:
         schema = _schema(connection, table)
-        names = run(connection, _NAMES.format(schema=schema.replace("'", "''"))).scalars().all()
+        statement = _NAMES.get(engine.dialect.name, _OTHER_NAMES)
+        names = run(connection, statement.format(schema=schema.replace("'", "''"))).scalars().all()
     for name in names:
         if (found := mine.fullmatch(name)) and 0 < lease.epoch >= int(found[1]) and name not in _live:
             _drop(lease, engine, f"{quote(engine, schema)}.{name}")

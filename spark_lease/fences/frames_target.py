@@ -17,19 +17,19 @@ from ..errors import ConfigError
 
 _PART = re.compile(r'"(?:[^"\0]|"")+"|`(?:[^`\0]|``)+`|[^."`\s\0]+')
 _POSTGRES = """
-SELECT a.attname, format_type(a.atttypid, -1), t.typcategory::text, coalesce(b.typname, t.typname),
+SELECT a.attname, pg_catalog.format_type(a.atttypid, -1), t.typcategory::text, coalesce(b.typname, t.typname),
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND t.typdefault IS NULL,
        a.attgenerated <> '' OR a.attidentity = 'a'
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = t.typbasetype
-WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+WHERE a.attrelid = pg_catalog.to_regclass(%(table)s)::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 # COPY passes over rules, and is refused by views and by row-level security; what a trigger (here: before, each row,
 # insert) keeps from the table is not counted.
 _TAKES_COPY = """
 SELECT relkind IN ('r', 'p') AND NOT relhasrules AND NOT relrowsecurity AND NOT EXISTS (
-    SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgtype & 7 = 7 AND tgrelid IN (
-        SELECT c.oid UNION SELECT relid FROM pg_partition_tree(c.oid)))
-FROM pg_class c WHERE oid = to_regclass(%(table)s)
+    SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgtype::int4 & 7 = 7 AND tgrelid IN (
+        SELECT c.oid UNION SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)))
+FROM pg_class c WHERE oid = pg_catalog.to_regclass(%(table)s)::oid
 """
 _MYSQL = """
 SELECT column_name, data_type, '', data_type,

@@ -21,19 +21,20 @@ log = logging.getLogger(__name__)
 _ASTRAY = """
 WITH trusted AS (
   SELECT r.oid FROM pg_roles r, pg_roles me WHERE me.rolname = current_user AND (
-    r.rolsuper OR r.oid = me.oid OR (NOT me.rolsuper AND pg_has_role(me.oid, r.oid, 'MEMBER'))
+    r.rolsuper OR r.oid = me.oid OR (NOT me.rolsuper AND pg_catalog.pg_has_role(me.oid, r.oid, 'MEMBER'))
     OR r.rolname = 'pg_database_owner' OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
-    OR r.oid = (SELECT relowner FROM pg_class WHERE oid = to_regclass(%(fence)s))))
+    OR r.oid = (SELECT relowner FROM pg_class WHERE oid = pg_catalog.to_regclass(%(fence)s)::oid)))
 SELECT c.relowner IN (SELECT oid FROM trusted) AS counts,
   p.proowner IN (SELECT oid FROM trusted) AND n.nspowner IN (SELECT oid FROM trusted) AS is_safe,
-  n.nspname AS schema, format('%%I.%%I', cn.nspname, c.relname) AS fenced, pg_get_userbyid(c.relowner) AS owner
+  n.nspname AS schema, pg_catalog.format('%%I.%%I', cn.nspname, c.relname) AS fenced,
+  pg_get_userbyid(c.relowner) AS owner
 FROM pg_trigger t
 JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace cn ON cn.oid = c.relnamespace
 JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE t.tgname = 'spark_lease' AND NOT t.tgisinternal AND p.proname = 'spark_lease_check'
 AND substring(t.tgargs FROM 1 FOR position('\\x00'::bytea IN t.tgargs) - 1)
-    = convert_to(%(name)s, getdatabaseencoding())
-AND n.oid IS DISTINCT FROM (SELECT f.relnamespace FROM pg_class f WHERE f.oid = to_regclass(%(fence)s))
+    = pg_catalog.convert_to(%(name)s, pg_catalog.getdatabaseencoding())
+AND n.oid IS DISTINCT FROM (SELECT f.relnamespace FROM pg_class f WHERE f.oid = pg_catalog.to_regclass(%(fence)s)::oid)
 ORDER BY fenced
 """
 

@@ -120,14 +120,14 @@ class _Postgres(_Watched):
     """With any driver: the check, then COMMIT. The row of the run is NULL, and so refused, where my epoch is not."""
 
     _BEGIN = (
-        "SELECT set_config(%(setting)s, CAST(%(epoch)s AS text), true), "
-        f"set_config('application_name', %(application)s, true), set_config('{SIGN}', '1', true)"
+        "SELECT pg_catalog.set_config(%(setting)s, CAST(%(epoch)s AS text), true), "
+        f"pg_catalog.set_config('application_name', %(application)s, true), pg_catalog.set_config('{SIGN}', '1', true)"
     )
     # Cast, because a driver that binds on the server tells no types.
     _RUN = (
         "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (CAST(%(name)s AS text), CAST(%(run)s AS text), "
-        "(SELECT epoch FROM spark_lease_fence WHERE name = CAST(%(name)s AS text) "
-        f"AND epoch = CAST(%(epoch)s AS bigint) AND current_setting('{SIGN}', true) = '1' FOR SHARE))"
+        "(SELECT epoch FROM spark_lease_fence WHERE CAST(name AS text) = CAST(%(name)s AS text) "
+        f"AND epoch = CAST(%(epoch)s AS bigint) AND pg_catalog.current_setting('{SIGN}', true) = '1' FOR SHARE))"
     )
 
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:

@@ -24,21 +24,21 @@ log = logging.getLogger(__name__)
 _MUST_NOT = "42501"
 # In one statement: between a look and a kill the number of an ended session could be given to another one.
 _END = """
-SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE datname = current_database() AND pid = %(pid)s AND application_name = %(application)s
+SELECT pid, pg_catalog.pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = pg_catalog.current_database() AND pid = %(pid)s AND application_name = %(application)s
 """
 _OLDER = """
 SELECT pid, application_name, usename FROM (
     SELECT pid, application_name, usename,
            CAST(substring(application_name FROM %(pattern)s) AS bigint) AS epoch
-    FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+    FROM pg_stat_activity WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
 ) AS session WHERE epoch < %(epoch)s
 """
 
 
 _BLOCKING = """
 SELECT pid, application_name, usename FROM pg_stat_activity
-WHERE pid = ANY (pg_blocking_pids(%(waiting)s)) AND application_name LIKE 'spark\\_lease/%%'
+WHERE pid = ANY (pg_catalog.pg_blocking_pids(%(waiting)s)) AND application_name LIKE 'spark\\_lease/%%'
 """
 _LOOK_AGAIN = 0.005
 
@@ -58,7 +58,7 @@ def end_holders(connection: Connection, waiting: Connection, name: str) -> str:
 
     They are seen while `waiting` asks for that row, for as long as its lock_timeout. Returns and raises as above.
     """
-    pid = waiting.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+    pid = waiting.exec_driver_sql("SELECT pg_catalog.pg_backend_pid()").scalar()
     asking = Thread(target=_ask, args=(waiting, name), daemon=True)
     asking.start()
     found: Sequence[Any] = []

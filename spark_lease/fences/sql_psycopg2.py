@@ -27,12 +27,12 @@ from .sql_refusals import IDLE, LOST, NO_BEGIN, OVER, refuse
 AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
 SIGN = "spark_lease.block"
 """A setting that is gone with the transaction: the check finds it in no other that came in its place."""
-_PREPARED = "spark_lease_commit_2"
+_PREPARED = "spark_lease_commit_3"
 # The row is refused, because NULL, where my epoch is not the newest: then COMMIT behind it is not reached.
 _RUN = (
     "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES "
-    "({name}, {run}, (SELECT epoch FROM spark_lease_fence WHERE name = {name} AND epoch = {epoch} "
-    f"AND current_setting('{SIGN}', true) = '1' FOR SHARE))"
+    "({name}, {run}, (SELECT epoch FROM spark_lease_fence WHERE CAST(name AS text) = {name} AND epoch = {epoch} "
+    f"AND pg_catalog.current_setting('{SIGN}', true) = '1' FOR SHARE))"
 )
 _PREPARE = f"PREPARE {_PREPARED} (text, text, bigint) AS {_RUN.format(name='$1', run='$2', epoch='$3')}".encode()
 _COMMIT = _RUN.format(name="%(name)s", run="%(run)s", epoch="%(epoch)s") + "; COMMIT"
@@ -174,7 +174,7 @@ class Psycopg2:
     def _prepare(self) -> None:
         """Once in a session, and not in the block's transaction, whose snapshot it would take."""
         try:
-            self._send(b"SELECT pg_backend_pid()")
+            self._send(b"SELECT pg_catalog.pg_backend_pid()")
             self._prepared = self._cursor.fetchone()[0] == self._driver.info.backend_pid
             if self._prepared:
                 self._send(_PREPARE)

@@ -18,8 +18,8 @@ from sqlalchemy import (
     Connection,
     Engine,
     MetaData,
-    String,
     Table,
+    Text,
     any_,
     bindparam,
     delete,
@@ -36,6 +36,7 @@ from ..config import redacted
 from ..errors import ConfigError
 from ..lockers.sql_backends import BACKENDS
 from ..lockers.sql_schema import NAME
+from ..lockers.sql_words import Words
 
 _INNODB: dict[str, Any] = {
     "mysql_engine": "InnoDB",
@@ -52,7 +53,7 @@ RUN = Table(
     "spark_lease_fence_run",
     MetaData(),
     Column("name", NAME, primary_key=True),
-    Column("run", String(32), primary_key=True),
+    Column("run", Words(32), primary_key=True),
     Column("epoch", BigInteger, nullable=False),
     **_INNODB,
 )
@@ -172,5 +173,5 @@ def forget_done(name: str, now_ms: str, age: float) -> Any:
 def forget_runs(engine: Engine, name: str, runs: Sequence[str]) -> Any:
     these: Any = RUN.c.run.in_(runs)
     if engine.dialect.name == "postgresql":  # one value instead of one for each
-        these = RUN.c.run == any_(literal(runs, postgresql.ARRAY(RUN.c.run.type)))
+        these = RUN.c.run == any_(literal(runs, postgresql.ARRAY(Text)))
     return delete(RUN).where(RUN.c.name == name, these)

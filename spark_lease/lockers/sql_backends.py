@@ -69,7 +69,7 @@ def has_bounds(connection: Any, config: Config) -> bool:
     """False if a pooler passed over the options of this connection to PostgreSQL: its session is not ours alone."""
     with connection.cursor() as cursor:
         wanted = f"'{_bounds(config)['statement_timeout']} ms'"
-        cursor.execute(f"SELECT current_setting('statement_timeout')::interval = {wanted}::interval")
+        cursor.execute(f"SELECT pg_catalog.current_setting('statement_timeout')::interval = {wanted}::interval")
         return bool(cursor.fetchone()[0])
 
 
@@ -193,7 +193,7 @@ BACKENDS: Mapping[str, Backend] = {
     "postgresql": Backend(
         drivers=("psycopg2", "psycopg"),
         extra="postgres",
-        now_ms="CAST(date_part('epoch', clock_timestamp()) * 1000 AS BIGINT)",
+        now_ms="CAST(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * CAST(1000 AS FLOAT8) AS BIGINT)",
         greatest="greatest",
         connect=_libpq,
         shape=("42P01", "42703", "3F000"),

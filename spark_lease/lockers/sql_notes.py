@@ -19,6 +19,7 @@ from sqlalchemy import (
     insert,
     literal,
     literal_column,
+    or_,
     select,
 )
 from sqlalchemy.exc import SQLAlchemyError
@@ -30,6 +31,7 @@ from . import sql_schema
 from .sql_backends import backend_of, says
 from .sql_engine import CutOff, descriptor_of, make_engine, store_error
 from .sql_statements import BROKER_ID
+from .sql_words import Words
 
 
 class SqlNotes:
@@ -87,8 +89,8 @@ class SqlNotes:
         found = {kind: dict[str, str]() for kind in kinds}
 
         def wanted(column: Any) -> Any:
-            those = (column.lease == name) & column.kind.in_(kinds)
-            return select(column.kind, column.item, column.content).where(those).order_by(column.noted)
+            those = select(column.kind, column.item, column.content).where(_is_any(column, name, kinds))
+            return those.order_by(column.noted)
 
         for kind, key, text in self._rows(wanted):
             found[kind][str(key)] = str(text)
@@ -99,7 +101,7 @@ class SqlNotes:
 
     def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
         before = literal_column(self._backend.now_ms, BigInteger) - bindparam("age", round(age * 1000), BigInteger)
-        self._delete(lambda column: (column.lease == name) & column.kind.in_(kinds) & (column.noted < before))
+        self._delete(lambda column: _is_any(column, name, kinds) & (column.noted < before))
 
     def close(self) -> None:
         self._cut_off.close()
@@ -167,8 +169,8 @@ def notes_table(dotted: str) -> Table:
         name,
         MetaData(),
         Column("lease", text, nullable=False),
-        Column("kind", String(16), nullable=False),
-        Column("digest", String(64), nullable=False),
+        Column("kind", Words(16), nullable=False),
+        Column("digest", Words(64), nullable=False),
         Column("item", Text, nullable=False),
         Column("content", Text, nullable=False),
         Column("noted", BigInteger, nullable=False),
@@ -183,6 +185,10 @@ def notes_table(dotted: str) -> Table:
 
 def _is(column: Any, name: str, kind: str) -> Any:
     return (column.lease == name) & (column.kind == kind)
+
+
+def _is_any(column: Any, name: str, kinds: Sequence[str]) -> Any:
+    return (column.lease == name) & or_(*(column.kind == kind for kind in kinds))
 
 
 def _digest(key: str) -> str:

@@ -39,7 +39,7 @@ def in_one_statement(notes: Table, backend: Backend) -> Callable[[str, Any], Any
         values: dict[str, Any] = {
             "lease": cast(bindparam("lease"), Text),
             "kind": literal_column(f"'{NOTED[what]}'"),
-            "digest": func.encode(func.sha256(func.convert_to(epoch, utf8)), in_hex),
+            "digest": func.pg_catalog.encode(func.pg_catalog.sha256(func.pg_catalog.convert_to(epoch, utf8)), in_hex),
             "item": epoch,
             "content": cast(bindparam("note"), Text) if NOTED[what] == GRANT else _released(now),
             "noted": now,

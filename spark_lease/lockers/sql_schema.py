@@ -7,7 +7,8 @@ Ours are added to a table that a broker made, never the other way round, and no 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +18,8 @@ from sqlalchemy import (
     Connection,
     Engine,
     Index,
+    Inspector,
     MetaData,
-    String,
     Table,
     UniqueConstraint,
     inspect,
@@ -33,6 +34,7 @@ from .. import wish
 from ..config import Config
 from ..errors import ConfigError
 from ..record import MAX_NAME
+from .sql_words import Words
 
 ACTIVEMQ_COLUMNS = ("id", "time", "broker_name")
 OUR_COLUMNS = ("name", "epoch", "duration", "protection", "wish")
@@ -40,7 +42,7 @@ UNIQUE = "name (unique)"
 
 
 # Two names are two leases, whatever the server's collation says. A broker's own column stays as it was made.
-NAME = String(MAX_NAME).with_variant(
+NAME = Words(MAX_NAME).with_variant(
     mysql.VARCHAR(MAX_NAME, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
 )
 
@@ -82,8 +84,8 @@ def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) ->
         Column("name", of("name", NAME)),
         Column("epoch", of("epoch", BigInteger), nullable=False, server_default=text("0")),
         Column("duration", of("duration", BigInteger)),
-        Column("protection", of("protection", String(16))),
-        Column("wish", of("wish", String(wish.LONGEST))),
+        Column("protection", of("protection", Words(16))),
+        Column("wish", of("wish", Words(wish.LONGEST))),
         UniqueConstraint("name", name=f"{name}_name"),
         schema=schema or None,
         mysql_engine="InnoDB",  # another may lock nothing at all
@@ -100,7 +102,8 @@ def spelled(engine: Engine | Connection, dotted: str, *, broker_row: bool) -> st
 
 def as_there(connection: Connection, table: Table) -> Table:
     """The table, or the one that there is instead and differs from it in upper and lower case alone."""
-    names = inspect(connection).get_table_names(schema=table.schema)
+    with _looking(connection, table) as (seen, schema):
+        names = seen.get_table_names(schema=schema)
     twins = [each for each in names if each.lower() == table.name.lower()]
     if len(twins) != 1 or twins[0] == table.name:
         return table
@@ -125,14 +128,16 @@ def addition(engine: Engine | Connection, table: Table, missing: Sequence[str]) 
 
 def missing_columns(connection: Connection, table: Table) -> Sequence[str] | None:
     """The columns that the table in the database lacks, and `UNIQUE`; None if there is no such table."""
-    where: dict[str, Any] = {"table_name": table.name, "schema": table.schema}
-    try:
-        seen = inspect(connection)
-        there = {column["name"].lower() for column in seen.get_columns(**where)}
-        unique: list[Any] = [each["column_names"] for each in seen.get_unique_constraints(**where)]
-        unique += [each["column_names"] for each in seen.get_indexes(**where) if each["unique"]]
-    except NoSuchTableError:
-        return None
+    with _looking(connection, table) as (seen, schema):
+        where: dict[str, Any] = {"table_name": table.name, "schema": schema}
+        try:
+            there = {column["name"].lower() for column in seen.get_columns(**where)}
+            unique: list[Any] = [each["column_names"] for each in seen.get_unique_constraints(**where)]
+            unique += [each["column_names"] for each in seen.get_indexes(**where) if each["unique"]]
+        except NoSuchTableError:
+            return None
+        if table.name in seen.get_view_names(schema=schema):
+            raise a_view(table)
     if not there:  # SQLite: it was made between two questions of the inspection
         return None
     # Without it two contenders insert a row each, and both are master.
@@ -150,6 +155,11 @@ def refuse_foreign(table: Table, missing: Sequence[str]) -> None:
         )
 
 
+def a_view(table: Table) -> ConfigError:
+    """What it selects runs with the rights of who reads it."""
+    return ConfigError("table", f"{table.fullname} is a view, and a lease needs a table")
+
+
 def has_engines(engine: Engine | Connection) -> bool:
     """Whether its tables are kept in engines of several kinds."""
     return engine.dialect.name in ("mysql", "mariadb")
@@ -165,8 +175,8 @@ def refuse_engine(connection: Connection, table: Table) -> None:
         return
     where = {"schema": table.schema, "name": table.name}
     found = connection.execute(text(_ENGINE), where).first()
-    if found and "VIEW" in found.table_type.upper():  # what it selects runs with the rights of who reads it
-        raise ConfigError("table", f"{table.fullname} is a view, and a lease needs a table")
+    if found and "VIEW" in found.table_type.upper():
+        raise a_view(table)
     if found and found.engine and found.engine.lower() != "innodb":
         raise ConfigError(
             "table", f"{table.fullname} is kept by {found.engine}: run ALTER TABLE {table.fullname} ENGINE=InnoDB"
@@ -222,16 +232,48 @@ def may_make(engine: Engine | Connection, config: Config) -> bool:
 
 def make(connection: Connection, table: Table) -> Sequence[str]:
     """Create a table of our own where it is missing; what was run. Raises SQLAlchemyError if the database refuses."""
-    if inspect(connection).has_table(table.name, schema=table.schema):
+    if _is_there(connection, table):
         return []
     statements = creation(connection, table)
     try:
         connection.exec_driver_sql(statements[0])
     except SQLAlchemyError:  # another process was faster: see `complete`
         connection.rollback()
-        if not inspect(connection).has_table(table.name, schema=table.schema):
+        if not _is_there(connection, table):
             raise
     return statements
+
+
+def _is_there(connection: Connection, table: Table) -> bool:
+    with _looking(connection, table) as (seen, schema):
+        return seen.has_table(table.name, schema=schema)
+
+
+@contextmanager
+def _looking(connection: Connection, table: Table) -> Iterator[tuple[Inspector, str | None]]:
+    """SQLAlchemy's inspector, and the schema in which it is to look. The connection is in autocommit.
+
+    On PostgreSQL its questions are asked where no schema's functions and operators are found but the database's own.
+    """
+    if connection.dialect.name != "postgresql":
+        yield inspect(connection), table.schema
+        return
+    name = connection.dialect.identifier_preparer.format_table(table)
+    schema = table.schema or connection.exec_driver_sql(_SCHEMA, {"name": name}).scalar()
+    connection.exec_driver_sql("BEGIN")
+    try:
+        connection.exec_driver_sql("SET LOCAL search_path = pg_catalog, pg_temp")
+        yield inspect(connection), schema
+    finally:
+        connection.exec_driver_sql("ROLLBACK")
+
+
+_SCHEMA = """\
+SELECT coalesce(
+    (SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.oid = CAST(pg_catalog.to_regclass(%(name)s) AS oid)),
+    pg_catalog.current_schema())"""
+"""That of the table which this name finds, or else the one in which it would be made."""
 
 
 def make_or_refuse(connection: Connection, config: Config, table: Table) -> Table:

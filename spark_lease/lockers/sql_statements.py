@@ -92,12 +92,12 @@ def statements(
         reads["names"] = select(literal_column(f"'{BROKER}'")).select_from(table).where(row)
     if notifies:  # in the transaction of the release: who is woken finds it
         release, wish = writes["release"].cte("freed"), writes["wish"].cte("wished")
-        told = func.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))
+        told = func.pg_catalog.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))
         # A release that a crash of the server undoes is a lease that runs out: nobody has to wait for the disk.
-        at_once: ColumnElement[str] = literal_column("set_config('synchronous_commit', 'off', true)")
+        at_once: ColumnElement[str] = literal_column("pg_catalog.set_config('synchronous_commit', 'off', true)")
         writes["release"] = select(release.c.time, release.c.epoch, told, at_once)
         writes["wish"] = select(
-            wish.c.time, wish.c.epoch, func.pg_notify(bindparam("channel"), literal_column("'look again'"))
+            wish.c.time, wish.c.epoch, func.pg_catalog.pg_notify(bindparam("channel"), literal_column("'look again'"))
         )
     writes = {what: weave(what, each) for what, each in writes.items()}
     return {what: str(each.compile(dialect=engine.dialect)) for what, each in (reads | writes).items()}

@@ -235,7 +235,7 @@ def test_the_command_dies_with_the_runner(url: str, start: Start, tmp_path: Path
     pid = outside(run.pid, int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())))
     run.kill()
     run.communicate(timeout=10)
-    until(lambda: not alive(pid), timeout=5)
+    until(lambda: not alive(pid), timeout=10)
     assert row(url)[0] is not None  # nobody could release it: it runs out
 
 
@@ -271,7 +271,7 @@ def test_nothing_of_the_command_survives_a_sigkill_of_the_runner(url: str, start
     assert set(pids) < set(everything)
     run.kill()
     run.communicate(timeout=10)
-    until(lambda: not any(alive(pid) for pid in everything), timeout=5)
+    until(lambda: not any(alive(pid) for pid in everything), timeout=10)
 
 
 @pytest.mark.shows("P1", "P3")
@@ -387,7 +387,7 @@ def test_the_next_takes_over_when_the_lease_runs_out(url: str, start: Start, tmp
     killed = time.monotonic()
     done = spark_lease("run", "--lease", "n", "--url", url, "--", "true")
     assert last_line(done)["epoch"] > epoch
-    assert time.monotonic() - killed < 2 + 5
+    assert time.monotonic() - killed < 20
 
 
 @pytest.mark.shows("P1", "P3")

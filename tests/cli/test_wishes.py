@@ -46,7 +46,7 @@ def run(store: list[str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*words: str, until: str = "acquired", command: str = "sleep 60") -> subprocess.Popen[str]:
-        settings = ["--lease", "n", "--create-table", "true", "--lease-duration", "4", "--poll-period", "0.2"]
+        settings = ["--lease", "n", "--create-table", "true", "--lease-duration", "6", "--poll-period", "0.2"]
         line = [COMMAND, "run", *settings, *store, *words, "--", "sh", "-c", command]
         process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)

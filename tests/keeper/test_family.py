@@ -108,7 +108,7 @@ def test_what_a_driver_started_writes_nothing_after_the_next_grant(
                 os.kill(each.pid, signal.SIGCONT)
     time.sleep(0.2)  # for writes that must not come
     assert last_write(tmp_path) < granted
-    until(lambda: not driver.leftovers(), timeout=3)
+    until(lambda: not driver.leftovers(), timeout=10)
 
 
 STARTS_CHAINS = """
@@ -175,7 +175,7 @@ def test_a_helper_from_before_an_exec_outlives_a_crash_and_holds_up_nothing(
     driver.until("up")
     until(lambda: len(helpers(tmp_path)) == 2)
     os.kill(driver.process.pid, signal.SIGKILL)
-    until(lambda: row(url, table)[0] is None, timeout=2)
+    until(lambda: row(url, table)[0] is None)
     assert len(helpers(tmp_path)) == 2
     assert not [each for each in driver.leftovers() if each.name == "sleep"]
 

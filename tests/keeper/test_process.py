@@ -223,8 +223,8 @@ def test_however_the_driver_ends_nothing_stays_and_the_lease_is_free(
     if number:
         os.killpg(driver.process.pid, number)
     assert driver.end() == code, driver.log.read_text()
-    until(lambda: row(url, table)[0] is None, timeout=2)
-    until(lambda: not [pid for pid in kept if look(pid)], timeout=2)
+    until(lambda: row(url, table)[0] is None)
+    until(lambda: not [pid for pid in kept if look(pid)], timeout=10)
     assert not list(Path("/tmp").glob("spark_lease*"))
 
 
@@ -238,7 +238,7 @@ def test_a_standby_that_is_ended_leaves_no_keeper_and_takes_nothing(
         (keeper,) = keepers_of(waiting.process.pid)
         waiting.send(number)
         assert waiting.end() == (128 + number if number == signal.SIGTERM else -number)
-        until(lambda: not look(keeper), timeout=3)
+        until(lambda: not look(keeper), timeout=10)
         assert lease.check()
     time.sleep(0.2)  # nothing to wait for: nobody is to take it
     assert row(url, table)[0] is None
@@ -390,7 +390,7 @@ def test_a_driver_whose_threads_compute_ends_itself(start: Start, proxy: Proxy) 
     proxy.stall()
     assert driver.end() == 75
     assert "killing all that is left" in driver.log.read_text()
-    until(lambda: not driver.leftovers(), timeout=3)
+    until(lambda: not driver.leftovers(), timeout=10)
 
 
 def test_a_keeper_that_is_stopped_spares_nothing_that_the_driver_started(start: Start) -> None:
@@ -410,7 +410,7 @@ def test_a_keeper_that_is_stopped_spares_nothing_that_the_driver_started(start: 
     (keeper,) = keepers_of(driver.process.pid)
     os.kill(keeper, signal.SIGSTOP)
     driver.end()
-    until(lambda: not driver.leftovers(), timeout=3)
+    until(lambda: not driver.leftovers(), timeout=10)
 
 
 def test_several_leases_in_one_driver_are_kept_and_lost_each_for_itself(url: str) -> None:
@@ -472,7 +472,7 @@ def test_a_forked_child_outlives_neither_a_crash_nor_the_lease(start: Start, url
     child = int(said.split("child ")[2].split()[0])
     assert look(child)
     os.kill(driver.process.pid, signal.SIGKILL)
-    until(lambda: row(url, table)[0] is None, timeout=3)
+    until(lambda: row(url, table)[0] is None)
     assert not look(child)
 
 
@@ -491,7 +491,7 @@ def test_a_child_without_the_drivers_environment_does_not_outlive_a_crash(start:
     family = [each.pid for each in tree(child)]
     assert len(family) == 3
     os.kill(driver.process.pid, signal.SIGKILL)
-    until(lambda: row(url, table)[0] is None, timeout=3)
+    until(lambda: row(url, table)[0] is None)
     assert not [pid for pid in family if look(pid)]
 
 

@@ -58,7 +58,7 @@ def proxy(url: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def lease(proxy: Proxy, table: str) -> Iterator[Contender]:
-    lease = open_contender(limits(proxy.url, table, name=table), BootClock())
+    lease = open_contender(limits(proxy.url, table, name=table, lease_duration=12), BootClock())
     lease.acquire()
     yield lease
     lease.close()

@@ -118,7 +118,7 @@ def test_a_main_thread_that_cannot_be_stopped_is_killed_with_everything(start: S
     driver.tree()
     assert driver.end() == 75
     assert "killing all that is left" in driver.log.read_text()
-    until(lambda: not driver.leftovers(), timeout=3)
+    until(lambda: not driver.leftovers(), timeout=10)
 
 
 @pytest.mark.postgres
@@ -132,7 +132,7 @@ def test_a_frozen_jvm_does_not_hold_up_the_end(start: Start, proxy: Proxy) -> No
     os.kill(jvm.pid, signal.SIGSTOP)
     proxy.stall()
     assert driver.end() in (75, 1)
-    until(lambda: not driver.leftovers(), timeout=3)
+    until(lambda: not driver.leftovers(), timeout=10)
 
 
 @pytest.mark.postgres
@@ -214,7 +214,7 @@ def test_a_signal_ends_the_work_releases_and_exits(start: Start, url: str, table
     driver.send(number)
     assert driver.end() == 128 + number, driver.log.read_text()
     assert row(url, table) == (None, driver.epoch()), driver.log.read_text()
-    until(lambda: not driver.leftovers(), timeout=5)
+    until(lambda: not driver.leftovers(), timeout=10)
     assert "Traceback" not in driver.log.read_text().split("writing")[-1] or where == "in Spark"
 
 
@@ -374,7 +374,7 @@ def test_a_frozen_driver_is_dead_before_it_can_be_thawed(start: Start, url: str)
         with contextlib.suppress(ProcessLookupError):  # the first one that was thawed has ended it already
             os.kill(each.pid, signal.SIGCONT)
     assert driver.end(10) == -signal.SIGKILL
-    until(lambda: not driver.leftovers(), timeout=3)
+    until(lambda: not driver.leftovers(), timeout=10)
     assert driver.last_write() < thawed
     assert standby.end() == 0
 

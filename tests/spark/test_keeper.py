@@ -154,14 +154,14 @@ def test_what_is_killed_takes_the_rest_with_it_and_the_lease_is_handed_over(
         with contextlib.suppress(ProcessLookupError):  # the first victim took it along
             os.kill(pid, signal.SIGKILL)
     if what in ("keeper", "everything"):
-        until(lambda: gone(everything), timeout=3)
+        until(lambda: gone(everything), timeout=10)
         assert driver.last_write() < killed + 0.5
         assert row(url, table)[0] is not None  # nobody was left to prove it: the lease runs out
         return
     granted = standby(url, table)
     assert driver.last_write() < granted
     assert granted - killed < 5, "that was no hand-over"
-    until(lambda: gone(everything), timeout=3)
+    until(lambda: gone(everything), timeout=10)
     assert driver.last_write() < granted
 
 
@@ -190,7 +190,7 @@ def test_what_is_stopped_past_the_lease_never_writes_again(
     granted = standby(url, table)
     thaw(victims)
     assert driver.end(5) in ENDS
-    until(lambda: gone(everything), timeout=3)
+    until(lambda: gone(everything), timeout=10)
     assert driver.last_write() < granted
 
 
@@ -254,7 +254,7 @@ with hold_lease("n", **SETTINGS):
     driver.end()
     granted = standby(url, table)
     assert driver.last_write() < granted
-    until(lambda: gone(everything), timeout=3)
+    until(lambda: gone(everything), timeout=10)
 
 
 def test_a_frozen_jvm_that_a_block_leaves_behind_is_dead_before_another_starts(
@@ -332,5 +332,5 @@ with hold_lease("n", **SETTINGS | {{"lease_duration": {LEASE}}}):
     granted = standby(pg_url, table)
     assert driver.end(5) in ENDS
     assert "came to its end" not in driver.log.read_text()
-    until(lambda: gone(everything), timeout=3)
+    until(lambda: gone(everything), timeout=10)
     assert driver.last_write() < granted

@@ -124,7 +124,7 @@ def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Drive
     proxy.stall()
     assert driver.end() == 75, driver.log.read_text()
     assert outcome(driver)["outcome"] == "lost"
-    until(lambda: not driver.leftovers(), timeout=5)
+    until(lambda: not driver.leftovers(), timeout=10)
 
 
 SLOW_KEEPER = """
@@ -302,7 +302,7 @@ def test_a_submission_that_has_to_be_killed_still_says_so(
     assert outcome(driver)["outcome"] == "lost"
     # Contained, the keeper outside may be the first to kill; either way the outcome is printed.
     assert contain == "required" or "killing all that is left" in driver.log.read_text()
-    until(lambda: not driver.leftovers(), timeout=5)
+    until(lambda: not driver.leftovers(), timeout=10)
 
 
 def test_a_standby_whose_spark_submit_was_killed_does_not_become_master(

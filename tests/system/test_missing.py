@@ -83,8 +83,8 @@ def test_a_guard_says_once_what_is_missing_and_its_children_end_with_a_crash(url
     if place == "no /proc":
         os.kill(child, signal.SIGKILL)
     else:
-        until(lambda: not look(child), timeout=5)
-        until(lambda: row(url, "spark_lease")[0] is None, timeout=5)
+        until(lambda: not look(child), timeout=10)
+        until(lambda: row(url, "spark_lease")[0] is None)
     process.communicate()
 
 

@@ -1,0 +1,46 @@
+"""Columns of text, compared so that PostgreSQL takes its own operator and no other.
+
+Between two types for which it has none, as VARCHAR and a literal, it prefers an operator of exactly these types in any
+schema of the search path to its own, which takes a cast ("Operator Type Resolution" in its documentation). Who may
+CREATE there could make one that runs with the rights of the job. So both sides are cast to TEXT; an index is used all
+the same. Functions are written with their schema for the same reason, and numbers are given the other side's type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ClauseElement, String, Text, literal
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.functions import FunctionElement
+
+_COMPARED = (operators.eq, operators.ne, operators.is_distinct_from, operators.is_not_distinct_from)
+
+
+class _AsText(FunctionElement[str]):
+    inherit_cache = True
+    type = Text()
+
+
+@compiles(_AsText)
+def _plain(element: _AsText, compiler: Any, **how: Any) -> str:
+    return str(compiler.process(element.clauses, **how))
+
+
+@compiles(_AsText, "postgresql")
+def _cast(element: _AsText, compiler: Any, **how: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **how)} AS TEXT)"
+
+
+class Words(String):
+    """VARCHAR that is compared as said above."""
+
+    class Comparator(String.Comparator[str]):
+        def operate(self, op: Any, *other: Any, **how: Any) -> Any:
+            if op in _COMPARED and other[0] is not None:
+                to = other[0] if isinstance(other[0], ClauseElement) else literal(other[0], String())
+                return op(_AsText(self.expr), _AsText(to), **how)
+            return super().operate(op, *other, **how)
+
+    comparator_factory = Comparator

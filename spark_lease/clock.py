@@ -63,6 +63,11 @@ def utc_text(instant: float) -> str:
     return f"{datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S.%f}"
 
 
+def iso_text(instant: float) -> str:
+    """`instant`, in seconds since 1970, as ISO 8601 has it, in UTC: 2026-11-20T06:30:00.250Z."""
+    return f"{utc_text(instant)[:23].replace(' ', 'T')}Z"
+
+
 def seconds_of(text: str) -> float:
     """90, 90s, 15m, 36h, 7d, 2w in seconds. Raises ValueError for anything else."""
     if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)):

@@ -30,6 +30,8 @@ CLOCK_RATE_ERROR = 0.01
 """The most by which one clock may gain on another (1 %): far more than NTP's 500 ppm, enough for a bad VM."""
 BROKER = "activemq"
 """What the lease of a broker's row is called, whatever those who contend for it call it."""
+LOCAL = "local"
+"""The `url` of those who try it out on one machine."""
 DEFAULT_FILE = Path("conf/spark_lease.toml")
 
 OnLost = str | Callable[[LeaseLost], None]
@@ -139,8 +141,12 @@ def options(key: str, value: object) -> dict[str, str]:
     return texts(key, value or {})
 
 
-def default_url() -> str:
-    """A SQLite file of this user on this machine: it excludes nobody else."""
+def store_url(key: str, value: object) -> str:
+    return local_url() if value == LOCAL else text(key, value)
+
+
+def local_url() -> str:
+    """What the url "local" stands for: a SQLite file of this user, which excludes no other user and no other host."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return f"sqlite:///{state}/spark_lease/leases.db"
 
@@ -155,10 +161,10 @@ class Config:
 
     name: str = setting(text, "", "name of the lease; the same name excludes, another one does not")
     url: str = setting(
-        text,
-        default_url,
+        store_url,
+        "",
         "lock store: postgresql:// or mysql://user@host/db, sqlite:////file, file:///folder, delta:///folder, "
-        "delta+s3://bucket/folder",
+        "delta+s3://bucket/folder; local: a file of this user on this machine, to try it out",
     )
     storage_options: dict[str, str] = setting(
         options, dict, "of the object store in url, as delta-rs and obstore call them: region, endpoint, keys"
@@ -425,12 +431,23 @@ def _layer(origin: str, found: Mapping[str, tuple[str, object]]) -> Layer:
     for key, (called, value) in found.items():
         for own, converted in _from_activemq(key, called, value).items():
             if own not in SETTINGS:
-                import difflib  # heavy, for this sentence alone
-
-                near = difflib.get_close_matches(own, SETTINGS, n=1)
-                raise ConfigError(called, "there is no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+                raise _unknown(own, called, value)
             values[own] = (called, converted)
     return Layer(origin, values)
+
+
+def _unknown(key: str, called: str, value: object) -> ConfigError:
+    import difflib  # heavy, for this sentence alone
+
+    if isinstance(value, dict):
+        return ConfigError(called, "is a table, and settings stand in none: remove its line in brackets")
+    near = ["name"] if key == "lease" else difflib.get_close_matches(key, SETTINGS, n=1)
+    if not near:
+        return ConfigError(called, "there is no such setting")
+    prefix, written = (ENV, near[0].upper()) if called.startswith(ENV) else ("", near[0])
+    if called.startswith(SPARK):
+        prefix, written = SPARK, camel(near[0])
+    return ConfigError(called, f"there is no such setting; did you mean {prefix}{written}?")
 
 
 def _from_activemq(key: str, called: str, value: object) -> dict[str, object]:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from .config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
 from .errors import AlreadyDone, ConfigError, LeaseLost, SparkLeaseError
@@ -21,6 +21,7 @@ from .spark.conf import submitted_conf
 
 log = logging.getLogger(__name__)
 
+_P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -44,20 +45,38 @@ def hold_lease(name: str | None = None, *, on_event: OnEvent | None = None, **se
     return Guard(load_config(from_arguments({"name": name, **settings})), on_event=on_event)
 
 
+@overload
+def leased(name: Callable[_P, _R], /) -> Callable[..., _R]: ...
+
+
+@overload
 def leased(
     name: str | None = None, *, on_event: OnEvent | None = None, **settings: Any
-) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
-    """Decorate a program's main: it runs under the lease `name`, passed as `lease` if it has such an argument.
+) -> Callable[[Callable[..., _R]], Callable[..., _R]]: ...
+
+
+def leased(name: Any = None, *, on_event: OnEvent | None = None, **settings: Any) -> Any:
+    """Decorate a program's main: it runs under the lease `name`. `@leased` alone takes the name from the settings.
+
+    A main with a parameter `lease` gets the lease there, as a keyword, unless the caller gives something for it.
 
     Settings and waiting are those of `hold_lease`. As a main's end is the program's end, whatever keeps it from
     running becomes an exit code: 0 already done, 99 standby, 75 lost, 69 no store, 78 configuration, 128 + n a signal.
     With `on_lost` other than "exit" the errors are raised instead.
     """
 
+    if callable(name):
+        return leased()(name)
+
     def decorate(main: Callable[..., _R]) -> Callable[..., _R]:
         if inspect.iscoroutinefunction(main) or inspect.isgeneratorfunction(main) or inspect.isasyncgenfunction(main):
-            raise TypeError(f"{main.__qualname__} runs after it returned: use hold_lease inside it")
-        wants_lease = "lease" in inspect.signature(main).parameters
+            raise TypeError(
+                f"{main.__qualname__} runs after it returned: decorate a main that calls asyncio.run, or "
+                "use hold_lease around asyncio.run"
+            )
+        signature = inspect.signature(main)
+        found = signature.parameters.get("lease")
+        wants_lease = found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
 
         @functools.wraps(main)
         def guarded(*args: Any, **kwargs: Any) -> _R:
@@ -67,7 +86,9 @@ def leased(
                 config = guard.config
                 with guard as lease:
                     try:
-                        return main(*args, **kwargs | ({"lease": lease} if wants_lease else {}))
+                        if wants_lease and "lease" not in signature.bind_partial(*args, **kwargs).arguments:
+                            return main(*args, **kwargs, lease=lease)
+                        return main(*args, **kwargs)
                     except SparkLeaseError as error:
                         own_error = error
                         raise

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from .clock import utc_text
+from .clock import iso_text, utc_text
 from .history import RAN_OUT, UNKNOWN, Hold, Overlap, not_exact
 from .lockers.changes import RELEASED
 from .wish import label_of
@@ -168,7 +168,7 @@ def _words(hold: Hold) -> str:
 
 
 def _time(instant: int) -> str:
-    return utc_text(instant / 1000)[:-3]
+    return iso_text(instant / 1000)
 
 
 def _span(ms: int) -> str:

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, closing
 from typing import Any, Protocol
 
 from .clock import Clock, wall_time
-from .config import Config
+from .config import Config, local_url, redacted
 from .errors import ConfigError, LeaseHeldByOther, LeaseLost, LockGone, Loss, RecordUnreadable, StoreError
 from .fences import session
 from .fences.base import NothingBegun
@@ -104,6 +104,7 @@ class Lease(ABC):
         self, config: Config, *, holder: str, clock: Clock, deadline: Deadline, protection: Protection
     ) -> None:
         self.name, self.holder, self.protection = config.name, holder, protection
+        self.store = redacted(config.url)
         self._config, self._clock, self._deadline = config, clock, deadline
         self._epoch = 0
         self._acquired = False
@@ -142,6 +143,11 @@ class Lease(ABC):
     def remaining(self) -> float:
         """Seconds that `check()` will go on to answer without another renewal; 0 once lost."""
         return 0.0 if self._lost else max(self._deadline.instant - self._clock.now(), 0.0)
+
+    def __repr__(self) -> str:
+        state = "lost" if self._lost else "released" if self.released_at else "held" if self._epoch else "not acquired"
+        left = f", {self.remaining():.1f} s left" if state == "held" else ""
+        return f"<Lease {self.name!r} {state}, epoch {self._epoch}, protection {self.protection}{left}>"
 
     @property
     def is_in_doubt(self) -> bool:
@@ -321,8 +327,11 @@ class Lease(ABC):
         """Let go of the store. `lost`: that is how its work ended, and so does this process, as `on_lost` says."""
 
     def log_grant(self) -> None:
-        told = (self.name, self._epoch, self.holder, self.protection)
-        log.info("%s: acquired, epoch %d, as %s, protection %s", *told)
+        told = (self.name, self._epoch, self.holder, self.protection, self.store)
+        log.info("%s: acquired, epoch %d, as %s, protection %s, in %s", *told)
+        if self._config.url == local_url():
+            words = "%s: this lease is a file of this user on this machine: it excludes no job elsewhere (--local)"
+            log.warning(words, self.name)
 
     def note_loss(self) -> None:  # noqa: B027 (whoever keeps it in another process leaves it to that)
         """Note beside the lease why it was lost. To be called once nothing runs any more under it; never raises."""

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .clock import BootClock, Clock, utc_text
+from .clock import BootClock, Clock, iso_text
 from .config import Config
 from .errors import AlreadyDone, LeaseHeldByOther
 from .lockers.changes import GRANT, site_in
@@ -68,10 +68,10 @@ class Lookout:
         if record.holder is None:
             return Seen(name, FREE, epoch=record.epoch)
         if left <= 0:
-            return Seen(name, EXPIRED, record.holder, record.epoch, utc_text(record.epoch / 1000))
+            return Seen(name, EXPIRED, record.holder, record.epoch, iso_text(record.epoch / 1000))
         known = None if seen.expires_in is None else round(left, 1)
         site = self._site_of(record.holder, record.epoch) if self._tells_site else ""
-        return Seen(name, HELD, record.holder, record.epoch, utc_text(record.epoch / 1000), known, site=site)
+        return Seen(name, HELD, record.holder, record.epoch, iso_text(record.epoch / 1000), known, site=site)
 
     def _site_of(self, holder: str, epoch: int) -> str:
         with closing(open_notes(self._config, self._clock)) as notes:

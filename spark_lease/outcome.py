@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .clock import utc_text
-from .config import Config
+from .clock import iso_text
+from .config import Config, redacted
 from .errors import AlreadyDone, ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
 from .lease import Lease
 
@@ -31,7 +31,7 @@ class Outcome:
     cluster runs also submitted (nobody waits for it), and unknown.
 
     `epoch` 0: never held. `acquired` (by the store's clock) and `released` are UTC; a lease that was not
-    released is lost, or runs out.
+    released is lost, or runs out. `store`: the URL of the lock store, without a password.
     """
 
     lease: str
@@ -43,6 +43,7 @@ class Outcome:
     run_key: str = ""
     acquired: str = ""
     released: str = ""
+    store: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,22 +65,27 @@ def announce(outcome: Outcome) -> None:
 def ended(lease: Lease, exit_code: int, *, interrupted: bool = False) -> Outcome:
     """The work ran and ended by itself, or because a signal told it to."""
     word = "interrupted" if interrupted else "finished" if exit_code == 0 else "failed"
-    return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder, run_key=lease.run_key, **times_of(lease))
+    return _of(lease, word, exit_code)
 
 
 def refused(config: Config | None, error: SparkLeaseError, lease: Lease | None = None) -> Outcome:
     """The work was not started, or was ended, because of `error`."""
     word = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), "failed")
-    return Outcome(
-        config.name if config else "",
-        word,
-        exit_code_of(error, config),
-        lease.epoch if lease else 0,
-        lease.holder if lease else "",
-        str(error),
-        config.run_key if config else "",
-        **times_of(lease),
-    )
+    code = exit_code_of(error, config)
+    if lease:
+        return replace(_of(lease, word, code), reason=str(error))
+    return outcome_of(config, word, code, str(error)) if config else Outcome("", word, code, reason=str(error))
+
+
+def outcome_of(config: Config, word: str, exit_code: int, reason: str = "") -> Outcome:
+    """What became of work that never had the lease, or of which nothing else is known here."""
+    store = redacted(config.url)
+    return Outcome(config.name, word, exit_code, reason=reason, run_key=config.run_key, store=store)
+
+
+def _of(lease: Lease, word: str, exit_code: int) -> Outcome:
+    told = {"run_key": lease.run_key, "store": lease.store}
+    return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder, **told, **times_of(lease))
 
 
 def times_of(lease: Lease | None) -> dict[str, str]:
@@ -87,8 +93,8 @@ def times_of(lease: Lease | None) -> dict[str, str]:
     if lease is None or not lease.epoch:
         return {}
     # An epoch is the time of the grant, in milliseconds.
-    released = utc_text(lease.released_at) if lease.released_at else ""
-    return {"acquired": utc_text(lease.epoch / 1000), "released": released}
+    released = iso_text(lease.released_at) if lease.released_at else ""
+    return {"acquired": iso_text(lease.epoch / 1000), "released": released}
 
 
 def exit_code_of(error: SparkLeaseError, config: Config | None) -> int:

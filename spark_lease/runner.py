@@ -16,6 +16,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from types import FrameType
 
 from .clock import BootClock, Clock
@@ -34,7 +35,7 @@ from .keeper.standstill import WhileItMoves
 from .keeper.supervisor import GuardedWork, Supervisor, contained
 from .lease import Contender
 from .locker import open_locker
-from .outcome import Outcome, ended, refused
+from .outcome import Outcome, ended, outcome_of, refused
 from .processes import look, need_linux
 from .record import Protection, new_holder
 
@@ -65,7 +66,9 @@ def run(config: Config, command: Sequence[str]) -> Outcome:
     if config.enabled:
         need_linux()
     if shutil.which(command[0]) is None:
-        return Outcome(config.name, "failed", NOT_FOUND, reason=f"{command[0]}: command not found")
+        if os.path.exists(command[0]) and os.sep in command[0]:
+            return outcome_of(config, "failed", NOT_RUN, reason=f"{command[0]}: is not executable (chmod +x)")
+        return outcome_of(config, "failed", NOT_FOUND, reason=f"{command[0]}: command not found")
     return _Run(config, command).run()
 
 
@@ -170,7 +173,7 @@ class _Run:
         except OSError as error:
             self._give_up("failed")
             problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
-            return Outcome(self._lease.name, "failed", NOT_RUN, self._lease.epoch, self._lease.holder, problem)
+            return replace(ended(lease, NOT_RUN), reason=problem)
         self._work = work = self._supervisor.work(self._pid, self._clock)
         threading.Thread(target=self._await, name="await command", daemon=True).start()
         news = self._next()

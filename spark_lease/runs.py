@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from .clock import Clock, utc_text, wall_time
+from .clock import Clock, iso_text, wall_time
 from .config import Config
 from .errors import AlreadyDone, Loss, RecordUnreadable, SparkLeaseError, StoreError
 from .fences.base import HeldLease
@@ -66,7 +66,7 @@ class Runs:
             return
         with closing(open_notes(self._config, self._clock)) as notes:
             self._refuse_done(notes, key)
-            run = self._run_of(key, "begun", started=utc_text(wall_time()))
+            run = self._run_of(key, "begun", started=iso_text(wall_time()))
             self._started[key] = run.started
             self._note(notes, BEGUN, run)
             self._prune(notes)
@@ -134,7 +134,7 @@ class Runs:
             raise AlreadyDone(self._lease.name, key, epoch)
 
     def _ended(self, key: str, outcome: str, **more: Any) -> Run:
-        return self._run_of(key, outcome, finished=utc_text(wall_time()), application=self.application(), **more)
+        return self._run_of(key, outcome, finished=iso_text(wall_time()), application=self.application(), **more)
 
     def _run_of(self, key: str, outcome: str, **more: Any) -> Run:
         told = {"started": self._started.get(key, ""), **more}

@@ -125,7 +125,8 @@ def test_an_unknown_key_is_refused_by_the_name_it_has_there(layer: str, tmp_path
         else:
             (tmp_path / "x.toml").write_text("lease_duratoin = 3")
             from_file(tmp_path / "x.toml")
-    assert "did you mean lease_duration?" in str(raised.value)
+    right = {"environment": "SPARK_LEASE_LEASE_DURATION", "spark": "spark.lease.leaseDuration"}
+    assert f"did you mean {right.get(layer, 'lease_duration')}?" in str(raised.value)
     assert "uratoin" in str(raised.value).lower()
 
 

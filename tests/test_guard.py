@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -151,6 +152,27 @@ def test_a_block_in_pure_python_is_interrupted(url: str) -> None:
         raise AssertionError("slept through it")  # pragma: no cover
 
 
+def test_a_decorator_without_parentheses_takes_its_settings_from_outside(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LEASE_URL", url)
+    monkeypatch.setenv("SPARK_LEASE_NAME", "n")
+
+    @leased
+    def main(day: str, lease: Lease) -> str:
+        return f"{day} {lease!r}"
+
+    assert re.fullmatch(r"monday <Lease 'n' held, epoch \d+, protection \w+, \d+\.\d s left>", main("monday"))
+
+
+def test_what_the_caller_gives_for_a_parameter_called_lease_is_left_alone(url: str) -> None:
+    @leased("n", url=url)
+    def main(lease: str, *, day: str = "") -> str:
+        return lease + day
+
+    assert main("mine") == main(lease="mi", day="ne") == "mine"
+
+
 def test_a_main_that_runs_after_it_returned_is_refused() -> None:
     async def coroutine() -> None: ...
 
@@ -158,7 +180,7 @@ def test_a_main_that_runs_after_it_returned_is_refused() -> None:
         yield 1
 
     for main in (coroutine, generator):
-        with pytest.raises(TypeError, match="use hold_lease inside it"):
+        with pytest.raises(TypeError, match="decorate a main that calls asyncio"):
             leased("n")(main)
 
 

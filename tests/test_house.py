@@ -18,10 +18,10 @@ PACKAGE = Path(spark_lease.__file__).parent
 FLOORS = re.findall(
     r"\S+",
     """
-errors clock processes signals system.container_init system.containment wish record fences.session config
+errors clock logs processes signals system.container_init system.containment wish record fences.session config
 lockers.base lockers.wrapped lockers.timed lockers.changes lockers.sql_backends lockers.sql_engine lockers.sql_words
-lockers.sql_schema lockers.sql_statements lockers.sql_rows lockers.sql_notes lockers.sql_noting lockers.sql_history lockers.sql
-lockers.sql_probe lockers.bounded lockers.folders
+lockers.sql_schema lockers.sql_statements lockers.sql_rows lockers.sql_notes lockers.sql_noting lockers.sql_history
+lockers.sql lockers.sql_probe lockers.bounded lockers.folders
 lockers.delta_words lockers.delta_files lockers.delta_objects lockers.note_files lockers.folder_history lockers.delta
 lockers.file lockers.folder_probe lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
 lockers.bystander lockers.standbys

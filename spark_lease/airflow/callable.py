@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import signal
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 from ..doors import leased
 from ..keeper.kernel import die_with_parent
+from ..logs import log_to_stderr
 
 
 def under_lease(function: Callable[..., Any], parent: int) -> Callable[..., Any]:
@@ -22,8 +22,7 @@ def under_lease(function: Callable[..., Any], parent: int) -> Callable[..., Any]
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        logging.basicConfig(format="%(asctime)s spark-lease %(levelname)s %(message)s", level=logging.WARNING)
-        logging.getLogger("spark_lease").setLevel(logging.INFO)
+        log_to_stderr()
         if sys.platform == "linux":
             with contextlib.suppress(OSError):
                 die_with_parent(parent, signal.SIGTERM)

@@ -17,7 +17,7 @@ from ..clock import span, wall_time
 from ..config import Config
 from ..errors import AlreadyDone, ConfigError, LeaseHeldByOther, SparkLeaseError
 from ..lookout import Lookout
-from ..outcome import ALREADY_DONE, MISCONFIGURED, STANDBY, Outcome, refused
+from ..outcome import ALREADY_DONE, MISCONFIGURED, STANDBY, Outcome, outcome_of, refused
 from .access import refuse_secrets
 from .hook import SparkLeaseHook
 from .link import LeaseLink, show_link
@@ -193,6 +193,6 @@ def _outcome_of(hook: GuardedSubmitHook, config: Config) -> Outcome:
         return Outcome(**hook.outcome)
     code = hook.exit_code
     if code is None:  # nothing was started: the provider says why
-        return Outcome(config.name, "failed", 1, run_key=config.run_key)
+        return outcome_of(config, "failed", 1)
     word, reason = ("failed", "the submission ended without saying how") if code else ("finished", "")
-    return Outcome(config.name, word, code, reason=reason, run_key=config.run_key)
+    return outcome_of(config, word, code, reason=reason)

@@ -30,7 +30,7 @@ from ..config import ENV, SECRETS, SPARK, URLS, Config, Resolved, camel, has_pas
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
 from ..lockers.standbys import Presence
 from ..lookout import Lookout
-from ..outcome import STANDBY, Outcome, announce
+from ..outcome import STANDBY, Outcome, announce, outcome_of
 from ..record import new_holder
 from ..spark.launcher import SUBMISSION
 from ..submissions import noted_outcome
@@ -75,9 +75,7 @@ def submit_to_cluster(
         except _Interrupted as interrupted:
             reason = "the application, if it was submitted, goes on in the cluster: end it there"
             log.warning("%s: %s", config.name, reason)
-            outcome = Outcome(
-                config.name, "interrupted", 128 + interrupted.args[0], reason=reason, run_key=config.run_key
-            )
+            outcome = outcome_of(config, "interrupted", 128 + interrupted.args[0], reason=reason)
     announce(outcome)
     return outcome.exit_code
 
@@ -164,10 +162,10 @@ class _Job:
         launched = [self._launcher, SUBMISSION, submission, self._script, *self._rest]
         code = _call([self._command, *self._words, *settings, *launched], self._environ)
         if not is_waited_for and not code:
-            return Outcome(self._config.name, "submitted", 0, run_key=self._config.run_key)
+            return outcome_of(self._config, "submitted", 0)
         if not self._config.enabled:
             word = "failed" if code else "finished"
-            return Outcome(self._config.name, word, code, run_key=self._config.run_key)
+            return outcome_of(self._config, word, code)
         return self._noted(submission, code)
 
     def _noted(self, submission: str, code: int) -> Outcome:
@@ -180,7 +178,7 @@ class _Job:
             exit_code, why = error.exit_code, f"spark-submit ended with {code}; {error}"
         reason = f"{why}: spark-lease history {config.name} says who held the lease"
         log.error("%s: %s", config.name, reason)
-        return Outcome(config.name, "unknown", exit_code, reason=reason, run_key=config.run_key)
+        return outcome_of(config, "unknown", exit_code, reason=reason)
 
 
 def _with(options: Sequence[str], flag: str, key: str, file: str) -> list[str]:

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from ..clock import BootClock, instant_of, utc_text, wall_time
+from ..clock import BootClock, instant_of, iso_text, wall_time
 from ..config import Config, redacted
 from ..errors import ConfigError
 from ..history import Hold, Overlap, holds_of, not_exact, overlaps, since, with_runs
@@ -133,4 +133,4 @@ def _object(hold: Hold) -> dict[str, object]:
 
 
 def _time(instant: int) -> str:
-    return utc_text(instant / 1000)[:-3]
+    return iso_text(instant / 1000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..clock import utc_text, wall_time
+from ..clock import iso_text, wall_time
 from ..config import Config
 from ..errors import RecordUnreadable
 from ..fences.levels import Fences
@@ -101,7 +101,7 @@ def _since(record: LeaseRecord, seen: Observed) -> str | None:
 
 def moment(instant: float) -> str:
     """Seconds since 1970 as ISO 8601 has them, in UTC."""
-    return f"{utc_text(instant)[:19].replace(' ', 'T')}Z"
+    return f"{iso_text(instant)[:19]}Z"
 
 
 def cell(value: object) -> str:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import SparkLeaseError
+from ..logs import log_to_stderr
 from ..system.container_init import leave_pid_1
 from .settings import USAGE, Parser, add_settings
 
@@ -196,6 +197,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--verbose", "-v", action="store_true", help="log every renewal")
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (meaning, _, examples) in _COMMANDS.items():
         command = commands.add_parser(
@@ -260,7 +262,16 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--print-sql", action="store_true", help="add: print the statements and ask no database")
     if name not in ("run", "submit", "init"):
         command.add_argument("--json", action="store_true", help="for programs")
+    command.add_argument("--verbose", "-v", action="store_true", default=argparse.SUPPRESS, help="log every renewal")
     add_settings(command)
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version  # slow, and for this alone
+
+        print(f"spark-lease {version('spark_lease')}")
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -270,14 +281,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--" in words:
         cut = words.index("--")
         words, guarded = words[:cut], words[cut + 1 :]
+    elif words[:1] in (["run"], ["submit"]) and not {"-h", "--help"} & {*words}:
+        return _what_is_missing(words[0])
     arguments = parser().parse_args(words)
-    logging.basicConfig(
-        format="%(asctime)s spark-lease %(levelname)s %(message)s",
-        level=logging.DEBUG if arguments.verbose else logging.INFO,
-    )
     if arguments.command in ("run", "submit") and not guarded:
-        print(f"usage: {_usage(arguments.command)}\nWhat to {arguments.command} comes after --", file=sys.stderr)
-        return USAGE
+        return _what_is_missing(arguments.command)
+    log_to_stderr(logging.DEBUG if arguments.verbose else logging.INFO)
     if arguments.command in ("run", "submit"):
         leave_pid_1()
     arguments.guarded = guarded
@@ -293,6 +302,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `spark-lease status | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _what_is_missing(command: str) -> int:
+    print(f"usage: {_usage(command)}\nWhat to {command} comes after --", file=sys.stderr)
+    return USAGE
 
 
 def _usage(command: str) -> str:

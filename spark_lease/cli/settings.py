@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..config import (
     ENV,
+    LOCAL,
     SECRETS,
     SETTINGS,
     Config,
@@ -46,8 +47,7 @@ class Parser(argparse.ArgumentParser):
     """argparse with the exit code that sysexits.h has for a wrong command line."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        self.print_usage()
-        self.exit(USAGE, f"{self.prog}: {message}\n")
+        self.exit(USAGE, f"{self.prog}: {message}\nSee {self.prog} --help\n")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +55,10 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "settings", "each is also SPARK_LEASE_… and a key of the TOML file; see `spark-lease config`"
     )
     group.add_argument("--config", metavar="FILE", help="TOML file; default $SPARK_LEASE_CONFIG, conf/spark_lease.toml")
+    words = (
+        "for trying it out: a file of this user on this machine, which excludes no job elsewhere; same as --url local"
+    )
+    group.add_argument("--local", dest="url", action="store_const", const=LOCAL, help=words)
     for key, meta in SETTINGS.items():
         if key in SECRETS:
             continue

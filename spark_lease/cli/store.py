@@ -128,7 +128,7 @@ def _why_no_runs(config: Config, name: str) -> str:
 
 def _short(value: object) -> str:
     """Times without what is less than a second."""
-    return re.sub(r"(?<=:\d\d)\.\d+$", "", str(value))
+    return re.sub(r"(?<=:\d\d)\.\d+(?=Z?$)", "", str(value))
 
 
 def init(arguments: argparse.Namespace) -> int:

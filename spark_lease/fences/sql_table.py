@@ -22,6 +22,7 @@ from sqlalchemy import (
     Text,
     any_,
     bindparam,
+    cast,
     delete,
     func,
     literal,
@@ -173,5 +174,5 @@ def forget_done(name: str, now_ms: str, age: float) -> Any:
 def forget_runs(engine: Engine, name: str, runs: Sequence[str]) -> Any:
     these: Any = RUN.c.run.in_(runs)
     if engine.dialect.name == "postgresql":  # one value instead of one for each
-        these = RUN.c.run == any_(literal(runs, postgresql.ARRAY(Text)))
+        these = cast(RUN.c.run, Text) == any_(literal(runs, postgresql.ARRAY(Text)))
     return delete(RUN).where(RUN.c.name == name, these)

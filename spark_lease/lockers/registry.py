@@ -51,17 +51,19 @@ Opens = Callable[[Config], LeaseStore]
 
 def open_store(config: Config) -> LeaseStore:
     """The store of `config.url`, not connected yet. Raises ConfigError for a URL that nobody here knows."""
-    scheme = config.url.partition(":")[0].partition("+")[0]
+    scheme = _scheme(config)
     opens = _ours(scheme) if scheme in STORES else _theirs(scheme)
     if opens is None:
         known = ", ".join(f"{each}://" for each in [*STORES, *metadata.entry_points(group=GROUP).names])
-        raise ConfigError("url", f"{redacted(config.url)!r} names no lock store that is known here: {known}")
+        near = {"postgres": "postgresql", "jdbc": "postgresql", "s3": "delta+s3", "s3a": "delta+s3"}.get(scheme)
+        problem = f"did you mean {near}://?" if near else f"known here: {known}"
+        raise ConfigError("url", f"{redacted(config.url)!r} names no lock store; {problem}")
     return opens(config)
 
 
 def open_lock(config: Config, clock: Clock) -> Lock | None:
     """What a holder keeps besides its record; None where the record is all. Raises ConfigError."""
-    where = LOCKS.get(config.url.partition(":")[0].partition("+")[0], {}).get(config.locker)
+    where = LOCKS.get(_scheme(config), {}).get(config.locker)
     if where is None:
         if config.locker == "database":
             raise ConfigError("locker", f'{redacted(config.url)!r} is no database: locker = "database" needs one')
@@ -73,13 +75,21 @@ def open_lock(config: Config, clock: Clock) -> Lock | None:
 
 def open_notes(config: Config, clock: Clock) -> Notes:
     """What is noted beside the leases of `config.url`; asks nobody yet. Raises ConfigError."""
-    scheme = config.url.partition(":")[0].partition("+")[0]
+    scheme = _scheme(config)
     if scheme not in NOTES:
         raise ConfigError("url", f"{redacted(config.url)!r} keeps leases and nothing else beside them")
     module, _, name = NOTES[scheme].partition(":")
     with _as_extra(scheme):
         opens: Callable[[Config, Clock], Notes] = getattr(importlib.import_module(module), name)
         return opens(config, clock)
+
+
+def _scheme(config: Config) -> str:
+    if not config.url:
+        problem = "no lock store is named, and without a shared one each host would have a master of its own"
+        how = "Give --url URL or SPARK_LEASE_URL (postgresql://user@host/database, say), or --local to try it out here"
+        raise ConfigError("url", f"{problem}. {how}")
+    return config.url.partition(":")[0].partition("+")[0]
 
 
 def _ours(scheme: str) -> Opens:

@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.sql.elements import ColumnElement
 
-from ..config import Config, default_url, redacted
+from ..config import Config, local_url, redacted
 from ..errors import ConfigError
 
 Column = ColumnElement[Any]
@@ -267,7 +267,7 @@ def _sqlite_file(url: URL, config: Config) -> URL:
     if "." in config.table:
         raise ConfigError("table", f"{config.table}: SQLite has no schemas")
     try:
-        if str(url) == default_url():
+        if str(url) == local_url():
             file.parent.mkdir(parents=True, exist_ok=True)
         there = file.parent.is_dir()
     except OSError as error:

@@ -18,7 +18,6 @@ SUBMISSION = "--submission"
 
 
 def main() -> int:
-    import logging
 
     from spark_lease.clock import BootClock
     from spark_lease.config import Config, announcement, from_arguments
@@ -27,12 +26,12 @@ def main() -> int:
     from spark_lease.guard import Guard
     from spark_lease.keeper.start import FrontDoor
     from spark_lease.lease import Lease
-    from spark_lease.outcome import Outcome, announce, ended, refused
+    from spark_lease.logs import log_to_stderr
+    from spark_lease.outcome import Outcome, announce, ended, outcome_of, refused
     from spark_lease.processes import MARK
     from spark_lease.submissions import code_for_cluster, forget_outcome, note_outcome
 
-    logging.basicConfig(format="%(asctime)s spark-lease %(levelname)s %(message)s", level=logging.WARNING)
-    logging.getLogger("spark_lease").setLevel(logging.INFO)
+    log_to_stderr()
     submission = ""
     if sys.argv[1] == SUBMISSION:  # a cluster runs us
         submission, sys.argv[1:3] = sys.argv[2], []
@@ -47,8 +46,9 @@ def main() -> int:
         return "" if front_door else str(refused(config, lost, lease))
 
     def stopped(code: int) -> Outcome:
-        name = config.name if config else ""
-        return ended(lease, code, interrupted=True) if lease else Outcome(name, "interrupted", code)
+        if lease:
+            return ended(lease, code, interrupted=True)
+        return outcome_of(config, "interrupted", code) if config else Outcome("", "interrupted", code)
 
     try:
         config = load_config(from_arguments({}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+from spark_lease import __version__
 from spark_lease.cli.main import _COMMANDS
 
 COMMAND = str(Path(sys.executable).with_name("spark-lease"))
@@ -42,11 +45,16 @@ def test_help_has_examples(command: list[str]) -> None:
         (["submit", "--lease", "n", "--"], 64, "comes after --"),
         (["runn"], 64, "invalid choice"),
         (["run", "--lease-durration", "3", "--", "true"], 64, "unrecognized arguments"),
+        (["run", "--lease", "n", "sleep", "1"], 64, "What to run comes after --"),
         (["run", "--", "true"], 78, "which lease? Give --lease NAME"),
+        (["run", "--lease", "n", "--", "true"], 78, "each host would have a master of its own. Give --url URL"),
+        (["status"], 78, "no lock store is named"),
+        (["run", "--lease", "n", "--url", "postgres://db/x", "--", "true"], 78, "did you mean postgresql://?"),
+        (["run", "--lease", "n", "--url", "jdbc:postgresql://db/x", "--", "true"], 78, "did you mean postgresql://?"),
         (["run", "--lease", "n", "--lease-duration", "x", "--", "true"], 78, "'x' is not a number of seconds"),
         (["run", "--lease", "n", "--stop-budget", "20", "--", "true"], 78, "must be less than lease_duration"),
         (["run", "--lease", "n", "--config", "none.toml", "--", "true"], 78, "none.toml: cannot be read"),
-        (["run", "--lease", "n", "--url", "oracle://db", "--", "true"], 78, "no lock store that is known"),
+        (["run", "--lease", "n", "--url", "oracle://db", "--", "true"], 78, "names no lock store; known here"),
         (["run", "--lease", "n", "--holder", "x" * 250, "--", "true"], 78, "250 fit: shorten it"),
         (["run", "--lease", "n", "--", "no-such-command"], 127, "no-such-command: command not found"),
         (["submit", "--lease", "n", "--", "--master", "local", "none.py"], 78, "none.py does not exist"),
@@ -62,6 +70,31 @@ def test_a_users_mistake_is_one_sentence(words: list[str], code: int, says: str,
     assert done.returncode == code, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_trying_it_out_without_a_store_says_what_that_is_worth(tmp_path: Path) -> None:
+    environ = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    done = spark_lease("run", "--lease", "n", "--local", "--", "true", env=environ)
+    assert done.returncode == 0
+    assert "it excludes no job elsewhere" in done.stderr
+    assert last_line(done)["store"] == f"sqlite:///{tmp_path}/spark_lease/leases.db"
+    assert spark_lease("status", "n", "-v", env=environ | {"SPARK_LEASE_URL": "local"}).returncode == 0
+
+
+def test_the_version(tmp_path: Path) -> None:
+    assert spark_lease("--version").stdout == f"spark-lease {__version__}\n"
+
+
+def test_a_file_that_is_not_executable_is_126(url: str, tmp_path: Path) -> None:
+    (tmp_path / "script").touch(0o644)
+    done = spark_lease("run", "--lease", "n", "--url", url, "--", str(tmp_path / "script"))
+    assert (done.returncode, last_line(done)["store"]) == (126, url)
+    assert "is not executable (chmod +x)" in done.stderr
+
+
+def test_log_lines_have_times_in_utc(url: str) -> None:
+    said = spark_lease("run", "--lease", "n", "--url", url, "--", "true").stderr
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z spark-lease INFO n: acquired, .+, in sqlite:", said)
 
 
 def test_status_shows_held_free_and_unknown(url: str) -> None:

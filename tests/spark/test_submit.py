@@ -325,4 +325,4 @@ def test_bad_settings_in_spark_conf_are_refused_in_the_driver(submit: Callable[.
     command = [COMMAND, "submit", "--lease", "n", "--", *conf, str(tmp_path / "app.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 78
-    assert "did you mean lease_duration?" in done.stderr
+    assert "did you mean spark.lease.leaseDuration?" in done.stderr

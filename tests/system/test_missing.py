@@ -58,7 +58,7 @@ def test_a_command_runs_at_the_level_that_is_true_and_ends_with_its_lease(url: s
     assert (outcome["exit_code"], bool(outcome["released"])) == (3, True), out
     assert any(f"protection {level}" in out for level in (OF_RUN.get(place, "kernel"), "contained")), out
     if contain == "off":
-        assert f"protection {OF_RUN.get(place, 'kernel')}\n" in out
+        assert f"protection {OF_RUN.get(place, 'kernel')}, in sqlite" in out
     assert row(url, "spark_lease")[0] is None
 
 

@@ -52,14 +52,17 @@ Ctrl-C does not end what the cluster runs.
     "status": (
         "who holds which lease",
         "spark_lease.cli.store:status",
-        """SINCE is the time of the grant. IN DOUBT: not renewed for one and a half retry periods, those of this
-command's settings in proportion to the duration in the record; ? where one look at a store without a clock cannot tell.
+        """SINCE is the time of the grant, LEFT until it runs out without a renewal; ? where one look at a store without
+a clock cannot tell. IN DOUBT: not renewed for one and a half retry periods, those of this command's settings in
+proportion to the duration in the record. Of one lease that is named, all that is known.
 
 exit codes:
   0 · 1 no such lease, or a record that cannot be read · 69 lock store unreachable · 78 configuration · 64 usage
 
 examples:
   spark-lease status
+  spark-lease status nightly
+  spark-lease status --wide
   spark-lease status nightly --json""",
     ),
     "watch": (
@@ -221,6 +224,8 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--spark-submit", default="", metavar="FILE", help="the spark-submit to use")
     if name in ("status", "watch"):
         command.add_argument("leases", nargs="*", metavar="LEASE", help="default: all of them")
+    if name == "status":
+        command.add_argument("--wide", action="store_true", help="all that is known of each, in one wide table")
     if name == "release":
         command.add_argument("lease", nargs="?", metavar="LEASE")
         command.add_argument("--force", action="store_true", help="in place of its holder; needed")

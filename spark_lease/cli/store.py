@@ -22,9 +22,10 @@ from ..lockers.registry import open_notes, open_store
 from ..lockers.standbys import standbys_of
 from ..record import is_forced
 from ..runs import runs_of
+from ..wish import label_of
 from .look import HELD, Row, cell, look_at, moment
 from .settings import name_of, names_of, resolved
-from .table import print_table
+from .table import print_pairs, print_table
 
 NOTED = ("site", "fences", "standbys", "last_change")
 _SELDOM = (*NOTED, "wish")
@@ -38,8 +39,12 @@ def status(arguments: argparse.Namespace) -> int:
     rows = leases(config, arguments.leases)
     if arguments.json:
         print(json.dumps(rows, indent=2))
+    elif len(rows) == 1 and names_of(config, arguments.leases) and not arguments.wide:
+        print_pairs(
+            [(key.replace("_", " "), text) for key in ("lease", "state", *HELD) if (text := cell(rows[0][key]))]
+        )
     elif rows:
-        print_leases(rows)
+        (print_wide if arguments.wide else print_leases)(rows)
     else:
         print(f"no lease was ever taken in {redacted(config.url)}")
     for row in rows:
@@ -61,6 +66,21 @@ def leases(config: Config, names: Sequence[str]) -> list[Row]:
 
 
 def print_leases(rows: Sequence[Row]) -> None:
+    """What fits a narrow terminal."""
+    table = [["LEASE", "STATE", "HOLDER", "SINCE", "LEFT"]]
+    for row in rows:
+        state = "IN DOUBT" if row["in_doubt"] else row["state"]
+        left = row["expires_in"]
+        seconds = "" if left == "" else "?" if left is None else f"{left:.0f} s"
+        table.append([row["lease"], state, label_of(row["holder"]), row["since"], seconds])
+    print_table(table)
+    for row in rows:
+        if row["wish"]:
+            print(f"{row['lease']}: {row['wish']}")
+
+
+def print_wide(rows: Sequence[Row]) -> None:
+    """Everything that is known of each."""
     empty = [key for key in _SELDOM if not any(row[key] for row in rows)]
     keys = [key for key in ("lease", "state", *HELD) if key not in empty]
     print_table([[key.upper().replace("_", " ") for key in keys], *([cell(row[key]) for key in keys] for row in rows)])

@@ -14,6 +14,7 @@ import pytest
 
 from spark_lease import __version__
 from spark_lease.cli.main import _COMMANDS
+from spark_lease.cli.store import print_leases
 
 COMMAND = str(Path(sys.executable).with_name("spark-lease"))
 
@@ -97,6 +98,23 @@ def test_log_lines_have_times_in_utc(url: str) -> None:
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z spark-lease INFO n: acquired, .+, in sqlite:", said)
 
 
+TITLES = ["LEASE", "STATE", "HOLDER", "SINCE", "LEFT"]
+
+
+def test_status_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"lease": "n" * 60, "state": "held", "in_doubt": False, "expires_in": 28.13, "wish": "paused by anna"}
+    row |= {"holder": f"{'h' * 60}:1:2:3", "since": "2026-11-20T06:30:00Z"}
+    print_leases([row])
+    assert len(capsys.readouterr().out.splitlines()[1]) > 140, "whole, for a program that reads it"
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_leases([row])
+    titles, cells, directive = capsys.readouterr().out.splitlines()
+    assert titles.split() == TITLES and len(cells) <= 80
+    assert cells.split()[1::2] == ["held", row["since"], "s"] and cells.split()[4] == "28"
+    assert directive.endswith(": paused by anna")
+
+
 def test_status_shows_held_free_and_unknown(url: str) -> None:
     inner = [COMMAND, "status", "--url", url, "--json", "held"]
     done = spark_lease("run", "--lease", "held", "--url", url, "--", *inner)
@@ -105,7 +123,10 @@ def test_status_shows_held_free_and_unknown(url: str) -> None:
     assert seen[0]["holder"] == outcome["holder"]
     assert 25 < seen[0]["expires_in"] <= 30
     table = spark_lease("status", "--url", url)
-    assert table.stdout.splitlines()[1].split()[:3] == ["held", "free", str(outcome["epoch"])]
+    assert [line.split() for line in table.stdout.splitlines()] == [TITLES, ["held", "free"]]
+    assert spark_lease("status", "--wide", "--url", url).stdout.splitlines()[1].split()[2] == str(outcome["epoch"])
+    details = dict(line.split(maxsplit=1) for line in spark_lease("status", "held", "--url", url).stdout.splitlines())
+    assert (details["lease"], details["state"], details["epoch"]) == ("held", "free", str(outcome["epoch"]))
     unknown = spark_lease("status", "none", "--url", url)
     assert unknown.returncode == 1
     assert "none: there is no such lease" in unknown.stderr

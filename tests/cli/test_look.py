@@ -244,12 +244,12 @@ def test_watch_is_live_in_a_terminal(
     while seen.count(b"\x1b[H\x1b[J") < 3:
         seen += os.read(terminal, 4096)
     os.close(terminal)
-    assert b"IN DOUBT" in seen and b"a:1:2:3" in seen
+    assert re.search(rb"n +(held|IN DOUBT) +a  ", seen)
 
 
 def test_status_says_how_the_last_hold_ended(tmp_path: Path) -> None:
     where = ["--url", f"sqlite:///{tmp_path}/leases.db"]
     for _ in range(2):
         subprocess.run([COMMAND, "run", "--lease", "n", *where, "--", "true"], check=True, capture_output=True)
-    done = subprocess.run([COMMAND, "status", *where], check=True, capture_output=True, text=True)
-    assert "LAST CHANGE" in done.stdout and "Z: released, " in done.stdout
+    done = subprocess.run([COMMAND, "status", "n", *where], check=True, capture_output=True, text=True)
+    assert "last change  20" in done.stdout and "Z: released, " in done.stdout

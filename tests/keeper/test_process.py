@@ -176,7 +176,7 @@ def test_what_it_learns_is_raised_here(url: str) -> None:
 
 def test_the_level_stands_in_the_row(url: str) -> None:
     with hold_lease("n", url=url) as lease:
-        words = [COMMAND, "status", "--url", url]
+        words = [COMMAND, "status", "--wide", "--url", url]
         done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
         assert lease.protection == "kernel"
         assert "PROTECTION" in done.stdout.splitlines()[0]

@@ -201,6 +201,9 @@ class Config:
     if_held: str = setting(
         one_of("wait", "skip", "fail"), "wait", "wait, or ask once and then skip (exit 99) or fail (1)"
     )
+    if_denied: str = setting(
+        one_of("fail", "wait"), "fail", "wrong password, no such database, no right: end at once, or wait"
+    )
     standby_exit_code: int = setting(exit_code, 99, "exit code of a standby that never started")
     on_lost: OnLost = setting(on_lost, "exit", "exit: end this process, if need be by force; stop: only stop Spark")
     keeper: str = setting(

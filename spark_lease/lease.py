@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 _OVERDUE = 1.1
 """Retry periods after which a renewal that was not confirmed is overdue."""
 _LOOK_AGAIN = 0.05
+_SAY_AGAIN = 600.0
 JUMP = 1.0
 """Seconds by which the wall clock may gain on the other one between two renewals: NTP moves it by less."""
 
@@ -349,6 +350,19 @@ class Lease(ABC):
             log.warning("%s: not released, it runs out: %s", self.name, error)
 
 
+class Waits:
+    """Says why an acquisition waits: when the reason changes, and again every ten minutes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._why, self._told = clock, "", -math.inf
+
+    def say(self, why: str, words: str, *values: object) -> None:
+        now = self._clock.now()
+        if why != self._why or now - self._told >= _SAY_AGAIN:
+            self._why, self._told = why, now
+            log.warning(words, *values)
+
+
 class Contender(Lease):
     """A lease that this process itself takes from a store, and keeps by renewals.
 
@@ -372,7 +386,7 @@ class Contender(Lease):
         self._granted, self._hears = 0.0, True
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
-        start, said, down = self._clock.now(), "", self._config.acquire_timeout
+        start, waits, down = self._clock.now(), Waits(self._clock), self._config.acquire_timeout
         held = down if self._config.if_held == "wait" else 0.0
         if held < down:
             down = min(down, self._config.lease_duration)
@@ -390,17 +404,14 @@ class Contender(Lease):
                 if answer.may_be_over and left < answer.expires_in:
                     # Refused at the first look, a lease whose master died would be refused to everybody, for ever.
                     left, words = answer.expires_in, f"{holder} was master: watching whether it still is"
-                if said != words:
-                    said = words
-                    log.info("%s: standby, %s", self.name, said)
+                waits.say(words, "%s: standby, %s", self.name, words)
             except RecordUnreadable:
                 raise
             except StoreError as error:
                 problem = error
                 left, pause = start + down - self._clock.now(), self._config.poll_period
-                if said != str(error):
-                    said = str(error)
-                    log.warning("%s: cannot ask for the lease, %.0f s left to try: %s", self.name, max(left, 0), error)
+                until = "" if math.isinf(left) else f" for {max(left, 0):.0f} s"
+                waits.say(str(error), "%s: cannot ask for the lease, trying again%s: %s", self.name, until, error)
             if left <= 0:
                 raise problem
             self._locker.wait(min(pause, left), self._config.poll_period)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spark_lease.errors import LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, StoreError
+from spark_lease.lease import Waits
 from spark_lease.lockers.base import Grant, Held
 from spark_lease.testing import (
     MemoryStore,
@@ -40,6 +41,18 @@ def reason_of(contender: Contender) -> Loss:
 
 
 # Taking it
+
+
+def test_a_standby_says_why_it_waits_when_that_changes_and_every_ten_minutes(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits = Waits(clock)
+    for why, seconds in (("a", 300), ("a", 300), ("a", 1), ("b", 600), ("b", 0)):
+        waits.say(why, "%s", f"{why} {clock.now():.0f}")
+        clock.advance(seconds)
+    begin = float(caplog.records[0].message.split()[1])
+    said = [(each.levelname, each.message[0], float(each.message.split()[1]) - begin) for each in caplog.records]
+    assert said == [("WARNING", "a", 0), ("WARNING", "a", 600), ("WARNING", "b", 601), ("WARNING", "b", 1201)]
 
 
 def test_check_answers_with_the_epoch_of_the_grant(master: Contender) -> None:

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from ..clock import BootClock
 from ..config import ENV, SECRETS, SPARK, URLS, Config, Resolved, camel, has_password, redacted
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
+from ..lease import Waits
 from ..lockers.standbys import Presence
 from ..lookout import Lookout
 from ..outcome import STANDBY, Outcome, announce, outcome_of
@@ -100,6 +101,7 @@ def _stand_by(config: Config, end: float) -> None:
     Raises LeaseHeldByOther and AlreadyDone; StoreError if one that did answer does not any more, until `end`.
     """
     clock, lookout, said, waits = BootClock(), Lookout(config), "", config.if_held == "wait"
+    waiting = Waits(clock)
     with closing(Presence(config, clock, holder=new_holder(_label(config)))) as presence:
         while True:
             left = max(end - clock.now(), 0.0)
@@ -109,8 +111,8 @@ def _stand_by(config: Config, end: float) -> None:
             except LeaseHeldByOther as held:
                 if not waits or not left:
                     raise
-                if said != (said := held.why or f"{held.holder} is master"):
-                    log.info("%s: standby, %s", config.name, said)
+                said = held.why or f"{held.holder} is master"
+                waiting.say(said, "%s: standby, %s", config.name, said)
             except (StoreError, ConfigError):  # don't know is not no: the driver may reach what we do not
                 if not said:
                     return

@@ -29,7 +29,7 @@ from ..record import LeaseRecord, Observed, is_wish
 from . import sql_schema
 from .changes import ENDED, KINDS, bounded_age, end_text, is_first_of_its_day, is_grant
 from .sql_backends import backend_of, code_of, local_bounds, says
-from .sql_engine import SHARED, Alarm, CutOff, cursor_of, descriptor_of, last_answer, make_engine, store_error
+from .sql_engine import SHARED, Alarm, CutOff, cursor_of, descriptor_of, last_answer, make_engine, refusal
 from .sql_history import Note, SqlHistory
 from .sql_notes import SqlNotes
 from .sql_rows import observed
@@ -382,6 +382,4 @@ class SqlStore:
                 f"a row of {self._table.fullname} is locked by somebody's transaction; an ActiveMQ broker with the "
                 "database locker does that for as long as it is master: {}"
             )
-        if says(error, self._backend.denied):
-            note += " (which waiting does not heal)"
-        return store_error(self._engine, self.where, error, note)
+        return refusal(self._engine, self._config, error, note)

@@ -214,6 +214,7 @@ BACKENDS: Mapping[str, Backend] = {
         connect=_sqlite,
         paramstyle="named",
         shape=("no such table", "no such column", "has no column named"),
+        denied=("attempt to write a readonly database",),
         syntax=("syntax error", "no such function"),
         duplicate=("UNIQUE constraint failed",),
     ),

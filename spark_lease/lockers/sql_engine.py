@@ -20,8 +20,8 @@ from sqlalchemy.pool import NullPool
 
 from ..clock import Clock
 from ..config import Config, redacted
-from ..errors import ConfigError, StoreError
-from .sql_backends import BACKENDS, REFUSED_OPTIONS, has_bounds, usable_url
+from ..errors import ConfigError, SparkLeaseError, StoreError
+from .sql_backends import BACKENDS, REFUSED_OPTIONS, backend_of, code_of, has_bounds, says, usable_url
 
 SHARED = "shared"
 """In the `info` of a connection: true if a pooler may give its session to others, and nothing may stay set in it."""
@@ -93,6 +93,16 @@ def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") 
     said = note.format(" ".join(str(getattr(error, "orig", None) or error).split()))
     secret = engine.url.password
     return StoreError(where, said.replace(str(secret), "***") if secret else said)
+
+
+def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") -> SparkLeaseError:
+    """ConfigError if the server will answer the same to the next try, and `if_denied` says to end; else StoreError."""
+    said, denied = store_error(engine, redacted(config.url), error, note), backend_of(engine).denied
+    code = code_of(error)
+    if config.if_denied == "fail" and says(error, denied) and (code is None or code in denied):
+        how = 'correct the URL or the password, or have the rights granted (if_denied = "wait" tries again)'
+        return ConfigError("url", f"{said.where}: {said.problem}: {how}")
+    return said
 
 
 class CutOff:

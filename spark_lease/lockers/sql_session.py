@@ -25,7 +25,7 @@ from ..errors import ConfigError
 from . import sql_schema
 from .file import FileLock
 from .sql_backends import backend_of, says, usable_url
-from .sql_engine import CutOff, descriptor_of, make_engine, store_error
+from .sql_engine import CutOff, descriptor_of, make_engine, refusal
 from .sql_statements import BROKER_ID
 
 
@@ -50,7 +50,7 @@ class SessionLock:
                     sql_schema.refuse_engine(connection, self._table)
             session = self._engine.connect()
         except SQLAlchemyError as error:
-            raise store_error(self._engine, self._where, error) from error
+            raise refusal(self._engine, self._config, error) from error
         finally:
             self._cut_off.disarm()
         try:
@@ -62,7 +62,7 @@ class SessionLock:
             if says(error, self._backend.shape):
                 self._make_or_refuse_table()
                 return self.try_lock()
-            raise store_error(self._engine, self._where, error) from error
+            raise refusal(self._engine, self._config, error) from error
         finally:
             self._cut_off.disarm()
         if not locked:
@@ -76,7 +76,7 @@ class SessionLock:
             with self._engine.connect() as connection:
                 self._table = sql_schema.make_or_refuse(connection, self._config, self._table)
         except SQLAlchemyError as error:
-            raise store_error(self._engine, self._where, error) from error
+            raise refusal(self._engine, self._config, error) from error
         finally:
             self._cut_off.disarm()
 

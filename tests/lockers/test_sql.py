@@ -27,6 +27,7 @@ from spark_lease.lockers.sql_session import SessionLock
 from spark_lease.record import renewed, taken
 from spark_lease.testing import LeaseStoreContract
 from tests.spark.drivers import until
+from tests.support.users import unprivileged
 
 BACKENDS = [
     pytest.param("sqlite", id="sqlite"),
@@ -371,6 +372,30 @@ def test_a_password_is_in_no_message(pg_url: str) -> None:
     with pytest.raises(StoreError) as raised:
         store.read("n")
     assert "hunter2" not in f"{raised.value} {store.where} {store._config}"
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_what_waiting_cannot_heal_ends_the_wait_at_once(pg_url: str, driver: str) -> None:
+    url = pg_url.replace("/postgres?", "/none?").replace("postgresql:", f"postgresql+{driver}:")
+    with closing(open_contender(configure(name="n", url=url), BootClock())) as contender:
+        with pytest.raises(ConfigError, match=r'"none" does not exist.*: correct the URL .*if_denied = "wait"'):
+            contender.acquire()
+    patient = configure(name="n", url=url, if_denied="wait", acquire_timeout=0.3, poll_period=0.1)
+    with closing(open_contender(patient, BootClock())) as contender, pytest.raises(StoreError, match="does not exist"):
+        contender.acquire()
+
+
+def test_a_file_that_is_read_only_ends_the_wait_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "leases.db"
+    SqlStore(configure(url=f"sqlite:///{file}")).init()
+    words, environ = unprivileged(
+        ["-m", "spark_lease", "run", "--lease", "n", f"--url=sqlite:///{file}", "--", "true"], tmp_path
+    )
+    file.chmod(0o444)
+    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 78
+    assert "attempt to write a readonly database: correct the URL" in done.stderr
 
 
 def test_a_password_of_its_own_reaches_the_driver() -> None:

@@ -141,7 +141,7 @@ def main(rounds: int) -> int:
     return report(
         f"SQL fences, {rounds} rounds",
         [
-            ("PostgreSQL, fenced_sql, 1 connection", one, 1.25, "× the plain transaction"),
+            ("PostgreSQL, fenced_sql, 1 connection", one, 1.30, "× the plain transaction"),
             (f"PostgreSQL, fenced_sql, {MANY} connections", many, 1.6, "× the plain transaction"),
             (f"fenced table, inserts of {ROWS:,} rows", inserts, 1.05, "× a table without a fence"),
             ("claim against a frozen session", claims, 150.0, "ms"),

@@ -460,7 +460,10 @@ class Contender(Lease):
     def release(self) -> bool:
         self.lose(Loss.RELEASED)
         self._deadline.disarm()  # before a store that may take its time
-        return self._locker.release()
+        try:
+            return self._locker.release()
+        except ConfigError as error:  # as in `renew`: rights that were taken away meanwhile, say
+            raise StoreError(self.name, str(error)) from error
 
     def settle(self) -> None:
         self._deadline.disarm()

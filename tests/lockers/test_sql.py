@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
+from spark_lease import hold_lease
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
@@ -384,6 +385,23 @@ def test_what_waiting_cannot_heal_ends_the_wait_at_once(pg_url: str, driver: str
     patient = configure(name="n", url=url, if_denied="wait", acquire_timeout=0.3, poll_period=0.1)
     with closing(open_contender(patient, BootClock())) as contender, pytest.raises(StoreError, match="does not exist"):
         contender.acquire()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("keeper", ["process", "thread"])
+def test_a_holder_whose_rights_are_taken_away_is_not_released_and_says_so(
+    pg_url: str, table: str, keeper: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, owner = f"poor_{table}", create_engine(pg_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    SqlStore(configure(url=pg_url, table=table)).init()
+    with owner.connect() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql(f"GRANT ALL ON {table}, {table}_notes TO {name}")
+        with hold_lease("n", url=pg_url.replace("postgres:", f"{name}:", 1), table=table, keeper=keeper):
+            connection.exec_driver_sql(f"REVOKE ALL ON {table} FROM {name}")
+        connection.exec_driver_sql(f"DROP OWNED BY {name}")
+        connection.exec_driver_sql(f"DROP ROLE {name}")
+    assert "n: not released, it runs out: " in caplog.text and "permission denied" in caplog.text
 
 
 def test_a_file_that_is_read_only_ends_the_wait_at_once(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import os
 import runpy
 import sys
 import threading
-import traceback
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 
 SUBMISSION = "--submission"
 
@@ -108,8 +108,9 @@ def run_script(script: str) -> int:
             print(exit.code, file=sys.stderr)
     except (KeyboardInterrupt, AlreadyDone):
         raise
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        found = _of_script(error, script)
+        sys.excepthook(type(error), error.with_traceback(found), found)
         code = 1
     # As Python would before it joins; there is no public way. A pool that nobody shut down waits for work for ever.
     for kind in ("process", "thread"):
@@ -119,6 +120,14 @@ def run_script(script: str) -> int:
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     return code
+
+
+def _of_script(error: BaseException, script: str) -> TracebackType | None:
+    """The traceback of `error` from the script's own first line on; all of it if the script was never begun."""
+    found = error.__traceback__
+    while found and found.tb_frame.f_code.co_filename != script:
+        found = found.tb_next
+    return found or (None if isinstance(error, SyntaxError) else error.__traceback__)
 
 
 if __name__ == "__main__":

@@ -108,6 +108,7 @@ def test_a_scripts_end_is_the_exit_code(
 ) -> None:
     driver = submit(f"say(f'epoch {{os.environ[\"SPARK_LEASE_EPOCH\"]}}')\n{ending}")
     assert driver.end(60) == code, driver.log.read_text()
+    assert "launcher.py" not in driver.log.read_text() and "runpy" not in driver.log.read_text()
     assert (outcome(driver)["outcome"], outcome(driver)["exit_code"]) == (word, code)
     assert f"epoch {driver.epoch()}\n" in driver.log.read_text()
     assert row(url, table) == (None, driver.epoch())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from .clock import seconds_of
 from .errors import ConfigError, LeaseLost
 from .fences.session import session_environment
 from .processes import MARK
@@ -45,14 +46,21 @@ class Share:
 
 
 def seconds(key: str, value: object) -> float:
-    """A duration: a number >= 0, `inf` where that makes sense to the setting."""
+    """A duration: seconds as a number >= 0 or a text (90, 1.5, 15m, 2h, 90d), `inf` where that makes sense."""
     try:
         number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
     except ValueError:
-        number = math.nan
+        number = _with_unit(str(value))
     if math.isnan(number) or number < 0:
         raise ConfigError(key, f"{value!r} is not a number of seconds")
     return number
+
+
+def _with_unit(value: str) -> float:
+    try:
+        return seconds_of(value)
+    except ValueError:
+        return math.nan
 
 
 def text(key: str, value: object) -> str:
@@ -80,6 +88,7 @@ def one_of(*words: str) -> Callable[[str, object], str]:
             raise ConfigError(key, f"{value!r} is none of {', '.join(words)}")
         return str(value)
 
+    parse.words = words  # type: ignore[attr-defined]
     return parse
 
 

@@ -115,6 +115,11 @@ def test_every_setting_has_the_same_name_everywhere() -> None:
             assert key in from_spark({f"spark.lease.{camel(key)}": "1"}).values
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("45", 45), ("1.5m", 90), ("2h", 7200), ("1d", 86400)])
+def test_a_duration_may_have_a_unit(text: str, seconds: float) -> None:
+    assert configure(lease_duration=text).lease_duration == seconds
+
+
 @pytest.mark.parametrize("layer", ["environment", "spark", "file"])
 def test_an_unknown_key_is_refused_by_the_name_it_has_there(layer: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:

@@ -286,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--" in words:
         cut = words.index("--")
         words, guarded = words[:cut], words[cut + 1 :]
-    elif words[:1] in (["run"], ["submit"]) and not {"-h", "--help"} & {*words}:
+    elif words[:1] in (["run"], ["submit"]) and not {"-h", "--help", "--help-all"} & {*words}:
         return _what_is_missing(words[0])
     arguments = parser().parse_args(words)
     if arguments.command in ("run", "submit") and not guarded:

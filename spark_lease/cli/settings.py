@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import math
 import os
 import signal
 import socket
@@ -25,13 +26,25 @@ from ..config import (
     from_environment,
     from_file,
     resolve,
+    seconds,
 )
 from ..errors import ConfigError
 
 USAGE = 64
 
 _NAMES = {"name": "--lease"}
-_METAVARS = {"seconds": "SECONDS", "text": "TEXT", "identifier": "TABLE", "exit_code": "CODE", "switch": "TRUE|FALSE"}
+_METAVARS = {
+    "seconds": "TIME",
+    "text": "TEXT",
+    "store_url": "URL",
+    "identifier": "TABLE",
+    "exit_code": "CODE",
+    "switch": "true|false",
+    "true_false_auto": "true|false|auto",
+    "words": "TEXT,…",
+    "options": "NAME=TEXT,…",
+    "texts": "JSON",
+}
 
 
 def who() -> str:
@@ -51,24 +64,61 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "settings", "each is also SPARK_LEASE_… and a key of the TOML file; see `spark-lease config`"
+    """A flag for each setting; those that few need are in `--help-all` alone."""
+    common = parser.add_argument_group(
+        "settings",
+        "each is also SPARK_LEASE_… and a key of the TOML file; see `spark-lease config`. TIME: 90, 15m, 2h, 30d",
     )
-    group.add_argument("--config", metavar="FILE", help="TOML file; default $SPARK_LEASE_CONFIG, conf/spark_lease.toml")
-    words = (
-        "for trying it out: a file of this user on this machine, which excludes no job elsewhere; same as --url local"
-    )
-    group.add_argument("--local", dest="url", action="store_const", const=LOCAL, help=words)
-    for key, meta in SETTINGS.items():
-        if key in SECRETS:
-            continue
-        default = meta["default"]
-        words = f"{default.of_lease_duration:.3g} × lease duration" if isinstance(default, Share) else default
-        words_for_it = meta["help"] + ("" if callable(default) or default == "" else f" [{words}]")
-        flag = _NAMES.get(key, "--" + key.replace("_", "-"))
-        group.add_argument(
-            flag, dest=key, metavar=_METAVARS.get(meta["parse"].__name__, "WORD"), help=words_for_it.replace("%", "%%")
-        )
+    common.add_argument("--config", metavar="FILE", help="TOML file [$SPARK_LEASE_CONFIG, conf/spark_lease.toml]")
+    local = "to try it out: a file of this user on this machine, same as --url local"
+    common.add_argument("--local", dest="url", action="store_const", const=LOCAL, help=local)
+    common.add_argument("--help-all", action=_HelpAll, nargs=0, help="also the settings that few need")
+    for title, keys in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for key in keys.split():
+            _add(group, key)
+    group = parser.add_argument_group("settings that few need")
+    for key in SETTINGS:
+        if key not in SECRETS and key not in " ".join(GROUPS.values()).split():
+            _HelpAll.hide(_add(group, key))
+
+
+GROUPS = {
+    "which lease, and where": "name url table create_table holder site",
+    "timings": "lease_duration renew_deadline stop_budget retry_period attempt_timeout",
+    "a standby": "if_held acquire_timeout poll_period preferred_site",
+    "runs": "run_key if_done",
+    "fences": "fence_url fence_delta fence_tables",
+    "observing": "metrics metrics_textfile metrics_push",
+}
+
+
+class _HelpAll(argparse.Action):
+    """`--help` that leaves out nothing."""
+
+    @staticmethod
+    def hide(flag: argparse.Action) -> None:
+        flag.__dict__["told"], flag.help = flag.help, argparse.SUPPRESS
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        for flag in parser._actions:
+            flag.help = flag.__dict__.get("told", flag.help)
+        parser.print_help()
+        parser.exit()
+
+
+def _add(group: argparse._ArgumentGroup, key: str) -> argparse.Action:
+    meta = SETTINGS[key]
+    parse, default = meta["parse"], meta["default"]
+    shown = f"{default.of_lease_duration:.3g} × lease duration" if isinstance(default, Share) else str(default)
+    if isinstance(default, bool):
+        shown = shown.lower()
+    if parse is seconds and isinstance(default, float) and default >= 86400 and default != math.inf:
+        shown = f"{default / 86400:g}d"
+    words = meta["help"] + ("" if callable(default) or default == "" else f" [{shown}]")
+    metavar = "|".join(getattr(parse, "words", ())) or _METAVARS.get(parse.__name__, "WORD")
+    flag = _NAMES.get(key, "--" + key.replace("_", "-"))
+    return group.add_argument(flag, dest=key, metavar=metavar, help=words.replace("%", "%%"))
 
 
 def flags(arguments: argparse.Namespace) -> Layer:

@@ -14,7 +14,9 @@ import pytest
 
 from spark_lease import __version__
 from spark_lease.cli.main import _COMMANDS
+from spark_lease.cli.settings import GROUPS
 from spark_lease.cli.store import print_leases
+from spark_lease.config import SETTINGS
 
 COMMAND = str(Path(sys.executable).with_name("spark-lease"))
 
@@ -36,7 +38,8 @@ def test_help_has_examples(command: list[str]) -> None:
     assert done.returncode == 0
     if command:
         assert "examples:" in done.stdout
-        assert "--stop-budget SECONDS" in done.stdout
+        assert "--stop-budget TIME" in done.stdout and "--kill-budget" not in done.stdout
+        assert "--kill-budget TIME" in spark_lease(*command, "--help-all").stdout
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,11 @@ def test_trying_it_out_without_a_store_says_what_that_is_worth(tmp_path: Path) -
     assert "it excludes no job elsewhere" in done.stderr
     assert last_line(done)["store"] == f"sqlite:///{tmp_path}/spark_lease/leases.db"
     assert spark_lease("status", "n", "-v", env=environ | {"SPARK_LEASE_URL": "local"}).returncode == 0
+
+
+def test_every_setting_has_one_place_in_the_help() -> None:
+    grouped = " ".join(GROUPS.values()).split()
+    assert len(grouped) == len(set(grouped)) and set(grouped) < set(SETTINGS)
 
 
 def test_the_version(tmp_path: Path) -> None:

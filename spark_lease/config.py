@@ -499,9 +499,18 @@ def has_password(url: str) -> bool:
     return redacted(url) != url
 
 
+def without_password(url: str) -> tuple[str, str]:
+    """`url` without the password between : and @, as SQLAlchemy reads it, and that password, or ""."""
+    found = re.match(r"((?>[\w+.-]+://)[^:/]*):([^@]*)@", url)
+    return (f"{found[1]}@{url[found.end() :]}", unquote(found[2])) if found else (url, "")
+
+
 def redacted(url: str) -> str:
-    """`url` with nothing in it that could be a password: neither between : and @ nor as a parameter."""
-    url = re.sub(r"^((?>(?:[\w+.-]+://)?)[^:@]*:)(?!@).+@", r"\1***@", url)
+    """`url` with nothing in it that could be a password: neither between : and @ nor as a parameter.
+
+    A user may have an @ in its name (Azure's user@server), and so may a password that somebody did not quote.
+    """
+    url = re.sub(r"^((?>[\w+.-]+://)[^:/]*:|(?![\w+.-]+://)[^:]*:)(?!@[^@]*\Z).+@", r"\1***@", url, flags=re.S)
     return re.sub(r"([^=&?;#\s]+)=([^&;\s]*)", _hide, url)
 
 

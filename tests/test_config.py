@@ -5,8 +5,11 @@ import pickle
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spark_lease.config import (
     SETTINGS,
@@ -22,6 +25,7 @@ from spark_lease.config import (
     resolve,
     shown,
     snake,
+    without_password,
 )
 from spark_lease.errors import (
     ConfigError,
@@ -182,6 +186,8 @@ def test_the_password_of_a_guarded_database_is_not_shown() -> None:
         "postgresql://u:/hunter2@db/x",
         "postgresql//u:hunter2@db/x",
         "u:hunter2@db/x",
+        "postgresql://etl@server:hunter2@db/x",
+        "postgresql://u:@hunter2@db/x",
         "postgresql:/u:hunter2@db/x",
         "delta+s3://b/t?secret_access_key=hunter2",
     ],
@@ -191,6 +197,27 @@ def test_no_url_is_shown_with_a_secret(url: str) -> None:
     assert has_password(url)
     config = configure(url=url, password="hunter2")
     assert "hunter2" not in f"{config!r} {config} {shown(config)}"
+
+
+USERS = st.text(st.characters(codec="ascii", categories=["L", "N"], include_characters="@._-"), min_size=1)
+PASSWORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
+
+HOSTS = ["db", "10.0.0.1:5432", "[::1]:5432", ""]
+
+
+@settings(deadline=None, database=None)
+@given(
+    user=USERS,
+    password=PASSWORDS,
+    host=st.sampled_from(["db", "10.0.0.1:5432", "[::1]:5432", ""]),
+    quoted=st.booleans(),
+)
+def test_no_password_is_shown_whatever_is_in_it(user: str, password: str, host: str, quoted: bool) -> None:
+    password = f"hunter2{password}hunter2"
+    url = f"postgresql://{user}:{quote(password, safe='') if quoted else password}@{host}/x"
+    assert "hunter2" not in redacted(url) and has_password(url)
+    if quoted:
+        assert without_password(url) == (f"postgresql://{user}@{host}/x", password)
 
 
 @pytest.mark.parametrize("url", ["postgresql://u@db/x", "sqlite:////a@b:c.db", "postgresql://postgres:@/x?host=/run"])

@@ -10,9 +10,21 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
-from ..config import ENV, SECRETS, SETTINGS, URLS, Config, from_arguments, from_environment, from_file, resolve
+from ..config import (
+    ENV,
+    SECRETS,
+    SETTINGS,
+    URLS,
+    Config,
+    from_arguments,
+    from_environment,
+    from_file,
+    has_password,
+    resolve,
+    without_password,
+)
 from ..errors import ConfigError
 
 _SQL = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
@@ -72,9 +84,9 @@ def _url_of(connection: Connection, extra: Mapping[str, Any]) -> str:
 
 def _apart(url: str, connection: Connection) -> tuple[str, str]:
     """The URL with its user and without its password, and that: the connection's own if it has one."""
-    parts = urlsplit(url)
+    url, password = without_password(url)
+    parts, password = urlsplit(url), connection.password or password
     user = parts.username or quote(connection.login or "", safe="")
-    password = connection.password or unquote(parts.password or "")
     if parts.scheme.partition("+")[0] not in _SQL.values():
         return url, password
     _, _, where = parts.netloc.rpartition("@")
@@ -106,7 +118,7 @@ def refuse_secrets(settings: Mapping[str, Any]) -> None:
     if found := SECRETS & set(settings):
         raise ConfigError(min(found), "is a secret: put it into the connection of lease_conn_id")
     for key in set(URLS) & set(settings):
-        if urlsplit(str(settings[key])).password:
+        if has_password(str(settings[key])):
             raise ConfigError(key, "carries a password: put it into the connection of lease_conn_id")
 
 

@@ -23,10 +23,9 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..clock import BootClock
-from ..config import ENV, SECRETS, SPARK, URLS, Config, Resolved, camel, has_password, redacted
+from ..config import ENV, SECRETS, SPARK, URLS, Config, Resolved, camel, has_password, redacted, without_password
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
 from ..lease import Waits
 from ..lockers.standbys import Presence
@@ -202,7 +201,7 @@ def _label(config: Config) -> str:
 
 def _as_text(key: str, value: Any) -> str:
     if key in URLS:
-        bare = str(value).replace(f":{urlsplit(value).password}@", "@")
+        bare, _ = without_password(str(value))
         if has_password(bare):
             raise ConfigError(key, f"carries a password as a parameter: use {ENV}{URLS[key].upper()} or PGPASSWORD")
         return bare
@@ -221,7 +220,7 @@ def _refuse_cluster(options: Sequence[str], config: Config) -> None:
         raise ConfigError("url", f"{redacted(config.url)} is a file of this machine, and the driver runs on another")
     given = [key.removeprefix(prefix) for key in conf_of(options) for prefix in _TO_DRIVER if key.startswith(prefix)]
     here = {key for key in SECRETS if getattr(config, key)}
-    here |= {secret for url, secret in URLS.items() if urlsplit(getattr(config, url)).password}
+    here |= {secret for url, secret in URLS.items() if without_password(getattr(config, url))[1]}
     for key in sorted(here):
         name = ENV + key.upper()
         if name not in given:

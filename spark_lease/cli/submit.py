@@ -7,9 +7,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from urllib.parse import unquote, urlsplit
 
-from ..config import ENV, SPARK, URLS, Config, Layer, camel, from_spark, has_password
+from ..config import ENV, SPARK, URLS, Config, Layer, camel, from_spark, has_password, without_password
 from ..errors import ConfigError, SparkLeaseError
 from ..keeper.supervisor import contained
 from ..outcome import announce, refused
@@ -60,9 +59,10 @@ def as_conf(layer: Layer, environ: dict[str, str]) -> list[str]:
     """The flags as spark.lease.* keys, the last being the strongest; a password goes the way nobody can look."""
     options: list[str] = []
     for key, (_, value) in layer.values.items():
-        if key in URLS and (password := urlsplit(str(value)).password):
-            environ[ENV + URLS[key].upper()] = unquote(password)
-            value = str(value).replace(f":{password}@", "@")
+        if key in URLS:
+            value, password = without_password(str(value))
+            if password:
+                environ[ENV + URLS[key].upper()] = password
         if key in URLS and has_password(str(value)):
             instead = ENV + URLS[key].upper()
             raise ConfigError(key, f"carries a password as a parameter: use {instead} or PGPASSWORD")

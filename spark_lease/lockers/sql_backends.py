@@ -234,6 +234,10 @@ def usable_url(config: Config) -> URL:
         raise ConfigError(
             "url", f"{redacted(config.url)!r} is not a URL like postgresql://user@host/database"
         ) from None
+    if "@" in (url.host or ""):
+        raise ConfigError(
+            "url", f"{redacted(config.url)}: write an @ in a password as %40, or use SPARK_LEASE_PASSWORD"
+        )
     if name not in BACKENDS:
         raise ConfigError("url", f"{name}:// is no lock store that is known here; known: {', '.join(BACKENDS)}")
     if name == "sqlite":

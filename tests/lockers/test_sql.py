@@ -344,6 +344,7 @@ def test_ddl_for_a_dba_asks_no_database() -> None:
         ("sqlite://", "excludes nobody"),
         ("sqlite:///:memory:", "excludes nobody"),
         ("sqlite:////no/such/folder/at/all/x.db", "does not exist: create it"),
+        ("postgresql://u:hunter2@hunter2@db/x", "write an @ in a password as %40"),
         ("postgresql://u:hunter2@db:port/x", r"u:\*\*\*@db"),
     ],
 )

@@ -328,6 +328,8 @@ class Lease(ABC):
         """Let go of the store. `lost`: that is how its work ended, and so does this process, as `on_lost` says."""
 
     def log_grant(self) -> None:
+        if not self._config.enabled:  # which was said instead
+            return
         told = (self.name, self._epoch, self.holder, self.protection, self.store)
         log.info("%s: acquired, epoch %d, as %s, protection %s, in %s", *told)
         if self._config.url == local_url():
@@ -345,7 +347,8 @@ class Lease(ABC):
         try:
             if self.release():
                 self.released_at = wall_time()
-                log.info("%s: released, epoch %d", self.name, self._epoch)
+                if self._config.enabled:
+                    log.info("%s: released, epoch %d", self.name, self._epoch)
         except (StoreError, ConfigError) as error:
             log.warning("%s: not released, it runs out: %s", self.name, error)
 

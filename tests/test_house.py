@@ -39,7 +39,7 @@ outcome submissions submit.contained
 spark.connect spark.demotion spark.contexts spark.applications spark.refusals spark.delta_hook spark.fencing
 spark.conf spark.orphan
 guard doors spark.launcher runner
-testing.clock testing.store testing.contract testing.history testing.checker
+testing.clock testing.store testing.lease testing.contract testing.history testing.checker
 cli.settings cli.table cli.look cli.spark_submit cli.run cli.store cli.watch cli.history cli.release cli.wishes
 cli.fence cli.bundle cli.cluster cli.submit
 cli.findings cli.doctor_machine cli.doctor_store cli.doctor cli.main __main__

@@ -1,7 +1,8 @@
-"""For tests of anybody's locker: a clock to move by hand, a store to break, and the contract of the stores."""
+"""For tests of guarded code a lease in memory; of a store a clock to move by hand, a store to break, the contracts."""
 
 from .clock import VirtualClock
 from .contract import LeaseStoreContract, LockerContract
+from .lease import memory_lease
 from .store import MemoryStore, lost_answer, lost_request, meanwhile, slow_answer, slow_request
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "lost_answer",
     "lost_request",
     "meanwhile",
+    "memory_lease",
     "slow_answer",
     "slow_request",
 ]

@@ -246,6 +246,7 @@ class Config:
     metrics: bool = setting(switch, False, "count in prometheus_client's registry, for whoever serves that")
     metrics_textfile: str = setting(text, "", "folder of node_exporter's textfile collector, for what nobody scrapes")
     metrics_push: str = setting(text, "", "URL of a Prometheus Pushgateway, likewise")
+    outcome_file: str = setting(text, "", "run and submit: file that gets the outcome as JSON, besides their last line")
     max_allowable_diff_from_db_time: float = setting(seconds, 0.0, "warn if the clocks differ by more; 0: do not look")
     enabled: bool = setting(switch, True, "false: run without any lease, for development")
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from .clock import iso_text
 from .config import Config, redacted
 from .errors import AlreadyDone, ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
 from .lease import Lease
+
+log = logging.getLogger(__name__)
 
 STANDBY, ALREADY_DONE, MISCONFIGURED = "standby", "already done", "misconfigured"
 _WORDS = {
@@ -52,8 +56,27 @@ class Outcome:
         return json.dumps(self.as_dict())
 
 
-def announce(outcome: Outcome) -> None:
-    """Print the line. A standard output that is closed or full does not change what happened."""
+def begin_outcome(config: Config) -> None:
+    """Remove the outcome file of an earlier run, so that none is taken for that of this one. Raises ConfigError."""
+    file = config.outcome_file
+    if file and not Path(file).absolute().parent.is_dir():
+        raise ConfigError("outcome_file", f"the folder of {file} does not exist: create it")
+    try:
+        if file:
+            Path(file).unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError("outcome_file", f"{file}: {error.strerror}") from error
+
+
+def announce(outcome: Outcome, config: Config | None) -> None:
+    """Print the line, and write the outcome file. That neither can be done does not change what happened."""
+    if config and config.outcome_file:
+        draft = f"{config.outcome_file}.{os.getpid()}"
+        try:
+            Path(draft).write_text(f"{outcome}\n")
+            os.replace(draft, config.outcome_file)  # whole, or not there
+        except OSError as error:
+            log.warning("%s: %s cannot be written: %s", outcome.lease, config.outcome_file, error.strerror)
     try:
         sys.stdout.write(f"{outcome}\n")
         sys.stdout.flush()

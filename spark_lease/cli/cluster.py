@@ -76,7 +76,7 @@ def submit_to_cluster(
             reason = "the application, if it was submitted, goes on in the cluster: end it there"
             log.warning("%s: %s", config.name, reason)
             outcome = outcome_of(config, "interrupted", 128 + interrupted.args[0], reason=reason)
-    announce(outcome)
+    announce(outcome, config)
     return outcome.exit_code
 
 
@@ -187,10 +187,13 @@ def _with(options: Sequence[str], flag: str, key: str, file: str) -> list[str]:
     return [flag, ",".join([file, *filter(None, [value_of(options, flag, key)])])]
 
 
+_HERE_ALONE = SECRETS | {"outcome_file"}
+
+
 def _settings(found: Resolved) -> dict[str, str]:
     """What the driver does not find on its machine, and is not told already."""
     here = [key for key, origin in found.origins.items() if origin not in ("default", "spark conf")]
-    told = {SPARK + camel(key): _as_text(key, getattr(found.config, key)) for key in here if key not in SECRETS}
+    told = {SPARK + camel(key): _as_text(key, getattr(found.config, key)) for key in here if key not in _HERE_ALONE}
     return told | {SPARK + "holder": _label(found.config)}
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..outcome import Outcome, announce, refused
+from ..outcome import Outcome, announce, begin_outcome, refused
 from ..runner import run as run_command
 from .settings import end_with, need_name, resolved
 from .spark_submit import is_for_cluster
@@ -25,6 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         config = resolved(arguments).config
         need_name(config.name)
+        begin_outcome(config)
         end_with(arguments.ends_with)
         if "spark-submit" in Path(arguments.guarded[0]).name and is_for_cluster(arguments.guarded):
             print(f"spark-lease: {_ELSEWHERE}", file=sys.stderr)
@@ -35,5 +36,5 @@ def run(arguments: argparse.Namespace) -> int:
         outcome = refused(config, error)
     if outcome.reason:
         print(f"spark-lease: {outcome.reason}", file=sys.stderr)
-    announce(outcome)
+    announce(outcome, config)
     return outcome.exit_code

@@ -89,7 +89,7 @@ GROUPS = {
     "a standby": "if_held acquire_timeout poll_period preferred_site",
     "runs": "run_key if_done",
     "fences": "fence_url fence_delta fence_tables",
-    "observing": "metrics metrics_textfile metrics_push",
+    "observing": "outcome_file metrics metrics_textfile metrics_push",
 }
 
 

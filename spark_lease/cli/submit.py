@@ -11,7 +11,7 @@ import sys
 from ..config import ENV, SPARK, URLS, Config, Layer, camel, from_spark, has_password, without_password
 from ..errors import ConfigError, SparkLeaseError
 from ..keeper.supervisor import contained
-from ..outcome import announce, refused
+from ..outcome import announce, begin_outcome, refused
 from ..processes import need_linux
 from ..submit.contained import Submission
 from .cluster import submit_to_cluster
@@ -28,6 +28,7 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
         config = found.config
         if is_for_cluster(options) or "--properties-file" not in options:
             need_name(config.name)
+        begin_outcome(config)
         end_with(arguments.ends_with)
         need_linux()
         if is_for_cluster(options):
@@ -39,7 +40,7 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
         outcome = refused(config, error)
-        announce(outcome)
+        announce(outcome, config)
         return outcome.exit_code
     if supervisor:
         return Submission(config, supervisor).run(environ)

@@ -79,7 +79,7 @@ def main() -> int:
     if front_door:  # prints it, once everything has ended and the lease is given back
         front_door.tell(outcome.as_dict())
     else:
-        announce(outcome)
+        announce(outcome, None if submission else config)
     if submission and config:
         try:
             note_outcome(config, BootClock(), submission, outcome)

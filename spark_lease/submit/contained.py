@@ -154,7 +154,7 @@ class Submission:
             if not (lease and lease.epoch):
                 return code
             outcome = ended(lease, code, interrupted=bool(self._interrupted_by))
-        announce(outcome)
+        announce(outcome, self._config)
         return outcome.exit_code
 
     def _code(self) -> int | None:

@@ -101,6 +101,18 @@ def test_a_file_that_is_not_executable_is_126(url: str, tmp_path: Path) -> None:
     assert "is not executable (chmod +x)" in done.stderr
 
 
+def test_the_outcome_file_is_that_of_this_run(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "outcome.json"
+    command = ["run", "--lease", "n", "--url", url, "--outcome-file", str(file), "--"]
+    done = spark_lease(*command, "sh", "-c", "exit 3")
+    assert json.loads(file.read_text()) == last_line(done) and last_line(done)["exit_code"] == 3
+    spark_lease(*command, sys.executable, "-c", f"import os; assert not os.path.exists({str(file)!r})")
+    assert json.loads(file.read_text())["outcome"] == "finished"
+    assert sorted(each.name for each in tmp_path.iterdir() if "outcome" in each.name) == ["outcome.json"]
+    wrong = spark_lease(*command[:-2], f"{tmp_path}/none/x", "--", "true")
+    assert (wrong.returncode, "does not exist: create it" in wrong.stderr) == (78, True)
+
+
 def test_log_lines_have_times_in_utc(url: str) -> None:
     said = spark_lease("run", "--lease", "n", "--url", url, "--", "true").stderr
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z spark-lease INFO n: acquired, .+, in sqlite:", said)

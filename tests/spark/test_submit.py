@@ -104,10 +104,14 @@ def test_a_script_finds_what_it_finds_under_plain_spark_submit(tmp_path: Path, u
     ],
 )
 def test_a_scripts_end_is_the_exit_code(
-    submit: Callable[..., Driver], url: str, table: str, ending: str, code: int, word: str
+    submit: Callable[..., Driver], url: str, table: str, ending: str, code: int, word: str, tmp_path: Path
 ) -> None:
-    driver = submit(f"say(f'epoch {{os.environ[\"SPARK_LEASE_EPOCH\"]}}')\n{ending}")
+    file = tmp_path / "outcome.json"
+    file.write_text("of an earlier run")
+    script = f"say(f'epoch {{os.environ[\"SPARK_LEASE_EPOCH\"]}}')\n{ending}"
+    driver = submit(script, settings=["--outcome-file", str(file)])
     assert driver.end(60) == code, driver.log.read_text()
+    assert json.loads(file.read_text()) == outcome(driver)
     assert "launcher.py" not in driver.log.read_text() and "runpy" not in driver.log.read_text()
     assert (outcome(driver)["outcome"], outcome(driver)["exit_code"]) == (word, code)
     assert f"epoch {driver.epoch()}\n" in driver.log.read_text()

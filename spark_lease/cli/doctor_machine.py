@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shutil
+import subprocess
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from .spark_submit import JAVA_MISSING
 
 _JAVAS = ("17", "21")
 _HOOK_SINCE = (3, 3)
+_START = 30.0
 
 
 def checks(config: Config) -> list[Check]:
@@ -27,8 +29,13 @@ def checks(config: Config) -> list[Check]:
         Check("java", lambda: java(java_home())),
         Check("spark", lambda: spark(spark_home())),
         Check("metrics", lambda: metrics(config, has_client=_has("prometheus_client"))),
-        Check("delta", lambda: delta(config.fence_delta, has_deltalake=_has("deltalake"), version=delta_version())),
+        Check("delta", lambda: _delta(config.fence_delta)),
     ]
+
+
+def _delta(setting: str) -> Finding:
+    version, has_jar = delta_of_spark()
+    return delta(setting, has_deltalake=_has("deltalake"), version=version, has_jar=has_jar)
 
 
 def keeper(setting: str, problem: str) -> Finding:
@@ -62,8 +69,14 @@ def contain(setting: str, root: str, user: str) -> Finding:
 def java(home: Path | None) -> Finding:
     if home is None:
         return warn("java", "none found; run needs none, submit and PySpark do", JAVA_MISSING)
-    release = home / "release"
-    said = re.search(r'JAVA_VERSION="(\d+)', release.read_text() if release.is_file() else "")
+    try:
+        done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=_START)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return fail("java", f"{home} does not start: {error}", "correct JAVA_HOME, or install it again")
+    if done.returncode:
+        words = " ".join((done.stderr or done.stdout).split())
+        return fail("java", f"{home} does not start: {words}", "correct JAVA_HOME, or install it again")
+    said = re.search(r'version "(\d+)', done.stderr)
     if said is None:
         return ok("java", f"{home}, of a version that it does not tell")
     if said[1] not in _JAVAS:
@@ -81,8 +94,9 @@ def spark(home: Path | None) -> Finding:
     return ok("spark", f"{cores[0]} in {home}")
 
 
-def delta(setting: str, *, has_deltalake: bool, version: str) -> Finding:
-    """`version` is that of the Delta Lake for Spark that is installed here; empty if there is none."""
+def delta(setting: str, *, has_deltalake: bool, version: str, has_jar: bool) -> Finding:
+    """`version` is that of the Delta Lake for Spark that is installed here; empty if there is none. `has_jar`: every
+    job of this Spark has it on its class path."""
     say = fail if setting == "required" else warn
     if setting == "off":
         return ok("delta", "fence_delta is off: Delta tables are not fenced")
@@ -95,6 +109,9 @@ def delta(setting: str, *, has_deltalake: bool, version: str) -> Finding:
         return ok("delta", words)
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _HOOK_SINCE:
         return say("delta", f"delta-spark {version} has no hook: claims alone", "take delta-spark 3.3 or newer")
+    if not has_jar:
+        words = f"claims; the hook of delta-spark {version} in jobs that bring its jar: no other finds it"
+        return warn("delta", words, "spark-submit --packages io.delta:delta-spark_…, or spark.jars.packages")
     return ok("delta", f"claims, and the hook of delta-spark {version}")
 
 
@@ -124,15 +141,23 @@ def spark_home() -> Path | None:
     return Path(package.submodule_search_locations[0]) if package and package.submodule_search_locations else None
 
 
-def delta_version() -> str:
-    """Of the jar beside Spark's own, or of the Python package, which names the jar to be brought along."""
-    jars = sorted((spark_home() or Path("/nowhere")).glob("jars/*delta-spark*.jar"))
-    if jars:
-        return jars[-1].stem.rpartition("-")[2]
+def delta_of_spark() -> tuple[str, bool]:
+    """The version of Delta Lake for Spark, and whether every job finds its jar: beside Spark's, or by spark-defaults.conf.
+
+    If none does the version is that of the Python package, or empty.
+    """
+    home = spark_home() or Path("/nowhere")
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
+    named = defaults.read_text() if defaults.is_file() else ""
+    found = [each.name for each in sorted(home.glob("jars/*delta-spark*.jar"))]
+    found += [line for line in named.splitlines() if line.startswith("spark.jars")]
+    for each in reversed(found):
+        if version := re.search(r"delta-spark_[\d.]+(?:_[\d.]+)?[-:]([\d.]+\d)", each):
+            return version[1], True
     try:
-        return metadata.version("delta-spark")
+        return metadata.version("delta-spark"), False
     except metadata.PackageNotFoundError:
-        return ""
+        return "", False
 
 
 def _has(package: str) -> bool:

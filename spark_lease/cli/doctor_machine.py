@@ -142,7 +142,7 @@ def spark_home() -> Path | None:
 
 
 def delta_of_spark() -> tuple[str, bool]:
-    """The version of Delta Lake for Spark, and whether each job finds its jar, beside Spark's or by spark-defaults.conf.
+    """The version of Delta Lake for Spark, and whether all jobs find its jar, beside Spark's or by spark-defaults.conf.
 
     If none does the version is that of the Python package, or empty.
     """

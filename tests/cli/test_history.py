@@ -75,6 +75,9 @@ def test_two_that_held_it_at_one_time_end_it_with_2(
     assert "Two held it at one time" in (tmp_path / "n.html").read_text()
     assert main(["history", "n", "--url", url, "--json"]) == 2
     assert len(json.loads(told(capsys)[0])["overlaps"]) == 1
+    assert main(["history", "n", "--url", url]) == 2
+    titles, first, *_ = told(capsys)[0].splitlines()
+    assert titles.endswith("REASON") and first.endswith("held by lyon:1")
 
 
 def test_a_lease_that_does_not_exist(url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

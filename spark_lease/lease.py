@@ -356,11 +356,10 @@ class Lease(ABC):
 class Waits:
     """Says why an acquisition waits: when the reason changes, and again every ten minutes."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._why, self._told = clock, "", -math.inf
+    def __init__(self) -> None:
+        self._why, self._told = "", -math.inf
 
-    def say(self, why: str, words: str, *values: object) -> None:
-        now = self._clock.now()
+    def say(self, now: float, why: str, words: str, *values: object) -> None:
         if why != self._why or now - self._told >= _SAY_AGAIN:
             self._why, self._told = why, now
             log.warning(words, *values)
@@ -389,7 +388,7 @@ class Contender(Lease):
         self._granted, self._hears = 0.0, True
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
-        start, waits, down = self._clock.now(), Waits(self._clock), self._config.acquire_timeout
+        start, waits, down = self._clock.now(), Waits(), self._config.acquire_timeout
         held = down if self._config.if_held == "wait" else 0.0
         if held < down:
             down = min(down, self._config.lease_duration)
@@ -402,19 +401,21 @@ class Contender(Lease):
                     return answer.epoch
                 holder = answer.holder or "another contender"
                 problem = LeaseHeldByOther(self.name, holder, answer.expires_in, answer.why)
-                left, pause = start + held - self._clock.now(), max(answer.expires_in, 0.0)
+                now = self._clock.now()
+                left, pause = start + held - now, max(answer.expires_in, 0.0)
                 words = answer.why or f"{holder} is master"
                 if answer.may_be_over and left < answer.expires_in:
                     # Refused at the first look, a lease whose master died would be refused to everybody, for ever.
                     left, words = answer.expires_in, f"{holder} was master: watching whether it still is"
-                waits.say(words, "%s: standby, %s", self.name, words)
+                waits.say(now, words, "%s: standby, %s", self.name, words)
             except RecordUnreadable:
                 raise
             except StoreError as error:
                 problem = error
-                left, pause = start + down - self._clock.now(), self._config.poll_period
+                now = self._clock.now()
+                left, pause = start + down - now, self._config.poll_period
                 until = "" if math.isinf(left) else f" for {max(left, 0):.0f} s"
-                waits.say(str(error), "%s: cannot ask for the lease, trying again%s: %s", self.name, until, error)
+                waits.say(now, str(error), "%s: cannot ask for the lease, trying again%s: %s", self.name, until, error)
             if left <= 0:
                 raise problem
             self._locker.wait(min(pause, left), self._config.poll_period)

@@ -46,9 +46,9 @@ def reason_of(contender: Contender) -> Loss:
 def test_a_standby_says_why_it_waits_when_that_changes_and_every_ten_minutes(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    waits = Waits(clock)
+    waits = Waits()
     for why, seconds in (("a", 300), ("a", 300), ("a", 1), ("b", 600), ("b", 0)):
-        waits.say(why, "%s", f"{why} {clock.now():.0f}")
+        waits.say(clock.now(), why, "%s", f"{why} {clock.now():.0f}")
         clock.advance(seconds)
     begin = float(caplog.records[0].message.split()[1])
     said = [(each.levelname, each.message[0], float(each.message.split()[1]) - begin) for each in caplog.records]

@@ -100,7 +100,7 @@ def _stand_by(config: Config, end: float) -> None:
     Raises LeaseHeldByOther and AlreadyDone; StoreError if one that did answer does not any more, until `end`.
     """
     clock, lookout, said, waits = BootClock(), Lookout(config), "", config.if_held == "wait"
-    waiting = Waits(clock)
+    waiting = Waits()
     with closing(Presence(config, clock, holder=new_holder(_label(config)))) as presence:
         while True:
             left = max(end - clock.now(), 0.0)
@@ -111,7 +111,7 @@ def _stand_by(config: Config, end: float) -> None:
                 if not waits or not left:
                     raise
                 said = held.why or f"{held.holder} is master"
-                waiting.say(said, "%s: standby, %s", config.name, said)
+                waiting.say(clock.now(), said, "%s: standby, %s", config.name, said)
             except (StoreError, ConfigError):  # don't know is not no: the driver may reach what we do not
                 if not said:
                     return

@@ -29,6 +29,7 @@ AFTER_THAW = 0.5
 
 _TOUCHED = (Did.DAMAGED, Did.REWRITTEN)
 _STOOD = (Did.FROZEN, Did.STARVED)
+_NEVER = "never answered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def _doubts_known(events: Sequence[Event]) -> Iterator[Event]:
             answered[event.who] = answered.get(event.who, False) or event.did in answers
             found.append(event)
         elif not answered.pop(event.who, False):
-            found.append(replace(event, did=Did.IN_DOUBT, detail="never answered"))
+            found.append(replace(event, did=Did.IN_DOUBT, detail=_NEVER))
     return reversed(found)
 
 
@@ -284,7 +285,9 @@ def _no_idle_lease(
 def _disturbed(meanwhile: Sequence[Event], hold: _Hold, waiter: _Hold, free: float, takeover: float) -> bool:
     for each in meanwhile:
         unclear = each.did in (Did.IN_DOUBT, Did.GAVE_UP)
-        stood = each.did in _STOOD or each.at - each.begun > takeover / 2
+        # What was never answered may hang until the history ends, and its contender with it.
+        hangs = each.at - each.begun > takeover / 2 or (each.did == Did.IN_DOUBT and each.detail == _NEVER)
+        stood = each.did in _STOOD or hangs
         if each.did in _TOUCHED or (unclear and (each.at > free or each.who not in (hold.who, waiter.who))):
             return True
         if stood and each.who == waiter.who:

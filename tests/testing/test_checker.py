@@ -185,6 +185,8 @@ EXCUSED = {
     ],
     "a lease that stands free while nobody waits": [each for each in GOOD if each.who == A]
     + [Event(30, B, Did.GAVE_UP)],
+    "a request of the standby that hangs to the end": [each for each in GOOD if each.who == A]
+    + [Event(2, B, Did.ASKED, since=1.9), Event(7.5, B, Did.ASKS), Event(30, C, Did.GAVE_UP)],
 }
 
 

@@ -467,6 +467,8 @@ def _from_activemq(key: str, called: str, value: object) -> dict[str, object]:
     """ActiveMQ's names for settings, its milliseconds turned into seconds, for people who come from there."""
 
     def ms() -> float:
+        if isinstance(value, str) and value[-1:].isalpha():  # a unit, and then these are no milliseconds
+            raise ConfigError(called, f"{value!r} is not a number of milliseconds")
         return seconds(called, value) / 1000
 
     match key:
@@ -501,9 +503,17 @@ def has_password(url: str) -> bool:
 
 
 def without_password(url: str) -> tuple[str, str]:
-    """`url` without the password between : and @, as SQLAlchemy reads it, and that password, or ""."""
+    """`url` without the password between : and @, as SQLAlchemy reads it, and that password, or "".
+
+    Raises ConfigError for another @ behind it: that may be in the password, of which the rest would be shown.
+    """
     found = re.match(r"((?>[\w+.-]+://)[^:/]*):([^@]*)@", url)
-    return (f"{found[1]}@{url[found.end() :]}", unquote(found[2])) if found else (url, "")
+    if not found:
+        return url, ""
+    rest = url[found.end() :]
+    if "@" in rest:
+        raise ConfigError("url", f"{redacted(url)}: write an @ in a password or a parameter as %40")
+    return f"{found[1]}@{rest}", unquote(found[2])
 
 
 def redacted(url: str) -> str:

@@ -124,6 +124,11 @@ def test_a_duration_may_have_a_unit(text: str, seconds: float) -> None:
     assert configure(lease_duration=text).lease_duration == seconds
 
 
+def test_activemqs_milliseconds_have_no_unit() -> None:
+    with pytest.raises(ConfigError, match="'5s' is not a number of milliseconds"):
+        from_environment({"SPARK_LEASE_LOCK_KEEP_ALIVE_PERIOD": "5s"})
+
+
 @pytest.mark.parametrize("layer", ["environment", "spark", "file"])
 def test_an_unknown_key_is_refused_by_the_name_it_has_there(layer: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
@@ -216,6 +221,12 @@ def test_no_password_is_shown_whatever_is_in_it(user: str, password: str, host: 
     password = f"hunter2{password}hunter2"
     url = f"postgresql://{user}:{quote(password, safe='') if quoted else password}@{host}/x"
     assert "hunter2" not in redacted(url) and has_password(url)
+    if "@" in password and not quoted:
+        with pytest.raises(ConfigError, match="write an @ in a password or a parameter as %40") as raised:
+            without_password(url)
+        assert "hunter2" not in str(raised.value)
+    else:
+        assert "hunter2" not in without_password(url)[0]
     if quoted:
         assert without_password(url) == (f"postgresql://{user}@{host}/x", password)
 

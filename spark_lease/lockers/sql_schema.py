@@ -265,7 +265,8 @@ def _looking(connection: Connection, table: Table) -> Iterator[tuple[Inspector, 
         connection.exec_driver_sql("SET LOCAL search_path = pg_catalog, pg_temp")
         yield inspect(connection), schema
     finally:
-        connection.exec_driver_sql("ROLLBACK")
+        if not connection.invalidated:  # what broke it is what has to be said
+            connection.exec_driver_sql("ROLLBACK")
 
 
 _SCHEMA = """\

@@ -155,7 +155,7 @@ def store_url(key: str, value: object) -> str:
 
 
 def local_url() -> str:
-    """What the url "local" stands for: a SQLite file of this user, which excludes no other user and no other host."""
+    """The URL of a SQLite file of this user, for `local`. It excludes no other user and no other host."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return f"sqlite:///{state}/spark_lease/leases.db"
 
@@ -274,6 +274,11 @@ class Config:
         if has_password(self.metrics_push):
             raise ConfigError("metrics_push", "carries a password, which settings show: use a gateway that needs none")
         self._refuse_timings_that_do_not_fit()
+
+    @property
+    def scheme(self) -> str:
+        """The kind of the store, as `postgresql` or `delta`; empty without a URL."""
+        return self.url.partition(":")[0].partition("+")[0]
 
     @property
     def is_measured(self) -> bool:
@@ -453,7 +458,9 @@ def _unknown(key: str, called: str, value: object) -> ConfigError:
     import difflib  # heavy, for this sentence alone
 
     if isinstance(value, dict):
-        return ConfigError(called, "is a table, and settings stand in none: remove its line in brackets")
+        return ConfigError(
+            called, "is a table, but settings are at the top level of the file: remove its line in brackets"
+        )
     near = ["name"] if key == "lease" else difflib.get_close_matches(key, SETTINGS, n=1)
     if not near:
         return ConfigError(called, "there is no such setting")
@@ -505,7 +512,7 @@ def has_password(url: str) -> bool:
 def without_password(url: str) -> tuple[str, str]:
     """`url` without the password between : and @, as SQLAlchemy reads it, and that password, or "".
 
-    Raises ConfigError for another @ behind it: that may be in the password, of which the rest would be shown.
+    Raises ConfigError if another @ follows: the rest of an unquoted password would stay in the URL, and be shown.
     """
     found = re.match(r"((?>[\w+.-]+://)[^:/]*):([^@]*)@", url)
     if not found:
@@ -519,7 +526,7 @@ def without_password(url: str) -> tuple[str, str]:
 def redacted(url: str) -> str:
     """`url` with nothing in it that could be a password: neither between : and @ nor as a parameter.
 
-    A user may have an @ in its name (Azure's user@server), and so may a password that somebody did not quote.
+    A user's name may have an @ in it (Azure's user@server). An unquoted password may have one too.
     """
     url = re.sub(r"^((?>[\w+.-]+://)[^:/]*:|(?![\w+.-]+://)[^:]*:)(?!@[^@]*\Z).+@", r"\1***@", url, flags=re.S)
     return re.sub(r"([^=&?;#\s]+)=([^&;\s]*)", _hide, url)

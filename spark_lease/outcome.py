@@ -57,19 +57,19 @@ class Outcome:
 
 
 def begin_outcome(config: Config) -> None:
-    """Remove the outcome file of an earlier run, so that none is taken for that of this one. Raises ConfigError."""
-    file = config.outcome_file
-    if file and not Path(file).absolute().parent.is_dir():
+    """Remove the outcome file of an earlier run: a reader must not take it for that of this one. Raises ConfigError."""
+    if not (file := config.outcome_file):
+        return
+    if not Path(file).absolute().parent.is_dir():
         raise ConfigError("outcome_file", f"the folder of {file} does not exist: create it")
     try:
-        if file:
-            Path(file).unlink(missing_ok=True)
+        Path(file).unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError("outcome_file", f"{file}: {error.strerror}") from error
 
 
 def announce(outcome: Outcome, config: Config | None) -> None:
-    """Print the line, and write the outcome file. That neither can be done does not change what happened."""
+    """Print the line, and write the outcome file. A failure to do so does not change what happened."""
     if config and config.outcome_file:
         draft = f"{config.outcome_file}.{os.getpid()}"
         try:

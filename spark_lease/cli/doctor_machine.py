@@ -110,7 +110,7 @@ def delta(setting: str, *, has_deltalake: bool, version: str, has_jar: bool) -> 
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _HOOK_SINCE:
         return say("delta", f"delta-spark {version} has no hook: claims alone", "take delta-spark 3.3 or newer")
     if not has_jar:
-        words = f"claims; the hook of delta-spark {version} in jobs that bring its jar: no other finds it"
+        words = f"claims; only a job that brings the jar of delta-spark {version} has its hook: Spark has none"
         return warn("delta", words, "spark-submit --packages io.delta:delta-spark_…, or spark.jars.packages")
     return ok("delta", f"claims, and the hook of delta-spark {version}")
 

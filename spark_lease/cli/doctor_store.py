@@ -32,7 +32,7 @@ def first_checks(config: Config) -> list[Check]:
 
 
 def checks(config: Config) -> list[Check]:
-    clock, scheme = BootClock(), scheme_of(config)
+    clock, scheme = BootClock(), config.scheme
     found = [Check("lease", lambda: lease(config)), Check("timings", lambda: timings(config, reads(config, clock)))]
     if scheme in _SQL:
         found += [
@@ -50,10 +50,6 @@ def checks(config: Config) -> list[Check]:
     return found
 
 
-def scheme_of(config: Config) -> str:
-    return config.url.partition(":")[0].partition("+")[0]
-
-
 def store(config: Config, clock: Clock) -> Finding:
     if not config.enabled:
         return fail("store", "enabled = false: NOTHING IS GUARDED and everybody is master", "set enabled = true")
@@ -69,7 +65,7 @@ def store(config: Config, clock: Clock) -> Finding:
 
 def first_answer(config: Config, clock: Clock) -> tuple[str, float]:
     """What the store says of itself, and how long that took."""
-    if scheme_of(config) in _SQL:
+    if config.scheme in _SQL:
         from ..lockers.sql_probe import SqlProbe  # SQLAlchemy, for those who use it
 
         with closing(SqlProbe(config, clock)) as probe:
@@ -139,7 +135,7 @@ def table(config: Config, clock: Clock) -> Finding:
         if missing is None and name.endswith("_notes"):
             return warn("table", f"{name} does not exist: no run keys, no fence for Delta", "run spark-lease init")
         if missing is None:
-            say = warn if scheme_of(config) == "sqlite" and config.create_table != "false" else fail
+            say = warn if config.scheme == "sqlite" and config.create_table != "false" else fail
             return say("table", f"{name} does not exist", "run spark-lease init")
         if missing:
             return fail("table", f"{name} lacks {', '.join(missing)}", "run spark-lease init")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..config import (
     ENV,
@@ -72,7 +73,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     common.add_argument("--config", metavar="FILE", help="TOML file [$SPARK_LEASE_CONFIG, conf/spark_lease.toml]")
     local = "to try it out: a file of this user on this machine, same as --url local"
     common.add_argument("--local", dest="url", action="store_const", const=LOCAL, help=local)
-    common.add_argument("--help-all", action=_HelpAll, nargs=0, help="also the settings that few need")
+    help_all: Any = common.add_argument("--help-all", action=_HelpAll, help="also the settings that few need")
     for title, keys in GROUPS.items():
         group = parser.add_argument_group(title)
         for key in keys.split():
@@ -80,7 +81,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("settings that few need")
     for key in SETTINGS:
         if key not in SECRETS and key not in " ".join(GROUPS.values()).split():
-            _HelpAll.hide(_add(group, key))
+            help_all.hide(_add(group, key))
 
 
 GROUPS = {
@@ -94,15 +95,19 @@ GROUPS = {
 
 
 class _HelpAll(argparse.Action):
-    """`--help` that leaves out nothing."""
+    """`--help` with the flags that `--help` leaves out."""
 
-    @staticmethod
-    def hide(flag: argparse.Action) -> None:
-        flag.__dict__["told"], flag.help = flag.help, argparse.SUPPRESS
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how, nargs=0)
+        self._hidden: list[tuple[argparse.Action, str | None]] = []
+
+    def hide(self, flag: argparse.Action) -> None:
+        self._hidden.append((flag, flag.help))
+        flag.help = argparse.SUPPRESS
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        for flag in parser._actions:
-            flag.help = flag.__dict__.get("told", flag.help)
+        for flag, words in self._hidden:
+            flag.help = words
         parser.print_help()
         parser.exit()
 

@@ -85,11 +85,12 @@ def open_notes(config: Config, clock: Clock) -> Notes:
 
 
 def _scheme(config: Config) -> str:
+    """Raises ConfigError without a URL."""
     if not config.url:
         problem = "no lock store is named, and without a shared one each host would have a master of its own"
         how = "Give --url URL or SPARK_LEASE_URL (postgresql://user@host/database, say), or --local to try it out here"
         raise ConfigError("url", f"{problem}. {how}")
-    return config.url.partition(":")[0].partition("+")[0]
+    return config.scheme
 
 
 def _ours(scheme: str) -> Opens:

@@ -108,7 +108,7 @@ def run_script(script: str) -> int:
             print(exit.code, file=sys.stderr)
     except (KeyboardInterrupt, AlreadyDone):
         raise
-    except BaseException as error:
+    except BaseException as error:  # as Python itself does, whatever ends the script
         found = _of_script(error, script)
         sys.excepthook(type(error), error.with_traceback(found), found)
         code = 1

@@ -1,4 +1,4 @@
-"""For tests of guarded code a lease in memory; of a store a clock to move by hand, a store to break, the contracts."""
+"""For tests of guarded code: a lease in memory. For tests of a store: a clock, a store that fails, the contracts."""
 
 from .clock import VirtualClock
 from .contract import LeaseStoreContract, LockerContract

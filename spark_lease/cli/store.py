@@ -40,9 +40,7 @@ def status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif len(rows) == 1 and names_of(config, arguments.leases) and not arguments.wide:
-        print_pairs(
-            [(key.replace("_", " "), text) for key in ("lease", "state", *HELD) if (text := cell(rows[0][key]))]
-        )
+        print_details(rows[0])
     elif rows:
         (print_wide if arguments.wide else print_leases)(rows)
     else:
@@ -63,6 +61,11 @@ def leases(config: Config, names: Sequence[str]) -> list[Row]:
         if wanted or len(rows) <= FEW:
             _add_notes(config, store, rows)
     return rows
+
+
+def print_details(row: Row) -> None:
+    """All that is known of one lease."""
+    print_pairs([(key.replace("_", " "), text) for key in ("lease", "state", *HELD) if (text := cell(row[key]))])
 
 
 def print_leases(rows: Sequence[Row]) -> None:

@@ -27,7 +27,7 @@ from ..lockers.registry import open_notes, open_store
 from ..record import Standstill
 from .look import HELD, Row, cell, described, look_at, moment
 from .settings import names_of, resolved
-from .store import FEW, NOTED, add_notes, print_leases
+from .store import FEW, NOTED, add_notes, print_details, print_leases
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,11 @@ def watch(arguments: argparse.Namespace) -> int:
         if missing := [row["problem"] for row in rows if row["lease"] in wanted and row["state"] == "unknown"]:
             print(*(f"spark-lease: {each}" for each in missing), sep="\n", file=sys.stderr)
             return 1
-        show = _screen(config) if sys.stdout.isatty() and not arguments.json else Lines(as_json=arguments.json)
+        show = (
+            _screen(config, in_detail=len(wanted) == 1)
+            if sys.stdout.isatty() and not arguments.json
+            else Lines(as_json=arguments.json)
+        )
         while True:
             show(rows)
             watched.wait()
@@ -147,11 +151,11 @@ class _Noted:
         return self.looked - self.since < _NOTED_BY
 
 
-def _screen(config: Config) -> Callable[[Sequence[Row]], None]:
+def _screen(config: Config, *, in_detail: bool) -> Callable[[Sequence[Row]], None]:
     def show(rows: Sequence[Row]) -> None:
         print(f"{_CLEAR}{moment(wall_time())}  {redacted(config.url)}  (Ctrl-C ends)\n")
         if rows:
-            print_leases(rows)
+            print_details(rows[0]) if in_detail else print_leases(rows)
         for row in rows:
             if words := row.get("problem") or row.get("note"):
                 print(f"\n{words}")

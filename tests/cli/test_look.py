@@ -232,19 +232,23 @@ def test_watch_is_told_of_a_release_and_ends_by_ctrl_c(
     assert process.wait(10) == 130
 
 
+@pytest.mark.parametrize(
+    ("words", "shows"),
+    [([], rb"n +(held|IN DOUBT) +a  "), (["n"], rb"holder +a:1:2:3\s+epoch +\d+\s(.+\s)*protection +kernel")],
+)
 def test_watch_is_live_in_a_terminal(
-    shop_of: Callable[..., Shop], watching: Callable[..., subprocess.Popen[str]]
+    shop_of: Callable[..., Shop], watching: Callable[..., subprocess.Popen[str]], words: list[str], shows: bytes
 ) -> None:
     shop = shop_of("sqlite")
     shop.take("n")
     terminal, theirs = pty.openpty()
-    watching(shop, ["--poll-period", "0.1"], stdout=theirs)
+    watching(shop, [*words, "--poll-period", "0.1"], stdout=theirs)
     os.close(theirs)
     seen = b""
     while seen.count(b"\x1b[H\x1b[J") < 3:
         seen += os.read(terminal, 4096)
     os.close(terminal)
-    assert re.search(rb"n +(held|IN DOUBT) +a  ", seen)
+    assert re.search(shows, seen)
 
 
 def test_status_says_how_the_last_hold_ended(tmp_path: Path) -> None:

@@ -401,7 +401,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
     """`SPARK_LEASE_*`. What a guard tells its child by `announcement` is no setting of that child."""
     told = {ENV + "EPOCH", MARK, FRONT_DOOR}
     if ENV + "EPOCH" in environ:
-        told |= {ENV + "NAME", ENV + "HOLDER", ENV + "RUN_KEY"}
+        told |= {ENV + "NAME", ENV + "HOLDER", ENV + "RUN_KEY", ENV + "OUTCOME_FILE"}
     found = {
         key.removeprefix(ENV).lower(): (key, value)
         for key, value in environ.items()
@@ -533,7 +533,7 @@ def redacted(url: str) -> str:
 
 
 def _hide(parameter: re.Match[str]) -> str:
-    secret = re.search(r"passw|passfile|secret|token|^sig$", unquote(parameter[1]), re.I) and parameter[2]
+    secret = re.search(r"passw|secret|token|^sig$", unquote(parameter[1]), re.I) and parameter[2]
     return f"{parameter[1]}=***" if secret else parameter[0]
 
 

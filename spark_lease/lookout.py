@@ -59,6 +59,7 @@ class Lookout:
         name = self._config.name
         with closing(open_store(self._config)) as store:
             seen = store.read(name)
+        self._config = replace(self._config, if_denied="wait")  # it let us in before
         record, still_for = seen.record, self._standstill.still_for(seen.record, self._clock.now())
         if record is None:
             return Seen(name, FREE)

@@ -56,9 +56,9 @@ class Outcome:
         return json.dumps(self.as_dict())
 
 
-def begin_outcome(config: Config) -> None:
+def begin_outcome(file: str) -> None:
     """Remove the outcome file of an earlier run: a reader must not take it for that of this one. Raises ConfigError."""
-    if not (file := config.outcome_file):
+    if not file:
         return
     if not Path(file).absolute().parent.is_dir():
         raise ConfigError("outcome_file", f"the folder of {file} does not exist: create it")
@@ -68,15 +68,15 @@ def begin_outcome(config: Config) -> None:
         raise ConfigError("outcome_file", f"{file}: {error.strerror}") from error
 
 
-def announce(outcome: Outcome, config: Config | None) -> None:
-    """Print the line, and write the outcome file. A failure to do so does not change what happened."""
-    if config and config.outcome_file:
-        draft = f"{config.outcome_file}.{os.getpid()}"
+def announce(outcome: Outcome, file: str) -> None:
+    """Print the line, and write it to the outcome file, if any. A failure to do so does not change what happened."""
+    if file:
+        draft = f"{file}.{os.getpid()}"
         try:
             Path(draft).write_text(f"{outcome}\n")
-            os.replace(draft, config.outcome_file)  # whole, or not there
+            os.replace(draft, file)  # whole, or not there
         except OSError as error:
-            log.warning("%s: %s cannot be written: %s", outcome.lease, config.outcome_file, error.strerror)
+            log.warning("%s: %s cannot be written: %s", outcome.lease, file, error.strerror)
     try:
         sys.stdout.write(f"{outcome}\n")
         sys.stdout.flush()

@@ -76,7 +76,7 @@ def submit_to_cluster(
             reason = "the application, if it was submitted, goes on in the cluster: end it there"
             log.warning("%s: %s", config.name, reason)
             outcome = outcome_of(config, "interrupted", 128 + interrupted.args[0], reason=reason)
-    announce(outcome, config)
+    announce(outcome, config.outcome_file)
     return outcome.exit_code
 
 

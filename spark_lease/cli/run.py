@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import ConfigError
 from ..outcome import Outcome, announce, begin_outcome, refused
 from ..runner import run as run_command
-from .settings import end_with, need_name, resolved
+from .settings import end_with, need_name, outcome_file, resolved
 from .spark_submit import is_for_cluster
 
 _ELSEWHERE = "deploy mode cluster: this guards the client, and its driver runs elsewhere: use spark-lease submit"
@@ -21,11 +21,12 @@ _NO_HOOK = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    config = None
+    config, file = None, outcome_file(arguments)
     try:
+        begin_outcome(file)
         config = resolved(arguments).config
+        begin_outcome(file := config.outcome_file)
         need_name(config.name)
-        begin_outcome(config)
         end_with(arguments.ends_with)
         if "spark-submit" in Path(arguments.guarded[0]).name and is_for_cluster(arguments.guarded):
             print(f"spark-lease: {_ELSEWHERE}", file=sys.stderr)
@@ -36,5 +37,5 @@ def run(arguments: argparse.Namespace) -> int:
         outcome = refused(config, error)
     if outcome.reason:
         print(f"spark-lease: {outcome.reason}", file=sys.stderr)
-    announce(outcome, config)
+    announce(outcome, file)
     return outcome.exit_code

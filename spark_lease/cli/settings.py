@@ -137,6 +137,12 @@ def resolved(arguments: argparse.Namespace, *between: Layer) -> Resolved:
     return resolve(flags(arguments), *between, from_environment(), from_file())
 
 
+def outcome_file(arguments: argparse.Namespace) -> str:
+    """The outcome file before the settings are known, which may be wrong: the flag's or the environment's."""
+    is_inner = ENV + "EPOCH" in os.environ  # then the environment's is that of the guard around this command
+    return str(arguments.outcome_file or ("" if is_inner else os.environ.get(ENV + "OUTCOME_FILE", "")))
+
+
 def use_file(arguments: argparse.Namespace) -> None:
     """Make the chosen file the one that this process and what it starts will read."""
     if arguments.config:

@@ -15,20 +15,21 @@ from ..outcome import announce, begin_outcome, refused
 from ..processes import need_linux
 from ..submit.contained import Submission
 from .cluster import submit_to_cluster
-from .settings import end_with, flags, need_name, resolved
+from .settings import end_with, flags, need_name, outcome_file, resolved
 from .spark_submit import LAUNCHER, conf_of, find_spark_submit, is_for_cluster, local_file, name_of, split
 
 
 def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does not return)
     """Replaces this process, unless spark-submit is contained, or a cluster runs the driver, or it cannot be made."""
-    config = None
+    config, file = None, outcome_file(arguments)
     try:
+        begin_outcome(file)
         options, script, rest = split(arguments.guarded)
         found = resolved(arguments, from_spark(conf_of(options)))
         config = found.config
+        begin_outcome(file := config.outcome_file)
         if is_for_cluster(options) or "--properties-file" not in options:
             need_name(config.name)
-        begin_outcome(config)
         end_with(arguments.ends_with)
         need_linux()
         if is_for_cluster(options):
@@ -40,7 +41,7 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
         outcome = refused(config, error)
-        announce(outcome, config)
+        announce(outcome, file)
         return outcome.exit_code
     if supervisor:
         return Submission(config, supervisor).run(environ)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import select
 import socket
 import threading
@@ -99,10 +100,16 @@ def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") 
     """ConfigError if the server will answer the same to the next try, and `if_denied` says to end; else StoreError."""
     said, denied = store_error(engine, redacted(config.url), error, note), backend_of(engine).denied
     code = code_of(error)
-    if config.if_denied == "fail" and says(error, denied) and (code is None or code in denied):
+    if config.if_denied == "fail" and says(error, denied) and (code in denied if code else _by_all(error, denied)):
         how = 'correct the URL or the password, or have the rights granted (if_denied = "wait" tries again)'
         return ConfigError("url", f"{said.where}: {said.problem}: {how}")
     return said
+
+
+def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
+    """libpq tries all hosts of a URL, and tells of each. One that is down may be the one that would let us in."""
+    told = re.findall(r'to server (?:at|on socket) "(.+?)".*? failed: (.*?)(?=connection to server|\Z)', str(error), re.S)
+    return {host for host, _ in told} == {host for host, said in told if any(kind in said for kind in denied)}
 
 
 class CutOff:

@@ -10,6 +10,7 @@ import os
 import runpy
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -79,7 +80,7 @@ def main() -> int:
     if front_door:  # prints it, once everything has ended and the lease is given back
         front_door.tell(outcome.as_dict())
     else:
-        announce(outcome, None if submission else config)
+        announce(outcome, config.outcome_file if config and not submission else "")
     if submission and config:
         try:
             note_outcome(config, BootClock(), submission, outcome)
@@ -110,7 +111,10 @@ def run_script(script: str) -> int:
         raise
     except BaseException as error:  # as Python itself does, whatever ends the script
         found = _of_script(error, script)
-        sys.excepthook(type(error), error.with_traceback(found), found)
+        try:
+            sys.excepthook(type(error), error.with_traceback(found), found)
+        except BaseException:  # the script's own hook: Python prints both, and ends with 1
+            traceback.print_exc()
         code = 1
     # As Python would before it joins; there is no public way. A pool that nobody shut down waits for work for ever.
     for kind in ("process", "thread"):

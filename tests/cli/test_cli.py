@@ -113,6 +113,35 @@ def test_the_outcome_file_is_that_of_this_run(url: str, tmp_path: Path) -> None:
     assert (wrong.returncode, "does not exist: create it" in wrong.stderr) == (78, True)
 
 
+def test_the_outcome_file_tells_of_wrong_settings_too_and_is_not_that_of_a_nested_command(
+    url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "outcome.json"
+    file.write_text("of an earlier run")
+    environ = os.environ | {"SPARK_LEASE_OUTCOME_FILE": str(file)}
+    wrong = ["--lease", "n", "--url", url, "--lease-duration", "x", "--"]
+    for command in ("run", "submit"):
+        assert spark_lease(command, *wrong, "x.py", env=environ).returncode == 78
+        assert json.loads(file.read_text())["outcome"] == "misconfigured"
+        file.unlink()
+    inner = f"{sys.executable} -m spark_lease.cli run --lease m --url {url}"
+    outer = ["run", "--lease", "n", "--url", url, "--", "sh", "-c"]
+    script = f"{inner} -- true && {inner} --lease-duration x -- true; test ! -e {file}"
+    assert spark_lease(*outer, script, env=environ).returncode == 0
+    assert json.loads(file.read_text())["lease"] == "n"
+
+
+def test_the_outcome_file_tells_of_a_spark_submit_that_never_came_to_its_script(url: str, tmp_path: Path) -> None:
+    file, program = tmp_path / "outcome.json", tmp_path / "spark-submit"
+    program.write_text("#!/bin/sh\nexit 7\n")
+    program.chmod(0o755)
+    words = ["--lease", "n", "--url", url, "--outcome-file", str(file), "--spark-submit", str(program)]
+    done = spark_lease("submit", "--contain", "required", *words, "--", __file__)
+    assert (done.returncode, last_line(done)["outcome"]) == (7, "failed"), done.stderr
+    assert json.loads(file.read_text()) == last_line(done)
+    assert "its script never had the lease" in last_line(done)["reason"]
+
+
 def test_log_lines_have_times_in_utc(url: str) -> None:
     said = spark_lease("run", "--lease", "n", "--url", url, "--", "true").stderr
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z spark-lease INFO n: acquired, .+, in sqlite:", said)

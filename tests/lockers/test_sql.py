@@ -389,6 +389,14 @@ def test_what_waiting_cannot_heal_ends_the_wait_at_once(pg_url: str, driver: str
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_a_host_that_is_down_may_be_the_one_that_lets_us_in(pg_url: str, driver: str) -> None:
+    url = pg_url.replace("/postgres?", "/none?host=/none&").replace("postgresql:", f"postgresql+{driver}:")
+    with closing(SqlStore(configure(name="n", url=url))) as store, pytest.raises(StoreError, match="does not exist"):
+        store.read("n")
+
+
+@pytest.mark.postgres
 @pytest.mark.parametrize("keeper", ["process", "thread"])
 def test_a_holder_whose_rights_are_taken_away_is_not_released_and_says_so(
     pg_url: str, table: str, keeper: str, caplog: pytest.LogCaptureFixture

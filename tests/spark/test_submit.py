@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_lease.spark.launcher import run_script
 from tests.cli.test_cli import COMMAND, spark_lease
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
@@ -130,6 +131,15 @@ def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Drive
     assert driver.end() == 75, driver.log.read_text()
     assert outcome(driver)["outcome"] == "lost"
     until(lambda: not driver.leftovers(), timeout=10)
+
+
+def test_a_hook_of_the_script_that_fails_is_not_the_end_of_the_launcher(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    (tmp_path / "job.py").write_text("import sys\nsys.excepthook = lambda *_: sys.exit(3)\nraise ValueError('a bug')")
+    assert run_script(str(tmp_path / "job.py")) == 1
+    assert "SystemExit: 3" in capsys.readouterr().err
 
 
 SLOW_KEEPER = """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .clock import Clock
-from .errors import LeaseLost
+from .errors import LeaseLost, Loss
 from .lease import Lease
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ def end_hold(
     stop_budget: float,
     dying: float,
     on_over: Callable[[], None] = lambda: None,
+    is_proven: Callable[[], bool] = lambda: True,
 ) -> LeaseLost | None:
     """See the work out, then give the lease back; the loss if it was lost before. May be called again.
 
@@ -67,6 +68,9 @@ def end_hold(
     The lease is renewed until the work is over. It is killed after `stop_budget` seconds, or when a loss says so, and
     another `dying` seconds are allowed for it to be gone. If it may still run then, or the store still has a request,
     nothing is released: the lease runs out. If the work cannot even be looked at, it is not renewed any more.
+
+    A lease that is lost runs out as well, with one exception: an operator has told its master to give it up. Its record
+    is still mine, so it is given back, if `is_proven`: the work is over everywhere, not only where it can be seen.
     """
     try:
         over = _see_out(lease, work, clock, stop_budget, dying)
@@ -86,6 +90,8 @@ def end_hold(
         log.error("%s: not released, it runs out: %s", lease.name, why)
     elif over and answered:
         lease.note_loss()
+        if lost.reason is Loss.DISMISSED and is_proven():
+            lease.give_back()
     return lost
 
 

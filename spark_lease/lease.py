@@ -241,14 +241,15 @@ class Lease(ABC):
 
     def stop_by(self) -> float:
         """The instant (own clock) by which all guarded work must have ended."""
-        reason, _, at = self._lost[0] if self._lost else (Loss.EXPIRED, "", math.inf)
+        reason, _, at = self._lost[0] if self._lost else (Loss.EXPIRED, "", self._deadline.instant)
         if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE):
             return at  # another may be master already: there is no time to be polite
-        return min(self._deadline.instant, at) + self._config.stop_budget
+        return at + self._config.stop_budget
 
     def lose(self, reason: Loss, detail: str = "") -> None:
         """Close it from now on; the first reason stays. Talks to nobody and waits for nothing."""
-        self._lost.append((reason, detail, self._clock.now()))
+        now, until = self._clock.now(), self._deadline.instant
+        self._lost.append((reason, detail, min(now, until) if until > 0 else now))
 
     def loss(self) -> LeaseLost | None:
         """What `check()` would raise; None while the lease is mine, and after I gave it back."""
@@ -477,7 +478,7 @@ class Contender(Lease):
         # A store that did not answer the last time would be waited for in vain.
         if self._hears and self._lost and isinstance(self._locker, NotesLosses):
             reason, detail, at = self._lost[0]
-            held_for = min(self._deadline.instant, at) - self._granted
+            held_for = at - self._granted
             self._locker.note_loss(self._epoch, reason, self._epoch + round(held_for * 1000), detail)
 
     def close(self, *, lost: bool = False) -> None:

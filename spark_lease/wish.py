@@ -1,8 +1,8 @@
 """What an operator wants of a lease, kept in its record: that nobody takes it, or that one holder or site does.
 
 It never takes the lease from a master by force: one that shall give up is told so at its next renewal, stops its work
-as after any loss, and its lease runs out. All times are seconds since 1970 by the store's clock; where the store has
-none, by that of whoever looks.
+as after any loss, and gives it back once the end of that work is proven; else it runs out. All times are seconds since
+1970 by the store's clock; where the store has none, by that of whoever looks.
 """
 
 from __future__ import annotations

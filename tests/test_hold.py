@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_lease.clock import BootClock
+from spark_lease.errors import Loss
 from spark_lease.hold import abandon, begin_hold, end_hold
 from spark_lease.keepalive import Keepalive
 from spark_lease.testing import MemoryStore
@@ -52,6 +53,41 @@ def test_work_that_cannot_be_looked_at_is_not_renewed_for_and_not_released() -> 
         end_hold(master.lease, keepalive, Unseen(), clock=clock, stop_budget=0.1, dying=0.1)
     assert not renewing()
     assert master.record.holder == master.lease.holder
+
+
+class Ends:
+    """Work that ends when it is told to, or never."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self._ends = ends
+
+    def wait_until_over(self, until: float) -> bool:
+        return self._ends
+
+    def kill(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("why", "ends", "is_proven", "is_free"),
+    [
+        (Loss.DISMISSED, True, True, True),
+        (Loss.DISMISSED, True, False, False),
+        (Loss.DISMISSED, False, True, False),
+        (Loss.SPARK_GONE, True, True, False),
+        (Loss.EXPIRED, True, True, False),
+    ],
+)
+def test_what_an_operator_took_is_given_back_once_the_work_is_proven_over(
+    why: Loss, ends: bool, is_proven: bool, is_free: bool
+) -> None:
+    clock: Any = BootClock()
+    master, keepalive = begun(MemoryStore(clock), clock)
+    master.lease.lose(why)
+    budgets = {"stop_budget": 0.05, "dying": 0.05}
+    lost = end_hold(master.lease, keepalive, Ends(ends=ends), clock=clock, **budgets, is_proven=lambda: is_proven)
+    assert lost and lost.reason is why
+    assert (master.record.holder is None) == is_free == (master.lease.released_at > 0)
 
 
 def test_a_hold_is_not_given_back_while_a_request_is_under_way(hanging: threading.Event) -> None:

@@ -81,7 +81,7 @@ def test_a_pause_ends_by_the_stores_clock(clock: VirtualClock, store: MemoryStor
     assert standby.record.wish == ""
 
 
-def test_a_master_that_is_to_give_up_does_so_at_its_next_renewal_and_its_lease_runs_out(
+def test_a_master_that_is_to_give_up_does_so_at_its_next_renewal_and_nobody_takes_it_by_force(
     clock: VirtualClock, store: MemoryStore
 ) -> None:
     master, standby = Contender(clock, store), Contender(clock, store.peer(), "b")

@@ -139,7 +139,7 @@ class Keeper:
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._owed: set[int] = set()
         self._listening = True
-        self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._untied = False
+        self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._untied = self._settled = False
         self._granted = self._finished = self._has_begun = False
         self.outcome: Mapping[str, Any] = {}
         """What the driver has said of its end; empty before it has."""
@@ -233,7 +233,22 @@ class Keeper:
         self._deadline.end_by(self._lease.stop_by())
         self._tell({"lost": [lost.reason, lost.detail], "stop_by": self._lease.stop_by()})
         self.wait_until_over(self._clock.now() + AT_ONCE)
-        end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=math.inf, dying=math.inf)
+        end_hold(
+            self._lease,
+            self._keepalive,
+            self,
+            clock=self._clock,
+            stop_budget=math.inf,
+            dying=math.inf,
+            is_proven=self._is_over_everywhere,
+        )
+
+    def _is_over_everywhere(self) -> bool:
+        """To be asked when nothing of it is left here: what the driver said before its end, or what its end proves."""
+        end = self._clock.now() + self._driver.early_release.grace
+        while not (over := self._settled or self._driver.is_over(end)) and self._clock.now() < end:
+            self._attend(end)
+        return over
 
     def _attend(self, until: float) -> None:
         """Wait until `until` for something to happen, and react to it."""
@@ -321,13 +336,14 @@ class Keeper:
                 threading.Thread(target=self._look_up, args=(what, words, number), daemon=True).start()
             case {"order": "settle"} if self._config.on_lost == "exit":
                 # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
-                self._untied = True
+                self._untied = self._settled = True
                 self._driver.untie()
                 self._tell({"settled": True})
             case {"order": "abandon"}:  # nothing has begun, whether it heard of a grant or not
                 self._unwanted = True
                 self._let_go()
-            case {"order": "settle" | "leave"}:
+            case {"order": "settle" | "leave" as order}:
+                self._settled |= order == "settle"
                 self._let_go()
 
     def _release(self) -> None:

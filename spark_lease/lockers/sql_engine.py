@@ -108,7 +108,8 @@ def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") 
 
 def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
     """libpq tries all hosts of a URL, and tells of each. One that is down may be the one that would let us in."""
-    told = re.findall(r'to server (?:at|on socket) "(.+?)".*? failed: (.*?)(?=connection to server|\Z)', str(error), re.S)
+    attempt = r'to server (?:at|on socket) "(.+?)".*? failed: (.*?)(?=connection to server|\Z)'
+    told = re.findall(attempt, str(error), re.S)
     return {host for host, _ in told} == {host for host, said in told if any(kind in said for kind in denied)}
 
 

@@ -28,6 +28,7 @@ AFTER_THAW = 0.5
 """Seconds that a process which stood still has to end its work: it must notice first (keepalive.WATCH_PERIOD)."""
 
 _TOUCHED = (Did.DAMAGED, Did.REWRITTEN)
+_KEEPS_FREE = (*_TOUCHED, Did.BARRED)
 _STOOD = (Did.FROZEN, Did.STARVED)
 _NEVER = "never answered"
 
@@ -288,7 +289,7 @@ def _disturbed(meanwhile: Sequence[Event], hold: _Hold, waiter: _Hold, free: flo
         # What was never answered may hang until the history ends, and its contender with it.
         hangs = each.at - each.begun > takeover / 2 or (each.did == Did.IN_DOUBT and each.detail == _NEVER)
         stood = each.did in _STOOD or hangs
-        if each.did in _TOUCHED or (unclear and (each.at > free or each.who not in (hold.who, waiter.who))):
+        if each.did in _KEEPS_FREE or (unclear and (each.at > free or each.who not in (hold.who, waiter.who))):
             return True
         if stood and each.who == waiter.who:
             return True

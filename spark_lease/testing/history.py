@@ -52,6 +52,8 @@ class Did(StrEnum):
     """Not a contender's doing: the store lost or changed what it had confirmed, or its clock jumped."""
     REWRITTEN = "rewritten"
     """Not a contender's doing: an ActiveMQ broker wrote its name into the row, good until `until`."""
+    BARRED = "barred"
+    """Not a contender's doing: an operator paused it, so that its master gives it up and no contender takes it."""
 
 
 @dataclass(slots=True)

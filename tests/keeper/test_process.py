@@ -33,9 +33,10 @@ from spark_lease.lockers.changes import APPLICATION
 from spark_lease.lockers.registry import open_notes
 from spark_lease.processes import look, tree
 from spark_lease.spark.applications import Applications
+from spark_lease.wish import Wish
 from tests.cli.test_cli import COMMAND
 from tests.services.proxy import Proxy
-from tests.spark.drivers import Driver, command_line, row, until
+from tests.spark.drivers import Driver, command_line, row, until, want
 
 PACKAGE = Path(spark_lease.__file__).parent
 Start = Callable[..., Driver]
@@ -242,6 +243,22 @@ def test_a_standby_that_is_ended_leaves_no_keeper_and_takes_nothing(
         assert lease.check()
     time.sleep(0.2)  # nothing to wait for: nobody is to take it
     assert row(url, table)[0] is None
+
+
+@pytest.mark.parametrize("keeper", ["thread", "process"])
+@pytest.mark.parametrize("on_lost", ["exit", "stop"])
+def test_what_an_operator_takes_is_free_once_the_driver_has_ended_its_work(
+    start: Start, url: str, table: str, keeper: str, on_lost: str
+) -> None:
+    driver = start(f"""
+        with hold_lease("n", keeper="{keeper}", on_lost="{on_lost}", **SETTINGS):
+            say("held")
+            time.sleep(60)
+    """)
+    driver.until("held")
+    want("n", Wish("anna", give_up=0.0), url=url, table=table)
+    until(lambda: row(url, table)[0] is None)
+    assert driver.end() in (1, 75)
 
 
 def test_a_driver_that_closes_all_its_files_loses_its_lease_for_certain(start: Start) -> None:

@@ -169,6 +169,9 @@ MUTATIONS = {
     "released although the work may still run": _mutation(
         "P5", Edit("hold", "if lost is None and over and answered:", "if lost is None and answered:")
     ),
+    "what an operator took is released although the work may still run": _mutation(
+        "P5", Edit("hold", "    elif over and answered:\n", "    elif answered:\n")
+    ),
     "the end of a hold does not heed the loss": _mutation(
         "P3", Edit("hold", "(until := min(end, lease.stop_by()))", "(until := end)")
     ),

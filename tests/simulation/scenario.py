@@ -22,7 +22,7 @@ CALLS = (
     "commits after the error",
 )
 """Kinds of faults of one request."""
-TIMES = ("frozen", "crash", "outage", "wall clock step")
+TIMES = ("frozen", "crash", "outage", "wall clock step", "paused now")
 """Kinds of faults at a time."""
 STEPS = ("frozen at a step", "starved at a step", "crash at a step")
 """Kinds of faults between two statements."""

@@ -111,6 +111,7 @@ class _Run:
             "crash": life.crash,
             "outage": lambda: life.store.outages.append(outage),
             "wall clock step": lambda: setattr(life.machine, "wall", life.machine.wall + size),
+            "paused now": lambda: shared.pause(size),
             "row deleted": shared.delete_row,
             "backup restored": lambda: shared.restore_backup(size),
             "last second lost": lambda: shared.lose_last(size),

@@ -15,6 +15,7 @@ from spark_lease.errors import StoreError
 from spark_lease.record import LeaseRecord, Observed
 from spark_lease.testing import MemoryStore
 from spark_lease.testing.history import Did, History
+from spark_lease.wish import Wish
 
 from .world import FOREVER, Machine, World, current_thread
 
@@ -72,6 +73,14 @@ class SharedStore:
 
     def as_of(self, instant: float) -> LeaseRecord | None:
         return [record for at, record in self.past if at <= instant][-1]
+
+    def pause(self, duration: float) -> None:
+        """As `spark-lease pause --now --for` does."""
+        if self.record:
+            now = self.world.now + self.records.offset
+            wish = Wish("anna", until=now + duration, give_up=now).text()
+            self.apply(lambda store: store.swap(LEASE, self.record, replace(self.record, wish=wish)))
+            self.history.add("anna", Did.BARRED, detail=f"for {duration:g} s")
 
     def delete_row(self) -> None:
         self.replace(None, "row deleted")

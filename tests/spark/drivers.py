@@ -15,7 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from spark_lease.config import configure
+from spark_lease.lockers.registry import open_store
 from spark_lease.processes import Process, kill, processes, tree
+from spark_lease.record import wished
+from spark_lease.wish import Wish
 
 PRELUDE = """
 import logging, os, sys, threading, time
@@ -182,3 +186,10 @@ def row(url: str, table: str) -> tuple[str | None, int]:
         found: tuple[str | None, int] = connection.execute(f"SELECT broker_name, epoch FROM {table}").fetchone()
     connection.close()
     return found
+
+
+def want(name: str, wish: Wish, *, url: str, table: str) -> None:
+    """Put what an operator wants into the lease's record."""
+    with contextlib.closing(open_store(configure(name=name, url=url, table=table))) as store:
+        while (mine := store.read(name).record) and store.swap(name, mine, wished(mine, wish.text())) is None:
+            pass  # it was renewed in between

@@ -16,11 +16,10 @@ from spark_lease.config import configure
 from spark_lease.history import Hold, holds_of
 from spark_lease.lockers.changes import KINDS
 from spark_lease.lockers.registry import open_notes, open_store
-from spark_lease.record import wished
 from spark_lease.runs import runs_of
 from spark_lease.wish import Wish
 from tests.services.proxy import Proxy
-from tests.spark.drivers import Driver, row, until
+from tests.spark.drivers import Driver, row, until, want
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 Start = Callable[..., Driver]
@@ -402,10 +401,8 @@ def test_the_history_names_the_application_and_why_the_lease_was_lost(
     with closing(open_notes(config, BootClock())) as notes:
         assert [(run.key, run.application) for run in runs_of(notes, "n")] == [("monday", application)]
     until(lambda: application in first().applications)
-    with closing(open_store(config)) as store:
-        wish = Wish("anna", give_up=0.0).text()
-        while (mine := store.read("n").record) and store.swap("n", mine, wished(mine, wish)) is None:
-            pass  # it was renewed in between
+    want("n", Wish("anna", give_up=0.0), url=url, table=table)
     assert driver.end() == 1  # the LeaseLost that was raised
     until(lambda: first().why == "dismissed")
+    until(lambda: row(url, table)[0] is None)  # given back: the JVM ends with Python, and nothing else runs tasks
     assert (first().epoch, first().detail) == (driver.epoch(), "paused by anna")

@@ -9,7 +9,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -127,7 +127,7 @@ class Events:
 
     def ended(self, lease: Lease) -> None:
         """The work is over, and the lease was not lost."""
-        self._say_last(self._event(What.ENDED, lease))
+        self._say_last(replace(self._event(What.ENDED, lease), detail=lease.ending))
 
     def end(self, *, lost: bool = False) -> None:
         """Nothing more is to be told, once all that waits is."""
@@ -146,7 +146,8 @@ class Events:
     def _say(self, event: LeaseEvent) -> None:
         self._waiting.put(event)
         if self._report:
-            self._report.count(event.what)
+            # By how the work ended, not only that it did: "failed" is what people want to be told of.
+            self._report.count(event.detail.partition(":")[0] if event.what is What.ENDED else event.what)
 
     def _tell(self) -> None:
         while event := self._waiting.get():

@@ -37,7 +37,8 @@ from .keeper.kept import Attendance, KeptLease
 from .keeper.process import LAST_WORDS
 from .keeper.start import CannotStart, FrontDoor, Started, start
 from .lease import Lease, open_contender
-from .processes import need_linux
+from .lockers.changes import ALREADY_DONE, FAILED, FINISHED, INTERRUPTED
+from .processes import need_linux, signal_name
 from .record import new_holder
 from .signals import HandledSignals
 from .spark.applications import Applications
@@ -164,6 +165,7 @@ class Guard:
             self._events.held(self.lease)
             return self.lease
         except BaseException as error:
+            self.lease.ends_as(*self._ending_of(error))
             is_noted = False  # and no call before the `try`: another signal may have come together with the first
             try:
                 while True:
@@ -187,7 +189,7 @@ class Guard:
         if lost is not None:
             self._on_lost(lost, grace=LAST_WORDS)
         elif not is_noted:
-            self.lease.runs.settle(self.config.run_key, "interrupted")
+            self.lease.runs.settle(self.config.run_key, INTERRUPTED)
         abandon(self.lease, self._keepalive)
         self.lease.settle()
         self.lease.close(lost=lost is not None)
@@ -330,12 +332,19 @@ class Guard:
             pass
         self._put_away()
 
-    def _note_the_run(self, error: BaseException | None) -> None:
-        outcome = "finished" if _is_success(error) else "failed"
+    def _ending_of(self, error: BaseException | None) -> tuple[str, str]:
+        """How the block ended: a word of `changes.GIVEN_BACK`, and more words. No message, which may have a secret."""
+        if self._signal or isinstance(error, KeyboardInterrupt):
+            return INTERRUPTED, signal_name(self._signal or signal.SIGINT)
         if isinstance(error, AlreadyDone) and error.key == self.config.run_key:
-            outcome = "already done"
-        if self._signal or isinstance(error, KeyboardInterrupt) or (outcome == "finished" and self._spark.was_busy):
-            outcome = "interrupted"
+            return ALREADY_DONE, ""
+        if _is_success(error):
+            return (INTERRUPTED, "Spark still worked") if self._spark.was_busy else (FINISHED, "")
+        return FAILED, f"exit {error.code}" if isinstance(error, SystemExit) else type(error).__name__
+
+    def _note_the_run(self, error: BaseException | None) -> None:
+        outcome, detail = self._ending_of(error)
+        self.lease.ends_as(outcome, detail)
         if self.config.run_key and self._spark.was_busy and _is_success(error):
             log.error("%s: the block was left while Spark still worked: its key is not done", self.config.name)
         self._unnoted = self.lease.runs.settle(self.config.run_key, outcome)

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .clock import iso_text
 from .errors import RecordUnreadable
-from .lockers.changes import APPLICATION, ENDED, GRANT, RELEASED
+from .lockers.changes import APPLICATION, ENDED, FINISHED, GRANT, RELEASED
 from .record import Observed, is_forced
-from .runs import Run
+from .runs import BEGUN, Run
 
 RAN_OUT, UNKNOWN = "ran out", "unknown"
 
@@ -44,6 +45,11 @@ class Hold:
     @property
     def goes_on(self) -> bool:
         return not self.why
+
+    @property
+    def ended_by(self) -> str:
+        """For people: "failed: exit 3"."""
+        return ": ".join(filter(None, (self.why, self.detail)))
 
     @property
     def position(self) -> float:
@@ -118,6 +124,22 @@ def with_runs(holds: Iterable[Hold], runs: Iterable[Run]) -> list[Hold]:
         mine = [run for run in runs if run.epoch == hold.epoch]
         keys = tuple(dict.fromkeys(run.key for run in mine))
         found.append(_with(replace(hold, run_keys=keys), [run.application for run in mine]))
+    return found
+
+
+def settled(runs: Iterable[Run], holds: Iterable[Hold]) -> list[Run]:
+    """The same; one that was begun and never noted as ended has ended with its hold, and as that did.
+
+    Not "finished", though: a key is done only if that was noted.
+    """
+    by_epoch = {hold.epoch: hold for hold in holds if not hold.goes_on}
+    found = []
+    for run in runs:
+        if run.outcome == BEGUN and (hold := by_epoch.get(run.epoch)):
+            end = "" if hold.end is None else iso_text(hold.end / 1000)
+            why = UNKNOWN if hold.why in (RELEASED, FINISHED) else hold.why
+            run = replace(run, outcome=why, finished=end)
+        found.append(run)
     return found
 
 

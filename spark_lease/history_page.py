@@ -13,7 +13,7 @@ from html import escape
 
 from .clock import iso_text, utc_text
 from .history import RAN_OUT, UNKNOWN, Hold, Overlap, not_exact
-from .lockers.changes import RELEASED
+from .lockers.changes import GIVEN_BACK
 from .wish import label_of
 
 _LANE, _BAR, _TOP = 46, 20, 8
@@ -24,7 +24,7 @@ _MARGIN = 12
 """Per cent at both ends where no time is written: half of one, on a phone."""
 _STEPS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 3 * 3600, 6 * 3600, 12 * 3600, 86400]
 _STEPS += [86400 * days for days in (2, 5, 10, 30, 90, 365, 1825)]
-_ENDS = {"": "holds", RELEASED: "released", RAN_OUT: "ranout", UNKNOWN: "unknown"}
+_ENDS = dict.fromkeys(GIVEN_BACK, "released") | {"": "holds", RAN_OUT: "ranout", UNKNOWN: "unknown"}
 
 
 def page(name: str, holds: Sequence[Hold], both: Sequence[Overlap], *, earliest: int, now: int, where: str) -> str:
@@ -275,7 +275,7 @@ _PAGE = """<!DOCTYPE html>
 </svg>
 <ul class="legend soft">
 <li><svg><rect class="holds" width="14" height="14"/></svg>holds it</li>
-<li><svg><rect class="released" width="14" height="14"/></svg>released</li>
+<li><svg><rect class="released" width="14" height="14"/></svg>given back</li>
 <li><svg><rect class="ranout" width="14" height="14"/></svg>ran out</li>
 <li><svg><rect class="lost" width="14" height="14"/></svg>lost</li>
 <li><svg><rect class="unknown" width="14" height="14"/></svg>end not known</li>

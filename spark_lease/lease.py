@@ -30,8 +30,8 @@ from .fences.databases import claim_databases
 from .fences.delta_rs import FencedTable
 from .fences.levels import Fences
 from .locker import open_locker
-from .lockers.base import Grant, Held, Locker, NotesLosses
-from .lockers.changes import bounded_age
+from .lockers.base import Grant, Held, Locker, NotesEnds
+from .lockers.changes import RELEASED, bounded_age
 from .lockers.registry import open_notes
 from .lockers.timed import OnRenewal
 from .record import Protection, new_holder
@@ -111,6 +111,7 @@ class Lease(ABC):
         self._acquired = False
         self._lost: list[tuple[Loss, str, float]] = []
         self.released_at = 0.0
+        self._ending = RELEASED, ""
         self.run_key, self.runs = config.run_key, Runs(self, config, clock)
         self.fences = Fences()
 
@@ -316,6 +317,15 @@ class Lease(ABC):
                     notes.remove(name, kind, older)
         return noted
 
+    def ends_as(self, why: str, detail: str = "") -> None:
+        """How the work ended, one of `changes.GIVEN_BACK`: noted with the release, and for whoever asks."""
+        self._ending = why, detail
+
+    @property
+    def ending(self) -> str:
+        """What `ends_as` was told: "failed: exit 3"."""
+        return ": ".join(filter(None, self._ending))
+
     @abstractmethod
     def release(self) -> bool:
         """Close it, then give it back, so that a standby need not wait. False if there was nothing to give.
@@ -466,6 +476,8 @@ class Contender(Lease):
         self.lose(Loss.RELEASED)
         self._deadline.disarm()  # before a store that may take its time
         try:
+            if isinstance(self._locker, NotesEnds):
+                self._locker.ends_as(*self._ending)
             return self._locker.release()
         except ConfigError as error:  # as in `renew`: rights that were taken away meanwhile, say
             raise StoreError(self.name, str(error)) from error
@@ -476,7 +488,7 @@ class Contender(Lease):
     def note_loss(self) -> None:
         self.settle()
         # A store that did not answer the last time would be waited for in vain.
-        if self._hears and self._lost and isinstance(self._locker, NotesLosses):
+        if self._hears and self._lost and isinstance(self._locker, NotesEnds):
             reason, detail, at = self._lost[0]
             held_for = at - self._granted
             self._locker.note_loss(self._epoch, reason, self._epoch + round(held_for * 1000), detail)

@@ -120,6 +120,10 @@ class RecordLocker:
                 return False
         return False
 
+    def ends_as(self, why: str, detail: str) -> None:
+        if isinstance(self._store, Remembers):
+            self._store.ends_as(why, detail)
+
     def note_loss(self, epoch: int, why: str, at: int, detail: str) -> None:
         if isinstance(self._store, Remembers):
             self._store.note_end(self._name, epoch, why, at, detail)

@@ -15,10 +15,11 @@ from .clock import iso_text
 from .config import Config, redacted
 from .errors import AlreadyDone, ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
 from .lease import Lease
+from .lockers.changes import ALREADY_DONE, FAILED, FINISHED, INTERRUPTED
 
 log = logging.getLogger(__name__)
 
-STANDBY, ALREADY_DONE, MISCONFIGURED = "standby", "already done", "misconfigured"
+STANDBY, MISCONFIGURED = "standby", "misconfigured"
 _WORDS = {
     AlreadyDone: ALREADY_DONE,
     LeaseHeldByOther: STANDBY,
@@ -87,7 +88,7 @@ def announce(outcome: Outcome, file: str) -> None:
 
 def ended(lease: Lease, exit_code: int, *, interrupted: bool = False) -> Outcome:
     """The work ran and ended by itself, or because a signal told it to."""
-    word = "interrupted" if interrupted else "finished" if exit_code == 0 else "failed"
+    word = INTERRUPTED if interrupted else FAILED if exit_code else FINISHED
     return _of(lease, word, exit_code)
 
 

@@ -55,6 +55,19 @@ def need_linux() -> None:
         raise ConfigError("system", f"{problem}, or enabled = false for development without a lease")
 
 
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time one
+        return f"signal {number}"
+
+
+def exit_words(status: int | None) -> str:
+    """How a process ended, from what waitpid(2) says: "exit 3", "SIGKILL"; empty if it ended well, or is not known."""
+    code = os.waitstatus_to_exitcode(status) if status is not None else 0
+    return signal_name(-code) if code < 0 else f"exit {code}" if code else ""
+
+
 def is_proc_there() -> bool:
     """False in an image or a chroot without /proc: then nothing can be searched for."""
     return _PROC.joinpath("self").exists()

@@ -35,8 +35,9 @@ from .keeper.standstill import WhileItMoves
 from .keeper.supervisor import GuardedWork, Supervisor, contained
 from .lease import Contender
 from .locker import open_locker
+from .lockers.changes import FAILED, FINISHED, INTERRUPTED
 from .outcome import Outcome, ended, outcome_of, refused
-from .processes import look, need_linux
+from .processes import exit_words, look, need_linux, signal_name
 from .record import Protection, new_holder
 
 log = logging.getLogger(__name__)
@@ -171,7 +172,7 @@ class _Run:
         try:
             self._pid = self._supervisor.start(told, self._deadline.wire)
         except OSError as error:
-            self._give_up("failed")
+            self._give_up(FAILED)
             problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
             return replace(ended(lease, NOT_RUN), reason=problem)
         self._work = work = self._supervisor.work(self._pid, self._clock)
@@ -224,7 +225,8 @@ class _Run:
         return code if code >= 0 else 128 - code
 
     def _note_the_run(self, news: _News, code: int, by_itself: bool) -> list[SparkLeaseError]:
-        outcome = "interrupted" if isinstance(news, int) or not by_itself else "failed" if code else "finished"
+        outcome = INTERRUPTED if isinstance(news, int) or not by_itself else FAILED if code else FINISHED
+        self._lease.ends_as(outcome, signal_name(news) if isinstance(news, int) else exit_words(self._status))
         if self._config.run_key and not by_itself and not code:
             log.error("%s: the command left work behind, which was ended: its key is not done", self._lease.name)
         return self._lease.runs.settle(self._config.run_key, outcome)
@@ -233,7 +235,8 @@ class _Run:
         found = look(self._pid) if self._pid else None
         return f"the command (pid {found.pid}) was stopped" if found and found.state in "Tt" else ""
 
-    def _give_up(self, outcome: str = "interrupted") -> None:
+    def _give_up(self, outcome: str = INTERRUPTED) -> None:
+        self._lease.ends_as(outcome, signal_name(self._interrupted_by) if self._interrupted_by else "")
         if self._lease.loss() is None:
             self._lease.runs.settle(self._config.run_key, outcome)
         abandon(self._lease, self._keepalive)

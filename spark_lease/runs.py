@@ -25,13 +25,15 @@ from .lockers.registry import open_notes
 
 log = logging.getLogger(__name__)
 
-BEGUN, ENDED, DONE = "run", "run-ended", "run-done"
-KINDS = (BEGUN, ENDED, DONE)
+BEGINNING, ENDED, DONE = "run", "run-ended", "run-done"
+KINDS = (BEGINNING, ENDED, DONE)
+BEGUN = "begun"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt at a key. `outcome`: begun, failed, interrupted, already done, finished. Times: UTC, the holder's."""
+    """One attempt at a key. `outcome`: begun, failed, interrupted, already done, finished; how its hold ended,
+    where its own end was not noted. Times: UTC, the holder's."""
 
     lease: str
     key: str
@@ -66,9 +68,9 @@ class Runs:
             return
         with closing(open_notes(self._config, self._clock)) as notes:
             self._refuse_done(notes, key)
-            run = self._run_of(key, "begun", started=iso_text(wall_time()))
+            run = self._run_of(key, BEGUN, started=iso_text(wall_time()))
             self._started[key] = run.started
-            self._note(notes, BEGUN, run)
+            self._note(notes, BEGINNING, run)
             self._prune(notes)
 
     def end(self, key: str, outcome: str) -> None:

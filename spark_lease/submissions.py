@@ -16,9 +16,9 @@ from .clock import Clock
 from .config import Config
 from .errors import RecordUnreadable, StoreError
 from .lockers.bystander import note_beside
-from .lockers.changes import bounded_age
+from .lockers.changes import ALREADY_DONE, bounded_age
 from .lockers.registry import open_notes
-from .outcome import ALREADY_DONE, STANDBY, Outcome
+from .outcome import STANDBY, Outcome
 
 KIND = "outcome"
 T = TypeVar("T")

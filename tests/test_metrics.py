@@ -91,7 +91,7 @@ def test_a_file_for_the_textfile_collector_outlives_the_job(url: str, tmp_path: 
     assert (during["master_status"], after["master_status"]) == (1, 0)
     assert during["good_until_timestamp_seconds"] > 1.7e9 and after["good_until_timestamp_seconds"] == 0
     assert during["renewal_latency_seconds_count"] >= 1
-    assert (after["transitions_totalheld"], after["transitions_totalended"]) == (1, 1)
+    assert (after["transitions_totalheld"], after["transitions_totalfinished"]) == (1, 1)
     assert after["epoch"] == during["epoch"]
     assert list(file.parent.iterdir()) == [file]
 
@@ -155,7 +155,7 @@ def test_an_event_is_a_plain_dict_and_the_last_says_that_it_ended(url: str) -> N
     first, last = (each.as_dict() for each in told)
     assert list(first) == ["what", "lease", "holder", "epoch", "remaining", "detail", "at"]
     assert (first["what"], first["lease"], first["holder"]) == ("held", "n", lease.holder)
-    assert (last["what"], last["remaining"], last["epoch"]) == ("ended", 0, lease.epoch)
+    assert (last["what"], last["detail"], last["remaining"], last["epoch"]) == ("ended", "finished", 0, lease.epoch)
     assert float(last["at"]) >= float(first["at"]) > 1.7e9
 
 

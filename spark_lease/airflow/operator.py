@@ -16,8 +16,9 @@ from airflow.providers.common.compat.sdk import (
 from ..clock import span, wall_time
 from ..config import Config
 from ..errors import AlreadyDone, ConfigError, LeaseHeldByOther, SparkLeaseError
+from ..lockers.changes import ALREADY_DONE
 from ..lookout import Lookout
-from ..outcome import ALREADY_DONE, MISCONFIGURED, STANDBY, Outcome, outcome_of, refused
+from ..outcome import MISCONFIGURED, STANDBY, Outcome, outcome_of, refused
 from .access import refuse_secrets
 from .hook import SparkLeaseHook
 from .link import LeaseLink, show_link

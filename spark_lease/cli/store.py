@@ -15,13 +15,13 @@ from ..clock import BootClock, wall_time
 from ..config import SETTINGS, Config, redacted, shown
 from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..fences.levels import fences_of
-from ..history import Hold, holds_of
+from ..history import Hold, holds_of, settled
 from ..lockers.base import LeaseStore, Notes
 from ..lockers.changes import KINDS
 from ..lockers.registry import open_notes, open_store
 from ..lockers.standbys import standbys_of
 from ..record import is_forced
-from ..runs import runs_of
+from ..runs import BEGUN, runs_of
 from ..wish import label_of
 from .look import HELD, Row, cell, look_at, moment
 from .settings import name_of, names_of, resolved
@@ -122,15 +122,20 @@ def _last_change(holds: Sequence[Hold]) -> str:
     if not over:
         return ""
     at = f"{moment(over[-1].end / 1000)}: " if over[-1].end is not None else ""
-    return f"{at}{over[-1].why}, {over[-1].holder}"
+    return f"{at}{over[-1].ended_by}, {over[-1].holder}"
 
 
 def runs(arguments: argparse.Namespace) -> int:
     """Exit code 1 if the lease has no runs, or is not there."""
     config = replace(resolved(arguments).config, create_table="false", notify=False)
     name = name_of(config, arguments.lease)
-    with closing(open_notes(config, BootClock())) as notes:
-        found = [asdict(run) for run in runs_of(notes, name)]
+    with closing(open_notes(config, BootClock())) as notes, closing(open_store(config)) as store:
+        noted = runs_of(notes, name)
+        if any(run.outcome == BEGUN for run in noted):
+            with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
+                holds = holds_of(name, notes.every(config.row_of(name), KINDS), store.read(name), where=store.where)
+                noted = settled(noted, holds)
+        found = [asdict(run) for run in noted]
     why = "" if found else _why_no_runs(config, name)
     if arguments.json:
         print(json.dumps(found, indent=2))

@@ -132,7 +132,7 @@ class KeptLease(Lease):
         self.lose(Loss.RELEASED)
         if not may:
             return False
-        self.tell({"order": "release"})
+        self.tell({"order": "release", "ended": self._ending})
         released = self.answer("released", self._config.attempt_timeout * 3)
         if released is None:
             raise StoreError(self.name, "the process that keeps it gives no answer")

@@ -36,6 +36,7 @@ from ..hold import abandon, begin_hold, end_hold
 from ..keepalive import Keepalive
 from ..lease import Contender
 from ..locker import open_locker
+from ..lockers.changes import CRASHED
 from ..record import Protection, new_holder
 from ..system.containment import Init
 from .channel import Channel, Closed
@@ -213,6 +214,8 @@ class Keeper:
     def _hand_over(self) -> None:
         """The driver is dead, or its JVM is and it did not answer: end what is left of it, then release."""
         self._driver.kill()
+        what = "driver" if self._driver.python.ended else "JVM"
+        self._lease.ends_as(CRASHED, f"its {what} ended")
         early = self._driver.early_release
         dying = self._config.lease_duration + early.grace if early.is_provable else 0.0
         end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=0.0, dying=dying)
@@ -323,14 +326,16 @@ class Keeper:
             case {"order": "stop"} if self._init:
                 self._stopped = True
                 self._tell({"stopped": True})  # it is renewed until everything has ended
-            case {"order": "release"} if self._init:
+            case {"order": "release", "ended": [why, detail]} if self._init:
+                self._lease.ends_as(why, detail)
                 self._finished = self._untied = True
                 self._tell({"released": False})
             case {"order": "stop"}:
                 self._stopped = True
                 # Not here: a request that hangs is waited for, and meanwhile something may have to be killed.
                 threading.Thread(target=lambda: self._tell({"stopped": self._keepalive.stop()}), daemon=True).start()
-            case {"order": "release"}:
+            case {"order": "release", "ended": [why, detail]}:
+                self._lease.ends_as(why, detail)
                 self._release()
             case {"ask": "note" | "noted" | "claim_databases" as what, "words": words, "number": number}:
                 threading.Thread(target=self._look_up, args=(what, words, number), daemon=True).start()

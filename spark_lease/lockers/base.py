@@ -88,6 +88,10 @@ class Remembers(Protocol):
         """The hold under `epoch` ended otherwise than by a release, at `at`: ms since 1970, counted from the epoch."""
         ...
 
+    def ends_as(self, why: str, detail: str) -> None:
+        """The next release is that of a hold whose work ended so: one of `changes.GIVEN_BACK`."""
+        ...
+
     def after_release(self, name: str) -> None:
         """Nobody waits for the lease any more: note what was not noted with its release, forget what is too old."""
         ...
@@ -156,8 +160,12 @@ class Lock(Protocol):
 
 
 @runtime_checkable
-class NotesLosses(Protocol):
-    """A `Locker` that can note why a hold was lost, once its work is over."""
+class NotesEnds(Protocol):
+    """A `Locker` that can note how a hold ended, once its work is over."""
+
+    def ends_as(self, why: str, detail: str) -> None:
+        """Like `Remembers.ends_as`."""
+        ...
 
     def note_loss(self, epoch: int, why: str, at: int, detail: str) -> None:
         """Like `Remembers.note_end`."""

@@ -15,6 +15,9 @@ from ..record import LeaseRecord
 GRANT, ENDED, APPLICATION = "grant", "ended", "application"
 KINDS = (GRANT, ENDED, APPLICATION)
 RELEASED = "released"
+FINISHED, FAILED, INTERRUPTED, ALREADY_DONE, CRASHED = "finished", "failed", "interrupted", "already done", "crashed"
+GIVEN_BACK = (RELEASED, FINISHED, FAILED, INTERRUPTED, ALREADY_DONE, CRASHED)
+"""Why a hold ended that was given back: how its work did. "released" where that is not known."""
 TAKEN_AWAY = "taken by force"
 _DAY = 86_400_000
 _FOR_EVER = 100 * 365 * 86400.0
@@ -47,6 +50,11 @@ def site_in(text: str | None, holder: str) -> str:
 def end_text(why: str, *, detail: str = "", **when: int) -> str:
     """`at`, by the clock that the epochs are of, or `by`: some time before."""
     return json.dumps({"why": why, **when} | ({"detail": detail} if detail else {}))
+
+
+def end_prefix(why: str, *, detail: str, when: str) -> str:
+    """`end_text` up to the time, which the store adds with a closing brace."""
+    return f'{end_text(why, detail=detail)[:-1]}, "{when}": '
 
 
 def is_first_of_its_day(old: LeaseRecord | None, epoch: int) -> bool:

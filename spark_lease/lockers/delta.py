@@ -81,6 +81,9 @@ class DeltaStore:
     def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
         self._history.note_end(name, epoch, why, at, detail)
 
+    def ends_as(self, why: str, detail: str) -> None:
+        self._history.ends_as(why, detail)
+
     def after_release(self, name: str) -> None:
         self._history.after_release(name)
 

@@ -38,6 +38,7 @@ class FolderHistory:
         self._config, self._files = config, files
         self._bounded = Bounded(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
         self._owed: tuple[int, str] | None = None
+        self._ending = RELEASED, ""
         self._may_be_old = self._has_failed = False
 
     def changed(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> None:
@@ -49,7 +50,11 @@ class FolderHistory:
             )
             self._bounded.begin(lambda: self._try(lambda: self._put(name, GRANT, new.epoch, text)))
         if is_release(old, new):
-            self._owed = new.epoch, end_text(RELEASED, by=round(wall_time() * 1000))
+            why, detail = self._ending
+            self._owed = new.epoch, end_text(why, detail=detail, by=round(wall_time() * 1000))
+
+    def ends_as(self, why: str, detail: str) -> None:
+        self._ending = why, detail
 
     def after_release(self, name: str) -> None:
         owed, self._owed = self._owed, None

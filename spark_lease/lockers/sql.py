@@ -146,6 +146,9 @@ class SqlStore:
         self._rest = "note", self._history.note(name, ENDED, epoch, end_text(why, at=at, detail=detail))
         self._remember()
 
+    def ends_as(self, why: str, detail: str) -> None:
+        self._history.ending = why, detail
+
     def after_release(self, name: str) -> None:
         self._remember()
         if self._may_be_old and self._history.is_noting:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..config import Config
 from ..record import LeaseRecord
 from . import sql_schema
-from .changes import ENDED, grant_text
+from .changes import ENDED, RELEASED, end_prefix, grant_text, is_release
 from .sql_backends import CONFLICTS, backend_of, says, was_refused
 from .sql_engine import store_error
 from .sql_notes import notes_table
@@ -44,6 +44,8 @@ class SqlHistory:
         self._untold: Exception | None = None
         self._made = False
         self._text = ""
+        self.ending = RELEASED, ""
+        """How the work ended of the hold that is released next: one of `GIVEN_BACK`, and more words."""
 
     @property
     def is_noting(self) -> bool:
@@ -73,6 +75,9 @@ class SqlHistory:
         self._text = ""
         if new.holder is not None and (old is None or old.epoch != new.epoch):
             self._text = grant_text(old, new, until=old.stamp if old else None, site=self._config.site)
+        elif is_release(old, new):
+            why, detail = self.ending
+            self._text = end_prefix(why, detail=detail, when="at" if self._is_noted("release") else "by")
         return {"lease": self._config.row_of(name), "note": self._text}
 
     def rest(self, what: str, name: str, epoch: int) -> Note | None:

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.elements import ColumnElement
 
 from ..config import BROKER
-from .changes import ENDED, GRANT, RELEASED
+from .changes import ENDED, GRANT
 from .sql_backends import Backend, backend_of
 
 NOTED = {"insert": GRANT, "take": GRANT, "release": ENDED}
@@ -41,7 +41,7 @@ def in_one_statement(notes: Table, backend: Backend) -> Callable[[str, Any], Any
             "kind": literal_column(f"'{NOTED[what]}'"),
             "digest": func.pg_catalog.encode(func.pg_catalog.sha256(func.pg_catalog.convert_to(epoch, utf8)), in_hex),
             "item": epoch,
-            "content": cast(bindparam("note"), Text) if NOTED[what] == GRANT else _released(now),
+            "content": cast(bindparam("note"), Text) if NOTED[what] == GRANT else _timed("note", now),
             "noted": now,
         }
         seen: Any = select(*values.values()).select_from(written)
@@ -54,17 +54,16 @@ def in_one_statement(notes: Table, backend: Backend) -> Callable[[str, Any], Any
     return weave
 
 
-def _released(now: ColumnElement[int], when: str = "at") -> ColumnElement[str]:
-    """Like `end_text`, with the time of the statement."""
-    text = cast(now, Text)
-    return literal_column(f"""'{{"why": "{RELEASED}", "{when}": '""", Text) + text + literal_column("'}'", Text)
+def _timed(note: str, now: ColumnElement[int]) -> ColumnElement[str]:
+    """The text that begins with the parameter `note`, an `end_prefix`, and ends with the time of the statement."""
+    return cast(bindparam(note), Text) + cast(now, Text) + literal_column("'}'", Text)
 
 
 def in_one_block(sql: Mapping[str, str], notes: Table, engine: Engine) -> dict[str, str]:
     """The writes among `sql`, each as a block of MariaDB that writes, notes, commits, and returns time and epoch."""
     table, now = engine.dialect.identifier_preparer.format_table(notes), backend_of(engine).now_ms
     last = "CAST(GREATEST(%(epoch)s, LAST_INSERT_ID()) AS SIGNED)"  # it would be a decimal
-    released = f"""CONCAT('{{"why": "{RELEASED}", "at": ', {now}, '}}')"""
+    released = f"CONCAT(%(note)s, {now}, '}}')"
     found = {}
     for what in NOTED:
         is_grant = NOTED[what] == GRANT
@@ -98,7 +97,7 @@ END"""
 
 
 def add_triggers(connection: Any, table: Table, notes: Table, engine: Engine, text: Callable[[], str]) -> None:
-    """Have this connection to SQLite, and no other, note what it writes; `text` gives that of the grant under way.
+    """Have this connection to SQLite, and no other, note what it writes; `text` gives what is noted.
 
     Raises sqlite3.Error.
     """
@@ -106,7 +105,7 @@ def add_triggers(connection: Any, table: Table, notes: Table, engine: Engine, te
     connection.create_function(_TEXT, 0, text)
     quote, now = engine.dialect.identifier_preparer.quote, backend_of(engine).now_ms
     lease = f"coalesce(NEW.name, '{BROKER}')"
-    released = f"""'{{"why": "{RELEASED}", "at": ' || {now} || '}}'"""
+    released = f"{_TEXT}() || {now} || '}}'"
     for number, (event, when, kind, content) in enumerate(
         (
             ("INSERT", "NEW.broker_name IS NOT NULL", GRANT, f"{_TEXT}()"),
@@ -128,7 +127,7 @@ def afterwards(notes: Table, engine: Engine) -> dict[str, str]:
     columns = ("lease", "kind", "digest", "item", "content")
     values: dict[str, Any] = {each: bindparam(f"note_{each}") for each in columns}
     values["noted"] = now
-    released = values | {"content": _released(now, "by")}
+    released = values | {"content": _timed("note_content", now)}
     found = {"note": insert(notes).values(**values), "note release": insert(notes).values(**released)}
     return {what: str(each.compile(dialect=engine.dialect)) for what, each in found.items()}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .base import Grant, Held, Locker, NotesLosses
+from .base import Grant, Held, Locker, NotesEnds
 
 
 class Wrapped:
-    """Implements `Locker` and `NotesLosses`."""
+    """Implements `Locker` and `NotesEnds`."""
 
     def __init__(self, locker: Locker) -> None:
         self._locker = locker
@@ -23,8 +23,12 @@ class Wrapped:
     def wait(self, timeout: float, poll: float) -> None:
         self._locker.wait(timeout, poll)
 
+    def ends_as(self, why: str, detail: str) -> None:
+        if isinstance(self._locker, NotesEnds):
+            self._locker.ends_as(why, detail)
+
     def note_loss(self, epoch: int, why: str, at: int, detail: str) -> None:
-        if isinstance(self._locker, NotesLosses):
+        if isinstance(self._locker, NotesEnds):
             self._locker.note_loss(epoch, why, at, detail)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from spark_lease.config import configure
 from spark_lease.lease import open_contender
 from spark_lease.lockers.registry import open_store
 from spark_lease.record import taken
+from tests.cli.test_cli import COMMAND
 
 
 def held(url: str, table: str = "spark_lease") -> int:
@@ -128,3 +130,45 @@ def test_a_lease_of_which_nothing_was_noted_is_there_all_the_same(url: str, caps
         assert connection.execute(text("DELETE FROM spark_lease_notes")).rowcount > 0
     assert main(["history", "n", "--url", url, "--json"]) == 0
     assert json.loads(told(capsys)[0])["holds"] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "how", "code"),
+    [
+        ("true", "finished", 0),
+        ("exit 3", "failed: exit 3", 3),
+        ("kill -9 $$", "failed: SIGKILL", 137),
+        ("kill -TERM $PPID_OF_RUN; sleep 60", "interrupted: SIGTERM", 143),
+    ],
+)
+def test_it_tells_how_the_work_ended(
+    url: str, command: str, how: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = f'PPID_OF_RUN=$(cat "$1"); {command}'
+    file = Path(url.removeprefix("sqlite:///")).with_name("pid")
+    words = [COMMAND, "run", "--lease", "n", "--url", url, "--contain", "off", "--run-key", "monday", "--"]
+    with subprocess.Popen(
+        [*words, "bash", "-c", f'until [ -s "$1" ]; do sleep 0.05; done; {script}', "x", file]
+    ) as run:
+        file.with_name("new").write_text(str(run.pid))
+        file.with_name("new").rename(file)
+        assert run.wait(30) == code
+    for what in (["history", "n"], ["status", "n"]):
+        assert main([*what, "--url", url]) == 0
+        said = capsys.readouterr().out
+        assert how.partition(":")[0] in said and how.partition(": ")[2] in said
+    assert main(["runs", "n", "--url", url]) == 0
+    assert how.partition(":")[0] in capsys.readouterr().out
+
+
+def test_a_run_whose_end_was_not_noted_ended_as_its_hold_did(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lease = open_contender(configure(name="n", url=url), BootClock())
+    lease.acquire()
+    lease.runs.begin("monday")
+    assert main(["runs", "n", "--url", url]) == 0
+    assert " begun " in capsys.readouterr().out
+    lease.ends_as("crashed", "its driver ended")
+    lease.release()
+    lease.close()
+    assert main(["runs", "n", "--url", url]) == 0
+    assert " crashed " in capsys.readouterr().out

@@ -182,11 +182,11 @@ def test_watch_tells_site_and_standbys_and_how_it_ended(
             until(lambda: look("held, by a:.*standing by: b"), 60)
             assert "certain" not in seen[-1], "nobody had a doubt"
             end(started[0])
-            until(lambda: look("last change 20.*Z: released, a:"), 60)
+            until(lambda: look("last change 20.*Z: interrupted: SIGTERM, a:"), 60)
             until(lambda: look("held, by b:"), 60)
             assert "site" not in seen[-1]
             end(started[1])
-            until(lambda: look("free, last change 20.*Z: released, b:"), 60)
+            until(lambda: look("free, last change 20.*Z: interrupted: SIGTERM, b:"), 60)
         finally:
             for each in started:
                 each.terminate()
@@ -256,4 +256,4 @@ def test_status_says_how_the_last_hold_ended(tmp_path: Path) -> None:
     for _ in range(2):
         subprocess.run([COMMAND, "run", "--lease", "n", *where, "--", "true"], check=True, capture_output=True)
     done = subprocess.run([COMMAND, "status", "n", *where], check=True, capture_output=True, text=True)
-    assert "last change  20" in done.stdout and "Z: released, " in done.stdout
+    assert "last change  20" in done.stdout and "Z: finished, " in done.stdout

@@ -23,6 +23,7 @@ import pytest
 
 import spark_lease
 from spark_lease import ConfigError, hold_lease
+from spark_lease.cli.history import all_holds
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.fences.levels import fences_of
@@ -200,15 +201,15 @@ def test_a_socket_of_something_else_is_no_order() -> None:
 # Python hears of a signal between two calls: one that comes just before a long call is heard after it.
 WAITS = "while True: time.sleep(0.1)"
 ENDS = {
-    "the script ends": ("", 0, None),
-    "sys.exit": ("sys.exit(3)", 3, None),
-    "an exception": ("raise ValueError('x')", 1, None),
-    "a thread's exit": ("threading.Thread(target=sys.exit).start()", 0, None),
-    "os._exit": ("os._exit(4)", 4, None),
-    "Ctrl-C": (WAITS, -signal.SIGINT, signal.SIGINT),
-    "SIGTERM": (WAITS, 128 + signal.SIGTERM, signal.SIGTERM),
-    "SIGHUP": (WAITS, 128 + signal.SIGHUP, signal.SIGHUP),
-    "SIGKILL": (WAITS, -signal.SIGKILL, signal.SIGKILL),
+    "the script ends": ("", 0, None, "finished"),
+    "sys.exit": ("sys.exit(3)", 3, None, "failed: exit 3"),
+    "an exception": ("raise ValueError('x')", 1, None, "failed: ValueError"),
+    "a thread's exit": ("threading.Thread(target=sys.exit).start()", 0, None, "finished"),
+    "os._exit": ("os._exit(4)", 4, None, "crashed: its driver ended"),
+    "Ctrl-C": (WAITS, -signal.SIGINT, signal.SIGINT, "interrupted: SIGINT"),
+    "SIGTERM": (WAITS, 128 + signal.SIGTERM, signal.SIGTERM, "interrupted: SIGTERM"),
+    "SIGHUP": (WAITS, 128 + signal.SIGHUP, signal.SIGHUP, "interrupted: SIGHUP"),
+    "SIGKILL": (WAITS, -signal.SIGKILL, signal.SIGKILL, "crashed: its driver ended"),
 }
 
 
@@ -216,7 +217,7 @@ ENDS = {
 def test_however_the_driver_ends_nothing_stays_and_the_lease_is_free(
     start: Start, url: str, table: str, end: str
 ) -> None:
-    body, code, number = ENDS[end]
+    body, code, number, how = ENDS[end]
     driver = start(f"with hold_lease('n', **SETTINGS) as lease:\n        say('held')\n        {body or 'pass'}")
     driver.until("held")
     kept = keepers_of(driver.process.pid)
@@ -226,6 +227,8 @@ def test_however_the_driver_ends_nothing_stays_and_the_lease_is_free(
     assert driver.end() == code, driver.log.read_text()
     until(lambda: row(url, table)[0] is None)
     until(lambda: not [pid for pid in kept if look(pid)], timeout=10)
+    (hold,) = all_holds(configure(name="n", url=url, table=table), "n") or []
+    assert hold.ended_by == how
     assert not list(Path("/tmp").glob("spark_lease*"))
 
 

@@ -79,16 +79,18 @@ def has_clock(config: Config) -> bool:
 
 def test_who_held_it_and_when_it_was_given_back(config: Config) -> None:
     held = []
-    for _ in range(3):
+    endings = [("released", ""), ("failed", "exit 3 \"'{}"), ("finished", "")]
+    for ending in endings:
         lease = contender(config)
         lease.renew()
+        lease.ends_as(*ending)
         held.append((lease.epoch, lease.holder))
         assert lease.release()
         lease.close()
     last = contender(config)
     found = until(lambda: history(config), lambda found: all(hold.host for hold in found))
     assert [(hold.epoch, hold.holder) for hold in found] == [*held, (last.epoch, last.holder)]
-    assert [hold.why for hold in found] == ["released"] * 3 + [""]
+    assert [(hold.why, hold.detail) for hold in found] == [*endings, ("", "")]
     assert all(hold.start is not None and hold.host for hold in found)
     assert all(hold.end is not None and hold.start <= hold.end for hold in found[:3])  # type: ignore[operator]
     assert not overlaps(found) and not_exact(found) == (0 if has_clock(config) else 3)
@@ -319,6 +321,6 @@ def test_a_command_that_is_killed_and_one_that_loses_its_lease(
     subprocess.run([COMMAND, "run", *settings, "--", "true"], check=True, capture_output=True)
     config = configure(name="n", url=url, table=table)
     killed, finished = history(config)
-    assert (killed.why, finished.why) == ("ran out", "released")
+    assert (killed.why, finished.why) == ("ran out", "finished")
     assert killed.end and finished.start and killed.end <= finished.start
     assert not overlaps([killed, finished])

@@ -164,7 +164,7 @@ def test_the_guard_travels_with_the_job_and_its_outcome_comes_back(
     (run,) = json.loads(spark_lease("runs", "n", *store, "--json").stdout)
     assert (run["key"], run["outcome"], run["epoch"]) == ("monday", "failed", told["epoch"])
     (hold,) = json.loads(spark_lease("history", "n", *store, "--json").stdout)["holds"]
-    assert (hold["ended_by"], hold["epoch"]) == ("released", told["epoch"])
+    assert (hold["ended_by"], hold["detail"], hold["epoch"]) == ("failed", "exit 3", told["epoch"])
     assert hold["applications"] and hold["applications"][0].startswith("application_")
 
 
@@ -206,7 +206,7 @@ def test_what_a_cluster_runs_is_not_taken_for_dead_and_its_end_is_read_from_besi
     holds = json.loads(spark_lease("history", "n", *store, "--json").stdout)["holds"]
     assert [hold["epoch"] for hold in holds] == [told["epoch"], after["epoch"]]
     assert holds[1]["holder"].startswith("scheduler-b:")
-    assert (holds[0]["ended_by"], holds[1]["ended_by"]) == ("ran out", "released")
+    assert (holds[0]["ended_by"], holds[1]["ended_by"]) == ("ran out", "finished")
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_a_job_outlives_a_worker_and_the_master_and_keeps_its_lease(
     assert driver.end(60) == 0, driver.log.read_text()
     done = spark_lease("history", "n", "--url", url, "--table", table, "--json")
     (hold,) = json.loads(done.stdout)["holds"]
-    assert (hold["epoch"], hold["ended_by"]) == (epoch, "released")
+    assert (hold["epoch"], hold["ended_by"]) == (epoch, "finished")
     assert hold["applications"][0].startswith("app-")
 
 

@@ -254,7 +254,8 @@ class Guard:
     def _start(self) -> Started:
         if self._front_door:
             return self._front_door.begin(self.config)
-        return start(self.config, holder=new_holder(self.config.holder), mark=self._spark.mark)
+        holder = new_holder(self.config.holder)
+        return start(self.config, holder=holder, mark=self._spark.mark, announces=bool(self._mark))
 
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None

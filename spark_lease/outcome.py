@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from .clock import iso_text
 from .config import Config, redacted
 from .errors import AlreadyDone, ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
 from .lease import Lease
-from .lockers.changes import ALREADY_DONE, FAILED, FINISHED, INTERRUPTED
+from .lockers.changes import ALREADY_DONE, CRASHED, FAILED, FINISHED, INTERRUPTED
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,8 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`outcome`: finished, failed, interrupted, already done, standby, lost, unreachable, misconfigured; of what a
-    cluster runs also submitted (nobody waits for it), and unknown.
+    """`outcome`: finished, failed, crashed, interrupted, already done, standby, lost, unreachable, misconfigured; of
+    what a cluster runs also submitted (nobody waits for it), and unknown.
 
     `epoch` 0: never held. `acquired` (by the store's clock) and `released` are UTC; a lease that was not
     released is lost, or runs out. `store`: the URL of the lock store, without a password.
@@ -90,6 +91,11 @@ def ended(lease: Lease, exit_code: int, *, interrupted: bool = False) -> Outcome
     """The work ran and ended by itself, or because a signal told it to."""
     word = INTERRUPTED if interrupted else FAILED if exit_code else FINISHED
     return _of(lease, word, exit_code)
+
+
+def crashed(lease: Lease, exit_code: int = 128 + signal.SIGKILL) -> Outcome:
+    """The work ended, and did not say how. Its exit code is taken for that of SIGKILL where it cannot be known."""
+    return _of(lease, CRASHED, exit_code)
 
 
 def refused(config: Config | None, error: SparkLeaseError, lease: Lease | None = None) -> Outcome:

@@ -32,10 +32,10 @@ fences.sql_cursors fences.sql_psycopg2 fences.sql_commit fences.sql fences.sql_d
 fences.frames_target fences.frames_columns fences.frames_collect fences.frames_load fences.frames_place
 fences.frames_move fences.frames
 fences.postgres fences.databases runs lookout history history_page
-locker lease keepalive hold metrics events
+locker lease keepalive hold metrics events outcome
 keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
 keeper.enforced keeper.family keeper.supervisor keeper.driver keeper.contained keeper.process keeper.start keeper.kept
-outcome submissions submit.contained
+submissions submit.contained
 spark.connect spark.demotion spark.contexts spark.applications spark.refusals spark.delta_hook spark.fencing
 spark.conf spark.orphan
 guard doors spark.launcher runner

@@ -47,7 +47,11 @@ class ToDriver(logging.Handler):
         try:
             self._channel.send({"log": [record.name, record.levelno, record.getMessage()]})
         except Closed:
-            line = f"spark-lease {record.levelname} {record.getMessage()}\n".encode()
-            with contextlib.suppress(OSError, ValueError):
-                if select.select([], [2], [], 0)[1]:
-                    os.write(2, line[: select.PIPE_BUF])
+            say_on_stderr(f"spark-lease {record.levelname} {record.getMessage()}")
+
+
+def say_on_stderr(line: str) -> None:
+    """Say it where the driver does, and without it. Never waits: a pipe that takes anything takes PIPE_BUF bytes."""
+    with contextlib.suppress(OSError, ValueError):
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, f"{line}\n".encode()[: select.PIPE_BUF])

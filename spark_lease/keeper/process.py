@@ -37,6 +37,7 @@ from ..keepalive import Keepalive
 from ..lease import Contender
 from ..locker import open_locker
 from ..lockers.changes import CRASHED
+from ..outcome import Outcome, announce, crashed, refused
 from ..record import Protection, new_holder
 from ..system.containment import Init
 from .channel import Channel, Closed
@@ -45,7 +46,7 @@ from .deadline import new_mapping
 from .driver import Driver
 from .enforced import Enforced
 from .family import told_of
-from .messages import ToDriver, refusal
+from .messages import ToDriver, refusal, say_on_stderr
 from .standstill import WhileItMoves
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class Keeper:
         logging.getLogger("spark_lease").setLevel(order["log_level"])
         self._channel, self._clock, self._init = channel, BootClock(), init
         self._config = config = Config(**order["config"])
+        self._announces = bool(order.get("announces"))
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         mapped = f"spark_lease-{os.urandom(8).hex()}"
         self._mapping = new_mapping(mapped)
@@ -140,7 +142,8 @@ class Keeper:
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._owed: set[int] = set()
         self._listening = True
-        self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._untied = self._settled = False
+        self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._untied = False
+        self._settled = self._said_why = False
         self._granted = self._finished = self._has_begun = False
         self.outcome: Mapping[str, Any] = {}
         """What the driver has said of its end; empty before it has."""
@@ -194,6 +197,9 @@ class Keeper:
         return over
 
     def kill(self) -> None:
+        if (lost := self._lease.loss()) and not self._said_why:
+            self._said_why = True  # which it may not have come to itself
+            say_on_stderr(f"spark-lease ERROR {lost}; killing what is left of the driver")
         self._driver.kill()
 
     def _begin(self) -> None:
@@ -219,6 +225,7 @@ class Keeper:
         early = self._driver.early_release
         dying = self._config.lease_duration + early.grace if early.is_provable else 0.0
         end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=0.0, dying=dying)
+        self._announce(crashed(self._lease))
 
     def _stands_still(self) -> str:
         if not self._listening and not self._dead:
@@ -245,6 +252,12 @@ class Keeper:
             dying=math.inf,
             is_proven=self._is_over_everywhere,
         )
+        self._announce(refused(self._config, lost, self._lease))
+
+    def _announce(self, outcome: Outcome) -> None:
+        """Write the outcome file of `submit`, if the driver did not come to it. Nothing of it is left."""
+        if self._announces and self._config.outcome_file and not os.path.exists(self._config.outcome_file):
+            announce(outcome, self._config.outcome_file)
 
     def _is_over_everywhere(self) -> bool:
         """To be asked when nothing of it is left here: what the driver said before its end, or what its end proves."""

@@ -111,8 +111,11 @@ def running() -> set[int]:
     return set(_running)
 
 
-def start(config: Config, *, holder: str, mark: str) -> Started:
-    """Start it, and tell it which lease to take for this process. Raises CannotStart."""
+def start(config: Config, *, holder: str, mark: str, announces: bool = False) -> Started:
+    """Start it, and tell it which lease to take for this process. Raises CannotStart.
+
+    `announces`: it writes the outcome file if this process does not come to it.
+    """
     ours, theirs = Channel.pair()
     try:
         process = subprocess.Popen(
@@ -131,7 +134,7 @@ def start(config: Config, *, holder: str, mark: str) -> Started:
     _running.add(process.pid)
     try:
         ours.send({"path": import_path()})
-        ours.send(_order(config, holder, mark))
+        ours.send({**_order(config, holder, mark), "announces": announces})
         return Started(process, ours)
     except BaseException as error:
         ours.close()

@@ -33,7 +33,7 @@ from ..keeper.messages import refusal
 from ..keeper.process import Keeper
 from ..keeper.supervisor import Supervisor
 from ..lockers.registry import open_store
-from ..outcome import Outcome, announce, ended, outcome_of, refused, times_of
+from ..outcome import Outcome, announce, crashed, ended, outcome_of, refused, times_of
 from ..system.container_init import came_from_a_terminal
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class Submission:
         else:  # it was ended before it could say how, or never asked for a lease
             code = 128 + (self._interrupted_by or signal.SIGKILL) if code is None else code
             if lease and lease.epoch:
-                outcome = ended(lease, code, interrupted=bool(self._interrupted_by))
+                outcome = ended(lease, code, interrupted=True) if self._interrupted_by else crashed(lease, code)
             else:
                 word = "interrupted" if self._interrupted_by else "failed" if code else "finished"
                 outcome = outcome_of(self._config, word, code, "spark-submit ended and its script never had the lease")

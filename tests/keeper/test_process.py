@@ -312,6 +312,8 @@ def test_a_driver_that_stands_still_is_not_renewed_for(start: Start, url: str, t
     driver.until("held")
     os.kill(driver.process.pid, signal.SIGSTOP)
     assert driver.end(8) == -signal.SIGKILL  # at its stop_by, while it stood still
+    until(lambda: "lost (expired)" in driver.log.read_text())  # which another has said for it
+    assert "killing what is left of the driver" in driver.log.read_text()
 
 
 LOST_IN_THE_BLOCK = """

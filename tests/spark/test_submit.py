@@ -133,6 +133,24 @@ def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Drive
     until(lambda: not driver.leftovers(), timeout=10)
 
 
+@both
+def test_a_driver_that_was_killed_leaves_an_outcome_and_a_history(
+    submit: Callable[..., Driver], url: str, table: str, contain: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "outcome.json"
+    # The keeper looks ten times a second where tasks run: before it knows, nothing is released.
+    ends = "import signal; session(); time.sleep(1.5); os.kill(os.getpid(), signal.SIGKILL)"
+    driver = submit(ends, contain=contain, settings=["--outcome-file", str(file)])
+    assert driver.end(60) in (137, -signal.SIGKILL), driver.log.read_text()
+    until(file.exists)
+    told = json.loads(file.read_text())
+    assert (told["outcome"], told["exit_code"], bool(told["released"])) == ("crashed", 137, True)
+    assert row(url, table) == (None, told["epoch"])
+    (hold,) = json.loads(spark_lease("history", "n", "--url", url, "--table", table, "--json").stdout)["holds"]
+    assert (hold["ended_by"], hold["detail"]) == ("crashed", "its driver ended")
+    assert contain == "off" or outcome(driver) == told
+
+
 def test_a_hook_of_the_script_that_fails_is_not_the_end_of_the_launcher(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -310,7 +310,7 @@ def test_a_command_that_is_killed_and_one_that_loses_its_lease(
     kind: str, url_of: Callable[[str], str], table: str, tmp_path: Path
 ) -> None:
     url = url_of(kind)
-    settings = ["--lease", "n", "--url", url, "--table", table, "--create-table", "true", "--lease-duration", "2"]
+    settings = ["--lease", "n", "--url", url, "--table", table, "--create-table", "true", "--lease-duration", "5"]
     started = subprocess.Popen([COMMAND, "run", *settings, "--", "sleep", "60"], stderr=subprocess.PIPE, text=True)
     assert started.stderr
     while "acquired" not in (line := started.stderr.readline()):

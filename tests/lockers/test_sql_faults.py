@@ -188,7 +188,7 @@ def keep() -> Iterator[Callable[[Contender, Config], threading.Event]]:
 def test_a_postgresql_that_is_restarted_costs_a_warning(
     postgres: PostgreSql, table: str, number: int, keep: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = limits(postgres.url, table, lease_duration=9)
+    config = limits(postgres.url, table, lease_duration=18)
     lease = open_contender(config, BootClock())
     epoch = lease.acquire()
     lost = keep(lease, config)

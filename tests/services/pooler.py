@@ -68,10 +68,10 @@ class Pooler:
                     if message[:1] not in b"QS":  # psycopg's Parse, Bind and Execute are answered with their Sync
                         continue
                     answer = b"".join(_until_ready(session))
-                    client.sendall(answer)
-                    if answer[-1:] == b"I":
+                    if answer[-1:] == b"I":  # free before its client knows, as with PgBouncer
                         self._free.put(session)
                         session = None
+                    client.sendall(answer)
             finally:
                 if session:  # its client is gone amid a transaction
                     session.sendall(b"Q" + struct.pack("!i", 13) + b"ROLLBACK\0")

@@ -24,7 +24,7 @@ def hanging() -> Iterator[threading.Event]:
 
 
 def begun(store: MemoryStore, clock: Any) -> tuple[Contender, Keepalive]:
-    master = Contender(clock, store, lease_duration=1.2)
+    master = Contender(clock, store, lease_duration=6)
     keepalive = Keepalive(master.lease, master.config, clock=clock, on_lost=lambda lost: None)
     begin_hold(master.lease, keepalive)
     return master, keepalive

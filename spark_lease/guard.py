@@ -149,6 +149,7 @@ class Guard:
         try:
             self._signals.begin()
             self._events.begin(self.lease)
+            self.lease.prepare()
             self._fencing.prepare()
             begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
             self._has_begun = True

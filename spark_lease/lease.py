@@ -13,6 +13,7 @@ the lease was good and lands after it ran out. Only a fence in the guarded store
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -26,7 +27,7 @@ from .config import Config, local_url, redacted
 from .errors import ConfigError, LeaseHeldByOther, LeaseLost, LockGone, Loss, RecordUnreadable, StoreError
 from .fences import session
 from .fences.base import NothingBegun
-from .fences.databases import claim_databases
+from .fences.databases import claim_databases, prepare
 from .fences.delta_rs import FencedTable
 from .fences.levels import Fences
 from .locker import open_locker
@@ -282,6 +283,11 @@ class Lease(ABC):
         Raises LeaseHeldByOther if it is held at the end, StoreError if the store could not be asked at the end: the
         two are never mixed up. RecordUnreadable and ConfigError are raised at once, waiting does not heal them.
         """
+
+    def prepare(self) -> None:
+        """Import what the work needs from the grant on, while another may still be master. Never raises."""
+        with contextlib.suppress(Exception):  # it is said when it is needed
+            prepare(self._config)
 
     def claim_databases(self) -> bool:
         """Claim what `fences.databases` says, before the work begins; by the process that keeps the lease.

@@ -153,6 +153,7 @@ class _Run:
 
     def _run(self) -> Outcome:
         try:
+            self._lease.prepare()
             begin_hold(self._lease, self._keepalive)
             self._lease.log_grant()
             if self._config.run_key:

@@ -7,6 +7,7 @@ there is something to claim.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,10 +28,11 @@ def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = N
     To be called once the lease is held and before the work begins. Takes `attempt_timeout` at most, and what it takes
     to connect. Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
     """
-    is_store = not config.fence_url
-    if not config.enabled or (is_store and not config.url.startswith("postgresql")):
+    if not _may_have_to_claim(config):
         return False
     from .sql_claim import Desk, claim
+
+    is_store = not config.fence_url
 
     with open_database(config, clock or BootClock()) as engine:
         limits: dict[str, Any] = {"timeout": config.attempt_timeout, "clock": clock}
@@ -38,6 +40,16 @@ def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = N
             return False
         claim(lease, engine, **limits)
     return True
+
+
+def prepare(config: Config) -> None:
+    """Import what a claim needs, while another may still be master."""
+    if _may_have_to_claim(config):
+        importlib.import_module(f"{__package__}.sql_claim")
+
+
+def _may_have_to_claim(config: Config) -> bool:
+    return config.enabled and (bool(config.fence_url) or config.url.startswith("postgresql"))
 
 
 def look_for_a_newer_claim(config: Config, lease: HeldLease, *, clock: Clock) -> None:

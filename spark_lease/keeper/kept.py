@@ -68,7 +68,7 @@ class KeptLease(Lease):
         self._files: dict[int, Sequence[int]] = {}
         self._tied = {self._pid}
         self._said: dict[str, Any] = {}
-        self._asked = itertools.count()
+        self._asked, self._claim = itertools.count(), -1
         self._news = threading.Condition()
         self._stop_by = 0.0
         self._own_turn = max(AT_ONCE, config.kill_budget)
@@ -97,7 +97,11 @@ class KeptLease(Lease):
             if has_ended:
                 raise StoreError(self.name, "the process that was to take it has ended")
         self._taken = True
+        self._claim = self._begin_to_ask("claim_databases")  # which takes as long as what comes next in this process
         return self._epoch
+
+    def prepare(self) -> None:
+        """The keeper does."""
 
     def stop_by(self) -> float:
         if self._lost and self._lost[0][0] in (Loss.ORPHANED, Loss.SPARK_GONE):
@@ -141,7 +145,7 @@ class KeptLease(Lease):
         return bool(released)
 
     def claim_databases(self) -> bool:
-        return bool(self._ask("claim_databases"))
+        return bool(self._await_answer(self._claim))
 
     def noted(self, kind: str) -> dict[str, str]:
         if self._is_forked:
@@ -156,8 +160,14 @@ class KeptLease(Lease):
         return noted
 
     def _ask(self, what: str, *words: str | bool) -> Any:
+        return self._await_answer(self._begin_to_ask(what, *words))
+
+    def _begin_to_ask(self, what: str, *words: str | bool) -> int:
         number = next(self._asked)
         self.tell({"ask": what, "words": words, "number": number})
+        return number
+
+    def _await_answer(self, number: int) -> Any:
         answer = self.answer(f"answer {number}", self._config.attempt_timeout * 3)
         if answer is None:
             raise StoreError(self.name, "the process that keeps it gives no answer")

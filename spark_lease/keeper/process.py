@@ -205,6 +205,7 @@ class Keeper:
     def _begin(self) -> None:
         """On a thread of its own, because the store may hang and the driver end meanwhile."""
         error: Exception | None = None
+        self._lease.prepare()
         try:
             begin_hold(self._lease, self._keepalive, still_wanted=self._still_wanted)
         except BaseException as problem:  # whatever it is: the driver has to be told, and raises it

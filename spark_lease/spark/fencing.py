@@ -15,6 +15,7 @@ from ..lease import Lease
 from .connect import is_connected
 from .contexts import is_watchable, unwatch_contexts, watch_contexts
 from .delta_hook import NO_DELTA, DeltaHook
+from .demotion import under_spark_submit
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,9 @@ class Fencing:
             self._levels.show(delta="claims" if lacking else "hook")
         if not lacking:
             self._fence.get_ready()
+        if lacking == NO_DELTA and (packages := _asked_for_too_late(context)):
+            words = "%s: the script asks for %s, and Spark runs already: give it to spark-submit, as --packages %s"
+            log.warning(words, self._lease.name, packages, packages)
         if lacking == NO_DELTA and self._config.fence_delta == "auto":
             return
         if lacking and self._config.fence_delta == "required":
@@ -79,3 +83,9 @@ class Fencing:
                 self._lease.name,
                 lacking,
             )
+
+
+def _asked_for_too_late(context: Any) -> str:
+    """The packages of Delta that a script asks for in vain, by `configure_spark_with_delta_pip` say; most often ""."""
+    packages = str(context.getConf().get("spark.jars.packages", "") or "")
+    return packages if "io.delta:" in packages and under_spark_submit() else ""

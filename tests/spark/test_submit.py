@@ -133,6 +133,16 @@ def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Drive
     until(lambda: not driver.leftovers(), timeout=10)
 
 
+def test_a_script_that_asks_for_delta_too_late_is_told_how(submit: Callable[..., Driver]) -> None:
+    """As delta's `configure_spark_with_delta_pip` does: under spark-submit the JVM is there by then."""
+    driver = submit("""
+        from pyspark.sql import SparkSession
+        SparkSession.builder.config("spark.jars.packages", "io.delta:delta-spark_2.13:4.4.0").getOrCreate()
+        """)
+    assert driver.end(60) == 0, driver.log.read_text()
+    assert "give it to spark-submit, as --packages io.delta:delta-spark_2.13:4.4.0\n" in driver.log.read_text()
+
+
 @both
 def test_a_driver_that_was_killed_leaves_an_outcome_and_a_history(
     submit: Callable[..., Driver], url: str, table: str, contain: str, tmp_path: Path

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..processes import Births, Process, is_out_of_reach, look, marks_of, proc_file, processes
 
-KEEPS = "spark-lease keeps"
+KEEPS = "spark-lease keeper"
 """What a keeper's command line says."""
 _PROC = Path("/proc")
 _WORKERS = (b"pyspark.daemon", b"pyspark/daemon", b"from multiprocessing.")

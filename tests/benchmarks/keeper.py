@@ -32,7 +32,7 @@ IDLE = 20.0
 def keeper_of(pid: int) -> int:
     """The process that keeps a lease for the process `pid`."""
     line = {each.pid: Path(f"/proc/{each.pid}/cmdline").read_bytes() for each in tree(pid)}
-    return next(pid for pid, words in line.items() if b"spark-lease keeps" in words)
+    return next(pid for pid, words in line.items() if b"spark-lease keeper" in words)
 
 
 def check_and_idle(url: str) -> dict[str, float]:

@@ -131,7 +131,7 @@ class Round:
         init = [each for each in ours if each.parent in {each.pid for each in ours} and each.parent != self.pid]
         match whom:
             case "keeper":
-                keeper = [each for each in found if "spark-lease keeps" in _line(each)]
+                keeper = [each for each in found if "spark-lease keeper" in _line(each)]
                 return keeper or [each for each in found if each.pid == self.pid]
             case "init":
                 return [each for each in init if each not in below][:1]

@@ -68,7 +68,7 @@ with hold_lease("n", **SETTINGS) as lease:
 
 
 def keeper_of(pid: int) -> int:
-    (found,) = [each.pid for each in tree(pid) if "spark-lease keeps" in command_line(each.pid)]
+    (found,) = [each.pid for each in tree(pid) if "spark-lease keeper" in command_line(each.pid)]
     return found
 
 

@@ -74,7 +74,7 @@ class Writing(Driver):
 
     @property
     def keeper(self) -> int:
-        (found,) = [each.pid for each in self.tree() if b"spark-lease keeps" in _command_of(each)]
+        (found,) = [each.pid for each in self.tree() if b"spark-lease keeper" in _command_of(each)]
         return found
 
     @property

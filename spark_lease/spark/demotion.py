@@ -172,10 +172,10 @@ class Spark:
 
     def cannot_be_proven(self, until: float) -> bool:
         """True as soon as it is known that Spark was stopped, and that nothing will prove the end of its executors."""
-        while not self._over.is_set() and self._clock.now() < until:
+        # Not only until `stop()` has come back: where the JVM ended with us, at Ctrl-C, it never does.
+        while not self.wait_until_over(self._clock.now()) and self._clock.now() < until:
             if self._worked_elsewhere and self._was_asked.is_set():
                 return True
-            self._clock.wait(self._over, _LOOK_AGAIN)
         return False
 
     def wait_until_asked(self, until: float) -> None:

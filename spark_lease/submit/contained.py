@@ -119,7 +119,8 @@ class Submission:
         os.write(self._waker, b"x")
         if self._work.wait_until_over(self._clock.now() + _AFTER_IT):
             return
-        log.warning("%s: spark-submit has ended and left processes behind: ending them", self._config.name)
+        if not self._interrupted_by:
+            log.warning("%s: spark-submit has ended and left processes behind: ending them", self._config.name)
         self._work.signal(signal.SIGTERM)
         self._end_within(self._config.stop_budget)
 

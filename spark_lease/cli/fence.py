@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from dataclasses import replace
 
 from ..clock import BootClock
 from ..config import Config, redacted
-from ..errors import ConfigError, RecordUnreadable
+from ..errors import ConfigError
 from ..fences import postgres
 from ..fences.databases import open_database
-from ..fences.delta import as_hadoop
+from ..fences.delta import as_hadoop, newer_than, newest_of
 from ..fences.delta_tables import forget_table, note_table, noted_tables
 from ..fences.sql_claim import Desk
+from ..lockers.bounded import Bounded
+from ..lockers.delta_words import secrets_of, words
 from .settings import need_name, resolved
 from .table import print_table
 
@@ -71,7 +74,7 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif rows:
-        shown = [[str(value) for value in row.values()] for row in rows]
+        shown = [["?" if value is None else str(value) for value in row.values()] for row in rows]
         print_table([["TABLE", "LEASE", "EPOCH", "ALLOW UNLEASED"], *shown])
     else:
         print(f"no table is fenced in {redacted(config.fence_url or config.url)}")
@@ -79,13 +82,25 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
 
 
 def _delta_rows(config: Config) -> list[dict[str, object]]:
-    """`epoch` is that under which it was noted: the table itself has the newest."""
     found = noted_tables(replace(config, create_table="false"), BootClock())
     row = {"lease": config.name, "epoch": 0, "allow_unleased": False}
+    return [{"table": table, **row, "epoch": _claimed(config, table)} for table in found]
+
+
+def _claimed(config: Config, table: str) -> int | None:
+    """The epoch under which a Delta table is claimed now; 0: no master has claimed it, None: it cannot be read."""
+    looking = Bounded(redacted(table), timeout=config.attempt_timeout, clock=BootClock())
     try:
-        return [{"table": table, **row, "epoch": json.loads(text)["epoch"]} for table, text in found.items()]
-    except (ValueError, KeyError, TypeError):
-        raise RecordUnreadable(redacted(config.url), f"a note of a table of {config.name} is none: {found}") from None
+        newest = looking.call(
+            lambda: newest_of(config.shared_name, table, config.storage_options, timeout=config.attempt_timeout)
+        )
+        return newer_than(config.shared_name, 0, table, newest)
+    except Exception as error:  # an object store raises anything
+        said = words(error, secrets_of(config.storage_options, os.environ))
+        print(f"spark-lease: {redacted(table)} cannot be read: {said}", file=sys.stderr)
+        return None
+    finally:
+        looking.close()
 
 
 def _postgres_rows(config: Config) -> list[dict[str, object]]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from sqlalchemy import Engine
 
 from spark_lease.fences.sql_claim import Desk, claim
@@ -261,9 +264,17 @@ def test_delta_tables_are_added_listed_and_forgotten(url: str, tmp_path: Path) -
     again = spark_lease("fence", "add", *settings, "--on", f"{tmp_path}/flights")
     assert f"{table} is guarded by the lease n already" in again.stdout
     (row,) = json.loads(spark_lease("fence", "list", "--json", *settings).stdout)
-    assert (row["table"], row["lease"]) == (table, "n")
+    assert (row["table"], row["lease"], row["epoch"]) == (table, "n", 0)
     done = spark_lease("run", *settings, "--", "true")
     assert f"NOT FENCED: {table}: there is no such table" in done.stderr
+    write_deltalake(f"{tmp_path}/flights", pa.table({"day": [1]}))
+    epoch = last_line(spark_lease("run", *settings, "--", "true"))["epoch"]
+    (row,) = json.loads(spark_lease("fence", "list", "--json", *settings).stdout)
+    assert row["epoch"] == epoch  # as the table itself has it
+    shutil.rmtree(f"{tmp_path}/flights/_delta_log")
+    Path(f"{tmp_path}/flights/_delta_log").touch()
+    unreadable = spark_lease("fence", "list", *settings)
+    assert f"{table} cannot be read: " in unreadable.stderr and f"{table}  n      ?" in unreadable.stdout
     assert f"{table} is guarded no more" in spark_lease("fence", "forget", *settings, "--on", table).stdout
     assert spark_lease("fence", "forget", *settings, "--on", table).returncode == 1
     assert "no table is fenced" in spark_lease("fence", "list", *settings).stdout

@@ -1,6 +1,10 @@
 """Only one of several redundant Spark applications may write: a lease for PySpark jobs. See README.md."""
 
-from .doors import hold_lease, leased
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .errors import (
     AlreadyDone,
     ConfigError,
@@ -12,9 +16,12 @@ from .errors import (
     SparkLeaseError,
     StoreError,
 )
-from .events import LeaseEvent
-from .guard import current_lease
-from .lease import Lease
+
+if TYPE_CHECKING:
+    from .doors import hold_lease, leased
+    from .events import LeaseEvent
+    from .guard import current_lease
+    from .lease import Lease
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,3 +40,17 @@ __all__ = [
     "hold_lease",
     "leased",
 ]
+_WHERE = {"hold_lease": "doors", "leased": "doors", "LeaseEvent": "events", "current_lease": "guard", "Lease": "lease"}
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is first asked for (PEP 562): `spark-lease --help` needs none of it."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f".{_WHERE[name]}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_WHERE]

@@ -37,7 +37,8 @@ from .keeper.kept import Attendance, KeptLease
 from .keeper.process import LAST_WORDS
 from .keeper.start import CannotStart, FrontDoor, Started, start
 from .lease import Lease, open_contender
-from .lockers.changes import ALREADY_DONE, FAILED, FINISHED, INTERRUPTED
+from .lockers.changes import FAILED, INTERRUPTED
+from .outcome import ending_of
 from .processes import need_linux, signal_name
 from .record import new_holder
 from .signals import HandledSignals
@@ -166,12 +167,11 @@ class Guard:
             self._events.held(self.lease)
             return self.lease
         except BaseException as error:
-            self.lease.ends_as(*self._ending_of(error))
             is_noted = False  # and no call before the `try`: another signal may have come together with the first
             try:
                 while True:
                     try:
-                        lost = self._take_back(is_noted=is_noted)
+                        lost = self._take_back(error, is_noted=is_noted)
                         break
                     except KeyboardInterrupt:  # once more: a lease that is given up by half is renewed for ever
                         is_noted = True
@@ -181,8 +181,9 @@ class Guard:
                 raise lost or SystemExit(128 + self._signal) from None
             raise
 
-    def _take_back(self, *, is_noted: bool) -> LeaseLost | None:
+    def _take_back(self, error: BaseException, *, is_noted: bool) -> LeaseLost | None:
         """Nothing of the block has begun, and nothing will; the loss if that is why. May be called again."""
+        self.lease.ends_as(*self._ending_of(error))
         lost = self.lease.loss() if self._has_begun else None
         self._leave_the_block()
         self._applications.end()
@@ -306,6 +307,7 @@ class Guard:
             stop_budget=max(end - self._clock.now(), 0.0),
             dying=dying,
             on_over=lambda: self._note_the_run(error),
+            is_proven=lambda: False,  # threads and children that the block left may still write
         )
         if lost is not None:  # the block may have seen it first
             self._on_lost(lost, grace=LAST_WORDS)
@@ -336,13 +338,15 @@ class Guard:
 
     def _ending_of(self, error: BaseException | None) -> tuple[str, str]:
         """How the block ended: a word of `changes.GIVEN_BACK`, and more words. No message, which may have a secret."""
+        if self._refused:
+            return FAILED, self._refused.key
         if self._signal or isinstance(error, KeyboardInterrupt):
             return INTERRUPTED, signal_name(self._signal or signal.SIGINT)
-        if isinstance(error, AlreadyDone) and error.key == self.config.run_key:
-            return ALREADY_DONE, ""
-        if _is_success(error):
-            return (INTERRUPTED, "Spark still worked") if self._spark.was_busy else (FINISHED, "")
-        return FAILED, f"exit {error.code}" if isinstance(error, SystemExit) else type(error).__name__
+        if isinstance(error, AlreadyDone) and error.key != self.config.run_key:
+            return FAILED, type(error).__name__
+        if _is_success(error) and self._spark.was_busy:
+            return INTERRUPTED, "Spark still worked"
+        return ending_of(error)
 
     def _note_the_run(self, error: BaseException | None) -> None:
         outcome, detail = self._ending_of(error)
@@ -391,7 +395,7 @@ class Guard:
             if not self._spark.wait_until_over(stop_by):
                 self._spark.kill()
             if self._spark.wait_until_over(stop_by + _DYING):
-                self.lease.settle()
+                self.lease.settle(left=self._left.is_set())
             return
         # The block may be left and the process still have threads that write: it has to be gone by then.
         never = threading.Event()

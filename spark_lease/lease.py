@@ -356,8 +356,9 @@ class Lease(ABC):
     def note_loss(self) -> None:  # noqa: B027 (whoever keeps it in another process leaves it to that)
         """Note beside the lease why it was lost. To be called once nothing runs any more under it; never raises."""
 
-    def settle(self) -> None:  # noqa: B027 (most have nobody to say it to)
-        """Say that nothing runs any more under a lease that was lost, for whoever would kill what runs."""
+    def settle(self, *, left: bool = True) -> None:  # noqa: B027 (most have nobody to say it to)
+        """Say that no Spark runs any more under a lease that was lost, for whoever would kill it. `left`: nor does the
+        guarded block, so that nothing is in the way of giving the lease back."""
 
     def give_back(self) -> None:
         """`release`, and say in the log what came of it. Never raises: there is nothing left to do about it."""
@@ -488,7 +489,7 @@ class Contender(Lease):
         except ConfigError as error:  # as in `renew`: rights that were taken away meanwhile, say
             raise StoreError(self.name, str(error)) from error
 
-    def settle(self) -> None:
+    def settle(self, *, left: bool = True) -> None:
         self._deadline.disarm()
 
     def note_loss(self) -> None:

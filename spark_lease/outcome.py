@@ -70,6 +70,14 @@ def begin_outcome(file: str) -> None:
         raise ConfigError("outcome_file", f"{file}: {error.strerror}") from error
 
 
+def announced_epoch(file: str) -> int:
+    """The epoch of the outcome that stands in `file`; -1 if there is none."""
+    try:
+        return int(json.loads(Path(file).read_text())["epoch"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return -1
+
+
 def announce(outcome: Outcome, file: str) -> None:
     """Print the line, and write it to the outcome file, if any. A failure to do so does not change what happened."""
     if file:
@@ -85,6 +93,19 @@ def announce(outcome: Outcome, file: str) -> None:
     except (OSError, ValueError, AttributeError):  # AttributeError: started without one
         with contextlib.suppress(OSError, AttributeError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def ending_of(error: BaseException | None) -> tuple[str, str]:
+    """How work ended that raised `error`: a word of `changes.GIVEN_BACK`, and more.
+
+    Not the message of the error, which may hold a secret.
+    """
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return (FAILED, f"exit {code}") if code else (FINISHED, "")
+    if isinstance(error, AlreadyDone):
+        return ALREADY_DONE, ""
+    return (FAILED, type(error).__name__) if error else (FINISHED, "")
 
 
 def ended(lease: Lease, exit_code: int, *, interrupted: bool = False) -> Outcome:

@@ -36,7 +36,7 @@ from .keeper.supervisor import GuardedWork, Supervisor, contained
 from .lease import Contender
 from .locker import open_locker
 from .lockers.changes import FAILED, FINISHED, INTERRUPTED
-from .outcome import Outcome, ended, outcome_of, refused
+from .outcome import Outcome, ended, ending_of, outcome_of, refused
 from .processes import exit_words, look, need_linux, signal_name
 from .record import Protection, new_holder
 
@@ -164,16 +164,16 @@ class _Run:
             self._waiting = False
             if self._interrupted_by:  # Python drops what a handler raises while a finalizer runs
                 raise _Interrupted(self._interrupted_by)
-        except BaseException:
+        except BaseException as error:
             self._waiting = False
-            self._give_up()
+            self._give_up(*self._ending_of(error))
             raise
         lease = self._lease
         told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
         try:
             self._pid = self._supervisor.start(told, self._deadline.wire)
         except OSError as error:
-            self._give_up(FAILED)
+            self._give_up(FAILED, exit_words(NOT_RUN << 8))
             problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
             return replace(ended(lease, NOT_RUN), reason=problem)
         self._work = work = self._supervisor.work(self._pid, self._clock)
@@ -236,8 +236,12 @@ class _Run:
         found = look(self._pid) if self._pid else None
         return f"the command (pid {found.pid}) was stopped" if found and found.state in "Tt" else ""
 
-    def _give_up(self, outcome: str = INTERRUPTED) -> None:
-        self._lease.ends_as(outcome, signal_name(self._interrupted_by) if self._interrupted_by else "")
+    @staticmethod
+    def _ending_of(error: BaseException) -> tuple[str, str]:
+        return (INTERRUPTED, signal_name(error.args[0])) if isinstance(error, _Interrupted) else ending_of(error)
+
+    def _give_up(self, outcome: str, detail: str) -> None:
+        self._lease.ends_as(outcome, detail)
         if self._lease.loss() is None:
             self._lease.runs.settle(self._config.run_key, outcome)
         abandon(self._lease, self._keepalive)

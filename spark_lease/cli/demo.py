@@ -24,7 +24,7 @@ from typing import Any
 from ..clock import BootClock
 from ..config import ENV
 from ..demo.picture import ENDED, FROZEN, KILLED, MASTER, STANDBY, WROTE, Event, picture
-from ..errors import SparkLeaseError
+from ..errors import ConfigError, SparkLeaseError
 from ..processes import Process, kill, look, need_linux, tree
 from .spark_submit import find_spark_submit
 from .table import print_table
@@ -33,7 +33,8 @@ LEASE = 6.0
 """Seconds: long enough for a busy machine, and short enough to wait for."""
 _STEPS, _LAST_STEPS = 6, 3
 """How many a master writes before something is done to it, and before a frozen one may go on."""
-_PATIENCE = 120.0
+_PATIENCE, _LIMIT = 120.0, 600.0
+"""Seconds without any news, and for all of it."""
 _JOB = Path(__file__).parents[1] / "demo" / "job.py"
 _NEWS = {
     MASTER: re.compile(r"acquired, epoch (\d+)"),
@@ -48,6 +49,8 @@ def demo(arguments: argparse.Namespace) -> int:
     find_spark_submit()  # which says what is missing
     folder = Path(arguments.folder or tempfile.mkdtemp(prefix="spark-lease-demo-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ConfigError("folder", f"{folder} is not empty: name a new one")
     told, is_kept = sys.stderr if arguments.json else sys.stdout, bool(arguments.folder)
     try:
         found = _Demo(folder, say=lambda words: print(words, file=told, flush=True)).run()
@@ -115,6 +118,7 @@ class _Demo:
         self._events: list[Event] = []
         self._struck, self._took = dict[str, float](), dict[str, float]()
         self._frozen: list[Process] = []
+        self._victims = set[str]()
         with closing(sqlite3.connect(folder / "written.db")) as connection, connection:
             connection.execute("CREATE TABLE written (step INT, total INT, epoch INT, holder TEXT, at REAL)")
 
@@ -172,6 +176,11 @@ class _Demo:
         if what == MASTER and self._struck:
             deed = list(self._struck)[-1]
             self._took.setdefault(deed, self._now() - self._struck[deed])
+        if self._now() > _LIMIT:
+            raise _Stuck(f"after {_LIMIT:g} s it is not over")
+        is_last = (self._folder / "enough").exists()
+        if what == ENDED and not is_last and site.name not in self._victims:
+            raise _Stuck(f"{site.name} has ended by itself, exit code {detail}")
         if what == ENDED and KILLED in [each.what for each in self._events] and len(self._struck) == 1:
             self._tell(site, "is started again, as its scheduler would")
             self._start(site.name)
@@ -182,8 +191,10 @@ class _Demo:
             self._strike(master, "kill", KILLED, "*** SIGKILL to its driver ***")
             kill(master.driver())
         elif "kill" in self._took and len(self._struck) == 1 and master.wrote >= _STEPS and other.state == STANDBY:
-            while fresh := [each for each in master.tree() if each not in self._frozen]:
+            known = {each.pid for each in self._frozen}
+            while fresh := [each for each in master.tree() if each.pid not in known]:
                 self._frozen += fresh
+                known |= {each.pid for each in fresh}
                 kill(fresh, signal.SIGSTOP)
             self._strike(master, "freeze", FROZEN, f"*** SIGSTOP to all of its {len(self._frozen)} processes ***")
         elif self._frozen and "freeze" in self._took and master.wrote == _LAST_STEPS:
@@ -195,6 +206,7 @@ class _Demo:
 
     def _strike(self, site: _Site, deed: str, what: str, words: str) -> None:
         self._struck[deed] = self._now()
+        self._victims = {site.name}
         self._events.append(Event(self._now(), site.name, what))
         self._tell(site, words)
 

@@ -175,11 +175,11 @@ class KeptLease(Lease):
             raise refused(answer)
         return answer["found"]
 
-    def settle(self) -> None:
+    def settle(self, *, left: bool = True) -> None:
         if self._settled or not self._taken:
             return
         self._settled = True
-        self.tell({"order": "settle"})
+        self.tell({"order": "settle", "left": left})
         if self._config.on_lost == "exit":
             # Until it has untied them, our end is still the end of the JVM: spark-submit's, with -9 for our exit code.
             self.answer("settled", self.stop_by() - self._clock.now())

@@ -37,7 +37,7 @@ from ..keepalive import Keepalive
 from ..lease import Contender
 from ..locker import open_locker
 from ..lockers.changes import CRASHED
-from ..outcome import Outcome, announce, crashed, refused
+from ..outcome import Outcome, announce, announced_epoch, crashed, refused
 from ..record import Protection, new_holder
 from ..system.containment import Init
 from .channel import Channel, Closed
@@ -58,6 +58,8 @@ LAST_WORDS = 0.25
 AT_ONCE = 0.05
 """Seconds that it gets where another may be master already."""
 _FIRST_ORDER = 60.0
+_SWEEP = 1.0
+"""Seconds for the looks that find nothing left of a driver, before the grace of its executors begins."""
 _PID_1 = (
     "this driver is pid 1 of its container, which the kernel lets nothing inside kill: start it by spark-lease run or "
     "submit, by docker run --init, or under tini"
@@ -187,8 +189,8 @@ class Keeper:
             self._see_demotion()
 
     def wait_until_over(self, until: float) -> bool:
-        # Once it is lost nothing is released: then it is enough that nothing of it is left here. So it is where the
-        # driver has said that Spark is over.
+        # Once it is lost, it is enough that nothing of it is left here: what is released then is asked for more, by
+        # `_is_over_everywhere`. So it is where the driver has said that Spark is over.
         is_over = self._driver.is_gone if self._finished or self._lease.loss() else self._driver.is_over
         while not (over := self._left or is_over(until)) and self._clock.now() < until:
             if self._dead and not self._untied:
@@ -220,12 +222,20 @@ class Keeper:
 
     def _hand_over(self) -> None:
         """The driver is dead, or its JVM is and it did not answer: end what is left of it, then release."""
+        what = "driver" if self._driver.python.ended else "JVM"  # before both are
         self._driver.kill()
-        what = "driver" if self._driver.python.ended else "JVM"
         self._lease.ends_as(CRASHED, f"its {what} ended")
         early = self._driver.early_release
         dying = self._config.lease_duration + early.grace if early.is_provable else 0.0
-        end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=0.0, dying=dying)
+        end_hold(
+            self._lease,
+            self._keepalive,
+            self,
+            clock=self._clock,
+            stop_budget=0.0,
+            dying=dying,
+            is_proven=self._is_over_everywhere,
+        )
         self._announce(crashed(self._lease))
 
     def _stands_still(self) -> str:
@@ -256,14 +266,16 @@ class Keeper:
         self._announce(refused(self._config, lost, self._lease))
 
     def _announce(self, outcome: Outcome) -> None:
-        """Write the outcome file of `submit`, if the driver did not come to it. Nothing of it is left."""
-        if self._announces and self._config.outcome_file and not os.path.exists(self._config.outcome_file):
+        """Write the outcome file of `submit`, unless the driver did, or a run after this one."""
+        if self._announces and announced_epoch(self._config.outcome_file) < self._lease.epoch:
             announce(outcome, self._config.outcome_file)
 
     def _is_over_everywhere(self) -> bool:
-        """To be asked when nothing of it is left here: what the driver said before its end, or what its end proves."""
-        end = self._clock.now() + self._driver.early_release.grace
-        while not (over := self._settled or self._driver.is_over(end)) and self._clock.now() < end:
+        """To be asked when nothing of it is left to be ended here: what the driver said, or what its end proves."""
+        end = self._clock.now() + self._driver.early_release.grace + _SWEEP
+        while not (over := self._settled or (self._driver.python.ended and self._driver.is_over(end))):
+            if not self._driver.early_release.is_provable or self._clock.now() >= end:
+                break
             self._attend(end)
         return over
 
@@ -274,7 +286,7 @@ class Keeper:
         if self._listening:
             watched[self._channel.fileno()] = None
         watched |= {each.fileno(): None for each in self._driver.ends() if not each.ended}
-        if jvm and jvm.pid != self._told_of:
+        if jvm and jvm.pid != self._told_of and not (python.ended and jvm.ended):
             watched[jvm.fileno()] = None
         end = min(until, self._next_tick, self._verdict_by, self._clock.now() + (self._lease.remaining() or math.inf))
         if watched.pop(-1, self) is None:  # no pidfds here
@@ -353,16 +365,18 @@ class Keeper:
                 self._release()
             case {"ask": "note" | "noted" | "claim_databases" as what, "words": words, "number": number}:
                 threading.Thread(target=self._look_up, args=(what, words, number), daemon=True).start()
-            case {"order": "settle"} if self._config.on_lost == "exit":
+            case {"order": "settle", "left": left} if self._config.on_lost == "exit":
                 # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
-                self._untied = self._settled = True
+                self._untied, self._settled = True, left
                 self._driver.untie()
                 self._tell({"settled": True})
             case {"order": "abandon"}:  # nothing has begun, whether it heard of a grant or not
                 self._unwanted = True
                 self._let_go()
-            case {"order": "settle" | "leave" as order}:
-                self._settled |= order == "settle"
+            case {"order": "settle", "left": left}:
+                self._settled = left
+                self._let_go()
+            case {"order": "leave"}:
                 self._let_go()
 
     def _release(self) -> None:

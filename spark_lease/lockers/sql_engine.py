@@ -108,9 +108,14 @@ def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") 
 
 def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
     """libpq tries all hosts of a URL, and tells of each. One that is down may be the one that would let us in."""
-    attempt = r'to server (?:at|on socket) "(.+?)".*? failed: (.*?)(?=connection to server|\Z)'
-    told = re.findall(attempt, str(error), re.S)
-    return {host for host, _ in told} == {host for host, said in told if any(kind in said for kind in denied)}
+    if "could not translate host name" in str(error):
+        return False
+    attempt = (
+        r'to server (?:at|on socket) ("[^"]+")(?: \([^)]*\))?(, port \d+)? failed: (.*?)(?=connection to server|\Z)'
+    )
+    told = re.findall(attempt, str(error), re.S)  # a name may have several addresses, and a host several ports
+    let_nobody_in = {(host, port) for host, port, said in told if any(kind in said for kind in denied)}
+    return {(host, port) for host, port, _ in told} == let_nobody_in
 
 
 class CutOff:

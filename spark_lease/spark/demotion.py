@@ -135,7 +135,7 @@ class Spark:
         self._jvm: tuple[int, bool] | None = None
         self._over, self._closed, self._was_asked = threading.Event(), threading.Event(), threading.Event()
         self._was_served = self._begun = self.was_busy = False
-        self._worked_elsewhere = False
+        self._worked_elsewhere = self._ran_elsewhere = False
 
     def jvm(self) -> tuple[int, bool] | None:
         """The driver's JVM, and whether it and what it started carry the mark; None if there is none."""
@@ -149,6 +149,7 @@ class Spark:
         context = spark_context()
         if context is None:
             return False if is_connected() else None
+        self._ran_elsewhere |= not _runs_here(context)
         return _runs_here(context)
 
     def is_served(self) -> bool:
@@ -237,7 +238,13 @@ class Spark:
 
     def _nobody_is_left(self) -> bool:
         """Twice nobody: a worker may be between fork and the first look. One that is being killed shows no mark."""
-        if not self._mark_is_proof or self.is_local() is False or marked(self.mark) or marked(self.mark):
+        if (
+            not self._mark_is_proof
+            or self.is_local() is False
+            or self._ran_elsewhere
+            or marked(self.mark)
+            or marked(self.mark)
+        ):
             return False
         return gateway_process() is None or ended_jvm() is not None
 

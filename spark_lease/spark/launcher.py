@@ -111,11 +111,13 @@ def run_script(script: str) -> int:
         raise
     except BaseException as error:  # as Python itself does, whatever ends the script
         found = _of_script(error, script)
+        code = 1
         try:
             sys.excepthook(type(error), error.with_traceback(found), found)
-        except BaseException:  # the script's own hook: Python prints both, and ends with 1
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+        except Exception:  # the script's own hook: Python prints both, and ends with 1
             traceback.print_exc()
-        code = 1
     # As Python would before it joins; there is no public way. A pool that nobody shut down waits for work for ever.
     for kind in ("process", "thread"):
         if pools := sys.modules.get(f"concurrent.futures.{kind}"):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from spark_lease import hold_lease
 from spark_lease.cli.main import main
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
@@ -172,3 +173,20 @@ def test_a_run_whose_end_was_not_noted_ended_as_its_hold_did(url: str, capsys: p
     lease.close()
     assert main(["runs", "n", "--url", url]) == 0
     assert " crashed " in capsys.readouterr().out
+
+
+def test_a_command_whose_key_is_done_was_already_done(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [COMMAND, "run", "--lease", "n", "--url", url, "--run-key", "monday", "--", "true"]
+    for _ in range(2):
+        subprocess.run(words, check=False, capture_output=True)
+    assert main(["history", "n", "--url", url, "--json"]) == 0
+    holds = json.loads(capsys.readouterr().out)["holds"]
+    assert [each["ended_by"] for each in holds] == ["finished", "already done"]
+
+
+def test_what_a_script_says_at_its_end_is_not_noted(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit), hold_lease("n", url=url, keeper="thread"):
+        raise SystemExit("cannot connect as u:s3cret")
+    assert main(["history", "n", "--url", url]) == 0
+    out = capsys.readouterr().out
+    assert "s3cret" not in out and "exit 1" in out

@@ -47,6 +47,12 @@ def test_what_is_wrong_with_the_table() -> None:
     ]
 
 
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    done = subprocess.run([COMMAND, "demo", "--folder", tmp_path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (78, f"spark-lease: folder: {tmp_path} is not empty: name a new one\n")
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(300)

@@ -248,13 +248,12 @@ def test_a_standby_that_is_ended_leaves_no_keeper_and_takes_nothing(
     assert row(url, table)[0] is None
 
 
-@pytest.mark.parametrize("keeper", ["thread", "process"])
 @pytest.mark.parametrize("on_lost", ["exit", "stop"])
 def test_what_an_operator_takes_is_free_once_the_driver_has_ended_its_work(
-    start: Start, url: str, table: str, keeper: str, on_lost: str
+    start: Start, url: str, table: str, on_lost: str
 ) -> None:
     driver = start(f"""
-        with hold_lease("n", keeper="{keeper}", on_lost="{on_lost}", **SETTINGS):
+        with hold_lease("n", keeper="process", on_lost="{on_lost}", **SETTINGS):
             say("held")
             time.sleep(60)
     """)
@@ -262,6 +261,28 @@ def test_what_an_operator_takes_is_free_once_the_driver_has_ended_its_work(
     want("n", Wish("anna", give_up=0.0), url=url, table=table)
     until(lambda: row(url, table)[0] is None)
     assert driver.end() in (1, 75)
+
+
+@pytest.mark.parametrize("keeper", ["thread", "process"])
+def test_what_an_operator_takes_is_not_free_while_the_block_works_on(
+    start: Start, url: str, table: str, keeper: str
+) -> None:
+    driver = start(f"""
+        with hold_lease("n", keeper="{keeper}", on_lost="stop", **SETTINGS) as lease:
+            say("held")
+            end = float("inf")
+            while time.monotonic() < end:
+                try:
+                    time.sleep(0.05)
+                    end = end if lease.remaining() else min(end, time.monotonic() + 6)
+                except BaseException:
+                    pass
+            say("still there")
+    """)
+    driver.until("held")
+    want("n", Wish("anna", give_up=0.0), url=url, table=table)
+    driver.until("still there")
+    assert row(url, table)[0], "it runs out"
 
 
 def test_a_driver_that_closes_all_its_files_loses_its_lease_for_certain(start: Start) -> None:

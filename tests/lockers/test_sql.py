@@ -24,6 +24,7 @@ from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.lease import open_contender
 from spark_lease.lockers.base import Held
 from spark_lease.lockers.sql import SqlStore
+from spark_lease.lockers.sql_engine import _by_all
 from spark_lease.lockers.sql_session import SessionLock
 from spark_lease.record import renewed, taken
 from spark_lease.testing import LeaseStoreContract
@@ -386,6 +387,26 @@ def test_what_waiting_cannot_heal_ends_the_wait_at_once(pg_url: str, driver: str
     patient = configure(name="n", url=url, if_denied="wait", acquire_timeout=0.3, poll_period=0.1)
     with closing(open_contender(patient, BootClock())) as contender, pytest.raises(StoreError, match="does not exist"):
         contender.acquire()
+
+
+DENIED = "FATAL: password authentication failed"
+A_REFUSES, B_DENIES = (
+    'to server at "a" (10.0.0.1), port 1 failed: refused',
+    f'at "b" (10.0.0.2), port 1 failed: {DENIED}',
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "by_all"),
+    [
+        (f"{A_REFUSES.replace('10.0.0.1', '::1')}\nconnection to server {B_DENIES.replace('b', 'a', 1)}", 1),
+        (f"{A_REFUSES}\nconnection to server {B_DENIES}", 0),
+        (f'could not translate host name "a" to address\nconnection to server {B_DENIES}', 0),
+        (f'{A_REFUSES}\nconnection to server at "a" (10.0.0.1), port 2 failed: {DENIED}', 0),
+    ],
+)
+def test_which_hosts_have_denied(said: str, by_all: int) -> None:
+    assert _by_all(Exception(f"connection {said}"), ("password authentication failed",)) == bool(by_all)
 
 
 @pytest.mark.postgres

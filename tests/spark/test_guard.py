@@ -404,5 +404,6 @@ def test_the_history_names_the_application_and_why_the_lease_was_lost(
     want("n", Wish("anna", give_up=0.0), url=url, table=table)
     assert driver.end() == 1  # the LeaseLost that was raised
     until(lambda: first().why == "dismissed")
-    until(lambda: row(url, table)[0] is None)  # given back: the JVM ends with Python, and nothing else runs tasks
+    if keeper == "process":  # else threads and children that the block left are not known to have ended
+        until(lambda: row(url, table)[0] is None)
     assert (first().epoch, first().detail) == (driver.epoch(), "paused by anna")

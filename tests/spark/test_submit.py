@@ -161,13 +161,19 @@ def test_a_driver_that_was_killed_leaves_an_outcome_and_a_history(
     assert contain == "off" or outcome(driver) == told
 
 
-def test_a_hook_of_the_script_that_fails_is_not_the_end_of_the_launcher(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("hook", "code", "says"), [("sys.exit(3)", 3, ""), ("1 / 0", 1, "ZeroDivisionError")])
+def test_a_hook_of_the_script_ends_it_as_python_would(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    hook: str,
+    code: int,
+    says: str,
 ) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    (tmp_path / "job.py").write_text("import sys\nsys.excepthook = lambda *_: sys.exit(3)\nraise ValueError('a bug')")
-    assert run_script(str(tmp_path / "job.py")) == 1
-    assert "SystemExit: 3" in capsys.readouterr().err
+    (tmp_path / "job.py").write_text(f"import sys\nsys.excepthook = lambda *_: {hook}\nraise ValueError('a bug')")
+    assert run_script(str(tmp_path / "job.py")) == code
+    assert says in capsys.readouterr().err
 
 
 SLOW_KEEPER = """

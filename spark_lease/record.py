@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -157,7 +156,7 @@ def new_holder(label: str = "") -> str:
 
     Raises ConfigError if the whole is longer than `MAX_NAME` characters.
     """
-    holder = f"{label or socket.gethostname()}:{os.getpid()}:{wall_time():.0f}:{os.urandom(4).hex()}"
+    holder = f"{label or os.uname().nodename}:{os.getpid()}:{wall_time():.0f}:{os.urandom(4).hex()}"
     if len(holder) > MAX_NAME:
         raise ConfigError("holder", f"is {len(holder)} characters with its unique ending, {MAX_NAME} fit: shorten it")
     return holder

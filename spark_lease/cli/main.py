@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Sequence
 
 from ..errors import SparkLeaseError
-from ..logs import log_to_stderr
-from ..system.container_init import leave_pid_1
 from .settings import USAGE, Parser, add_settings
 
 _EXIT_CODES = """exit codes of run and submit:
@@ -309,9 +306,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(words)
     if arguments.command in ("run", "submit") and not guarded:
         return _what_is_missing(arguments.command)
-    log_to_stderr(logging.DEBUG if arguments.verbose else logging.INFO)
-    if arguments.command in ("run", "submit"):
-        leave_pid_1()
+    _begin(arguments)
     arguments.guarded = guarded
     module, _, function = _COMMANDS[arguments.command][1].partition(":")
     try:
@@ -325,6 +320,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `spark-lease status | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _begin(arguments: argparse.Namespace) -> None:
+    import logging  # what `--help` has no use for
+
+    from ..logs import log_to_stderr
+
+    log_to_stderr(logging.DEBUG if arguments.verbose else logging.INFO)
+    if arguments.command in ("run", "submit"):
+        from ..system.container_init import leave_pid_1
+
+        leave_pid_1()
 
 
 def _what_is_missing(command: str) -> int:

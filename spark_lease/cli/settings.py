@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import math
 import os
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,11 +48,13 @@ _METAVARS = {
 
 def who() -> str:
     """Who gives this command, of plain letters, because a broker's table takes no others."""
+    import getpass
+
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # no such user in this container
         user = "somebody"
-    return f"{user}@{socket.gethostname()}".encode("ascii", "replace").decode()[:150]
+    return f"{user}@{os.uname().nodename}".encode("ascii", "replace").decode()[:150]
 
 
 class Parser(argparse.ArgumentParser):

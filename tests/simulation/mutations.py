@@ -21,7 +21,7 @@ from .simulate import Simulator
 _CHECK = Edit("lease", "if not self._lost and self._clock.now() < self._deadline.instant:", "if not self._lost:")
 _NEVER_FOUND = Edit("locker", "mine, held = is_grant_of(seen.record, self._holder), ", "mine, held = False, ")
 _NAME_ALONE = Edit(
-    "record", "{label or socket.gethostname()}:{os.getpid()}:{wall_time():.0f}:{os.urandom(4).hex()}", "{label}"
+    "record", "{label or os.uname().nodename}:{os.getpid()}:{wall_time():.0f}:{os.urandom(4).hex()}", "{label}"
 )
 
 

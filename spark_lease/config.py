@@ -168,7 +168,7 @@ def setting(parse: Callable[[str, object], Any], default: object, meaning: str) 
 class Config:
     """A set of settings that fit together; `resolve` makes one. Durations are seconds."""
 
-    name: str = setting(text, "", "name of the lease; the same name excludes, another one does not")
+    name: str = setting(text, "", "name of the lease; jobs with the same name exclude each other")
     url: str = setting(
         store_url,
         "",
@@ -203,7 +203,7 @@ class Config:
     retry_period: float = setting(seconds, Share(1 / 6), "time between renewals")
     attempt_timeout: float = setting(seconds, Share(1 / 6), "limit for one request to the lock store")
     poll_period: float = setting(seconds, 1.0, "how often a standby looks for a release")
-    notify: bool = setting(switch, True, "PostgreSQL: a release wakes the standby; false: nobody keeps a connection")
+    notify: bool = setting(switch, True, "PostgreSQL: a release wakes the standby; false: no connection is kept open")
     acquire_timeout: float = setting(
         seconds, math.inf, "how long a standby waits; 0: ask once, or for one lease where the store has no clock"
     )
@@ -226,12 +226,12 @@ class Config:
     require_protection: str = setting(
         one_of("none", "keeper", "kernel", "contained"),
         "none",
-        "start nothing where less than this ends the work of a lost lease",
+        "start nothing if the work of a lost lease is ended by less than this",
     )
     release_on_death: str | float = setting(
         early_release, "local", "hand over once the driver is dead: local (if Spark is), never, or after seconds"
     )
-    run_key: str = setting(text, "", "what this run does, once for all: the day, say; a key that is done is skipped")
+    run_key: str = setting(text, "", "what this run does, its day for example; a key that is done is not run again")
     if_done: str = setting(
         one_of("done", "skip"), "done", "a run key that is done already: exit 0, or skip (standby_exit_code)"
     )
@@ -243,8 +243,10 @@ class Config:
     fence_tables: tuple[str, ...] = setting(
         words, tuple, "Delta tables to claim besides those that this lease has written to: paths or URLs"
     )
-    metrics: bool = setting(switch, False, "count in prometheus_client's registry, for whoever serves that")
-    metrics_textfile: str = setting(text, "", "folder of node_exporter's textfile collector, for what nobody scrapes")
+    metrics: bool = setting(switch, False, "count in prometheus_client's registry, for a program that serves it")
+    metrics_textfile: str = setting(
+        text, "", "folder of node_exporter's textfile collector, for jobs that are not scraped"
+    )
     metrics_push: str = setting(text, "", "URL of a Prometheus Pushgateway, likewise")
     outcome_file: str = setting(text, "", "run and submit: file that gets the outcome as JSON, besides their last line")
     max_allowable_diff_from_db_time: float = setting(seconds, 0.0, "warn if the clocks differ by more; 0: do not look")

@@ -42,8 +42,8 @@ class ConfigError(SparkLeaseError):
 
 
 class LeaseHeldByOther(SparkLeaseError):
-    """`holder` has the lease `name`, for at least `expires_in` more seconds unless it releases; or nobody has, and
-    `why` says what an operator wants of it."""
+    """`holder` has the lease `name`, for at least `expires_in` more seconds unless it releases; or it has no holder
+    and `why` names the pause or transfer that keeps it free."""
 
     exit_code = 99
 

@@ -225,8 +225,12 @@ class Guard:
                 )
             except CannotStart as error:
                 if self.config.keeper == "process":
-                    raise ConfigError("keeper", f"no process can be started to keep the lease: {error}") from error
-                log.warning("%s: no process can be started to keep it, threads do: %s", self.config.name, error)
+                    raise ConfigError("keeper", f"cannot start the keeper process: {error}") from error
+                log.warning(
+                    "%s: cannot start the keeper process, threads of this process keep the lease: %s",
+                    self.config.name,
+                    error,
+                )
         deadline = shared_with_forks()
         lease = open_contender(self.config, clock, on_renewal=self._events.renewal, published=deadline)
         self._require(lease, "threads keep it")
@@ -297,7 +301,9 @@ class Guard:
             self._spark.stop(self._left)
         end, dying = self._clock.now() + self.config.stop_budget, _DYING
         if self._spark.cannot_be_proven(min(end, self.lease.stop_by())):
-            log.warning("%s: executors elsewhere were at work: nothing proves their end", self.lease.name)
+            log.warning(
+                "%s: executors on other machines were at work, and nothing proves that they ended", self.lease.name
+            )
             end = dying = 0.0
         lost = end_hold(
             self.lease,

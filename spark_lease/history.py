@@ -112,7 +112,7 @@ def holds_of(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Observed,
         holds += _healed_now(notes)
         applications = [key.partition("\n") for key in noted.get(APPLICATION, {})]
     except (ValueError, KeyError, TypeError) as error:
-        raise RecordUnreadable(where, f"a note of {lease}'s history is none: {error}") from None
+        raise RecordUnreadable(where, f"cannot read a note of {lease}'s history: {error}") from None
     joined = [_with(hold, [each for epoch, _, each in applications if epoch == str(hold.epoch)]) for hold in holds]
     return sorted(joined, key=lambda hold: (hold.position, hold.epoch))
 

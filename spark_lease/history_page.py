@@ -82,7 +82,7 @@ def _axis(scale: _Scale, height: int) -> Iterator[str]:
 
 def _nobody(scale: _Scale, holds: Sequence[Hold]) -> Iterator[str]:
     """The lane of the times in which nobody held it, as far as is known."""
-    yield f'<text class="who" x="0" y="{_TOP + 12}">nobody</text>'
+    yield f'<text class="who" x="0" y="{_TOP + 12}">no master</text>'
     reached = scale.begin
     for hold in sorted(holds, key=lambda hold: hold.position):
         start = hold.start if hold.start is not None else hold.end or scale.end
@@ -95,7 +95,7 @@ def _nobody(scale: _Scale, holds: Sequence[Hold]) -> Iterator[str]:
 
 def _gap(scale: _Scale, begin: int, end: int) -> str:
     x, width = scale.at(begin, begin), scale.at(end, end) - scale.at(begin, begin)
-    words = f"nobody held it for {_span(end - begin)}, from {_time(begin)} to {_time(end)}"
+    words = f"no master for {_span(end - begin)}, from {_time(begin)} to {_time(end)}"
     return (
         f'<rect class="gap" x="{x:.3f}%" width="{max(width, 0.1):.3f}%" y="{_TOP + 18}" height="{_BAR}">'
         f"<title>{words}</title></rect>"
@@ -279,7 +279,7 @@ _PAGE = """<!DOCTYPE html>
 <li><svg><rect class="ranout" width="14" height="14"/></svg>ran out</li>
 <li><svg><rect class="lost" width="14" height="14"/></svg>lost</li>
 <li><svg><rect class="unknown" width="14" height="14"/></svg>end not known</li>
-<li><svg><rect class="gap" width="14" height="14"/></svg>nobody</li>
+<li><svg><rect class="gap" width="14" height="14"/></svg>no master</li>
 <li><svg><rect class="overlap" width="14" height="14"/></svg>two at one time</li>
 </ul>
 <div id="details" aria-live="polite"><span class="soft">Point at a bar, tap it, or use Tab and the arrow keys.

@@ -467,7 +467,9 @@ class Contender(Lease):
             raise StoreError(self.name, str(error)) from error
         self._hears = True
         if isinstance(answer, Held):
-            self.lose(Loss.TAKEN, f"held by {answer.holder}" if answer.holder else "nobody holds it, or it is gone")
+            self.lose(
+                Loss.TAKEN, f"held by {answer.holder}" if answer.holder else "it has no holder, or its record is gone"
+            )
         # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.
         self._still_mine()
         self._deadline.publish(sent + self._good_for, ahead)

@@ -91,14 +91,14 @@ class RecordLocker:
                 return barred
             if self._lock and not self._lock.try_lock():
                 self._is_locked_out = True
-                return Held(held.holder or "whoever has its lock", self._duration)
+                return Held(held.holder or "the owner of its lock", self._duration)
             if mine:
                 return self._swap_mine(seen)
             self._asked = True
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
                 return Grant(granted.epoch)
-        raise StoreError(self._store.where, f"{self._name} is free, and yet what is written to take it is not there")
+        raise StoreError(self._store.where, f"{self._name} is free, but what was written to take it is not there")
 
     def renew(self) -> Grant | Held:
         if self._lock and not self._lock.is_held():
@@ -213,7 +213,7 @@ def open_locker(
     Raises ConfigError.
     """
     if not config.enabled:
-        log.warning("%s: enabled = false, NOTHING IS GUARDED and everybody is master", config.name)
+        log.warning("%s: enabled = false, NOTHING IS GUARDED: every process is master", config.name)
         return Unguarded()
     store = open_store(config)
     rules = locker_over(store, config, clock, holder=holder, protection=protection, lock=open_lock(config, clock))

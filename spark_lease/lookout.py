@@ -91,7 +91,7 @@ class Lookout:
             raise AlreadyDone(config.name, config.run_key, epoch)
         seen = self.look()
         if seen.state == BARRED:
-            raise LeaseHeldByOther(config.name, "nobody", 0.0, seen.why)
+            raise LeaseHeldByOther(config.name, "", 0.0, seen.why)
         if seen.state == HELD and (again or seen.expires_in is not None):
             raise LeaseHeldByOther(config.name, seen.holder, seen.expires_in or 0.0)
 

@@ -173,7 +173,7 @@ def _run(text: str, notes: Notes) -> Run:
     try:
         return Run(**json.loads(text))
     except (ValueError, TypeError):
-        raise RecordUnreadable(notes.where, f"a note of a run is none: {text[:80]!r}") from None
+        raise RecordUnreadable(notes.where, f"cannot read a note of a run: {text[:80]!r}") from None
 
 
 def _as_ours(error: Exception) -> SparkLeaseError:

@@ -58,7 +58,7 @@ def noted_outcome(config: Config, clock: Clock, submission: str) -> Outcome | No
         try:
             return Outcome(**json.loads(text)) if text else None
         except (ValueError, TypeError):
-            raise RecordUnreadable(where, f"a note of an outcome is none: {text!r:.80}") from None
+            raise RecordUnreadable(where, f"cannot read a note of an outcome: {text!r:.80}") from None
 
     return _patiently(read, config, clock)
 

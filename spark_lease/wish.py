@@ -60,7 +60,7 @@ def wish_of(text: str) -> Wish | None:
             give_up=float(said.get("give_up", math.inf)),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
-        return Wish("somebody", f"its wish {text[:40]!r} cannot be read: spark-lease resume takes it back")
+        return Wish("an unknown operator", f"its wish {text[:40]!r} cannot be read: spark-lease resume takes it back")
 
 
 def label_of(holder: str) -> str:

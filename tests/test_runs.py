@@ -243,7 +243,7 @@ def test_a_note_of_a_run_that_holds_garbage_is_refused_and_left_alone(url: str) 
     with sqlite3.connect(url.removeprefix("sqlite:///")) as store:
         store.execute("UPDATE spark_lease_notes SET content = 'done, I think' WHERE kind = 'run-done'")
     store.close()
-    with pytest.raises(RecordUnreadable, match="a note of a run is none: 'done, I think'"):
+    with pytest.raises(RecordUnreadable, match="cannot read a note of a run: 'done, I think'"):
         hold_lease("n", url=url, run_key="k").__enter__()
     listed = spark_lease("runs", "n", url=url)
     _, said = listed.communicate(timeout=60)

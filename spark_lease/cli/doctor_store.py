@@ -52,7 +52,7 @@ def checks(config: Config) -> list[Check]:
 
 def store(config: Config, clock: Clock) -> Finding:
     if not config.enabled:
-        return fail("store", "enabled = false: NOTHING IS GUARDED and everybody is master", "set enabled = true")
+        return fail("store", "enabled = false: NOTHING IS GUARDED: every process is master", "set enabled = true")
     try:
         said, took = first_answer(config, clock)
     except RecordUnreadable:
@@ -212,10 +212,12 @@ def pooler(config: Config, shared: str) -> Finding:
     if not shared:
         return ok("pooler", "none that shares sessions")
     if config.locker == "database":
-        return fail("pooler", f"{shared}: a lock of a session is nobody's", "go past it, to the server itself")
+        return fail(
+            "pooler", f"{shared}: a lock that belongs to a session cannot be kept", "go past it, to the server itself"
+        )
     if config.notify:
         return warn("pooler", f"{shared}: a standby is not told of a release", "set notify = false, or go past it")
-    return ok("pooler", f"{shared}, and nobody keeps one (notify = false)")
+    return ok("pooler", f"{shared}, and no session is kept (notify = false)")
 
 
 def sharing(config: Config, clock: Clock) -> str:

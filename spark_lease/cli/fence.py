@@ -58,7 +58,7 @@ def _drop(arguments: argparse.Namespace, config: Config) -> int:
     with open_database(_of_postgres(config), BootClock()) as engine:
         for table in arguments.tables:
             was = postgres.drop(engine, table)
-            print(f"{table} is written by everybody again" if was else f"{table} was not fenced, nothing to do")
+            print(f"every session may write to {table} again" if was else f"{table} was not fenced, nothing to do")
     return 0
 
 

@@ -89,7 +89,7 @@ def _show(name: str, holds: Sequence[Hold], both: Sequence[Overlap]) -> None:
         table = [[*_COLUMNS, "REASON"], *([*_row(hold), hold.detail] for hold in holds)]
         print_table(table if told else [row[:-1] for row in table])
     else:
-        print(f"nobody has held {name} since then")
+        print(f"no contender has held {name} since then")
     if not both and holds:
         unsure = not_exact(holds)
         but = f"; of {unsure} it is not known to the millisecond when they began and ended" if unsure else ""

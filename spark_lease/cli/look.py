@@ -76,7 +76,7 @@ def _renewed(
     if record is None or is_forced(record.holder):
         return {
             "expires_in": round(left, 1),
-            "note": f"{name}: taken from its holder by force, nobody's in {left:.1f} s",
+            "note": f"{name}: taken from its holder by force, free in {left:.1f} s",
         }
     if seen.expires_in is None and still_for is None:
         words = f"{where} has no clock: {name} may have run out, if nothing has changed for {left:g} s"

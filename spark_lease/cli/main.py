@@ -130,11 +130,11 @@ examples:
   spark-lease history nightly --since 2026-11-20T06:00 --html nightly.html""",
     ),
     "pause": (
-        "have nobody take a lease: for maintenance, or at a site that is to stand by",
+        "keep every contender from taking a lease, for maintenance say",
         "spark_lease.cli.wishes:pause",
         """Its master keeps it, and works on until it ends; with --now it stops at its next renewal, and the command
 returns once nobody has the lease, with exit code 99 if its master still renews after two lease durations (a broker
-heeds no wishes). A paused lease is "standby" for everybody who starts (exit 99, or waiting).
+heeds no wishes). A job that starts while the lease is paused is a standby (exit 99, or waiting).
 
 """
         + _ENDS
@@ -228,7 +228,10 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
     if name in ("run", "submit"):
         command.usage = _usage(name)
         command.add_argument(
-            "--ends-with", default="", metavar="PID", help="end when this process does, which started me (Linux)"
+            "--ends-with",
+            default="",
+            metavar="PID",
+            help="end when process PID ends, which started this command (Linux)",
         )
     if name == "submit":
         command.add_argument("--spark-submit", default="", metavar="FILE", help="the spark-submit to use")
@@ -242,17 +245,19 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--wide", action="store_true", help="all that is known of each, in one wide table")
     if name == "release":
         command.add_argument("lease", nargs="?", metavar="LEASE")
-        command.add_argument("--force", action="store_true", help="in place of its holder; needed")
-        command.add_argument("--yes", metavar="LEASE", help="its name once more: also if it may not have run out")
+        command.add_argument("--force", action="store_true", help="release it in place of its holder (required)")
+        command.add_argument(
+            "--yes", metavar="LEASE", help="its name again: release it even if it may not have run out"
+        )
     if name in ("runs", "history"):
         command.add_argument("lease", nargs="?", metavar="LEASE")
     if name == "history":
-        command.add_argument("--since", metavar="TIME", help="a date or time in UTC, or so long ago: 90m, 36h, 7d")
+        command.add_argument("--since", metavar="TIME", help="a date or time in UTC, or an age: 90m, 36h, 7d")
         command.add_argument("--html", metavar="FILE", help="write it as one page with a picture, for a browser")
     if name in ("pause", "resume", "transfer"):
         command.add_argument("lease", metavar="LEASE")
     if name in ("pause", "transfer"):
-        command.add_argument("--reason", default="", help="is said to everybody who is kept from taking it")
+        command.add_argument("--reason", default="", help="told to each contender that is kept from taking it")
         standard, words = ("inf", "until it is resumed") if name == "pause" else ("10m", "10m")
         command.add_argument(
             "--for", dest="duration", metavar="TIME", default=standard, help=f"90, 15m, 2h, 1d [{words}]"
@@ -263,7 +268,7 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--to", required=True, metavar="HOLDER|SITE", help="who may take it")
         command.add_argument("--within", metavar="TIME", default="1m", help="how long its master may go on [1m]")
         command.add_argument("--wait", action="store_true", help="return once it has been taken, exit 99 if it was not")
-        command.add_argument("--anyway", action="store_true", help="also to somebody of whom nothing is known here")
+        command.add_argument("--anyway", action="store_true", help="also to a holder or site that is not known here")
     if name == "init":
         command.add_argument("--print-sql", action="store_true", help="print the statements and ask no database")
     if name == "fence":
@@ -277,7 +282,9 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
             metavar="TABLE",
             help="schema.table if need be, or the path or URL of a Delta table",
         )
-        command.add_argument("--allow-unleased", action="store_true", help="add: who carries no epoch at all may write")
+        command.add_argument(
+            "--allow-unleased", action="store_true", help="add: sessions without an epoch may write as well"
+        )
         command.add_argument("--print-sql", action="store_true", help="add: print the statements and ask no database")
     if name not in ("run", "submit", "init"):
         command.add_argument("--json", action="store_true", help="for programs")

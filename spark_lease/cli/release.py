@@ -47,13 +47,13 @@ class Released:
 
     def __str__(self) -> str:
         if not self.changed:
-            return f"{self.lease} is nobody's, nothing to do" + (f"; free in {self.free_in:.1f} s" * (self.free_in > 0))
+            return f"{self.lease} is not held, nothing to do" + (f"; free in {self.free_in:.1f} s" * (self.free_in > 0))
         was = f"{self.holder}, epoch {self.epoch}"
         if not self.free_in:
             return f"{self.lease} had run out and is free; it was {was}"
         return (
-            f"{self.lease} was taken from {was}, which stops at its next renewal at the latest; nobody can take it for "
-            f"another {self.free_in:.1f} s, by which that holder has ended"
+            f"{self.lease} was taken from {was}, which stops at its next renewal at the latest; no contender can "
+            f"take it for another {self.free_in:.1f} s, by which that holder has ended"
         )
 
 
@@ -62,7 +62,7 @@ def release(arguments: argparse.Namespace) -> int:
     config = replace(resolved(arguments).config, create_table="false")
     name = name_of(config, arguments.lease)
     if not arguments.force:
-        print("spark-lease: a lease is released by its holder; in place of one that cannot: --force", file=sys.stderr)
+        print("spark-lease: a lease is released by its holder; add --force if that cannot", file=sys.stderr)
         return USAGE
     with closing(open_store(config)) as store:
         forcing = Forcing(store, name, poll=config.poll_period, clock=BootClock())

@@ -167,7 +167,7 @@ def init(arguments: argparse.Namespace) -> int:
                 print(f"-- {what}", *(f"{each};" for each in statements), sep="\n")
             return 0
         done = _made_by(store, "init")()
-    print(*done or [f"{config.table} is there already, nothing to do"], sep="\n")
+    print(*done or [f"{config.table} exists already, nothing to do"], sep="\n")
     return 0
 
 

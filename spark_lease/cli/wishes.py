@@ -82,7 +82,7 @@ def _refuse_unknown(arguments: argparse.Namespace, store: LeaseStore) -> None:
     holders |= {record.holder} if record.holder and not is_forced(record.holder) else set()
     sites, labels = {each.get("site", "") for each in known} - {""}, {label_of(each) for each in holders}
     if arguments.to not in holders | labels | sites:
-        others = f"{', '.join(sorted(labels | sites))} do" if holders else "nobody is known who does"
+        others = f"{', '.join(sorted(labels | sites))} do" if holders else "no holder is known"
         raise ConfigError(
             "--to",
             f"{arguments.to!r} neither holds nor held {arguments.lease}, nor does it stand by: {others}. Add --anyway "
@@ -151,13 +151,14 @@ def _wait(
         left = expires_in(seen, still_for=standstill.still_for(seen.record, clock.now()))
         if is_done(seen.record, left):
             return replace(seen, expires_in=left)  # a store without a clock does not know
-        holder = seen.record.holder or "nobody"
+        holder = seen.record.holder or ""
+        who_has_it = f"{holder} has it" if holder else "it has no master"
         if clock.now() > end:
-            words = f"{wish_of(seen.record.wish) or 'taken back'}; {holder} has it"
+            words = f"{wish_of(seen.record.wish) or 'taken back'}; {who_has_it}"
             raise LeaseHeldByOther(name, holder, left, words if seen.record == first else f"{words}, and renews it")
         if clock.now() - said > _SAY_AGAIN:
             said = clock.now()
-            words = f"{holder} has it, for {max(left, 0):.0f} s if it is not renewed"
+            words = f"{who_has_it}, for {max(left, 0):.0f} s if it is not renewed"
             print(f"spark-lease: {name}: {words}", file=sys.stderr)
         clock.wait(threading.Event(), _LOOK_AGAIN)
         seen = store.read(name)
@@ -174,6 +175,6 @@ def _said(arguments: argparse.Namespace, seen: Observed) -> int:
         print(json.dumps({"lease": arguments.lease, "holder": holder, "epoch": record.epoch, "wish": str(wish or "")}))
     else:
         gives_up = ", and is to give it up" if wish and wish.give_up < math.inf else ""
-        master = f"{holder} is master{gives_up}" if holder else "nobody is master"
-        print(f"{arguments.lease}: {wish or 'nothing is wanted of it'}; {master}")
+        master = f"{holder} is master{gives_up}" if holder else "it has no master"
+        print(f"{arguments.lease}: {wish or 'no pause or transfer pending'}; {master}")
     return 0

@@ -85,4 +85,4 @@ def fences_of(notes: Notes, name: str, epoch: int) -> Fences | None:
         told: dict[str, Any] = json.loads(text)
         return Fences(str(told["delta"]), str(told["sql"]))
     except (ValueError, TypeError, KeyError):
-        raise RecordUnreadable(notes.where, f"a note of fences is none: {text[:80]!r}") from None
+        raise RecordUnreadable(notes.where, f"cannot read a note of fences: {text[:80]!r}") from None

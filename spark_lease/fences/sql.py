@@ -111,7 +111,7 @@ def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNe
             refuse(OVER)  # the check found a transaction without the sign of the block's
         raise error
     _claimed.pop(engine.pool, None)  # whoever tries again claims again
-    raise FenceUnreachable(where, f"somebody has cleared the fence of {lease.name}: nothing was written") from error
+    raise FenceUnreachable(where, f"the fence of {lease.name} was cleared meanwhile: nothing was written") from error
 
 
 def _may_be_committed(engine: Engine, error: DBAPIError) -> bool:

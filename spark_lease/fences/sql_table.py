@@ -94,7 +94,7 @@ def refuse_unknown(engine: Engine) -> None:
     if engine.dialect.name == "sqlite" and (
         engine.url.database in (None, "", ":memory:") or "mode=memory" in str(engine.url)
     ):
-        raise ConfigError("fence", "a SQLite database in memory is nobody else's: it needs no fence and keeps none")
+        raise ConfigError("fence", "a SQLite database in memory is seen by this process alone: it needs no fence")
 
 
 def tables_sql(dialect: Dialect) -> Sequence[str]:

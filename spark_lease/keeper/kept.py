@@ -95,7 +95,7 @@ class KeptLease(Lease):
             if self.answer("refused", 0.0):
                 raise refused(self._said)
             if has_ended:
-                raise StoreError(self.name, "the process that was to take it has ended")
+                raise StoreError(self.name, "its keeper ended before it had the lease")
         self._taken = True
         self._claim = self._begin_to_ask("claim_databases")  # which takes as long as what comes next in this process
         return self._epoch
@@ -139,7 +139,7 @@ class KeptLease(Lease):
         self.tell({"order": "release", "ended": self._ending})
         released = self.answer("released", self._config.attempt_timeout * 3)
         if released is None:
-            raise StoreError(self.name, "the process that keeps it gives no answer")
+            raise StoreError(self.name, "its keeper gives no answer")
         if problem := self.answer("problem", 0.0):
             raise StoreError(*problem)
         return bool(released)
@@ -170,7 +170,7 @@ class KeptLease(Lease):
     def _await_answer(self, number: int) -> Any:
         answer = self.answer(f"answer {number}", self._config.attempt_timeout * 3)
         if answer is None:
-            raise StoreError(self.name, "the process that keeps it gives no answer")
+            raise StoreError(self.name, "its keeper gives no answer")
         if "refused" in answer:
             raise refused(answer)
         return answer["found"]
@@ -255,12 +255,12 @@ class KeptLease(Lease):
         except Closed:
             pass
         except Exception:  # whatever it is: with nobody to listen, the lease is lost
-            log.exception("%s: cannot listen to the process that keeps it", self.name)
+            log.exception("%s: cannot listen to its keeper", self.name)
         with self._news:
             self._ended = True
             self._news.notify_all()
         if not self._closing and "stopped" not in self._said and not self._lost:
-            self.lose(Loss.KEEPER_GONE, f"the process that kept it ({self._started.name}) ended")
+            self.lose(Loss.KEEPER_GONE, f"its keeper ({self._started.name}) ended")
             if self.attendance:
                 self.attendance.look()
 

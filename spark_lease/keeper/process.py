@@ -218,7 +218,7 @@ class Keeper:
 
     def _still_wanted(self) -> None:
         if self._unwanted:
-            raise SparkLeaseError("nobody waits for it any more")
+            raise SparkLeaseError("the driver does not wait for it any more")
 
     def _hand_over(self) -> None:
         """The driver is dead, or its JVM is and it did not answer: end what is left of it, then release."""

@@ -30,7 +30,7 @@ def note_beside(
                 return False
             record = store.read(config.name).record
             if record is None:
-                raise ConfigError("name", f"nobody has ever held {config.name}{advice and f': {advice}'}")
+                raise ConfigError("name", f"{config.name} was never held{advice and f': {advice}'}")
             holder: Any = record.holder  # nobody, most often
             if notes.add(name, kind, key, text(record), holder=holder, epoch=record.epoch):
                 return True

@@ -267,7 +267,9 @@ class DeltaStore:
             raise self._files.refusal(name, error) from None
         columns = set(actions.schema.names)
         if lacking := [each for each in _CHANGING if f"partition.{each}" not in columns]:
-            words = f"is a table of somebody else's, with no partition column {', '.join(lacking)}: name another folder"
+            words = (
+                f"is another program's table, without the partition column {', '.join(lacking)}: name another folder"
+            )
             raise RecordUnreadable(self.where, f"{self._files.table(name)} {words}")
         found = {column: actions.column(column).to_pylist() for column in actions.schema.names}
         rows = sum(each or 0 for each in found["num_records"])

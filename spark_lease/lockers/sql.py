@@ -382,7 +382,7 @@ class SqlStore:
         note = "{}"
         if says(error, self._backend.locked):
             note = (
-                f"a row of {self._table.fullname} is locked by somebody's transaction; an ActiveMQ broker with the "
+                f"a row of {self._table.fullname} is locked by another transaction; an ActiveMQ broker with the "
                 "database locker does that for as long as it is master: {}"
             )
         return refusal(self._engine, self._config, error, note)

@@ -260,7 +260,7 @@ def _with_driver(url: URL, backend: Backend) -> URL:
 
 def _sqlite_file(url: URL, config: Config) -> URL:
     if not url.database or url.database == ":memory:" or "mode=memory" in str(url):
-        raise ConfigError("url", "a SQLite database in memory excludes nobody: name a file, sqlite:////path")
+        raise ConfigError("url", "a SQLite database in memory excludes no other process: name a file, sqlite:////path")
     file = Path(url.database).expanduser()
     if not file.is_absolute():
         where = f"sqlite:///{file.absolute()}"

@@ -151,7 +151,7 @@ def refuse_foreign(table: Table, missing: Sequence[str]) -> None:
     if foreign:
         raise ConfigError(
             "table",
-            f"{table.fullname} is a table of somebody else's: it has no column {', '.join(foreign)}. Name another",
+            f"{table.fullname} is another program's table: it has no column {', '.join(foreign)}. Name another",
         )
 
 

@@ -85,7 +85,7 @@ def main() -> int:
         try:
             note_outcome(config, BootClock(), submission, outcome)
         except SparkLeaseError as error:
-            print(f"spark-lease: whoever submitted this cannot be told how it ended: {error}", file=sys.stderr)
+            print(f"spark-lease: cannot tell the submitter how it ended: {error}", file=sys.stderr)
         if outcome.outcome != "lost":
             return code_for_cluster(outcome, config)
     if outcome.outcome == "lost":

@@ -10,7 +10,7 @@ from .demotion import jvm_is_gone, under_spark_submit
 def vital_signs(submitter: int) -> list[VitalSign]:
     """The signs to watch in this process; `submitter` is the JVM of spark-submit that started it, or 0.
 
-    Once that was killed, by Airflow's on_kill for instance, Python lives on and nobody waits for it any more.
+    Once that was killed, by Airflow's on_kill for instance, Python lives on and no process waits for it.
     """
     reason = Loss.ORPHANED if under_spark_submit() else Loss.SPARK_GONE
 

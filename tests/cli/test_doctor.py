@@ -125,7 +125,7 @@ def test_a_table_without_our_columns_fails(pg_url: str, table: str, capsys: pyte
     assert (code, findings["table"].verdict, findings["table"].advice) == (1, "fail", "run spark-lease init")
     assert "lacks name, epoch, duration, protection" in findings["table"].words
     code, findings = examined(capsys, "--url", pg_url, "--table", f"{table}_f")
-    assert code == 1 and "somebody else's" in findings["table"].words
+    assert code == 1 and "another program's table" in findings["table"].words
     code, findings = examined(capsys, "--url", pg_url, "--table", f"{table}_none")
     assert code == 1 and "does not exist" in findings["table"].words
 

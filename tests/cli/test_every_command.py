@@ -129,7 +129,7 @@ def test_each_answers_on_each_store(shop: Shop) -> None:
         assert code == 0, (words, out, err)
     code, out, _ = shop.command("status", "n", "--json")
     assert (code, json.loads(out)[0]["site"], json.loads(out)[0]["fences"]) == (0, "", "")
-    assert "nobody is master" in shop.command("resume", "n")[1]
+    assert "it has no master" in shop.command("resume", "n")[1]
 
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgres), "sqlite"])

@@ -70,14 +70,14 @@ def test_a_paused_lease_is_standby_with_its_reason_until_it_is_resumed(
     assert run(command="true").wait(20) == 0
     done = spark_lease("pause", "n", *store, "--reason", "schema change", "--for", "2h")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "schema change; nobody is master" in done.stdout
+    assert "schema change; it has no master" in done.stdout
     (row,) = json.loads(spark_lease("status", "n", "--json", *store).stdout)
     assert (row["state"], row["wish"].endswith(": schema change")) == ("free", True)
     late = spark_lease("run", "--lease", "n", "--if-held", "skip", *store, "--", "true")
     assert (late.returncode, last_line(late)["outcome"]) == (99, "standby")
     assert str(last_line(late)["reason"]).endswith(": schema change")
     waiting = run(until="standby, paused by", command="true")
-    assert spark_lease("resume", "n", *store).stdout.startswith("n: nothing is wanted of it; ")
+    assert spark_lease("resume", "n", *store).stdout.startswith("n: no pause or transfer pending; ")
     assert waiting.wait(20) == 0
 
 
@@ -196,7 +196,7 @@ def test_a_transfer_that_nobody_took_is_99(store: list[str], run: Callable[..., 
     words = ["--to", "rome", "--anyway", "--within", "0s", "--for", "1s", "--wait"]
     done = spark_lease("transfer", "n", *store, *words)
     assert done.returncode == 99, done.stderr
-    assert "nobody has it" in done.stderr and "Traceback" not in done.stderr
+    assert "it has no master" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_a_fence_that_was_cleared_refuses_and_is_claimed_anew(engine: Engine) ->
     lease = Holder(NAME, 5)
     write(engine, lease)
     assert Desk(engine).forget(NAME) == 5
-    with pytest.raises(FenceUnreachable, match="somebody has cleared the fence"):
+    with pytest.raises(FenceUnreachable, match="was cleared meanwhile"):
         write(engine, lease)
     write(engine, lease)
     assert rows(engine) == 2

@@ -218,7 +218,7 @@ def test_a_broker_that_locks_every_row_makes_a_sentence_and_no_wait_without_end(
     broker.connection.execution_options(isolation_level="READ COMMITTED")
     broker.sql(f"SELECT * FROM {TABLE} FOR UPDATE")
     asked = time.monotonic()
-    with pytest.raises(StoreError, match="is locked by somebody's transaction; an ActiveMQ broker"):
+    with pytest.raises(StoreError, match="is locked by another transaction; an ActiveMQ broker"):
         mine.try_acquire()
     assert time.monotonic() - asked < 2.6
     waiting = threading.Thread(target=mine.acquire)

@@ -188,9 +188,9 @@ def test_a_holder_does_not_go_on_in_a_table_that_was_replaced(open_store: OpenSt
 
 def test_tables_that_are_no_lease_are_left_as_they_are(open_store: OpenStore, folder: Path) -> None:
     write(folder, id=[1, 2])
-    with pytest.raises(RecordUnreadable, match="somebody else's"):
+    with pytest.raises(RecordUnreadable, match="another program's table"):
         open_store().read("n")
-    with pytest.raises(RecordUnreadable, match="somebody else's"):
+    with pytest.raises(RecordUnreadable, match="another program's table"):
         open_store().swap("n", None, taken(None, holder="a", duration=30.0))
     assert DeltaTable(folder).version() == 0
 

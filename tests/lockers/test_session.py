@@ -103,7 +103,7 @@ def test_a_lease_on_the_same_row_and_the_lock_exclude_each_other(contender: Open
     assert isinstance(locked.try_acquire(), Held)
     leased.release()
     locked.acquire()
-    with pytest.raises(StoreError, match="is locked by somebody's transaction"):
+    with pytest.raises(StoreError, match="is locked by another transaction"):
         leased.try_acquire()
     locked.release()
     assert isinstance(leased.try_acquire(), Grant)

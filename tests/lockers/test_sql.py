@@ -273,7 +273,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_a_table_of_somebody_elses_is_refused_and_left_alone(open_store: Any, config: Config, execute: Any) -> None:
     execute(f"CREATE TABLE {config.table}(ID BIGINT NOT NULL, amount BIGINT)")
     for refused in (lambda: open_store().read("n"), lambda: open_store().init()):
-        with pytest.raises(ConfigError, match="somebody else's: it has no column time, broker_name"):
+        with pytest.raises(ConfigError, match="another program's table: it has no column time, broker_name"):
             refused()
     execute(f"INSERT INTO {config.table}(ID, amount) VALUES (1, 2)")
 

@@ -328,7 +328,7 @@ def test_behind_a_pooler_a_row_that_stays_locked_is_told_apart_from_a_server_tha
         lease.acquire()
         with engine.begin() as connection:
             connection.execute(text(f"SELECT 1 FROM {table} FOR UPDATE"))
-            with pytest.raises(StoreError, match="locked by somebody's transaction"):
+            with pytest.raises(StoreError, match="locked by another transaction"):
                 lease.renew()
         lease.renew()
     engine.dispose()

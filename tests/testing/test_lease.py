@@ -26,4 +26,4 @@ def test_a_guard_that_is_switched_off_says_one_thing(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.INFO, logger="spark_lease"), hold_lease("n", enabled=False) as lease:
         assert lease.check() == 0
     (said,) = [each.getMessage() for each in caplog.records]
-    assert said == "n: enabled = false, NOTHING IS GUARDED and everybody is master"
+    assert said == "n: enabled = false, NOTHING IS GUARDED: every process is master"

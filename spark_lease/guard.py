@@ -165,6 +165,7 @@ class Guard:
             self._applications.begin()
             self.lease.check()  # all that may have taken its time
             self._events.held(self.lease)
+            self.lease.is_in_block = True
             return self.lease
         except BaseException as error:
             is_noted = False  # and no call before the `try`: another signal may have come together with the first
@@ -200,6 +201,7 @@ class Guard:
 
     def _leave_the_block(self) -> None:
         self._left.set()
+        self.lease.is_in_block = False
         with self._interrupting:  # an interrupt that is being sent now arrives before the handlers are taken away
             pass
         if self.lease in _held:

@@ -112,6 +112,7 @@ class Lease(ABC):
         self._acquired = False
         self._lost: list[tuple[Loss, str, float]] = []
         self.released_at = 0.0
+        self.is_in_block = False
         self._ending = RELEASED, ""
         self.run_key, self.runs = config.run_key, Runs(self, config, clock)
         self.fences = Fences()
@@ -323,6 +324,11 @@ class Lease(ABC):
                     notes.remove(name, kind, older)
         return noted
 
+    def _refuse_in_block(self) -> None:
+        """What runs in the block would go on beside the next master."""
+        if self.is_in_block:
+            raise ConfigError("release", f"{self.name} is given back at the end of its block: leave that instead")
+
     def ends_as(self, why: str, detail: str = "") -> None:
         """How the work ended, one of `changes.GIVEN_BACK`: noted with the release, and for whoever asks."""
         self._ending = why, detail
@@ -482,6 +488,7 @@ class Contender(Lease):
         self._deadline.lose()
 
     def release(self) -> bool:
+        self._refuse_in_block()
         self.lose(Loss.RELEASED)
         self._deadline.disarm()  # before a store that may take its time
         try:

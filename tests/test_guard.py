@@ -199,3 +199,13 @@ def test_the_delta_fence_of_a_lost_lease_stays_until_spark_is_over_and_no_longer
     assert len(_hook.fences) == 1
     over.set()
     until(lambda: not _hook.fences)
+
+
+@pytest.mark.parametrize("keeper", ["thread", "process"])
+def test_a_block_cannot_release_what_guards_it(url: str, keeper: str) -> None:
+    with hold_lease("n", url=url, keeper=keeper) as lease:
+        with pytest.raises(ConfigError, match="given back at the end of its block"):
+            lease.release()
+        assert lease.check() == lease.epoch
+    with pytest.raises(LeaseLost, match="released"):
+        lease.check()

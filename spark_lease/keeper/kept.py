@@ -132,6 +132,7 @@ class KeptLease(Lease):
 
     def release(self) -> bool:
         self._refuse_in_a_fork()
+        self._refuse_in_block()
         may = self.loss() is None and self.answer("released", 0.0) is None and self.stop()
         self.lose(Loss.RELEASED)
         if not may:

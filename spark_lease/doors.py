@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from .config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
 from .errors import AlreadyDone, ConfigError, LeaseLost, SparkLeaseError
@@ -18,6 +18,7 @@ from .events import OnEvent
 from .guard import Guard, held_names
 from .outcome import exit_code_of
 from .spark.conf import submitted_conf
+from .typed import Settings
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ _R = TypeVar("_R")
 INTERRUPTED = 128 + signal.SIGINT
 
 
-def hold_lease(name: str | None = None, *, on_event: OnEvent | None = None, **settings: Any) -> Guard:
+def hold_lease(name: str | None = None, *, on_event: OnEvent | None = None, **settings: Unpack[Settings]) -> Guard:
     """`with hold_lease("nightly-flights") as lease:` runs the block as the only master, or not at all.
 
     `settings` are those of `spark_lease.config.Config`; what is not given comes from spark.lease.*, the environment,
@@ -51,11 +52,11 @@ def leased(name: Callable[_P, _R], /) -> Callable[..., _R]: ...
 
 @overload
 def leased(
-    name: str | None = None, *, on_event: OnEvent | None = None, **settings: Any
+    name: str | None = None, *, on_event: OnEvent | None = None, **settings: Unpack[Settings]
 ) -> Callable[[Callable[..., _R]], Callable[..., _R]]: ...
 
 
-def leased(name: Any = None, *, on_event: OnEvent | None = None, **settings: Any) -> Any:
+def leased(name: Any = None, *, on_event: OnEvent | None = None, **settings: Unpack[Settings]) -> Any:
     """Decorate a program's main: it runs under the lease `name`. `@leased` alone takes the name from the settings.
 
     A main with a parameter `lease` gets the lease there, as a keyword, unless the caller gives something for it.

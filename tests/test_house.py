@@ -38,7 +38,7 @@ keeper.enforced keeper.family keeper.supervisor keeper.driver keeper.contained k
 submissions submit.contained
 spark.connect spark.demotion spark.contexts spark.applications spark.refusals spark.delta_hook spark.fencing
 spark.conf spark.orphan
-guard doors spark.launcher runner
+guard typed doors spark.launcher runner
 testing.clock testing.store testing.lease testing.contract testing.history testing.checker
 demo.job demo.picture
 cli.settings cli.table cli.look cli.spark_submit cli.run cli.store cli.watch cli.history cli.release cli.wishes

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ..clock import Clock
 from ..config import Config
 from ..errors import ConfigError, LeaseLost, Loss, StoreError
+from ..fences.delta_tables import KIND as DELTA_TABLES
 from ..keepalive import WATCH_PERIOD, VitalSign, watch_once
 from ..lease import Lease, OwnDeadline
 from ..lockers.timed import OnRenewal
@@ -68,7 +69,7 @@ class KeptLease(Lease):
         self._files: dict[int, Sequence[int]] = {}
         self._tied = {self._pid}
         self._said: dict[str, Any] = {}
-        self._asked, self._claim = itertools.count(), -1
+        self._asked, self._claim, self._tables = itertools.count(), -1, -1
         self._news = threading.Condition()
         self._stop_by = 0.0
         self._own_turn = max(AT_ONCE, config.kill_budget)
@@ -97,7 +98,10 @@ class KeptLease(Lease):
             if has_ended:
                 raise StoreError(self.name, "its keeper ended before it had the lease")
         self._taken = True
-        self._claim = self._begin_to_ask("claim_databases")  # which takes as long as what comes next in this process
+        # Both take as long as what comes next in this process, and are waited for once they are needed.
+        self._claim = self._begin_to_ask("claim_databases")
+        if self._config.fence_delta != "off":
+            self._tables = self._begin_to_ask("noted", DELTA_TABLES)
         return self._epoch
 
     def prepare(self) -> None:
@@ -151,7 +155,8 @@ class KeptLease(Lease):
     def noted(self, kind: str) -> dict[str, str]:
         if self._is_forked:
             return super().noted(kind)
-        found: dict[str, str] = self._ask("noted", kind)
+        asked, self._tables = (self._tables, -1) if kind == DELTA_TABLES else (-1, self._tables)
+        found: dict[str, str] = self._await_answer(asked) if asked >= 0 else self._ask("noted", kind)
         return found
 
     def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:

@@ -189,7 +189,7 @@ def test_status_makes_nothing(tmp_path: Path, url: str) -> None:
 
 def test_init_makes_the_table_once(url: str) -> None:
     assert "CREATE TABLE" in spark_lease("init", "--url", url).stdout
-    assert "is there already" in spark_lease("init", "--url", url).stdout
+    assert "exists already" in spark_lease("init", "--url", url).stdout
     assert "no lease was ever taken" in spark_lease("status", "--url", url).stdout
 
 
@@ -203,7 +203,7 @@ def test_on_postgresql_the_table_is_made_by_init(pg_url: str, table: str) -> Non
         cursor.execute(sql[: sql.index("-- or")])  # as a DBA would
     connection.close()
     assert spark_lease("run", *settings, "--", "true").returncode == 0
-    assert "is there already" in spark_lease("init", *settings).stdout
+    assert "exists already" in spark_lease("init", *settings).stdout
 
 
 def test_config_says_where_each_value_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,7 +232,7 @@ def test_fenced_tables_are_listed_and_dropped(settings: list[str]) -> None:
         (["add", "--on", "guarded"], "which lease?"),
         (["add", "--on", "nothing", "--lease", "n"], "there is no nothing in postgresql"),
         (["drop", "--on", "s3://lake/flights", "--lease", "n"], "is a Delta table: spark-lease fence forget"),
-        (["add", "--on", "s3://lake/flights", "--lease", "never-held"], "nobody has ever held never-held"),
+        (["add", "--on", "s3://lake/flights", "--lease", "never-held"], "never-held was never held"),
         (["add", "--on", "flights", "--fence-url", "mysql://db/x", "--lease", "n"], "fenced tables are PostgreSQL's"),
         (["list", "--fence-url", "mysql://db/x"], "which lease?"),
         (

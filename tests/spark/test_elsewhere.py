@@ -147,7 +147,7 @@ def test_a_block_that_fails_is_released_if_its_executors_were_idle_or_their_grac
     assert (granted - ended > 4.5) == (busy and grace == "local"), driver.log.read_text()
     if busy:
         assert driver.last_write() < granted
-        assert ("nothing proves their end" in driver.log.read_text()) == (grace == "local")
+        assert ("nothing proves that they ended" in driver.log.read_text()) == (grace == "local")
 
 
 SUBMITTED = """

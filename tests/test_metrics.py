@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from spark_lease import ConfigError, LeaseEvent, LeaseLost, hold_lease
 from spark_lease.config import configure
 from spark_lease.metrics import METRICS
-from tests.cli.test_cli import COMMAND
 from tests.spark.drivers import until
+from tests.support.command import COMMAND
 
 ALERTS = Path(__file__).parents[1] / "conf" / "prometheus_alerts.yml"
 

@@ -21,7 +21,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import psycopg2
 
@@ -32,13 +31,13 @@ from spark_lease.lockers.sql import SqlStore
 from spark_lease.processes import kill, tree
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
+from tests.support.command import COMMAND
 
 try:
     from tooz import coordination
 except ImportError:
     coordination = None
 
-COMMAND = str(Path(sys.executable).with_name("spark-lease"))
 NOTHING = "SELECT 1"
 COMMIT = "UPDATE durable SET at = clock_timestamp()"
 SETTLE = 0.15

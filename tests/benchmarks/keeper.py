@@ -24,8 +24,8 @@ from spark_lease.processes import tree
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
 from tests.spark.drivers import Driver, until
+from tests.support.command import COMMAND
 
-COMMAND = str(Path(sys.executable).with_name("spark-lease"))
 IDLE = 20.0
 
 

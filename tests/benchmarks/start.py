@@ -14,13 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
 
 CPU, WALL = 0.10, 0.8
-COMMAND = str(Path(sys.executable).with_name("spark-lease"))
 NO_LIMIT = float("inf")
 
 

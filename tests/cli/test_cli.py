@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,19 +16,7 @@ from spark_lease.cli.main import _COMMANDS
 from spark_lease.cli.settings import GROUPS
 from spark_lease.cli.store import print_leases
 from spark_lease.config import SETTINGS
-
-COMMAND = str(Path(sys.executable).with_name("spark-lease"))
-
-
-def spark_lease(
-    *words: str, cwd: Path | None = None, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=60, check=False, cwd=cwd, env=env)
-
-
-def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
+from tests.support.command import COMMAND, last_line, spark_lease
 
 
 @pytest.mark.parametrize("command", [[], *([each] for each in _COMMANDS)])

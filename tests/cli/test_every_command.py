@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, text
 from spark_lease.cli.main import main
 from spark_lease.lockers.sql_backends import usable_url
 from tests.cli.conftest import Shop
-from tests.cli.test_cli import COMMAND
+from tests.support.command import COMMAND
 
 COMMANDS = [
     ["status"],

@@ -18,7 +18,7 @@ from spark_lease.config import configure
 from spark_lease.lease import open_contender
 from spark_lease.lockers.registry import open_store
 from spark_lease.record import taken
-from tests.cli.test_cli import COMMAND
+from tests.support.command import COMMAND
 
 
 def held(url: str, table: str = "spark_lease") -> int:

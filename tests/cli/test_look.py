@@ -8,7 +8,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -29,8 +28,8 @@ from spark_lease.record import LeaseRecord, Observed, forced
 from spark_lease.testing import MemoryStore, VirtualClock, lost_request
 from tests.cli.conftest import Shop
 from tests.spark.drivers import until
+from tests.support.command import COMMAND
 
-COMMAND = str(Path(sys.executable).with_name("spark-lease"))
 EPOCH = 1_763_776_800_000
 CONFIG = configure()
 

@@ -6,9 +6,7 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +20,7 @@ from spark_lease.testing import MemoryStore, VirtualClock, lost_answer, meanwhil
 from tests.cli.conftest import Shop
 from tests.policy import NAME, Contender
 from tests.spark.drivers import until
-
-COMMAND = str(Path(sys.executable).with_name("spark-lease"))
+from tests.support.command import COMMAND
 
 
 def nobody(words: str) -> str:

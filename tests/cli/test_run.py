@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from spark_lease.processes import kill, processes, tree
-from tests.cli.test_cli import COMMAND, last_line, spark_lease
 from tests.services.proxy import Proxy
 from tests.spark.drivers import until
+from tests.support.command import COMMAND, last_line, spark_lease
 
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tests.cli.test_cli import COMMAND, last_line, spark_lease
 from tests.services.objects import BUCKET
 from tests.spark.drivers import until
+from tests.support.command import COMMAND, last_line, spark_lease
 
 KINDS = [
     pytest.param("postgresql", marks=pytest.mark.postgres),

@@ -10,7 +10,7 @@ import pytest
 
 from spark_lease.cli.demo import _problems
 from spark_lease.demo.picture import ENDED, FROZEN, KILLED, MASTER, STANDBY, WROTE, Event, picture
-from tests.cli.test_cli import COMMAND
+from tests.support.command import COMMAND
 
 EVENTS = [
     Event(1.0, "paris", MASTER),

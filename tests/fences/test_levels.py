@@ -18,8 +18,8 @@ from spark_lease.config import Config, configure
 from spark_lease.fences.levels import KIND, Fences, Levels, fences_of
 from spark_lease.lease import Contender, open_contender
 from spark_lease.lockers.registry import open_notes
-from tests.cli.test_cli import COMMAND
 from tests.spark.drivers import until
+from tests.support.command import COMMAND
 
 
 @pytest.fixture(params=["sqlite", "file"])

@@ -18,11 +18,11 @@ from sqlalchemy import Engine
 
 from spark_lease.fences.sql_claim import Desk, claim
 from spark_lease.processes import kill, tree
-from tests.cli.test_cli import COMMAND, last_line, spark_lease
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
 from tests.services.proxy import Proxy
 from tests.spark.drivers import until
+from tests.support.command import COMMAND, last_line, spark_lease
 
 pytestmark = pytest.mark.postgres
 INSERTS = {

@@ -16,8 +16,8 @@ import pytest
 
 from spark_lease.keeper.family import Family
 from spark_lease.processes import Process, kill, look, processes, tree
-from tests.cli.test_cli import COMMAND, last_line, spark_lease
 from tests.spark.drivers import Driver, command_line, row, until
+from tests.support.command import COMMAND, last_line, spark_lease
 
 Start = Callable[..., Driver]
 

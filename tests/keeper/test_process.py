@@ -35,9 +35,9 @@ from spark_lease.lockers.registry import open_notes
 from spark_lease.processes import look, tree
 from spark_lease.spark.applications import Applications
 from spark_lease.wish import Wish
-from tests.cli.test_cli import COMMAND
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, command_line, row, until, want
+from tests.support.command import COMMAND
 
 PACKAGE = Path(spark_lease.__file__).parent
 Start = Callable[..., Driver]

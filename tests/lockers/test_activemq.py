@@ -19,7 +19,7 @@ from spark_lease.errors import LeaseLost, Loss, StoreError
 from spark_lease.lease import Contender, open_contender
 from spark_lease.lockers.base import Grant, Held
 from spark_lease.lockers.sql import SqlStore
-from tests.cli.test_cli import COMMAND
+from tests.support.command import COMMAND
 
 TABLE = "ACTIVEMQ_LOCK"
 OBTAIN = f"UPDATE {TABLE} SET BROKER_NAME=%s, TIME=%s WHERE (TIME IS NULL OR TIME < %s) AND ID = 1"

@@ -25,8 +25,8 @@ from spark_lease.lockers.bounded import Bounded
 from spark_lease.lockers.delta import DeltaStore
 from spark_lease.record import LeaseRecord, released, renewed, taken
 from spark_lease.testing import LeaseStoreContract
-from tests.cli.test_cli import COMMAND, last_line, spark_lease
 from tests.spark.drivers import Driver, until
+from tests.support.command import COMMAND, last_line, spark_lease
 
 OpenStore = Callable[..., DeltaStore]
 

@@ -23,10 +23,10 @@ from spark_lease.lockers.delta import DeltaStore
 from spark_lease.lockers.delta_objects import ObjectFiles
 from spark_lease.record import renewed, taken
 from spark_lease.testing import LeaseStoreContract
-from tests.cli.test_cli import last_line, spark_lease
 from tests.services.objects import BUCKET, CARELESS, FORGETFUL, KEY, LOCKED, OLD, SECRET, ObjectServer, running_objects
 from tests.services.proxy import Proxy
 from tests.spark.drivers import until
+from tests.support.command import last_line, spark_lease
 
 OpenStore = Callable[..., DeltaStore]
 COMMIT = b"PUT /leases/%b/n/_delta_log/"

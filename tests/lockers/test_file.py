@@ -26,8 +26,8 @@ from spark_lease.lockers.file import FileStore
 from spark_lease.lockers.folders import put_new
 from spark_lease.record import renewed, taken
 from spark_lease.testing import LeaseStoreContract
-from tests.cli.test_cli import spark_lease
 from tests.spark.drivers import until
+from tests.support.command import spark_lease
 
 OpenStore = Callable[..., FileStore]
 

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from spark_lease.lockers.sql_backends import usable_url
 from spark_lease.record import released, renewed, taken
 from tests.services.objects import BUCKET, ObjectServer
 from tests.services.proxy import Proxy
+from tests.support.command import COMMAND
 
 SQL = ["sqlite", "postgresql", "mariadb"]
 WITHOUT_CLOCK = ("file", "delta", "objects")
@@ -300,9 +300,6 @@ def test_statements_of_the_configuration_are_noted_as_well(pg_url: str, table: s
     assert history(ours)[-1].host
     lease.release()
     lease.close()
-
-
-COMMAND = str(Path(sys.executable).with_name("spark-lease"))
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "file"])

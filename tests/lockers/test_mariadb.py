@@ -12,10 +12,10 @@ from spark_lease import Fenced
 from spark_lease.config import configure
 from spark_lease.fences.sql import fenced_sql
 from spark_lease.lockers.registry import open_store
-from tests.cli.test_cli import spark_lease
 from tests.fences.conftest import clear, create_guarded, engine_for, rows
 from tests.fences.holders import Holder
 from tests.services.mariadb import MariaDb
+from tests.support.command import spark_lease
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from spark_lease.config import configure
 from spark_lease.errors import ConfigError
 from spark_lease.lockers.registry import open_store
-from tests.cli.test_cli import COMMAND
+from tests.support.command import COMMAND
 
 # A store in JSON files of a folder, under an exclusive flock(2): what somebody may write in an afternoon.
 STORE = """

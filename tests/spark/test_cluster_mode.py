@@ -20,9 +20,9 @@ from spark_lease import hold_lease
 from spark_lease.cli.bundle import write_bundle
 from spark_lease.cli.spark_submit import conf_of, is_for_cluster
 from spark_lease.processes import kill, tree
-from tests.cli.test_cli import COMMAND, last_line, spark_lease
 from tests.services.yarn import FOLDER, MISSING, SPARKS
 from tests.spark.drivers import until
+from tests.support.command import COMMAND, last_line, spark_lease
 
 pytestmark = [
     pytest.mark.spark,

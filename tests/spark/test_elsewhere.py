@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 from spark_lease.processes import kill, tree
-from tests.cli.test_cli import COMMAND, spark_lease
 from tests.fences.conftest import engine_for
 from tests.fences.frames import ask, tell, there
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
 from tests.spark.test_keeper import standby
+from tests.support.command import COMMAND, spark_lease
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(180)]
 BIN, ROOT = Path(sys.executable).parent, Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.cli.test_cli import COMMAND, last_line
+from tests.support.command import COMMAND, last_line
 
 ROOT = Path(__file__).parents[2]
 JOB = "jobs/flights_to_postgres.py"

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from spark_lease.processes import Process, look
-from tests.cli.test_cli import COMMAND
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
+from tests.support.command import COMMAND
 
 pytestmark = [
     pytest.mark.spark,

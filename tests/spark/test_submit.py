@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from spark_lease.spark.launcher import run_script
-from tests.cli.test_cli import COMMAND, spark_lease
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
+from tests.support.command import COMMAND, spark_lease
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 

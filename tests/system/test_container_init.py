@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from spark_lease.processes import kill, tree
-from tests.cli.test_cli import COMMAND
 from tests.spark.drivers import until
+from tests.support.command import COMMAND
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="PID namespaces are Linux's")
 Start = Callable[..., subprocess.Popen[str]]

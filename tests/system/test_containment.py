@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from spark_lease.processes import kill, tree
-from tests.cli.test_cli import COMMAND, spark_lease
 from tests.faults.contained import play
 from tests.services.postgres import own_postgres
 from tests.spark.drivers import Driver, row, until
+from tests.support.command import COMMAND, spark_lease
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="PID namespaces are Linux's")
 

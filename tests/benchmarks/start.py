@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
+from tests.support.command import COMMAND
 
 CPU, WALL = 0.10, 0.8
 NO_LIMIT = float("inf")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
-from .clock import wall_time
+from .clock import iso_text, wall_time
 from .config import Config
 from .errors import ConfigError, LeaseLost
 from .lease import Lease
@@ -54,7 +54,7 @@ class LeaseEvent:
             "epoch": self.epoch,
             "remaining": round(self.remaining, 3),
             "detail": self.detail,
-            "at": round(self.at, 3),
+            "at": iso_text(self.at),
         }
 
 

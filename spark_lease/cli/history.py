@@ -112,19 +112,23 @@ def _row(hold: Hold) -> list[str]:
 
 
 def _as_json(name: str, holds: Sequence[Hold], both: Sequence[Overlap]) -> dict[str, object]:
-    found = [{"from": each.start, "to": each.end, "epochs": [each.first.epoch, each.second.epoch]} for each in both]
+    found = [
+        {"from": _iso(each.start), "to": _iso(each.end), "epochs": [each.first.epoch, each.second.epoch]}
+        for each in both
+    ]
     return {"lease": name, "holds": [_object(hold) for hold in holds], "overlaps": found, "not_exact": not_exact(holds)}
 
 
 def _object(hold: Hold) -> dict[str, object]:
-    """Times in milliseconds since 1970, as epochs are."""
+    """Times as ISO 8601 has them, None if not known; epochs are milliseconds since 1970."""
     return {
         "epoch": hold.epoch,
         "holder": hold.holder,
         "host": hold.host,
         "site": hold.site,
-        "from": hold.start,
-        "to": hold.end,
+        "from": _iso(hold.start),
+        "to": _iso(hold.end),
+        "lasted": None if hold.start is None or hold.end is None else (hold.end - hold.start) / 1000,
         "exact": hold.is_exact,
         "holds": hold.goes_on,
         "ended_by": hold.why,
@@ -132,6 +136,10 @@ def _object(hold: Hold) -> dict[str, object]:
         "applications": list(hold.applications),
         "run_keys": list(hold.run_keys),
     }
+
+
+def _iso(instant: int | None) -> str | None:
+    return None if instant is None else _time(instant)
 
 
 def _time(instant: int) -> str:

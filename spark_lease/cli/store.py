@@ -106,7 +106,8 @@ def add_notes(config: Config, store: LeaseStore, notes: Notes, rows: Sequence[Ro
         if row["state"] == "held" and not is_forced(row["holder"]):
             found = fences_of(notes, name, row["epoch"])
             row["fences"] = asdict(found) if found else {}
-        row["standbys"] = [asdict(each) for each in standbys_of(notes, name, wall_time())]
+        waiting = standbys_of(notes, name, wall_time())
+        row["standbys"] = [{**asdict(each), "at": moment(each.at)} for each in waiting]
         with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
             noted = notes.every(name, KINDS)
             holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, text
 
 from spark_lease import hold_lease
 from spark_lease.cli.main import main
-from spark_lease.clock import BootClock
+from spark_lease.clock import BootClock, iso_text
 from spark_lease.config import configure
 from spark_lease.lease import open_contender
 from spark_lease.lockers.registry import open_store
@@ -45,7 +45,8 @@ def test_a_table_for_people_and_json_for_programs(url: str, capsys: pytest.Captu
     assert check == "check  no two of 2 held it at one time"
     assert main(["history", "n", "--url", url, "--json"]) == 0
     said = json.loads(told(capsys)[0])
-    assert [each["epoch"] for each in said["holds"]] == epochs == [each["from"] for each in said["holds"]]
+    assert [each["epoch"] for each in said["holds"]] == epochs
+    assert [each["from"] for each in said["holds"]] == [iso_text(each / 1000) for each in epochs]
     assert (said["overlaps"], said["not_exact"], said["holds"][0]["ended_by"]) == ([], 0, "released")
 
 

@@ -112,6 +112,9 @@ class _Net:
         came = set[int]()
         with contextlib.suppress(BlockingIOError):
             came.update(os.read(self._read, 4096))
+        if not came and not self._is_owed:  # ten times a second
+            self._called = called
+            return
         ours = {number for number in _SIGNALS if _is_ours(signal.getsignal(number))}
         if called != self._called or not ours:
             self._called, self._is_owed = called, False

@@ -186,7 +186,7 @@ class Config:
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
     create_table: str = setting(true_false_auto, "auto", "make table or folder on first use; auto: not on a server")
     column_types: dict[str, str] = setting(texts, dict, "SQL types in place of ours, by column, for a table made here")
-    statements: dict[str, str] = setting(texts, dict, "SQL in place of ours, by what it does; see the README")
+    statements: dict[str, str] = setting(texts, dict, "SQL in place of ours, by what it does; see docs/stores.md")
     locker: str = setting(
         one_of("lease", "database"), "lease", "lease: a row; database: that, and a session that locks a row for life"
     )

@@ -144,6 +144,8 @@ class Guard:
         self.lease.runs.application = application_id
 
         def still_wanted() -> None:
+            if not _held:  # one that an earlier block has killed may end only now
+                forget_a_jvm_that_ended()
             for finding in filter(None, (sign() for sign in signs)):
                 raise LeaseLost(self.config.name, 0, *finding)
 

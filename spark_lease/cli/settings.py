@@ -114,16 +114,23 @@ class _HelpAll(argparse.Action):
 
 def _add(group: argparse._ArgumentGroup, key: str) -> argparse.Action:
     meta = SETTINGS[key]
-    parse, default = meta["parse"], meta["default"]
-    shown = f"{default.of_lease_duration:.3g} × lease duration" if isinstance(default, Share) else str(default)
-    if isinstance(default, bool):
-        shown = shown.lower()
-    if parse is seconds and isinstance(default, float) and default >= 86400 and default != math.inf:
-        shown = f"{default / 86400:g}d"
-    words = meta["help"] + ("" if callable(default) or default == "" else f" [{shown}]")
+    parse = meta["parse"]
+    words = meta["help"] + (f" [{shown}]" if (shown := default_of(key)) else "")
     metavar = "|".join(getattr(parse, "words", ())) or _METAVARS.get(parse.__name__, "WORD")
     flag = _NAMES.get(key, "--" + key.replace("_", "-"))
     return group.add_argument(flag, dest=key, metavar=metavar, help=words.replace("%", "%%"))
+
+
+def default_of(key: str) -> str:
+    """The default of a setting, for people; empty if it has none."""
+    parse, default = SETTINGS[key]["parse"], SETTINGS[key]["default"]
+    if callable(default) or default == "":
+        return ""
+    if isinstance(default, Share):
+        return f"{default.of_lease_duration:.3g} × lease duration"
+    if parse is seconds and default >= 86400 and default != math.inf:
+        return f"{default / 86400:g}d"
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def flags(arguments: argparse.Namespace) -> Layer:

@@ -43,13 +43,15 @@ __all__ = [
 _WHERE = {"hold_lease": "doors", "leased": "doors", "LeaseEvent": "events", "current_lease": "guard", "Lease": "lease"}
 
 
-def __getattr__(name: str) -> Any:
-    """What is imported when it is first asked for (PEP 562): `spark-lease --help` needs none of it."""
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f".{_WHERE[name]}", __name__), name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # for which every name would be one
+
+    def __getattr__(name: str) -> Any:
+        """What is imported when it is first asked for (PEP 562): `spark-lease --help` needs none of it."""
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(f".{_WHERE[name]}", __name__), name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -238,12 +238,17 @@ class Guard:
         deadline = shared_with_forks()
         lease = open_contender(self.config, clock, on_renewal=self._events.renewal, published=deadline)
         self._require(lease, "threads keep it")
+
+        def look() -> None:
+            self._look(lease)
+            self._spark.look()
+
         return lease, Keepalive(
             lease,
             self.config,
             clock=clock,
             on_lost=self._on_lost,
-            on_look=lambda: self._look(lease),
+            on_look=look,
             vital_signs=signs,
         )
 

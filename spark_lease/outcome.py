@@ -21,6 +21,7 @@ from .lockers.changes import ALREADY_DONE, CRASHED, FAILED, FINISHED, INTERRUPTE
 log = logging.getLogger(__name__)
 
 STANDBY, MISCONFIGURED = "standby", "misconfigured"
+NOT_ANNOUNCED = -1
 _WORDS = {
     AlreadyDone: ALREADY_DONE,
     LeaseHeldByOther: STANDBY,
@@ -71,11 +72,11 @@ def begin_outcome(file: str) -> None:
 
 
 def announced_epoch(file: str) -> int:
-    """The epoch of the outcome that stands in `file`; -1 if there is none."""
+    """The epoch of the outcome that stands in `file`, 0 if it never held the lease; `NOT_ANNOUNCED` if none does."""
     try:
         return int(json.loads(Path(file).read_text())["epoch"])
     except (OSError, ValueError, KeyError, TypeError):
-        return -1
+        return NOT_ANNOUNCED
 
 
 def announce(outcome: Outcome, file: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypedDict
 
 from .errors import LeaseLost
@@ -12,14 +12,14 @@ class Settings(TypedDict, total=False):
     """What `hold_lease` and `leased` take besides a name. Durations are seconds."""
 
     url: str
-    storage_options: Mapping[str, str]
+    storage_options: dict[str, str]
     fence_url: str
     fence_password: str
     password: str
     table: str
     create_table: bool | Literal["true", "false", "auto"]
-    column_types: Mapping[str, str]
-    statements: Mapping[str, str]
+    column_types: dict[str, str]
+    statements: dict[str, str]
     locker: Literal["lease", "database"]
     broker_row: bool | Literal["true", "false", "auto"]
     holder: str

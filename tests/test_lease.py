@@ -175,7 +175,7 @@ def test_a_free_lease_that_cannot_be_written_is_a_store_that_fails_and_nobodys(c
     store = MemoryStore(clock)
     contender = Contender(clock, store, acquire_timeout=3.0)
     contender.store.swap = lambda *_: None  # type: ignore[method-assign]
-    with pytest.raises(StoreError, match="what is written to take it is not there"):
+    with pytest.raises(StoreError, match="what was written to take it is not there"):
         contender.lease.acquire()
     assert clock.now() > 0
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..clock import BootClock
 from ..config import Config, redacted
-from ..errors import ConfigError
+from ..errors import ConfigError, StoreError
 from ..fences import postgres
 from ..fences.databases import open_database
 from ..fences.delta import as_hadoop, newer_than, newest_of
@@ -96,7 +96,8 @@ def _claimed(config: Config, table: str) -> int | None:
         )
         return newer_than(config.shared_name, 0, table, newest)
     except Exception as error:  # an object store raises anything
-        said = words(error, secrets_of(config.storage_options, os.environ))
+        secrets = secrets_of(config.storage_options, os.environ)
+        said = error.problem if isinstance(error, StoreError) else words(error, secrets)
         print(f"spark-lease: {redacted(table)} cannot be read: {said}", file=sys.stderr)
         return None
     finally:

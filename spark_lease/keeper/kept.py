@@ -193,6 +193,7 @@ class KeptLease(Lease):
     def close(self, *, lost: bool = False) -> None:
         if os.getpid() != self._pid or self._closing:
             return
+        self._refuse_in_block()
         if self._taken and "released" not in self._said and self._stays_tied(lost):
             return
         # An interrupted wait may have been granted by now, and only that process knows: it gives the lease back.

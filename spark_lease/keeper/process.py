@@ -37,7 +37,7 @@ from ..keepalive import Keepalive
 from ..lease import Contender
 from ..locker import open_locker
 from ..lockers.changes import CRASHED
-from ..outcome import Outcome, announce, announced_epoch, crashed, refused
+from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, refused
 from ..record import Protection, new_holder
 from ..system.containment import Init
 from .channel import Channel, Closed
@@ -267,11 +267,14 @@ class Keeper:
 
     def _announce(self, outcome: Outcome) -> None:
         """Write the outcome file of `submit`, unless the driver did, or a run after this one."""
-        if self._announces and announced_epoch(self._config.outcome_file) < self._lease.epoch:
+        there = announced_epoch(self._config.outcome_file)
+        if self._announces and (there == NOT_ANNOUNCED or 0 < there < self._lease.epoch):
             announce(outcome, self._config.outcome_file)
 
     def _is_over_everywhere(self) -> bool:
         """To be asked when nothing of it is left to be ended here: what the driver said, or what its end proves."""
+        if self._left:  # what lives on there is not ours any more
+            return self._settled
         end = self._clock.now() + self._driver.early_release.grace + _SWEEP
         while not (over := self._settled or (self._driver.python.ended and self._driver.is_over(end))):
             if not self._driver.early_release.is_provable or self._clock.now() >= end:

@@ -108,7 +108,7 @@ def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") 
 
 def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
     """libpq tries all hosts of a URL, and tells of each. One that is down may be the one that would let us in."""
-    if "could not translate host name" in str(error):
+    if any(each in str(error) for each in ("could not translate host name", "timeout expired")):
         return False
     attempt = (
         r'to server (?:at|on socket) ("[^"]+")(?: \([^)]*\))?(, port \d+)? failed: (.*?)(?=connection to server|\Z)'

@@ -152,6 +152,15 @@ class Spark:
         self._ran_elsewhere |= not _runs_here(context)
         return _runs_here(context)
 
+    def look(self) -> None:
+        """To be called now and then: what there was is not known any more once it has ended."""
+        self.jvm()
+        self.is_local()
+
+    def _is_forgotten(self) -> bool:
+        """There was a JVM, and `forget_a_jvm_that_ended` was called for the next block."""
+        return self._jvm is not None and jvm_pid(self._submitter) is None
+
     def is_served(self) -> bool:
         """True if a Spark Connect server runs what this process asks for."""
         return spark_context() is None and is_connected()
@@ -176,6 +185,8 @@ class Spark:
         # Not only until `stop()` has come back: where the JVM ended with us, at Ctrl-C, it never does.
         while not self.wait_until_over(self._clock.now()) and self._clock.now() < until:
             if self._worked_elsewhere and self._was_asked.is_set():
+                return True
+            if self._ran_elsewhere and self._grace is None and jvm_is_gone(self._submitter):
                 return True
         return False
 
@@ -220,7 +231,7 @@ class Spark:
             self._mark_is_proof, self._was_served = False, True
             stop_all()
             return
-        if context is None and jvm_is_gone(self._submitter):
+        if context is None and (jvm_is_gone(self._submitter) or self._is_forgotten()):
             return  # its workers may be left, and it cannot be asked
         if context is not None:
             self._over.clear()

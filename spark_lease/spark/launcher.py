@@ -104,9 +104,7 @@ def run_script(script: str) -> int:
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as exit:
-        code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
-        if exit.code is not None and not isinstance(exit.code, int):
-            print(exit.code, file=sys.stderr)
+        code = _code_of(exit)
     except (KeyboardInterrupt, AlreadyDone):
         raise
     except BaseException as error:  # as Python itself does, whatever ends the script
@@ -115,7 +113,7 @@ def run_script(script: str) -> int:
         try:
             sys.excepthook(type(error), error.with_traceback(found), found)
         except SystemExit as exit:
-            code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+            code = _code_of(exit)
         except Exception:  # the script's own hook: Python prints both, and ends with 1
             traceback.print_exc()
     # As Python would before it joins; there is no public way. A pool that nobody shut down waits for work for ever.
@@ -126,6 +124,14 @@ def run_script(script: str) -> int:
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     return code
+
+
+def _code_of(exit: SystemExit) -> int:
+    """As Python has it: a text is said, and is 1."""
+    if exit.code is None or isinstance(exit.code, int):
+        return exit.code or 0
+    print(exit.code, file=sys.stderr)
+    return 1
 
 
 def _of_script(error: BaseException, script: str) -> TracebackType | None:

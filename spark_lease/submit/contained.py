@@ -33,7 +33,7 @@ from ..keeper.messages import refusal
 from ..keeper.process import Keeper
 from ..keeper.supervisor import Supervisor
 from ..lockers.registry import open_store
-from ..outcome import Outcome, announce, announced_epoch, crashed, ended, outcome_of, refused, times_of
+from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, ended, outcome_of, refused, times_of
 from ..system.container_init import came_from_a_terminal
 
 log = logging.getLogger(__name__)
@@ -154,11 +154,15 @@ class Submission:
             code = 128 + (self._interrupted_by or signal.SIGKILL) if code is None else code
             if lease and lease.epoch:
                 outcome = ended(lease, code, interrupted=True) if self._interrupted_by else crashed(lease, code)
-            elif announced_epoch(self._config.outcome_file) >= 0:  # it took the lease without us, and said how it ended
+            elif (
+                announced_epoch(self._config.outcome_file) != NOT_ANNOUNCED
+            ):  # it took the lease without us, and said how it ended
                 return code
             else:
                 word = "interrupted" if self._interrupted_by else "failed" if code else "unknown"
-                outcome = outcome_of(self._config, word, code, "spark-submit ended and its script never had the lease")
+                outcome = outcome_of(
+                    self._config, word, code, "spark-submit ended, and its script did not ask here for the lease"
+                )
         announce(outcome, self._config.outcome_file)
         return outcome.exit_code
 

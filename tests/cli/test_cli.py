@@ -127,7 +127,7 @@ def test_the_outcome_file_tells_of_a_spark_submit_that_never_came_to_its_script(
     done = spark_lease("submit", "--contain", "required", *words, "--", __file__)
     assert (done.returncode, last_line(done)["outcome"]) == (7, "failed"), done.stderr
     assert json.loads(file.read_text()) == last_line(done)
-    assert "its script never had the lease" in last_line(done)["reason"]
+    assert "its script did not ask here for the lease" in last_line(done)["reason"]
 
 
 def test_log_lines_have_times_in_utc(url: str) -> None:

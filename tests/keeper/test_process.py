@@ -140,10 +140,10 @@ def test_where_none_can_be_started_threads_do_it_or_nobody(
     with hold_lease("n", url=url) as lease:
         assert lease.protection == "thread"
     assert "cannot start the keeper process, threads of this process keep the lease: [Errno 2]" in caplog.text
-    with pytest.raises(ConfigError, match="keeper: no process can be started to keep the lease"):
+    with pytest.raises(ConfigError, match="keeper: cannot start the keeper process"):
         hold_lease("n", url=url, keeper="process").__enter__()
     monkeypatch.setattr(starting, "PYTHON", "/bin/false")
-    with pytest.raises(ConfigError, match="no process can be started to keep the lease"):
+    with pytest.raises(ConfigError, match="cannot start the keeper process"):
         hold_lease("n", url=url, keeper="process").__enter__()
 
 

@@ -330,7 +330,7 @@ class Lease(ABC):
             raise ConfigError("release", f"{self.name} is given back at the end of its block: leave that instead")
 
     def ends_as(self, why: str, detail: str = "") -> None:
-        """How the work ended, one of `changes.GIVEN_BACK`: noted with the release, and for whoever asks."""
+        """Say how the work ended, by one of `changes.GIVEN_BACK`: the release notes it, and `ending` tells it."""
         self._ending = why, detail
 
     @property
@@ -362,9 +362,9 @@ class Lease(ABC):
     def note_loss(self) -> None:  # noqa: B027 (whoever keeps it in another process leaves it to that)
         """Note beside the lease why it was lost. To be called once nothing runs any more under it; never raises."""
 
-    def settle(self, *, left: bool = True) -> None:  # noqa: B027 (most have nobody to say it to)
-        """Say that no Spark runs any more under a lease that was lost, for whoever would kill it. `left`: nor does the
-        guarded block, so that nothing is in the way of giving the lease back."""
+    def settle(self, *, left: bool = True) -> None:  # noqa: B027 (a lease without a keeper tells no one)
+        """Report that no Spark work is left under a lost lease, so that the keeper kills nothing. `left`: the guarded
+        block has ended as well, so that the lease may be given back."""
 
     def give_back(self) -> None:
         """`release`, and say in the log what came of it. Never raises: there is nothing left to do about it."""

@@ -35,7 +35,7 @@ _WORDS = {
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """`outcome`: finished, failed, crashed, interrupted, already done, standby, lost, unreachable, misconfigured; of
-    what a cluster runs also submitted (nobody waits for it), and unknown.
+    what a cluster runs also submitted (this command does not wait for it), and unknown.
 
     `epoch` 0: never held. `acquired` (by the store's clock) and `released` are UTC; a lease that was not
     released is lost, or runs out. `store`: the URL of the lock store, without a password.

@@ -2,7 +2,7 @@
 
 It never takes the lease from a master by force: one that shall give up is told so at its next renewal, stops its work
 as after any loss, and gives it back once the end of that work is proven; else it runs out. All times are seconds since
-1970 by the store's clock; where the store has none, by that of whoever looks.
+1970 by the store's clock; where the store has none, by that of the machine that looks.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ PY    := $(VENV)/bin/python
 JARS  := .jars
 OLDER := .venv-spark35
 YARN  := .yarn
+DOCS  := .venv-docs
+PEERS := .venv-peers
 AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd test-faults test-zombies test-contained airflow airflow-drill test-airflow setup jars older yarn dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd bench-peers test-faults test-zombies test-contained airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -47,10 +49,11 @@ coverage: services ## which lines the tests reach, subprocesses too (ARGS='-m "s
 	@$(PY) -m coverage report --skip-covered --sort=cover
 	@echo "each line: out/coverage/html/index.html"
 
-lint: setup     ## ruff, mypy --strict, and the rules of the layers (imports only go down, one clock)
+lint: setup     ## ruff, mypy --strict, spelling, and the rules of the layers (imports only go down, one clock)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
+	@$(VENV)/bin/codespell *.md docs spark_lease jobs conf
 	@$(PY) -m pytest -q -p no:randomly tests/test_house.py
 
 simulate: setup ## the policy under thousands of schedules of faults, on a virtual clock (SEEDS=10000)
@@ -76,6 +79,13 @@ bench-job: jars ## what a guard costs the flights job, in interleaved runs (a qu
 
 bench-crowd: setup ## a thousand leases with two contenders each on one PostgreSQL (six minutes; ARGS='--leases 200')
 	@$(PY) -m tests.benchmarks.crowd $(ARGS)
+
+bench-peers: setup $(PEERS)/.installed ## take-overs and lost sessions, beside advisory locks, tooz, flock, … (ROUNDS=5)
+	@$(PY) -m tests.benchmarks.peers $(or $(ROUNDS),5)
+$(PEERS)/.installed: pyproject.toml
+	@python3 -m venv $(PEERS)
+	@uv pip install -q --python $(PEERS)/bin/python -e '.[postgres]' 'tooz==9.*' 'sqlalchemy-dlock==0.9.*' 'filelock==4.*'
+	@touch $@
 
 test-faults: services ## the drills and faults again and again (TIMES=30 ONLY=keeper)
 	@$(PY) -m tests.faults.repeat $(TIMES) $(ONLY)
@@ -140,8 +150,22 @@ $(YARN)/.resolved: tests/services/yarn.py
 	@$(PY) -m tests.services.yarn $(YARN)
 	@touch $@
 
+docs: setup $(DOCS)/.installed ## the documentation as a site, in out/site; rewrites what it says of the code
+	@$(PY) docs/generate.py
+	@$(PY) docs/pictures.py
+	@$(DOCS)/bin/python -m sphinx -q -W --keep-going -b html docs out/site
+	@echo "open out/site/index.html"
+$(DOCS)/.installed: pyproject.toml
+	@echo "setting up $(DOCS), half a minute ..."
+	@python3 -m venv $(DOCS)
+	@uv pip install -q --python $(DOCS)/bin/python -e '.[docs]'
+	@touch $@
+
+docs-pictures: docs browser ## screenshots of the history page, of watch and of the demo (two minutes)
+	@$(PY) -m tests.docs.screenshots
+
 dist: setup     ## the guard as one zip, for --py-files
 	@$(PY) -m spark_lease.cli.bundle dist/spark_lease.zip
 
 clean:          ## remove what the targets above made
-	rm -rf $(VENV) $(OLDER) $(AIRFLOW) $(YARN) $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDER) $(AIRFLOW) $(YARN) $(DOCS) $(PEERS) $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache

@@ -260,7 +260,7 @@ def _words_for(code: int) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m jobs.drill", description="The failover drill; see docs/drill.md.")
+    parser = argparse.ArgumentParser(prog="python -m jobs.drill", description="The failover drill: docs/howto/drill.md")
     parser.add_argument("--days", type=int, default=75, metavar="N", help="days of 2013 to write, 365 at most [75]")
     words = "strike when the master wrote so many [12, or half of the days]"
     parser.add_argument("--after", type=int, metavar="N", help=words)

@@ -172,8 +172,7 @@ class Config:
     url: str = setting(
         store_url,
         "",
-        "lock store: postgresql:// or mysql://user@host/db, sqlite:////file, file:///folder, delta:///folder, "
-        "delta+s3://bucket/folder; local: a file of this user on this machine, to try it out",
+        "lease store: postgresql://user@host/db, mysql://…, sqlite:////file, file:///folder, delta:///folder; or local",
     )
     storage_options: dict[str, str] = setting(
         options, dict, "of the object store in url, as delta-rs and obstore call them: region, endpoint, keys"
@@ -186,7 +185,7 @@ class Config:
     table: str = setting(identifier, "spark_lease", "table of the leases, schema.table if need be")
     create_table: str = setting(true_false_auto, "auto", "make table or folder on first use; auto: not on a server")
     column_types: dict[str, str] = setting(texts, dict, "SQL types in place of ours, by column, for a table made here")
-    statements: dict[str, str] = setting(texts, dict, "SQL in place of ours, by what it does; see docs/stores.md")
+    statements: dict[str, str] = setting(texts, dict, "SQL in place of ours, by statement; see docs/howto/own-store.md")
     locker: str = setting(
         one_of("lease", "database"), "lease", "lease: a row; database: that, and a session that locks a row for life"
     )
@@ -201,7 +200,7 @@ class Config:
     stop_budget: float = setting(seconds, Share(1 / 3), "time to stop politely before everything is killed")
     kill_budget: float = setting(seconds, Share(1 / 30), "time after that for what is killed to be gone")
     retry_period: float = setting(seconds, Share(1 / 6), "time between renewals")
-    attempt_timeout: float = setting(seconds, Share(1 / 6), "limit for one request to the lock store")
+    attempt_timeout: float = setting(seconds, Share(1 / 6), "limit for one request to the lease store")
     poll_period: float = setting(seconds, 1.0, "how often a standby looks for a release")
     notify: bool = setting(switch, True, "PostgreSQL: a release wakes the standby; false: no connection is kept open")
     acquire_timeout: float = setting(

@@ -6,7 +6,7 @@ SparkLeaseError
 ├── LeaseLost              I was the master and must stop now: write nothing more
 ├── AlreadyDone            the run key was finished by another run: there is nothing to do
 ├── Fenced                 the guarded store refused a write of mine, because it knows a newer epoch: the same
-└── StoreError             the lock store gave no answer: nobody knows who is master, try again
+└── StoreError             the lease store gave no answer: nobody knows who is master, try again
     ├── FenceUnreachable   a guarded store did not let its fence be claimed or looked at: see what it says, try again
     ├── StagingLost        rows that were staged for a write are not all there: nothing was written, try again
     ├── LockGone           the lock beside the record is gone for certain: stop
@@ -130,7 +130,7 @@ class AlreadyDone(SparkLeaseError):
 
 
 class StoreError(SparkLeaseError):
-    """The lock store at `where` (no credentials) gave no usable answer; what was asked may have taken effect."""
+    """The lease store at `where` (no credentials) gave no usable answer; what was asked may have taken effect."""
 
     exit_code = 69
 
@@ -139,7 +139,7 @@ class StoreError(SparkLeaseError):
         self.where, self.problem = where, problem
 
     def __str__(self) -> str:
-        return f"lock store {self.where}: {self.problem}"
+        return f"lease store {self.where}: {self.problem}"
 
 
 class FenceUnreachable(StoreError):

@@ -38,7 +38,7 @@ class Outcome:
     what a cluster runs also submitted (this command does not wait for it), and unknown.
 
     `epoch` 0: never held. `acquired` (by the store's clock) and `released` are UTC; a lease that was not
-    released is lost, or runs out. `store`: the URL of the lock store, without a password.
+    released is lost, or runs out. `store`: the URL of the lease store, without a password.
     """
 
     lease: str

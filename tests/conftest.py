@@ -110,13 +110,13 @@ def table() -> str:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A lock store of this test's own."""
+    """A lease store of this test's own."""
     return f"sqlite:///{tmp_path}/lease.db"
 
 
 @pytest.fixture
 def url_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
-    """A lock store of this test's own, of the kind that is asked for."""
+    """A lease store of this test's own, of the kind that is asked for."""
 
     def url(kind: str) -> str:
         match kind:

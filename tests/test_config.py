@@ -267,9 +267,9 @@ def test_a_holder_is_unique_and_fits_the_column() -> None:
             "n: fenced, db was claimed under another epoch and mine is 4: nothing was written. Look.",
             75,
         ),
-        (StoreError("db", "is down"), "lock store db: is down", 69),
+        (StoreError("db", "is down"), "lease store db: is down", 69),
         (FenceUnreachable("db", "is down"), "fence in db: is down", 69),
-        (RecordUnreadable("db", "garbage"), "lock store db: garbage", 69),
+        (RecordUnreadable("db", "garbage"), "lease store db: garbage", 69),
     ],
 )
 def test_errors_say_what_happened_and_survive_pickling(error: SparkLeaseError, says: str, code: int) -> None:

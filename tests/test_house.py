@@ -120,29 +120,6 @@ def test_only_the_doors_print() -> None:
         assert not prints or name.startswith("cli.") or name in ("spark.launcher", "demo.job"), f"{name} prints"
 
 
-def test_the_front_page_is_two_screens_and_every_link_leads_somewhere() -> None:
-    root = Path(__file__).parents[1]
-    assert len((root / "README.md").read_text().splitlines()) <= 180
-    for page in [root / "README.md", *(root / "docs").glob("*.md")]:
-        links = re.findall(r"\]\(([^)#]+)", page.read_text())
-        missing = [each for each in links if "://" not in each and not (page.parent / each).exists()]
-        assert not missing, f"{page.name} links to what is not there: {missing}"
-
-
-def test_the_page_of_the_settings_shows_each_with_its_default_and_meaning() -> None:
-    shown = (Path(__file__).parents[1] / "docs" / "settings.md").read_text()
-    missing = [row for row in rows_of_the_settings() if row not in shown]
-    assert not missing, "put these into docs/settings.md:\n" + "\n".join(missing)
-
-
-def rows_of_the_settings() -> list[str]:
-    from spark_lease.cli.settings import default_of
-    from spark_lease.config import SETTINGS
-
-    cells = {key: meta["help"].replace("|", "or") for key, meta in SETTINGS.items()}
-    return [f"| `{key}` | {default_of(key) or '–'} | {meaning} |" for key, meaning in cells.items()]
-
-
 def test_the_configuration_file_shows_every_setting_with_its_default() -> None:
     from spark_lease.config import SECRETS, SETTINGS, configure, from_file, resolve
 

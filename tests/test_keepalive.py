@@ -36,7 +36,7 @@ def test_a_failed_renewal_is_tried_again_sooner_and_says_what_is_left(
     master.store.plan(lost_request)
     with caplog.at_level(logging.WARNING):
         assert renew_once(master.lease, master.config, clock) == 1.0
-    assert "nightly: renewal failed, 10.0 s left: lock store memory: the request was lost" in caplog.text
+    assert "nightly: renewal failed, 10.0 s left: lease store memory: the request was lost" in caplog.text
 
 
 def test_an_outage_shorter_than_what_is_left_costs_nothing(master: Contender, clock: VirtualClock) -> None:

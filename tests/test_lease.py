@@ -556,7 +556,7 @@ def test_a_release_stands_although_its_lock_cannot_be_given_back(
     master.lease._locker._lock = StuckLock()  # type: ignore[attr-defined]
     with caplog.at_level("INFO", logger="spark_lease"):
         master.lease.give_back()
-    assert "nightly: released, but its lock stays until it is closed: lock store /share: no answer" in caplog.text
+    assert "nightly: released, but its lock stays until it is closed: lease store /share: no answer" in caplog.text
     assert f"nightly: released, epoch {master.lease.epoch}" in caplog.text
     assert "not released" not in caplog.text
     assert isinstance(standby.lease.try_acquire(), Grant)

@@ -1,4 +1,4 @@
-"""What `spark-lease doctor` looks at in the lock store, without changing a lease."""
+"""What `spark-lease doctor` looks at in the lease store, without changing a lease."""
 
 from __future__ import annotations
 

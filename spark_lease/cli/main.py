@@ -12,20 +12,30 @@ from ..errors import SparkLeaseError
 from .settings import USAGE, Parser, add_settings
 
 _EXIT_CODES = """exit codes of run and submit:
-  the command's own · 99 standby, never started · 75 lease lost while running · 69 lock store unreachable
-  0 also: its run key is done already · 78 configuration · 64 usage · 127 no such command · 128+n ended by signal n"""
+  the command's own · 99 standby, never started · 75 lease lost while running · 69 lease store unreachable
+  0 also: the run key is done already · 78 configuration · 64 usage · 127 no such command · 128+n ended by signal n"""
 
 _ENDS = """exit codes:
-  0 · 1 no such lease, or nothing of it · 69 lock store unreachable · 78 configuration, or not to be done · 64 usage
+  0 · 1 no such lease, or no entry · 69 lease store unreachable · 78 configuration, or refused · 64 usage
 
 """
+
+_LOOKING = "name url table"
+_NEEDED = dict.fromkeys(("status", "watch", "release", "runs", "history", "pause", "resume", "transfer"), _LOOKING) | {
+    "init": "url table create_table",
+    "doctor": f"{_LOOKING} lease_duration fence_url",
+    "fence": f"{_LOOKING} fence_url",
+}
+"""The settings that `--help` shows of a command that takes no lease."""
+
+_OR_FROM_SETTINGS = "name of the lease; default: the setting `name`"
 
 _COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": (
         "run a command while the lease is held",
         "spark_lease.cli.run:run",
         """examples:
-  spark-lease run --lease nightly -- spark-submit jobs/flights.py
+  spark-lease run --lease nightly -- spark-submit job.py
   spark-lease run --lease nightly --if-held skip --lease-duration 60 -- ./load.sh 2026-11-20
   spark-lease run --lease nightly --run-key 2026-11-20 -- ./load.sh 2026-11-20
 
@@ -36,12 +46,12 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
         "spark-submit an unmodified PySpark script, with the guard inside its driver",
         "spark_lease.cli.submit:submit",
         """examples:
-  spark-lease submit --lease nightly -- --master 'local[2]' jobs/flights.py --days 3
-  spark-lease submit --lease nightly --url postgresql://lease@db/ops -- --master yarn jobs/flights.py
-  spark-lease submit --lease nightly --url … -- --master yarn --deploy-mode cluster jobs/flights.py
+  spark-lease submit --lease nightly -- --master 'local[2]' job.py --day 2026-11-20
+  spark-lease submit --lease nightly --url postgresql://lease@db/ops -- --master yarn job.py
+  spark-lease submit --lease nightly --url … -- --master yarn --deploy-mode cluster job.py
 
-With --deploy-mode cluster a standby waits here, not in the cluster, and the outcome is read from beside the lease.
-Ctrl-C does not end what the cluster runs.
+With --deploy-mode cluster a standby waits here and takes nothing of the cluster. The driver notes its outcome beside
+the lease, and this command ends with it. Ctrl-C does not end what the cluster runs.
 
 """
         + _EXIT_CODES,
@@ -49,25 +59,25 @@ Ctrl-C does not end what the cluster runs.
     "demo": (
         "watch two take-overs on this machine: one master is killed, the next one frozen",
         "spark_lease.cli.demo:demo",
-        """Two sites submit one small job to the Spark that is installed here, with a lease in a file of their own. It
-takes about a minute and a half, needs Java and pyspark, and leaves nothing behind.
+        """Two sites submit one small job to the Spark that is installed here, with a lease in a file of their own.
+The demo takes about a minute and a half, needs Java and pyspark, and leaves nothing behind.
 
 exit codes:
-  0 · 1 it did not end as it has to · 78 no Spark, or no Java · 64 usage
+  0 · 1 the demo did not end as it must · 78 no Spark, or no Java · 64 usage
 
 examples:
   spark-lease demo
   spark-lease demo --folder /tmp/demo --json""",
     ),
     "status": (
-        "who holds which lease",
+        "show who holds which lease",
         "spark_lease.cli.store:status",
-        """SINCE is the time of the grant, LEFT until it runs out without a renewal; ? where one look at a store without
-a clock cannot tell. IN DOUBT: not renewed for one and a half retry periods, those of this command's settings in
-proportion to the duration in the record. Of one lease that is named, all that is known.
+        """SINCE is the time of the grant. LEFT is the time until the lease runs out without a renewal; ? on a store
+without a clock, where one look cannot tell. IN DOUBT: not renewed for one and a half retry periods, by this command's
+settings. With one LEASE, everything that is known of it is shown.
 
 exit codes:
-  0 · 1 no such lease, or a record that cannot be read · 69 lock store unreachable · 78 configuration · 64 usage
+  0 · 1 no such lease, or a record that cannot be read · 69 lease store unreachable · 78 configuration · 64 usage
 
 examples:
   spark-lease status
@@ -76,37 +86,37 @@ examples:
   spark-lease status nightly --json""",
     ),
     "watch": (
-        "what becomes of leases: live in a terminal, else one line per change",
+        "follow leases: live in a terminal, else one line per change",
         "spark_lease.cli.watch:watch",
         """exit codes:
-  130 ended by Ctrl-C · 1 there is no such lease · 69 lock store unreachable at the start (later it is a line) · 78, 64
+  130 ended by Ctrl-C · 1 no such lease · 69 lease store unreachable at the start (later it is one line) · 78, 64
 
 examples:
   spark-lease watch
   spark-lease watch nightly --json --poll-period 0.5 >> changes.jsonl""",
     ),
     "doctor": (
-        "is all there that a lease needs, here and in its store",
+        "check this machine and the lease store for what a lease needs",
         "spark_lease.cli.doctor:doctor",
-        """Each line is ok, warn or fail, with what to do. No lease is changed: what this user may do is tried under
-another name in a transaction that is rolled back, or with a file that is removed; in a broker's table with no row.
+        """Each line is ok, warn or fail, with what to do. No lease is changed: rights are tried under another name in a
+transaction that is rolled back, or with a file that is removed; in a broker's table without a row.
 
 exit codes:
-  0 nothing fails · 1 something does, also a store that does not answer · 78 configuration · 64 usage
+  0 no check failed · 1 a check failed, or the store does not answer · 78 configuration · 64 usage
 
 examples:
   spark-lease doctor --lease nightly
   spark-lease doctor --json""",
     ),
     "release": (
-        "give a lease back in place of a holder that cannot",
+        "free a lease whose holder cannot give it back",
         "spark_lease.cli.release:release",
-        """A lease that has run out is freed. One that has not is taken from its holder if its name is typed, or given
-by --yes: a master at work loses it at its next renewal and is ended, and nobody can take it before the moment at
-which it would have run out. Where the store has no clock, the record is watched for its duration first, unless --yes.
+        """A lease that has run out is freed. One that has not is taken from its holder if you type its name, or give it
+by --yes: a master at work loses it at its next renewal and stops. No contender can take it before the moment at which
+it would have run out. Where the store has no clock, the record is watched for its duration first, unless --yes.
 
 exit codes:
-  0 free, or free in the seconds that it says · 1 nothing was changed · 69 lock store unreachable, nobody knows
+  0 free, or free in the seconds that are shown · 1 nothing was changed · 69 lease store unreachable, not known
   78 configuration · 64 usage
 
 examples:
@@ -114,15 +124,15 @@ examples:
   spark-lease release nightly --force --yes nightly --json""",
     ),
     "runs": (
-        "which run keys were begun, ended and done",
+        "list run keys: begun, ended, done",
         "spark_lease.cli.store:runs",
         _ENDS + "examples:\n  spark-lease runs nightly\n  spark-lease runs nightly --json",
     ),
     "history": (
-        "who held a lease when, and that no two did at one time",
+        "list who held a lease and when, and check that no two did at one time",
         "spark_lease.cli.history:history",
         """exit codes:
-  0 · 1 there is no such lease · 2 two held it at one time · 69 lock store unreachable · 78 configuration · 64 usage
+  0 · 1 no such lease · 2 two held it at one time · 69 lease store unreachable · 78 configuration · 64 usage
 
 examples:
   spark-lease history nightly
@@ -130,11 +140,12 @@ examples:
   spark-lease history nightly --since 2026-11-20T06:00 --html nightly.html""",
     ),
     "pause": (
-        "keep every contender from taking a lease, for maintenance say",
+        "keep every contender from taking a lease, for maintenance",
         "spark_lease.cli.wishes:pause",
-        """Its master keeps it, and works on until it ends; with --now it stops at its next renewal, and the command
-returns once nobody has the lease, with exit code 99 if its master still renews after two lease durations (a broker
-heeds no wishes). A job that starts while the lease is paused is a standby (exit 99, or waiting).
+        """The master keeps the lease and works on until it ends. With --now it stops at its next renewal, and the
+command returns once the lease is free; with exit code 99 if the master still renews after two lease durations
+(an ActiveMQ broker does not read a pause). A job that starts while the lease is paused is a standby:
+exit code 99, or waiting.
 
 """
         + _ENDS
@@ -148,11 +159,11 @@ heeds no wishes). A job that starts while the lease is paused is a standby (exit
         _ENDS + "examples:\n  spark-lease resume nightly",
     ),
     "transfer": (
-        "have a lease taken by one holder, or one site, next",
+        "hand a lease over to one holder, or one site",
         "spark_lease.cli.wishes:transfer",
-        """The master finishes cleanly, or stops --within that time. Then only a contender whose holder, its label
-(`--holder`) or its site (`--site`) is the one that is named takes the lease; after another --for, anybody.
-With --wait the exit code is 99 if it was not taken by then; 78 also for somebody who is not known, without --anyway.
+        """The master ends by itself, or stops --within that time. Then only the named contender takes the lease: by its
+holder, its label (`--holder`) or its site (`--site`). After another --for, any contender may. With --wait the exit
+code is 99 if it was not taken by then. Exit code 78 also: the name is not known, and --anyway was not given.
 
 """
         + _ENDS
@@ -169,15 +180,16 @@ With --wait the exit code is 99 if it was not taken by then; 78 also for somebod
   spark-lease init --url postgresql:// --print-sql""",
     ),
     "fence": (
-        "tables that are written only under a lease",
+        "fence tables: only the newest master of a lease may write them",
         "spark_lease.cli.fence:fence",
         """A TABLE with a / in it is a Delta table, by its path or URL; any other is PostgreSQL's.
 
-add: nobody writes to the TABLE of PostgreSQL who does not carry the newest epoch of the lease; each new master
-     claims the Delta TABLE (what the lease has written to is added by itself)
-drop: everybody may write to it again          list: the tables that are fenced
-forget: the Delta TABLE is gone for good, or not to be claimed any more; without --on: clear the fence of the
-     lease in the database, after the lease's own row was lost or restored and no master is at work
+add: PostgreSQL refuses every write to TABLE that does not carry the newest epoch of the lease. A Delta TABLE is
+     claimed by each new master; those that the lease has written to are added by themselves.
+drop: any session may write to TABLE again.
+list: the fenced tables.
+forget: the Delta TABLE is gone for good, or is not to be claimed any more. Without --on: clear the fence of the
+     lease in the database, after the lease's own row was lost or restored, while no master is at work.
 
 """
         + _ENDS
@@ -190,7 +202,7 @@ forget: the Delta TABLE is gone for good, or not to be claimed any more; without
   spark-lease fence forget --lease nightly""",
     ),
     "config": (
-        "each setting, its value and where it came from",
+        "show each setting, its value and where it came from",
         "spark_lease.cli.store:config",
         """exit codes:
   0 · 78 configuration · 64 usage
@@ -225,54 +237,54 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
+    command.usage = _usage(name)
     if name in ("run", "submit"):
-        command.usage = _usage(name)
         command.add_argument(
             "--ends-with",
             default="",
             metavar="PID",
-            help="end when process PID ends, which started this command (Linux)",
+            help="end when process PID ends, for example the parent",
         )
     if name == "submit":
         command.add_argument("--spark-submit", default="", metavar="FILE", help="the spark-submit to use")
     if name == "demo":
-        command.add_argument(
-            "--folder", metavar="DIR", help="keep what the two say, and what they write, in a new folder"
-        )
+        command.add_argument("--folder", metavar="DIR", help="keep logs and written data in a new folder")
     if name in ("status", "watch"):
-        command.add_argument("leases", nargs="*", metavar="LEASE", help="default: all of them")
+        command.add_argument("leases", nargs="*", metavar="LEASE", help="only these leases; default: all")
     if name == "status":
-        command.add_argument("--wide", action="store_true", help="all that is known of each, in one wide table")
+        command.add_argument("--wide", action="store_true", help="one wide table with everything that is known")
     if name == "release":
-        command.add_argument("lease", nargs="?", metavar="LEASE")
+        command.add_argument("lease", nargs="?", metavar="LEASE", help=_OR_FROM_SETTINGS)
         command.add_argument("--force", action="store_true", help="release it in place of its holder (required)")
-        command.add_argument(
-            "--yes", metavar="LEASE", help="its name again: release it even if it may not have run out"
-        )
+        command.add_argument("--yes", metavar="LEASE", help="its name again: take it even if it has not run out")
     if name in ("runs", "history"):
-        command.add_argument("lease", nargs="?", metavar="LEASE")
+        command.add_argument("lease", nargs="?", metavar="LEASE", help=_OR_FROM_SETTINGS)
     if name == "history":
         command.add_argument("--since", metavar="TIME", help="a date or time in UTC, or an age: 90m, 36h, 7d")
         command.add_argument("--html", metavar="FILE", help="write it as one page with a picture, for a browser")
     if name in ("pause", "resume", "transfer"):
-        command.add_argument("lease", metavar="LEASE")
+        command.add_argument("lease", metavar="LEASE", help="name of the lease")
     if name in ("pause", "transfer"):
-        command.add_argument("--reason", default="", help="told to each contender that is kept from taking it")
+        command.add_argument("--reason", default="", metavar="TEXT", help="shown to each contender that waits")
         standard, words = ("inf", "until it is resumed") if name == "pause" else ("10m", "10m")
         command.add_argument(
-            "--for", dest="duration", metavar="TIME", default=standard, help=f"90, 15m, 2h, 1d [{words}]"
+            "--for", dest="duration", metavar="TIME", default=standard, help=f"how long: 90, 15m, 2h, 1d [{words}]"
         )
     if name == "pause":
-        command.add_argument("--now", action="store_true", help="its master gives it up at once")
+        command.add_argument("--now", action="store_true", help="its master stops, too")
     if name == "transfer":
-        command.add_argument("--to", required=True, metavar="HOLDER|SITE", help="who may take it")
+        command.add_argument("--to", required=True, metavar="HOLDER|SITE", help="the contender that may take it")
         command.add_argument("--within", metavar="TIME", default="1m", help="how long its master may go on [1m]")
-        command.add_argument("--wait", action="store_true", help="return once it has been taken, exit 99 if it was not")
-        command.add_argument("--anyway", action="store_true", help="also to a holder or site that is not known here")
+        command.add_argument(
+            "--wait", action="store_true", help="return once it has been taken; exit code 99 if it was not"
+        )
+        command.add_argument(
+            "--anyway", action="store_true", help="also if the lease store knows no such holder or site"
+        )
     if name == "init":
         command.add_argument("--print-sql", action="store_true", help="print the statements and ask no database")
     if name == "fence":
-        command.add_argument("action", choices=("add", "drop", "list", "forget"))
+        command.add_argument("action", choices=("add", "drop", "list", "forget"), help="see below")
         command.add_argument(
             "--on",
             dest="tables",
@@ -290,7 +302,7 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--json", action="store_true", help="for programs")
     command.add_argument("--verbose", "-v", action="store_true", default=argparse.SUPPRESS, help="log every renewal")
     if name != "demo":
-        add_settings(command)
+        add_settings(command, _NEEDED.get(name, ""))
 
 
 class _Version(argparse.Action):
@@ -347,5 +359,17 @@ def _what_is_missing(command: str) -> int:
 
 
 def _usage(command: str) -> str:
-    what = "COMMAND…" if command == "run" else "[spark-submit options] app.py [arguments]"
-    return f"spark-lease {command} --lease NAME [settings] -- {what}"
+    given = {
+        "run": "--lease NAME [settings] -- COMMAND…",
+        "submit": "--lease NAME [settings] -- [spark-submit options] app.py [arguments]",
+        "status": "[LEASE …] [options]",
+        "watch": "[LEASE …] [options]",
+        "release": "LEASE --force [options]",
+        "runs": "LEASE [options]",
+        "history": "LEASE [options]",
+        "pause": "LEASE [options]",
+        "resume": "LEASE [options]",
+        "transfer": "LEASE --to HOLDER|SITE [options]",
+        "fence": "add|drop|list|forget [options]",
+    }
+    return f"spark-lease {command} {given.get(command, '[options]')}"

@@ -64,8 +64,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {message}\nSee {self.prog} --help\n")
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """A flag for each setting; those that few need are in `--help-all` alone."""
+def add_settings(parser: argparse.ArgumentParser, needed: str = "") -> None:
+    """A flag for each setting. `--help` shows those `needed`, by default all in GROUPS; `--help-all` shows the rest."""
     common = parser.add_argument_group(
         "settings",
         "each is also SPARK_LEASE_… and a key of the TOML file; see `spark-lease config`. TIME: 90, 15m, 2h, 30d",
@@ -74,13 +74,14 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     local = "to try it out: a file of this user on this machine, same as --url local"
     common.add_argument("--local", dest="url", action="store_const", const=LOCAL, help=local)
     help_all: Any = common.add_argument("--help-all", action=_HelpAll, help="also the settings that few need")
-    for title, keys in GROUPS.items():
+    groups = {"which lease, and where": needed} if needed else GROUPS
+    for title, keys in groups.items():
         group = parser.add_argument_group(title)
         for key in keys.split():
             _add(group, key)
     group = parser.add_argument_group("settings that few need")
     for key in SETTINGS:
-        if key not in SECRETS and key not in " ".join(GROUPS.values()).split():
+        if key not in SECRETS and key not in " ".join(groups.values()).split():
             help_all.hide(_add(group, key))
 
 

@@ -4,7 +4,7 @@ A trigger before each statement reads the fence's row in share mode and compares
 session (`session.py`). So it is the database that refuses, whatever program writes: psql, COPY, JDBC, an ORM. A
 transaction that is open under an older epoch makes a claim wait, and a claim ends its session (`sql_claim.py`).
 
-What it does not hold back is in docs/fences.md.
+What it does not hold back is in docs/reference/fenced.md.
 """
 
 from __future__ import annotations

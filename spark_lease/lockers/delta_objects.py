@@ -188,7 +188,7 @@ class ObjectFiles:
             return _opened(self._url, given, timeout)
         except UnknownConfigurationKeyError as error:
             problem = self.words(error).split(". ")[0]
-            raise ConfigError("storage_options", f"{problem}: docs/stores.md has those there are") from None
+            raise ConfigError("storage_options", f"{problem}: see delta-rs for its names") from None
         except Exception as error:  # it checks them with whatever it has
             raise ConfigError("storage_options", f"{self._where} cannot be opened: {self.words(error)}") from None
 

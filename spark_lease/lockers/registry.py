@@ -57,7 +57,7 @@ def open_store(config: Config) -> LeaseStore:
         known = ", ".join(f"{each}://" for each in [*STORES, *metadata.entry_points(group=GROUP).names])
         near = {"postgres": "postgresql", "jdbc": "postgresql", "s3": "delta+s3", "s3a": "delta+s3"}.get(scheme)
         problem = f"did you mean {near}://?" if near else f"known here: {known}"
-        raise ConfigError("url", f"{redacted(config.url)!r} names no lock store; {problem}")
+        raise ConfigError("url", f"{redacted(config.url)!r} names no lease store; {problem}")
     return opens(config)
 
 
@@ -87,7 +87,7 @@ def open_notes(config: Config, clock: Clock) -> Notes:
 def _scheme(config: Config) -> str:
     """Raises ConfigError without a URL."""
     if not config.url:
-        problem = "no lock store is named, and without a shared one each host would have a master of its own"
+        problem = "no lease store is named, and without a shared one each host would have a master of its own"
         how = "Give --url URL or SPARK_LEASE_URL (postgresql://user@host/database, say), or --local to try it out here"
         raise ConfigError("url", f"{problem}. {how}")
     return config.scheme

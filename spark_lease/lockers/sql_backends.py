@@ -239,7 +239,7 @@ def usable_url(config: Config) -> URL:
             "url", f"{redacted(config.url)}: write an @ in a password as %40, or use SPARK_LEASE_PASSWORD"
         )
     if name not in BACKENDS:
-        raise ConfigError("url", f"{name}:// is no lock store that is known here; known: {', '.join(BACKENDS)}")
+        raise ConfigError("url", f"{name}:// is no lease store that is known here; known: {', '.join(BACKENDS)}")
     if name == "sqlite":
         return _sqlite_file(url, config)
     if name != "postgresql" and not url.database:

@@ -1,9 +1,13 @@
 """For tests of guarded code: a lease in memory. For tests of a store: a clock, a store that fails, the contracts."""
 
+from typing import TYPE_CHECKING, Any
+
 from .clock import VirtualClock
-from .contract import LeaseStoreContract, LockerContract
 from .lease import memory_lease
 from .store import MemoryStore, lost_answer, lost_request, meanwhile, slow_answer, slow_request
+
+if TYPE_CHECKING:
+    from .contract import LeaseStoreContract, LockerContract
 
 __all__ = [
     "LeaseStoreContract",
@@ -17,3 +21,14 @@ __all__ = [
     "slow_answer",
     "slow_request",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """The contracts are pytest's; the rest works with any test runner."""
+        if name not in ("LeaseStoreContract", "LockerContract"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import contract
+
+        return getattr(contract, name)

@@ -1,4 +1,4 @@
-"""A lock store of each kind, as a command is told of it, and a lease in it as a contender would make it."""
+"""A lease store of each kind, as a command is told of it, and a lease in it as a contender would make it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = [
 
 @dataclass
 class Shop:
-    """One lock store. `command` runs spark-lease on it in this process, and gives exit code, output and errors."""
+    """One lease store. `command` runs spark-lease on it in this process, and gives exit code, output and errors."""
 
     kind: str
     config: Config

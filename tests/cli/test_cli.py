@@ -26,7 +26,8 @@ def test_help_has_examples(command: list[str]) -> None:
     if command:
         assert "examples:" in done.stdout
     if command and command != ["demo"]:  # which has no settings
-        assert "--stop-budget TIME" in done.stdout and "--kill-budget" not in done.stdout
+        takes_a_lease = command[0] in ("run", "submit", "config")
+        assert ("--stop-budget TIME" in done.stdout) == takes_a_lease and "--kill-budget" not in done.stdout
         assert "--kill-budget TIME" in spark_lease(*command, "--help-all").stdout
 
 
@@ -40,13 +41,13 @@ def test_help_has_examples(command: list[str]) -> None:
         (["run", "--lease", "n", "sleep", "1"], 64, "What to run comes after --"),
         (["run", "--", "true"], 78, "which lease? Give --lease NAME"),
         (["run", "--lease", "n", "--", "true"], 78, "each host would have a master of its own. Give --url URL"),
-        (["status"], 78, "no lock store is named"),
+        (["status"], 78, "no lease store is named"),
         (["run", "--lease", "n", "--url", "postgres://db/x", "--", "true"], 78, "did you mean postgresql://?"),
         (["run", "--lease", "n", "--url", "jdbc:postgresql://db/x", "--", "true"], 78, "did you mean postgresql://?"),
         (["run", "--lease", "n", "--lease-duration", "x", "--", "true"], 78, "'x' is not a number of seconds"),
         (["run", "--lease", "n", "--stop-budget", "20", "--", "true"], 78, "must be less than lease_duration"),
         (["run", "--lease", "n", "--config", "none.toml", "--", "true"], 78, "none.toml: cannot be read"),
-        (["run", "--lease", "n", "--url", "oracle://db", "--", "true"], 78, "names no lock store; known here"),
+        (["run", "--lease", "n", "--url", "oracle://db", "--", "true"], 78, "names no lease store; known here"),
         (["run", "--lease", "n", "--holder", "x" * 250, "--", "true"], 78, "250 fit: shorten it"),
         (["run", "--lease", "n", "--", "no-such-command"], 127, "no-such-command: command not found"),
         (["submit", "--lease", "n", "--", "--master", "local", "none.py"], 78, "none.py does not exist"),

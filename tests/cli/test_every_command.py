@@ -1,4 +1,4 @@
-"""What every command that asks the lock store has in common: a store that is down, a table that is not ours."""
+"""What every command that asks the lease store has in common: a store that is down, a table that is not ours."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EACH = pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_store_that_is_down_is_69(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--url", "postgresql://u:hunter22@127.0.0.1:1/x", "--attempt-timeout", "1"]) == 69
     said = capsys.readouterr().err
-    assert "lock store postgresql://" in said and "Connection refused" in said
+    assert "lease store postgresql://" in said and "Connection refused" in said
     assert "hunter22" not in said and "Traceback" not in said
 
 

@@ -106,7 +106,7 @@ def test_a_page_for_a_folder_that_does_not_exist(url: str, capsys: pytest.Captur
 def test_a_store_that_is_down_gives_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
     url = "postgresql://x@127.0.0.1:9/x"
     assert main(["history", "n", "--url", url, "--attempt-timeout", "1"]) == 69
-    assert "lock store" in told(capsys)[1]
+    assert "lease store" in told(capsys)[1]
 
 
 @pytest.mark.postgres

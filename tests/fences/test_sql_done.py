@@ -165,7 +165,7 @@ def test_a_note_that_cannot_be_made_takes_nothing_back(engine: Engine, caplog: p
     with completing_sql(Holder(NAME, 5), engine, KEY, note=fail, retention=60) as connection:
         insert(connection, 5)
     assert (rows(engine), Desk(engine).done_under(NAME, KEY)) == (1, 5)
-    assert "is done, and not noted beside the lease: lock store somewhere: is down" in caplog.text
+    assert "is done, and not noted beside the lease: lease store somewhere: is down" in caplog.text
 
 
 def test_keys_are_forgotten_after_their_retention(engine: Engine) -> None:

@@ -159,14 +159,14 @@ def test_its_last_words_are_heard_also_if_it_ends_at_that_moment(monkeypatch: py
 
     heard = KeptLease.answer
     monkeypatch.setattr(KeptLease, "answer", answer)
-    with pytest.raises(ConfigError, match=r"url: .* names no lock store"):
+    with pytest.raises(ConfigError, match=r"url: .* names no lease store"):
         hold_lease("n", url="gopher://x").__enter__()
 
 
 def test_what_it_learns_is_raised_here(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"url: .* names no lock store"):
+    with pytest.raises(ConfigError, match=r"url: .* names no lease store"):
         hold_lease("n", url="gopher://x").__enter__()
-    with pytest.raises(spark_lease.StoreError, match=r"lock store postgresql://127\.0\.0\.1"):
+    with pytest.raises(spark_lease.StoreError, match=r"lease store postgresql://127\.0\.0\.1"):
         hold_lease("n", url="postgresql://127.0.0.1:1/x", acquire_timeout=0).__enter__()
     with hold_lease("n", url=url) as lease:
         environ = {**os.environ, "SPARK_LEASE_URL": url}

@@ -183,7 +183,7 @@ def test_all_names_on_a_brokers_row_are_one_lease(contender: Open, config: Confi
     """The session locks one row for all of them: so what runs out after its end has to be one as well."""
     broker = Broker(config.url)
     broker.start()
-    one, other = contender(table=TABLE, name="one"), contender(table=TABLE, name="other")
+    one, other = (contender(table=TABLE, name=each, lease_duration=60) for each in ("one", "other"))
     try:
         one._locker._locker._store.init()  # type: ignore[attr-defined]
         one.acquire()

@@ -341,7 +341,7 @@ def test_ddl_for_a_dba_asks_no_database() -> None:
         ("postgresql//u:hunter2@db/x", "is not a URL like"),
         ("postgresql://db:port/x", "is not a URL like"),
         ("nonsense", "is not a URL like"),
-        ("oracle://db/x", "no lock store that is known here"),
+        ("oracle://db/x", "no lease store that is known here"),
         ("sqlite://", "excludes no other process"),
         ("sqlite:///:memory:", "excludes no other process"),
         ("sqlite:////no/such/folder/at/all/x.db", "does not exist: create it"),

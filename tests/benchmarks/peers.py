@@ -1,11 +1,12 @@
 """What a standby sees of a holder's end, with spark_lease and with other ways to let only one of two work.
 
-    make bench-peers                    five rounds (a quarter of an hour); ROUNDS=1 for a look
+    make bench-peers                    five rounds (ten minutes); ROUNDS=1 for a look
 
 Each holder and each standby is a process of its own, with a lease of three seconds where the peer knows leases. Faults:
 the holder lets go, is killed, is frozen with all that it started and thawed after the take-over, or loses its session.
-For each fault: how long until the standby holds it, and what the former holder believes half a second later. Rounds are
-interleaved, figures are medians.
+For each fault: how long until the standby holds it, and whether the former holder still believes half a second later
+that it does. A holder that loses its session and keeps the lease is right to: then the standby gets nothing. Rounds
+are interleaved, figures are medians.
 """
 
 from __future__ import annotations
@@ -251,10 +252,10 @@ def shown(results: list[tuple[float | None, str]], fault: str) -> str:
         return "–"
     times = [took for took, _ in results if took is not None]
     took = f"{statistics.median(times):.3f} s" if times else f"not in {PATIENCE:g} s"
-    believing = sum(belief == "believes it holds" for _, belief in results)
     if fault in ("release", "kill"):
         return took
-    return f"{took}, {believing} of {len(results)} hold on"
+    two = sum(belief == "believes it holds" for took, belief in results if took is not None)
+    return f"{took}, two holders: {two} of {len(results)}"
 
 
 if __name__ == "__main__":

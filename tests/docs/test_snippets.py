@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -15,8 +17,9 @@ from tests.services.postgres import PSQL
 
 _DELTA = "configure_spark_with_delta_pip(builder)"
 _CONFIGURED = "builder" + "".join(f".config({key!r}, {value!r})" for key, value in spark_conf().items())
-_THE_LEASE = "spark-lease run --lease nightly-flights -- true\n"
-BEFORE = {"on-call": _THE_LEASE, "stores": _THE_LEASE, "delta": "spark-lease run --lease flights -- true\n"}
+_JOB = "from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate().stop()\n"
+_THE_LEASE = "spark-lease run --lease nightly-flights -- true"
+BEFORE = {"on-call": _THE_LEASE, "stores": _THE_LEASE, "delta": "spark-lease run --lease flights -- true"}
 """What has happened before a reader comes to this page."""
 
 
@@ -27,39 +30,40 @@ def marked(page: Path) -> object:
 
 
 @pytest.mark.parametrize("page", [marked(page) for page in PAGES if any(map(is_run, blocks(page)))])
-def test_a_reader_who_follows_the_page_sees_what_it_shows(page: Path, tmp_path: Path, pg_url: str) -> None:
-    url = made_database(pg_url, "docs_" + page.stem.replace("-", "_"))
+def test_a_reader_who_follows_the_page_sees_what_it_shows(page: Path, tmp_path: Path, database: str) -> None:
     hosts = ("lease@db/ops", "etl@db/warehouse", "lease@db/broker")
-    replaced = {f"postgresql://{each}": url for each in hosts} | {
-        "postgresql+psycopg2://etl@db/warehouse": url.replace("postgresql://", "postgresql+psycopg2://"),
+    replaced = {f"postgresql://{each}": database for each in hosts} | {
+        "postgresql+psycopg2://etl@db/warehouse": database.replace("postgresql://", "postgresql+psycopg2://"),
         _DELTA: _CONFIGURED,
     }
     environment = os.environ | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(Path(PSQL).parent), os.environ["PATH"]]),
         "HOME": str(tmp_path),
         "XDG_STATE_HOME": str(tmp_path / "state"),
-        "SPARK_LEASE_URL": url,
+        "SPARK_LEASE_URL": database,
         "SPARK_LEASE_CREATE_TABLE": "true",
         "SPARK_SUBMIT_OPTS": start_options(FOLDER),
         "PYSPARK_PYTHON": sys.executable,
     }
-    reader = Reader(tmp_path, environment, replaced, url)
-    if before := BEFORE.get(page.stem):
-        (tmp_path / "before.md").write_text(f"```sh\n{before}```\n")
-        reader.follow(tmp_path / "before.md")
-    (tmp_path / "job.py").write_text(
-        "from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate().stop()\n"
-    )
+    (tmp_path / "job.py").write_text(_JOB)
+    (tmp_path / "before.md").write_text(f"```sh\n{BEFORE.get(page.stem, 'true')}\n```\n")
+    reader = Reader(tmp_path, environment, replaced, database)
+    reader.follow(tmp_path / "before.md")
     reader.follow(page)
 
 
-def made_database(url: str, name: str) -> str:
-    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+@pytest.fixture
+def database(pg_url: str) -> Iterator[str]:
+    """A database of its own: pages use the same names."""
+    name = f"docs_{uuid4().hex}"
+    engine = sa.create_engine(pg_url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(sa.text(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
         connection.execute(sa.text(f"CREATE DATABASE {name}"))
+        try:
+            yield sa.make_url(pg_url).set(database=name).render_as_string(hide_password=False)
+        finally:
+            connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
     engine.dispose()
-    return sa.make_url(url).set(database=name).render_as_string(hide_password=False)
 
 
 def test_a_block_that_is_not_run_says_why() -> None:

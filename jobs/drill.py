@@ -111,7 +111,7 @@ class Drill:
         return [*submit, *lease, "--", *spark, *job, "--days", str(self.arguments.days)]
 
     def _environ(self) -> dict[str, str]:
-        # Not on the command line, where everybody could read a password.
+        # Not on the command line, where all users could read a password.
         url = os.environ.get("SPARK_LEASE_URL") or f"sqlite:///{self.folder}/lease.db"
         faster = os.environ.get("SPARK_SUBMIT_OPTS", start_options())
         told = {"SPARK_LEASE_URL": url, "SPARK_LEASE_CREATE_TABLE": "true", "SPARK_SUBMIT_OPTS": faster}
@@ -204,7 +204,7 @@ class Drill:
         wrong = []
         history: list[Commit] = commits(self.table) if self.table.exists() else []
         if self.victim is None:
-            wrong.append("no site was struck: nobody wrote enough days while the other stood by")
+            wrong.append("no site was struck: no site wrote enough days while the other stood by")
         else:
             wrong += self._judge_ends(self.victim)
         wrong += problems(self.table, history, self.arguments.days)

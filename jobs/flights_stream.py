@@ -2,7 +2,7 @@
 
     spark-lease submit --lease flights -- $(python -m jobs.jars --options) jobs/flights_stream.py --arriving FOLDER
 
-Start it as often as you like, on one checkpoint: it writes once, and whoever comes next goes on where it was. A batch
+Start it as often as you like, on one checkpoint: it writes once, and the next master goes on where it was. A batch
 that a crash repeats is told apart by its number: Delta skips what it has (txnAppId, txnVersion), and in PostgreSQL the
 rows of a day replace themselves, in a transaction that commits only under the newest epoch.
 """

@@ -25,7 +25,7 @@ class Commit:
 
 
 def commits(table: Path) -> list[Commit]:
-    """All commits in the order of their versions. Raises ValueError for one that nobody signed."""
+    """All commits in the order of their versions. Raises ValueError for one that is not signed."""
     found = []
     for entry in reversed(DeltaTable(str(table)).history()):
         signed = json.loads(entry.get("userMetadata") or "{}")

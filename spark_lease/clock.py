@@ -1,6 +1,6 @@
 """The only place that reads a clock.
 
-Deadlines live on CLOCK_BOOTTIME, which nobody can set and which goes on while the machine is suspended.
+Deadlines live on CLOCK_BOOTTIME, which cannot be set and which goes on while the machine is suspended.
 The wall clock decides nothing here; it is for people to read.
 """
 

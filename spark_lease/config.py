@@ -283,7 +283,7 @@ class Config:
 
     @property
     def is_measured(self) -> bool:
-        """True if anybody wants to know how it goes."""
+        """True if metrics are wanted."""
         return bool(self.metrics or self.metrics_textfile or self.metrics_push)
 
     @property

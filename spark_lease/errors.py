@@ -6,7 +6,7 @@ SparkLeaseError
 ├── LeaseLost              I was the master and must stop now: write nothing more
 ├── AlreadyDone            the run key was finished by another run: there is nothing to do
 ├── Fenced                 the guarded store refused a write of mine, because it knows a newer epoch: the same
-└── StoreError             the lease store gave no answer: nobody knows who is master, try again
+└── StoreError             the lease store gave no answer: it is not known who is master; try again
     ├── FenceUnreachable   a guarded store did not let its fence be claimed or looked at: see what it says, try again
     ├── StagingLost        rows that were staged for a write are not all there: nothing was written, try again
     ├── LockGone           the lock beside the record is gone for certain: stop
@@ -63,13 +63,13 @@ class Loss(StrEnum):
     EXPIRED = "expired"
     """It could not be renewed in time."""
     TAKEN = "taken"
-    """The store says that somebody else has it, or that nobody has."""
+    """The store says that another contender has it, or that it is free."""
     UNREADABLE = "unreadable"
     """The row, its table or its columns are gone or hold garbage."""
     LOCK_GONE = "lock-gone"
     """The session or the file that held the lock beside the record has ended."""
     ORPHANED = "orphaned"
-    """What started this driver is gone, so nobody would ever end it."""
+    """What started this driver is gone, so no process would ever end it."""
     SPARK_GONE = "spark-gone"
     """The driver's JVM ended."""
     KEEPER_GONE = "keeper-gone"

@@ -1,4 +1,4 @@
-"""What happens to a lease while work runs under it, told to whoever wants to know.
+"""What happens to a lease while work runs under it, told to callbacks and the log.
 
 How it is counted is in `metrics.py`.
 """
@@ -87,7 +87,7 @@ def open_events(config: Config, on_event: OnEvent | None = None) -> Events:
 
 
 class Events:
-    """Tells the log and `on_event` on a thread of its own, one after the other: they may block, and hold up nobody."""
+    """Tells the log and `on_event` on a thread of its own, one after the other: they may block and delay no lease."""
 
     def __init__(self, on_event: OnEvent | None, report: Reports | None = None) -> None:
         self._on_event, self._report = on_event, report

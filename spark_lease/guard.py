@@ -82,7 +82,7 @@ def _is_success(error: BaseException | None) -> bool:
 
 
 def _has_failed(error: BaseException | None) -> bool:
-    """By itself: nobody has ended it."""
+    """By itself: it was not ended from outside."""
     return isinstance(error, Exception | SystemExit) and not _is_success(error)
 
 
@@ -306,7 +306,7 @@ class Guard:
         if self.lease.loss() is None and _is_success(error):
             self._spark.quiesce(self._left)
         else:
-            # A block that failed leaves nobody knowing what its tasks still do.
+            # After a block that failed, it is not known what its tasks still do.
             self._spark.stop(self._left)
         end, dying = self._clock.now() + self.config.stop_budget, _DYING
         if self._spark.cannot_be_proven(min(end, self.lease.stop_by())):
@@ -326,7 +326,7 @@ class Guard:
         )
         if lost is not None:  # the block may have seen it first
             self._on_lost(lost, grace=LAST_WORDS)
-            self._events.lost(lost)  # as the last of all, whoever is about to say it
+            self._events.lost(lost)  # last of all, whichever thread is about to say it
         self._applications.end()
         if self._spark.wait_until_over(self._clock.now()):
             self._put_away()

@@ -23,7 +23,7 @@ RAN_OUT, UNKNOWN = "ran out", "unknown"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """One hold of a lease. `start` None: not known, as with a broker, which has no epochs. `end` None: it goes on if
-    `why` is empty, else nobody knows. `is_exact` False: it ended at `end` at the latest."""
+    `why` is empty, else it is not known. `is_exact` False: it ended at `end` at the latest."""
 
     lease: str
     epoch: int
@@ -162,7 +162,7 @@ def overlaps(holds: Sequence[Hold]) -> list[Overlap]:
 
 
 def not_exact(holds: Iterable[Hold]) -> int:
-    """How many there are of which nobody can say to the millisecond when they began and ended."""
+    """How many holds there are whose beginning or end is not known to the millisecond."""
     return sum(1 for hold in holds if hold.start is None or not (hold.goes_on or (hold.is_exact and hold.end)))
 
 

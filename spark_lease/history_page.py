@@ -81,7 +81,7 @@ def _axis(scale: _Scale, height: int) -> Iterator[str]:
 
 
 def _nobody(scale: _Scale, holds: Sequence[Hold]) -> Iterator[str]:
-    """The lane of the times in which nobody held it, as far as is known."""
+    """The lane of the times in which the lease was free, as far as is known."""
     yield f'<text class="who" x="0" y="{_TOP + 12}">no master</text>'
     reached = scale.begin
     for hold in sorted(holds, key=lambda hold: hold.position):
@@ -108,7 +108,7 @@ def _bars(scale: _Scale, holds: Sequence[Hold], lanes: Sequence[str]) -> Iterato
     for number, hold in enumerate(holds):
         y = _TOP + _LANE * (lanes.index(label_of(hold.holder)) + 1) + 18
         x, end = scale.at(hold.start, hold.end or scale.begin), scale.at(hold.end, scale.end)
-        if hold.end is None and not hold.goes_on:  # nobody knows: a mark where it began
+        if hold.end is None and not hold.goes_on:  # not known: a mark where it began
             end = x
         width = max(end - x, _NARROWEST)
         yield (
@@ -136,7 +136,7 @@ def _verdict(holds: Sequence[Hold], both: Sequence[Overlap]) -> str:
         )
         return f'<div class="verdict alarm" role="alert"><b>⚠ Two held it at one time</b><ul>{told}</ul></div>'
     if not holds:
-        return '<div class="verdict">Nobody has held it in this time.</div>'
+        return '<div class="verdict">It was free all this time.</div>'
     unsure = not_exact(holds)
     but = f" Of {unsure} it is not known to the millisecond when they began and ended." if unsure else ""
     return f'<div class="verdict">✓ No two of {len(holds)} held it at one time.{but}</div>'

@@ -74,7 +74,7 @@ def end_hold(
     """
     try:
         over = _see_out(lease, work, clock, stop_budget, dying)
-    except Exception:  # whatever it is: a lease that nobody will end must not be renewed for ever
+    except Exception:  # any error: a lease without an owner must not be renewed for ever
         keepalive.stop()
         raise
     if over and lease.loss() is None:

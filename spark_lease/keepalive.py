@@ -72,7 +72,7 @@ class Keepalive:
         watch_period: float = WATCH_PERIOD,
         thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
-        """`on_look` is called at each look. `watch_period` is longer where somebody else watches as well. `thread`
+        """`on_look` is called at each look. `watch_period` is longer where another thread watches as well. `thread`
         makes one: a simulator has its own."""
         self._lease, self._config, self._clock = lease, config, clock
         self._on_lost, self._vital_signs = on_lost, vital_signs

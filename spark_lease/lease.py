@@ -71,7 +71,7 @@ class Deadline(Protocol):
     def publish(self, instant: float, ahead: float) -> None: ...
 
     def lose(self) -> None:
-        """Everybody is to see that it is lost."""
+        """Publish that it is lost."""
         ...
 
     def disarm(self) -> None:
@@ -88,18 +88,18 @@ class OwnDeadline:
         self.instant, self.ahead = instant, ahead
 
     def lose(self) -> None:
-        """Whoever can see it sees that it is lost anyway."""
+        """Only this process reads it, and it knows of the loss."""
 
     def disarm(self) -> None:
-        """Nobody is ended by it."""
+        """It ends no process."""
 
 
 class Lease(ABC):
     """A hold on one lease, for those who work under it: acquired once, then lost or released for good.
 
-    Several threads use it without a lock between them. Whoever finds it lost says so, and the first to say it wins;
-    anyone may `check()`. Held is a comparison with a clock: a lease whose deadline has passed is lost even if nobody
-    has noticed.
+    Several threads use it without a lock between them. A thread that finds it lost says so, and the first one wins;
+    any thread may `check()`. Held is a comparison with a clock: a lease whose deadline has passed is lost even if no
+    thread has noticed.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Lease(ABC):
         """One transaction on an Engine of SQLAlchemy, which commits only while my epoch is the newest: `fences.sql`.
 
         Gives the Connection. Commits at the end of the block, rolls back if an exception leaves it. The run key
-        `completes` is done with it, in the same transaction: no other can complete it, whoever is master by then.
+        `completes` is done with it, in the same transaction: no other can complete it, even as a later master.
         Raises Fenced, LeaseLost, StoreError, ConfigError, AlreadyDone (`completes` is), and what the database raises.
         """
         from .fences.sql import fenced_sql  # SQLAlchemy, for those who use it
@@ -250,7 +250,7 @@ class Lease(ABC):
         return at + self._config.stop_budget
 
     def lose(self, reason: Loss, detail: str = "") -> None:
-        """Close it from now on; the first reason stays. Talks to nobody and waits for nothing."""
+        """Close it from now on; the first reason stays. Sends nothing and waits for nothing."""
         now, until = self._clock.now(), self._deadline.instant
         self._lost.append((reason, detail, min(now, until) if until > 0 else now))
 
@@ -359,7 +359,7 @@ class Lease(ABC):
             words = "%s: this lease is a file of this user on this machine: it excludes no job elsewhere (--local)"
             log.warning(words, self.name)
 
-    def note_loss(self) -> None:  # noqa: B027 (whoever keeps it in another process leaves it to that)
+    def note_loss(self) -> None:  # noqa: B027 (a keeper in another process does it)
         """Note beside the lease why it was lost. To be called once nothing runs any more under it; never raises."""
 
     def settle(self, *, left: bool = True) -> None:  # noqa: B027 (a lease without a keeper tells no one)
@@ -429,7 +429,7 @@ class Contender(Lease):
                 left, pause = start + held - now, max(answer.expires_in, 0.0)
                 words = answer.why or f"{holder} is master"
                 if answer.may_be_over and left < answer.expires_in:
-                    # Refused at the first look, a lease whose master died would be refused to everybody, for ever.
+                    # Refused at the first look, a lease whose master died would be refused to all contenders, for ever.
                     left, words = answer.expires_in, f"{holder} was master: watching whether it still is"
                 waits.say(now, words, "%s: standby, %s", self.name, words)
             except RecordUnreadable:
@@ -445,7 +445,7 @@ class Contender(Lease):
             self._locker.wait(min(pause, left), self._config.poll_period)
 
     def try_acquire(self) -> Grant | Held:
-        """Ask once. Raises StoreError if nobody can tell, also when the grant came too late to be of use."""
+        """Ask once. Raises StoreError if the store gives no answer, also when the grant came too late to be of use."""
         sent, ahead = self._clock.now(), self._clock.ahead()
         answer = self._locker.try_acquire()
         if isinstance(answer, Grant):
@@ -457,7 +457,7 @@ class Contender(Lease):
         return answer
 
     def renew(self) -> None:
-        """Try once to renew. Raises StoreError if nobody can tell (the deadline stands), LeaseLost if it is lost."""
+        """Try once to renew. Raises StoreError without an answer (the deadline stands), LeaseLost if it is lost."""
         # The deadline counts from before the request: the store may have stamped it at any moment since. Frozen for
         # a minute between here and the answer, I come back to a deadline that is long past, and so it must be.
         sent, ahead = self._clock.now(), self._clock.ahead()

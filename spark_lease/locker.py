@@ -1,6 +1,6 @@
 """The rules of a lease record, over any store: who may take it, and what an answer means that was lost, or says no.
 
-Part of the policy, of which `lease.py` has the rest: this knows no deadline of its own, and stops nobody.
+Part of the policy, of which `lease.py` has the rest: this knows no deadline of its own, and stops nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .wish import wish_of
 log = logging.getLogger(__name__)
 
 _TRIES = 3
-"""How often to look again where a swap was told "no" and yet nobody else is there: a write of mine landed late, or a
-first row of another lease was made at the same moment. It cannot happen often."""
+"""How often to look again where a swap was told "no" and yet no other holder is there: a write of mine landed late, or
+a first row of another lease was made at the same moment. It cannot happen often."""
 _POLLS = 1.5
 """After so many of its poll periods a standby of another site has seen a release."""
 
@@ -130,7 +130,7 @@ class RecordLocker:
 
     def wait(self, timeout: float, poll: float) -> None:
         waited: LeaseRecord | bool = False
-        timeout = min(timeout, poll) if self._is_locked_out else timeout  # nobody tells of a lock's end
+        timeout = min(timeout, poll) if self._is_locked_out else timeout  # no store tells of a lock's end
         if isinstance(self._store, Notifies):
             waited = self._store.await_release(self._name, timeout, poll)
         if isinstance(waited, LeaseRecord):
@@ -184,7 +184,7 @@ class RecordLocker:
         try:
             if self._lock:
                 self._lock.unlock()
-        except StoreError as error:  # the release stands: whoever says "not released" now sends people to wait for it
+        except StoreError as error:  # the release stands: saying "not released" now would send people to wait for it
             log.warning("%s: released, but its lock stays until it is closed: %s", self._name, error)
 
     def _held(self, seen: Observed) -> Held:

@@ -21,7 +21,7 @@ FREE, HELD, EXPIRED, BARRED = "free", "held", "expired", "barred"
 @dataclass(frozen=True, slots=True)
 class Seen:
     """One look. `expires_in` None: the store has no clock, so that one look cannot tell whether it has run out.
-    `state` is "barred" where nobody has it and yet an operator keeps this site from taking it: `why`. `site`: the
+    `state` is "barred" where it is free and yet an operator keeps this site from taking it: `why`. `site`: the
     holder's, if it was to be told."""
 
     lease: str
@@ -46,8 +46,8 @@ class Lookout:
     """Looks again and again: what a store without a clock never says is seen from a record that stands still."""
 
     def __init__(self, config: Config, clock: Clock | None = None, *, tells_site: bool = False) -> None:
-        # It asks now and then: nothing is prepared, and the clocks are compared by whoever takes the lease. Where a
-        # lease would make its folder, one that is not there yet is free.
+        # It asks now and then: nothing is prepared, and only a contender compares the clocks. Where a lease
+        # would make its folder, one that is not there yet is free.
         makes = config.create_table if config.url.startswith(("file:", "delta:")) else "false"
         self._config = replace(config, create_table=makes, notify=False, max_allowable_diff_from_db_time=0.0)
         self._clock, self._tells_site = clock or BootClock(), tells_site
@@ -55,7 +55,7 @@ class Lookout:
         self._holder = new_holder(self._config.holder)
 
     def look(self) -> Seen:
-        """Raises StoreError if nobody can tell, ConfigError."""
+        """Raises StoreError if the store gives no answer, ConfigError."""
         name = self._config.name
         with closing(open_store(self._config)) as store:
             seen = store.read(name)

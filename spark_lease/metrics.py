@@ -1,7 +1,7 @@
 """Metrics of the leases of this process, named in the style of client-go's leader election: how they are counted, and
-how they leave a process that nobody scrapes.
+how they leave a process that is not scraped.
 
-They stand in prometheus_client's own registry, for whoever serves that, and in a file or at a Pushgateway, if the
+They stand in prometheus_client's own registry, for a program that serves it, and in a file or at a Pushgateway, if the
 configuration says so. Held is computed when it is asked for, and `good_until` tells it from what a process that is gone
 has left behind. Nothing here is waited for by a lease.
 """

@@ -1,4 +1,4 @@
-"""How a guarded program ended: its exit code, and the one JSON line that says so to whoever started it."""
+"""How a guarded program ended: its exit code, and the one JSON line that tells it to the program that started it."""
 
 from __future__ import annotations
 

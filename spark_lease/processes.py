@@ -90,7 +90,7 @@ def _read_all() -> Iterator[Process]:
 
 
 def proc_file(pid: int, what: str) -> bytes:
-    """/proc/PID/`what` (proc(5)). Raises OSError if that is somebody else's, or it has ended."""
+    """/proc/PID/`what` (proc(5)). Raises OSError if it is another user's, or has ended."""
     with open(f"/proc/{pid}/{what}", "rb", buffering=0) as file:
         return file.read()
 
@@ -189,8 +189,8 @@ def mapping(name: str, among: Collection[Process]) -> list[Process]:
 
 
 def marks_of(pid: int) -> list[str]:
-    """The marks that a process was started with; none if it ended, is somebody else's, or was only forked."""
-    with contextlib.suppress(OSError):  # it ended, or is somebody else's
+    """The marks that a process was started with; none if it ended, is another user's, or was only forked."""
+    with contextlib.suppress(OSError):  # it ended, or is another user's
         for entry in proc_file(pid, "environ").split(b"\0"):
             if entry.startswith(MARK.encode() + b"="):
                 return entry.decode().partition("=")[2].split(":")

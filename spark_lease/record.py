@@ -46,11 +46,11 @@ class Protection(StrEnum):
 class LeaseRecord:
     """What the store holds of one lease.
 
-    `holder` is None where nobody holds it. `epoch` is that of the last grant: the milliseconds since 1970 by the
+    `holder` is None where it is free. `epoch` is that of the last grant: the milliseconds since 1970 by the
     store's clock, or one more than the epoch before if that is larger. `duration` is the holder's, in seconds.
     `stamp` belongs to the store: it changes with every write and `swap` compares it (SQL: the expiry in ms).
     `protection` is what the holder said at the grant (`Protection`; empty: not known), for people to read.
-    `wish` is what an operator wants of the lease (`Wish.text`; empty: nothing). Whoever takes the lease ends it.
+    `wish` is what an operator wants of the lease (`Wish.text`; empty: nothing). The next holder ends it.
     """
 
     holder: str | None
@@ -88,7 +88,7 @@ def renewed(record: LeaseRecord, *, duration: float, protection: str = "") -> Le
 
 
 def released(record: LeaseRecord) -> LeaseRecord:
-    """Nobody's, with its epoch kept: epochs never start again."""
+    """A free record that keeps its epoch: epochs never start again."""
     return replace(record, holder=None, stamp=None)
 
 
@@ -103,7 +103,7 @@ def is_wish(old: LeaseRecord | None, new: LeaseRecord) -> bool:
 
 
 def forced(record: LeaseRecord, *, by: str, left: float) -> LeaseRecord:
-    """`record` taken from a holder that may live, and nobody's before `left` more seconds, by which it has ended.
+    """`record` taken from a holder that may live, and free only after `left` more seconds, by which it has ended.
 
     No grant: the epoch stays. Its holder finds another's name at its next renewal and stops; to free the row at once
     would let the next one start beside it. `by` is the holder to be, see `is_forced`.
@@ -135,7 +135,7 @@ def expires_in(seen: Observed, *, still_for: float) -> float:
 
 
 class Standstill:
-    """For how long a record was seen unchanged, by whoever looks at it again and again."""
+    """For how long a record was seen unchanged, by an observer that looks again and again."""
 
     def __init__(self) -> None:
         self._record: LeaseRecord | None = None

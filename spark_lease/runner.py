@@ -192,7 +192,7 @@ class _Run:
             work,
             clock=self._clock,
             stop_budget=self._config.stop_budget,
-            dying=math.inf,  # whoever waits for us believes that the command has ended with us
+            dying=math.inf,  # our parent believes that the command has ended with us
             on_over=lambda: unnoted.extend(self._note_the_run(news, code, by_itself)),
         )
         self._deadline.disarm()

@@ -1,4 +1,4 @@
-"""Signals that are handled for a while: SIGTERM, and SIGHUP where nobody ignores it."""
+"""Signals that are handled for a while: SIGTERM, and SIGHUP where it is not ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _WAKE = signal.SIGURG
-"""Ignored by whoever does not ask for it."""
+"""Ignored by programs that do not ask for it."""
 _handled: list[HandledSignals] = []
 _held_back: set[int] = set()
 """While a fork is made. One that reaches a child before Python is ready in it is forgotten if it has a handler, and
@@ -87,7 +87,7 @@ class _Net:
     Python calls handlers between two of its own instructions, and a system call returns for a signal only once it has
     begun. One that comes in between is heard when the call is over, `time.sleep(3600)`. The byte that
     signal.set_wakeup_fd asks for is written at once, and here another thread finds it. It sends a signal that means
-    nothing, because the same one again might be a second one to whoever has heard the first.
+    nothing, because the same one again might count as a second one.
     """
 
     _may_be_closed = False
@@ -104,7 +104,7 @@ class _Net:
         signal.signal(_WAKE, _wake)
         old = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         if old != -1:  # an event loop's, and it stays
-            with contextlib.suppress(OSError, ValueError):  # but if it was closed, it is nobody's
+            with contextlib.suppress(OSError, ValueError):  # but if it was closed, it is nothing
                 signal.set_wakeup_fd(old)
 
     def look(self) -> None:

@@ -1,4 +1,4 @@
-"""What became of a driver that a cluster runs, for whoever submitted it: its outcome, noted beside the lease.
+"""What became of a driver that a cluster runs, for the process that submitted it: its outcome, noted beside the lease.
 
 No cluster manager hands a driver's exit code back, and none knows of leases.
 """
@@ -27,7 +27,7 @@ T = TypeVar("T")
 def note_outcome(config: Config, clock: Clock, submission: str, outcome: Outcome) -> None:
     """Note how the submission ended, in place of what an attempt before this one noted.
 
-    Patient for a lease_duration. Raises StoreError, and ConfigError if nobody ever held the lease.
+    Patient for a lease_duration. Raises StoreError, and ConfigError if the lease was never held.
     """
 
     config = replace(config, if_denied="wait")  # it let the driver in before
@@ -77,7 +77,7 @@ def _patiently(what: Callable[[], T], config: Config, clock: Clock) -> T:
 def code_for_cluster(outcome: Outcome, config: Config | None) -> int:
     """What a driver says to its cluster: one that had nothing to do has not failed.
 
-    YARN takes whoever ends without a SparkContext for failed all the same.
+    YARN takes a driver that ends without a SparkContext for failed all the same.
     """
     had_nothing_to_do = outcome.outcome in (STANDBY, ALREADY_DONE)
     return 0 if had_nothing_to_do and config and outcome.exit_code == config.standby_exit_code else outcome.exit_code

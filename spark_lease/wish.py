@@ -1,4 +1,4 @@
-"""What an operator wants of a lease, kept in its record: that nobody takes it, or that one holder or site does.
+"""What an operator wants of a lease, kept in its record: that no contender takes it, or that one holder or site does.
 
 It never takes the lease from a master by force: one that shall give up is told so at its next renewal, stops its work
 as after any loss, and gives it back once the end of that work is proven; else it runs out. All times are seconds since
@@ -17,7 +17,7 @@ LONGEST = 600
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """`to`: the holder, its label or the site that alone may take the lease; empty: nobody may.
+    """`to`: the holder, its label or the site that alone may take the lease; empty: none may.
 
     Void from `until` on (inf: until it is taken back). A master that it is not for gives up at `give_up`, and keeps the
     lease as long as it likes if that is inf.
@@ -47,7 +47,7 @@ class Wish:
 
 
 def wish_of(text: str) -> Wish | None:
-    """What stands in a record. A text that nobody can read bars everybody and demotes nobody."""
+    """What stands in a record. An unreadable text bars all contenders and demotes none."""
     if not text:
         return None
     try:

@@ -120,6 +120,14 @@ def test_only_the_doors_print() -> None:
         assert not prints or name.startswith("cli.") or name in ("spark.launcher", "demo.job"), f"{name} prints"
 
 
+def test_sentences_have_a_subject_that_does_something() -> None:
+    vague = re.compile(r"\b(nobody|whoever|somebody|anybody|everybody)\b", re.IGNORECASE)
+    root = Path(__file__).parents[1]
+    files = [*(root / "spark_lease").rglob("*.py"), *(root / "jobs").rglob("*.py"), *(root / "conf").iterdir()]
+    found = [f"{each.relative_to(root)}: {word}" for each in files for word in vague.findall(each.read_text())]
+    assert not found, "name who does it: a contender, the keeper, a user"
+
+
 def test_the_configuration_file_shows_every_setting_with_its_default() -> None:
     from spark_lease.config import SECRETS, SETTINGS, configure, from_file, resolve
 

@@ -1,7 +1,7 @@
-"""From an Airflow connection and an operator's arguments to settings. Asks nobody and knows nothing of tasks.
+"""From an Airflow connection and an operator's arguments to settings. It connects nowhere and knows nothing of tasks.
 
 What a child process has to know goes into its environment, where only its user can look; what stands on its command
-line, where everybody can, are the settings that are no secret.
+line, where all users can, are the settings that are no secret.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def seen_from_elsewhere(lease: str, connection: Connection, settings: Mapping[st
 
 
 def refuse_secrets(settings: Mapping[str, Any]) -> None:
-    """What is written in a DAG is shown to everybody who can see it."""
+    """What is written in a DAG is shown to all users who can see it."""
     if found := SECRETS & set(settings):
         raise ConfigError(min(found), "is a secret: put it into the connection of lease_conn_id")
     for key in set(URLS) & set(settings):

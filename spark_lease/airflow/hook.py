@@ -56,7 +56,7 @@ class SparkLeaseHook(BaseHook):  # type: ignore[misc]
         return open_store(self.config("connection", {}))
 
     def look(self, lease: str) -> Seen:
-        """Who has `lease`. Raises StoreError if nobody can tell, ConfigError."""
+        """Who has `lease`. Raises StoreError if the store gives no answer, ConfigError."""
         return Lookout(self.config(lease, {})).look()
 
     def test_connection(self) -> tuple[bool, str]:

@@ -35,7 +35,7 @@ class LeaseLink(BaseOperatorLink):  # type: ignore[misc]
 
 
 def show_link(operator: Any, ti: Any) -> None:
-    """Show the link now, while somebody may want to see it: Airflow itself does so when a task has ended. No part of
+    """Show the link now, while a user may want to see it: Airflow itself does so when a task has ended. No part of
     what the task is for, so never raises."""
     link = LeaseLink()
     try:

@@ -100,7 +100,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         self._execute(context, until)
 
     def on_kill(self) -> None:
-        """End driver and JVM, wherever they run; the lease is released by whoever keeps it, once they are gone."""
+        """End driver and JVM, wherever they run; its keeper releases the lease once they are gone."""
         if self._hook:
             self._hook.on_kill()
 

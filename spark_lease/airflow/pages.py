@@ -1,7 +1,7 @@
-"""Pages of Airflow's web server for whoever may see a task's XComs: `status` and `history` of its lease, now.
+"""Pages of Airflow's web server for users who may see a task's XComs: `status` and `history` of its lease, now.
 
 What lease it is, and by which connection, is what Airflow keeps of the task's arguments, never what a browser asks for.
-Whoever writes a DAG is not to have this server connect anywhere: where the lease is says the connection alone, and
+The author of a DAG must not make this server connect anywhere: where the lease is says the connection alone, and
 neither `lease_settings` nor the server's own environment.
 """
 
@@ -130,7 +130,7 @@ def _busy(request: Any, error: Exception) -> HTMLResponse:
 
 @app.exception_handler(SparkLeaseError)  # type: ignore[untyped-decorator]
 def _nobody_can_tell(request: Any, error: Exception) -> HTMLResponse:
-    log.warning("%s", error)  # its words are of places that not everybody who reads XComs may know
+    log.warning("%s", error)  # its words are of places that not every reader of XComs may know
     return _instead(503, "the lease store gives no answer that can be shown: the log of this web server says why")
 
 

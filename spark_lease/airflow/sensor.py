@@ -19,10 +19,10 @@ XCOM = "spark_lease"
 
 
 class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
-    """Waits until nobody holds a lease, or until this holder or site does.
+    """Waits until a lease is free, or until this holder or site does.
 
     **It looks and does not guard.** What it saw may be over before the next task begins: another may take the lease in
-    that moment, or the master lose it. Use it to start something that harms nobody if two do it; what must not be done
+    that moment, or the master lose it. Use it to start something that does no harm if two do it; what must not be done
     twice needs the lease itself: `SparkLeaseSubmitOperator`, `spark-lease run`, `hold_lease`.
 
     :param lease: name of the lease (templated)

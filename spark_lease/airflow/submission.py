@@ -103,7 +103,7 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
         return 128 - code if code is not None and code < 0 else code
 
     def on_kill(self) -> None:
-        """End driver and JVM; the lease is released by whoever keeps it, once they are gone."""
+        """End driver and JVM; its keeper releases the lease once they are gone."""
         if self.in_cluster:
             self._kill_in_cluster()
             return

@@ -23,7 +23,7 @@ from .hook import SparkLeaseHook
 
 
 class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
-    """Fires once nobody holds the lease; with `holder` or `site` once that label does, or a job of that site.
+    """Fires once the lease is free; with `holder` or `site` once that label does, or a job of that site.
 
     It looks and takes nothing.
 

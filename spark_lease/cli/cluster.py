@@ -44,7 +44,7 @@ _AM_WAITS = "spark.yarn.am.waitTime"
 """For how long YARN lets a driver be without a SparkContext, which a standby is."""
 _DRIVER_WAITS, _UNWATCHED, _MARGIN = 60.0, 480.0, 100.0
 """Seconds for which a driver may wait that finds the lease taken after all, before the waiting goes on here; or, where
-nobody waits for it here, before YARN ends it, which it does after ten minutes without a SparkContext."""
+this command gave up on it, before YARN ends it, which it does after ten minutes without a SparkContext."""
 _TO_DRIVER = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driver.secretKeyRef.", "spark.kubernetes.driverEnv.")
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PATIENCE = 10.0

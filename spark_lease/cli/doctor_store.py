@@ -20,7 +20,7 @@ _SQL = ("postgresql", "mysql", "mariadb", "sqlite")
 _FOLDERS = ("file", "delta")
 _READS = 20
 _APART = 1.0
-"""Seconds between clocks that somebody who reads times notices."""
+"""Seconds between clocks that a reader of times notices."""
 _RENEWAL_IN_OBJECTS = 7
 """Looks that a renewal takes the time of, in an object store (13 requests and 2)."""
 _INIT = "where the table is missing: spark-lease init"

@@ -12,7 +12,7 @@ from ..errors import ConfigError, SparkLeaseError
 class Verdict(StrEnum):
     OK = "ok"
     WARN = "warn"
-    """It works, and will not always; or nobody knows."""
+    """It works, and will not always; or that is not known."""
     FAIL = "fail"
 
 

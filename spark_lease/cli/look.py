@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 def look_at(store: LeaseStore, name: str, config: Config) -> Row:
-    """One lease. `expires_in` and `in_doubt` are None where nobody can tell, "" where there is nothing to be told.
+    """One lease. `expires_in` and `in_doubt` are None where that is not known, "" where there is nothing to know.
 
     `problem` says why there is nothing to show, `note` what to know besides. Raises StoreError.
     """
@@ -43,7 +43,7 @@ def look_at(store: LeaseStore, name: str, config: Config) -> Row:
 
 
 def described(where: str, name: str, seen: Observed, config: Config, *, still_for: float | None = None) -> Row:
-    """`still_for`: the seconds for which the record was seen unchanged, where somebody watches it; for a store that
+    """`still_for`: the seconds for which the record was seen unchanged, where a watcher counts them; for a store that
     has no clock."""
     record = seen.record
     if record is None:

@@ -1,8 +1,8 @@
 """`spark-lease release LEASE --force`: gives a lease back in place of a holder that cannot.
 
-One that has run out is freed at once. One that has not is taken from its holder, who finds that at its next renewal and
-stops, and stays nobody's until the moment at which it would have run out: freed at once, the next master would start
-beside one that still works. Both are a swap of exactly the record that was seen.
+A lease that has run out is freed at once. One that has not is taken from its holder, which finds that at its next
+renewal and stops. It stays taken until the moment at which it would have run out: freed at once, the next master would
+start beside one that still works. Both are a swap of exactly the record that was seen.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Unreleased(SparkLeaseError):
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What became of it: nobody's in `free_in` seconds; `holder` and `epoch` are those that it was taken from."""
+    """What became of it: free in `free_in` seconds; `holder` and `epoch` are those that it was taken from."""
 
     lease: str
     changed: bool

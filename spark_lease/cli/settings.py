@@ -53,7 +53,7 @@ def who() -> str:
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # no such user in this container
-        user = "somebody"
+        user = "unknown"
     return f"{user}@{os.uname().nodename}".encode("ascii", "replace").decode()[:150]
 
 

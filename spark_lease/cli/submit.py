@@ -58,7 +58,7 @@ def _contain(config: Config) -> str:
 
 
 def as_conf(layer: Layer, environ: dict[str, str]) -> list[str]:
-    """The flags as spark.lease.* keys, the last being the strongest; a password goes the way nobody can look."""
+    """The flags as spark.lease.* keys, the last being the strongest; a password goes where no user can read it."""
     options: list[str] = []
     for key, (_, value) in layer.values.items():
         if key in URLS:

@@ -138,7 +138,7 @@ class Watched:
 
 @dataclass
 class _Noted:
-    """What was noted beside a lease, and when somebody `looked`, while its row was like this."""
+    """What was noted beside a lease, and when it was `looked` at, while its row was like this."""
 
     row: tuple[object, ...]
     since: float
@@ -183,7 +183,7 @@ class Lines:
 
 def _sight(row: Row) -> list[object]:
     """What is worth a line if it changes."""
-    # Nobody can tell, and no: neither is a reason for a line.
+    # "Not known" and "no": neither is a reason for a line.
     told = ("state", "holder", "epoch", "protection", "wish", "site", "last_change")
     return [bool(row["in_doubt"]), cell(row["standbys"]), *(row[key] for key in told)]
 

@@ -31,7 +31,7 @@ _HEEDS = 2.0
 
 
 def pause(arguments: argparse.Namespace) -> int:
-    """Returns once the wish is there; with --now, once nobody has the lease any more."""
+    """Returns once the wish is there; with --now, once the lease is free."""
     reason, until = _reason(arguments), duration("--for", arguments.duration)
 
     def wanted(now: float) -> Wish:
@@ -73,7 +73,7 @@ def transfer(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_unknown(arguments: argparse.Namespace, store: LeaseStore) -> None:
-    """Raise ConfigError for a name that nobody has, as far as is noted: a lease that waits for it would be nobody's."""
+    """Raise ConfigError for a name that no contender is noted with: a lease that waits for it would stay free."""
     record = store.read(arguments.lease).record
     if record is None:
         return
@@ -91,7 +91,7 @@ def _refuse_unknown(arguments: argparse.Namespace, store: LeaseStore) -> None:
 
 
 def _noted(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Who stands by, and who held it; nobody where nothing can be noted."""
+    """Who stands by, and who held it; empty where nothing can be noted."""
     config = _config(arguments)
     name = config.row_of(arguments.lease)
     with contextlib.suppress(ConfigError, ValueError), closing(open_notes(config, BootClock())) as notes:
@@ -101,7 +101,7 @@ def _noted(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _reason(arguments: argparse.Namespace) -> str:
-    """Everybody who is kept from the lease logs it. Raises ConfigError."""
+    """Each contender that is kept from the lease logs it. Raises ConfigError."""
     if not arguments.reason.isprintable():
         raise ConfigError("--reason", "is not a printable text of one line")
     return str(arguments.reason)
@@ -125,7 +125,7 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 
 def _put(store: LeaseStore, name: str, wanted: Callable[[float], Wish | None]) -> Observed:
-    """Put it in place of what is there, whoever holds the lease meanwhile. Raises StoreError, ConfigError."""
+    """Put it in place of what is there, also if the holder changes meanwhile. Raises StoreError, ConfigError."""
     for _ in range(_TRIES):
         seen = store.read(name)
         if seen.record is None:

@@ -1,1 +1,1 @@
-"""Fences: the guarded store keeps the highest epoch that it has seen, and refuses whoever carries an older one."""
+"""Fences: the guarded store keeps the highest epoch that it has seen, and refuses writes under an older one."""

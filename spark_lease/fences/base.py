@@ -31,7 +31,7 @@ class HeldLease(Protocol):
         ...
 
     def lose(self, reason: Loss, detail: str = "") -> None:
-        """Close it from now on; whoever watches it demotes."""
+        """Close it from now on; the watching thread demotes."""
         ...
 
     def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
@@ -51,7 +51,7 @@ def fenced(lease: HeldLease, where: str, newest: int, advice: str = "") -> Fence
 
 
 class NothingBegun:
-    """A lease under which no work has begun. A refusal does not lose it: whoever took it gives it back."""
+    """A lease under which no work has begun. A refusal does not lose it: its owner gives it back."""
 
     def __init__(self, lease: HeldLease) -> None:
         self.name, self.holder = lease.name, lease.holder

@@ -1,6 +1,6 @@
 """Which Delta tables a lease guards: those that its holders wrote to, noted beside it before the first write.
 
-So nobody has to list them, and a new holder, who claims all of them before his work begins, knows each table to which
+So there is no list to keep, and a new holder, who claims all of them before his work begins, knows each table to which
 a write of an old one can still be on its way.
 """
 
@@ -119,7 +119,7 @@ class DeltaFence:
     def _not_claimed(self, table: str, answer: Answer) -> None:
         """Raise why, or say it where that is all that was asked for."""
         where = redacted(table)
-        if not answer and table not in self._known:  # nobody has written to it under this lease
+        if not answer and table not in self._known:  # this lease has not written to it
             log.info("%s: there is no %s yet: its first write will note it", self._lease.name, where)
             return
         if not answer:
@@ -156,7 +156,7 @@ def note_table(config: Config, clock: Clock, table: str) -> bool:
 
 
 def forget_table(config: Config, clock: Clock, table: str) -> bool:
-    """Have `table` guarded no more; False if it was not. To be done while nobody writes to it under the lease: a
+    """Have `table` guarded no more; False if it was not. To be done while no job writes to it under the lease: a
     holder who has noted it already does not do so again. Raises StoreError, ConfigError."""
     with closing(open_notes(config, clock)) as notes:
         return notes.remove(config.shared_name, KIND, table)

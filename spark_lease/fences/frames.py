@@ -52,7 +52,7 @@ def write_sql(
         claim_once(lease, engine, epoch)
     move = _plan(frame, engine, table, mode, keys)
     rows = selected(frame, move.columns)
-    if engine.dialect.name == "sqlite":  # its one writer; nothing is computed while nobody else may write to the file
+    if engine.dialect.name == "sqlite":  # its one writer; nothing is computed while other writers are locked out
         return _from_the_driver(lease, iter(collected(rows)), engine, move)
     sweep(lease, engine, table)
     if through == "auto":
@@ -203,7 +203,7 @@ def _refuse_older(lease: HeldLease, engine: Engine, error: Exception) -> None:
     lease.check()
     try:
         newest = Desk(engine).newest(lease.name) if lease.epoch else 0
-    except SparkLeaseError:  # nobody knows: it stays what Spark says
+    except SparkLeaseError:  # not known: the error stays Spark's
         return
     if newest > lease.epoch:
         raise fenced(lease, where_is(engine), newest) from error

@@ -29,7 +29,7 @@ def arriving(rows: Any) -> Iterator[Iterator[Any]]:
     """Batches of Arrow in the order in which Spark's tasks end; the block begins when the first is there.
 
     What Spark raises the batches raise, at the latest instead of their end. A block that ends by an exception ends
-    Spark's job. As with `toArrow`, all that Spark has computed and nobody has taken yet is in memory.
+    Spark's job. As with `toArrow`, all that Spark has computed and that was not taken yet is in memory.
     """
     if not (way := _way()) or not hasattr(rows, "_jdf"):
         yield iter(collected(rows))
@@ -46,7 +46,7 @@ def arriving(rows: Any) -> Iterator[Iterator[Any]]:
         batches = drain.batches()
         first = next(batches, None)
         yield chain([] if first is None else [first], batches)
-    except BaseException as error:  # a Ctrl-C or a demotion as well: nobody is left waiting
+    except BaseException as error:  # a Ctrl-C or a demotion as well: no reader is left waiting
         drain.give_up(error)
         Thread(target=_cancel, args=(context, tag), daemon=True).start()  # the JVM may be frozen
         raise
@@ -82,7 +82,7 @@ class _Drain:
     is_wanted: bool = True
 
     def give_up(self, error: BaseException) -> None:
-        """Nobody takes the rows any more, and whoever waits for one is to end by `error`."""
+        """No more rows are taken. A reader that waits for one ends by `error`."""
         self.is_wanted = False
         self.found.put(error)
 
@@ -90,7 +90,7 @@ class _Drain:
         try:
             self._receive()
             self.found.put(None)
-        except Exception as error:  # whatever it is, whoever waits for a batch raises it
+        except Exception as error:  # any error: the reader that waits for a batch raises it
             self.found.put(error)
 
     def batches(self) -> Iterator[Any]:

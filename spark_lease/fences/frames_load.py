@@ -2,7 +2,7 @@
 
 An executor asks nothing about the lease: what it stages is in no table of the user's, and the driver's fenced
 transaction decides whether it ever will be. Each try of a task has a number of its own, and commits its rows before it
-tells of them: so a try that failed has left none or rows that nobody asks for, and so has a twin that came in second.
+tells of them: so a try that failed has left none, or rows that are never asked for; so has a twin that came second.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _texts(batches: Iterator[Any]) -> Iterator[bytes]:
                 coming.popleft()
             coming.extend(pool.submit(make) for _ in range(_AHEAD - len(coming)))
             yield text
-    finally:  # whoever fails waits for no batch that is still being computed
+    finally:  # after a failure, wait for no batch that is still being computed
         pool.shutdown(wait=False, cancel_futures=True)
 
 

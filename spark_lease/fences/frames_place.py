@@ -120,7 +120,7 @@ def sweep(lease: HeldLease, engine: Engine, table: str) -> None:
 
 
 def _drop(lease: HeldLease, engine: Engine, full: str) -> None:
-    """No part of the write: what is still written to by a task that nobody waits for stays until the next one."""
+    """No part of the write: what an abandoned task still writes to stays until the next write."""
     try:
         with engine.connect() as connection:
             connection.detach()  # MariaDB's setting is the session's

@@ -1,4 +1,4 @@
-"""Fenced tables of PostgreSQL: whoever does not carry the newest epoch of the table's lease cannot write to them.
+"""Fenced tables of PostgreSQL: a session without the newest epoch of the table's lease cannot write to them.
 
 A trigger before each statement reads the fence's row in share mode and compares it with the epoch that came with the
 session (`session.py`). So it is the database that refuses, whatever program writes: psql, COPY, JDBC, an ORM. A
@@ -125,7 +125,7 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
 
 
 def drop(engine: Engine, table: str) -> Sequence[str]:
-    """Let everybody write to `table` again, and to what is below it; the statements that it took. Raises ConfigError,
+    """Let any session write to `table` again, and to what is below it; the statements that it took. Raises ConfigError,
     FenceUnreachable."""
     with _transaction(engine) as connection:
         one = _find(connection, engine, table)
@@ -302,7 +302,7 @@ def _trigger(name: str, schema: str, lease: str, allow_unleased: bool) -> list[s
 
 
 def _trigger_below(name: str, *how: Any) -> str:
-    """The same for its partitions, and for what inherits from it; nobody was asked which there are."""
+    """The same for its partitions, and for what inherits from it; the database was not asked which there are."""
     statements = [each.replace("%", "%%").replace("\0", "%s") for each in _trigger("\0", *how)]
     done = "\n".join(f"        EXECUTE format({_literal(each)}, below);" for each in statements)
     tag = "$fence$"

@@ -110,7 +110,7 @@ def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNe
         if run and code_of(error) == _NULL and RUN.name in str(error.orig):
             refuse(OVER)  # the check found a transaction without the sign of the block's
         raise error
-    _claimed.pop(engine.pool, None)  # whoever tries again claims again
+    _claimed.pop(engine.pool, None)  # the next try claims again
     raise FenceUnreachable(where, f"the fence of {lease.name} was cleared meanwhile: nothing was written") from error
 
 
@@ -122,7 +122,7 @@ def _may_be_committed(engine: Engine, error: DBAPIError) -> bool:
 
 
 def _forget(engine: Engine, name: str, run: str) -> None:
-    """Its end is known, so nobody will ask for it."""
+    """Its end is known, so it is not asked for again."""
     known = _runs.setdefault(engine.pool, {}).setdefault(name, [])
     known.append(run)
     if len(known) >= _AT_SOME:

@@ -51,7 +51,7 @@ _GRACE = 0.05
 """Seconds for a transaction of an older epoch to come to its end by itself, before its session is ended."""
 _AGAIN = 0.05
 _REMEMBERED = 24 * 3600 * 1000
-"""Epochs, which are milliseconds, for which a run whose end nobody knows is kept: its master may be frozen so long."""
+"""Epochs, which are milliseconds, for which a run with an unknown end is kept: its master may be frozen so long."""
 _SQLITE_LOCKED = "database is locked"
 _PASSES = (*CONFLICTS, _SQLITE_LOCKED)
 """Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
@@ -151,7 +151,7 @@ class Desk:
         return self._ask(ask)
 
     def forget_runs(self, name: str, runs: Sequence[str]) -> None:
-        """Nobody will ask for them any more. Raises FenceUnreachable."""
+        """They will not be asked for again. Raises FenceUnreachable."""
         self._write(forget_runs(self._engine, name, runs))
 
     def done_under(self, name: str, key: str) -> int | None:
@@ -253,7 +253,7 @@ class Desk:
         return epoch
 
     def _look_at_the_tables(self, session: Connection, name: str) -> str:
-        """Why a claim would hold back nobody, if so."""
+        """Why a claim would hold back no writer, if so."""
         if self._engine.dialect.name == "sqlite":
             return ""
         return look_astray(session, name) if self._is_postgres else look_at_server(session)

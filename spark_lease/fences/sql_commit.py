@@ -1,6 +1,6 @@
 """The two ends of a fenced transaction in each database's own way: how it begins, and check and COMMIT in one step.
 
-The check locks the fence's row in share mode: whoever claims waits for the transaction to end, and a transaction that
+The check locks the fence's row in share mode: a claim waits for the transaction to end, and a transaction that
 reads a snapshot of its own is refused instead of seeing the old epoch. Where the driver sends several statements as one
 message, check and COMMIT travel together: a client cannot be frozen between them.
 """

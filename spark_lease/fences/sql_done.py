@@ -2,7 +2,7 @@
 
 It is looked for before the transaction, so that nothing is done in vain, and written as its last statement: two masters
 cannot both commit it. Beside the lease, where `is_done` looks, it is noted afterwards; if that did not come about, by a
-crash, say, whoever finds the row here next notes it.
+crash, say, the next contender that finds the row here notes it.
 """
 
 from __future__ import annotations

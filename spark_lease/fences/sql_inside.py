@@ -34,7 +34,7 @@ class Inside(Connection):
         return _Handle(self, super().connection)  # type: ignore[return-value]
 
     def before_it_is_shown(self) -> None:
-        """The driver's own connection, to whoever asks for it."""
+        """The driver's own connection, for code that asks for it."""
 
     def new_cursor(self, pooled: PoolProxiedConnection, *args: Any, **more: Any) -> Any:
         """What `connection.cursor` gives."""

@@ -50,7 +50,7 @@ _CANCELLED = "57014"
 
 
 class _Inside(Inside):
-    """Whoever asks for the driver's own connection finds it in its transaction."""
+    """The driver's own connection, if code asks for it, is in its transaction."""
 
     def __init__(self, engine: Engine, block: Psycopg2) -> None:
         self._block = block
@@ -112,7 +112,7 @@ def _catch(driver: Any, record: Any) -> None:
     unbegun.pop(kept[1].connection, None)
     try:
         _restore(driver, kept)
-    except BaseException as error:  # lost; or an interrupt: nobody else may get it as it is now
+    except BaseException as error:  # lost; or an interrupt: it must not be reused as it is now
         record.invalidate()
         if not isinstance(error, Exception):
             raise

@@ -1,6 +1,6 @@
 """What driver and keeper say to each other: one JSON object a message, with open files beside it (unix(7)).
 
-A socket pair, so nobody else can listen or speak; a password goes this way and never by argv or environment.
+A socket pair, so no other process can listen or speak; a password goes this way and never by argv or environment.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
-        """Raises Closed; does not wait for somebody who does not listen, which counts as closed as well."""
+        """Raises Closed; does not wait for a reader that does not listen, which counts as closed as well."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
         try:
             self._socket.sendmsg([json.dumps(message).encode()], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

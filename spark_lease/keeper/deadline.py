@@ -18,7 +18,7 @@ _NEVER = 2**63 - 1
 
 
 class SharedDeadline:
-    """One published deadline; the keeper writes it, everybody else only reads. Implements `lease.Deadline`."""
+    """One published deadline; the keeper writes it, all others only read. Implements `lease.Deadline`."""
 
     def __init__(self, fd: int, *, writable: bool = False) -> None:
         """`fd` is what `new_mapping` gave, here or in another process; it can be closed afterwards.
@@ -39,7 +39,7 @@ class SharedDeadline:
         self._cell[0] = _LOST
 
     def disarm(self) -> None:
-        """Nobody is ended by it alone."""
+        """This alone ends no process."""
 
     @property
     def instant(self) -> float:
@@ -67,7 +67,7 @@ def shared_with_forks() -> SharedDeadline:
 def new_mapping(name: str) -> int:
     """A descriptor of new shared memory that says "lost"; an unlinked temporary file where there is no memfd.
 
-    `name` shows in /proc/pid/maps of whoever has mapped it, so in those of all forked children.
+    `name` shows in /proc/pid/maps of each process that has mapped it, so in those of all forked children.
     """
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC)

@@ -1,7 +1,7 @@
 """Proof that a process, and all that it started, is gone: what an early release stands on.
 
 A closed pipe or socket proves nothing, a forked child keeps it open; a pidfd does (pidfd_open(2)). And the end of a
-driver proves nothing about its workers: they are found by the mark that they inherited, and killed, until twice nobody
+driver proves nothing about its workers: they are found by the mark that they inherited, and killed, until twice none
 is left. Only this machine is looked at.
 """
 
@@ -49,10 +49,10 @@ class Watched:
 
     @property
     def ended(self) -> bool:
-        """True once it has ended, also if nobody has buried it yet."""
+        """True once it has ended, also if its parent has not reaped it yet."""
         if self._fd >= 0:
             return bool(select.select([self._fd], [], [], 0)[0])
-        # Without a pidfd: the number may belong to somebody else by now, who started at another time.
+        # Without a pidfd: the number may belong to another process by now, who started at another time.
         found = look(self.pid)
         return found is None or found.started != self.started
 

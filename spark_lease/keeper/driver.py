@@ -108,7 +108,7 @@ class Driver:
             self._cut(self.jvm.pid)
         self.jvm = Watched(pid) if pid else None
         self._family.forget_what_was_seen()
-        # Not until its master is known: executors of their own would be nobody's children here.
+        # Not until its master is known: executors of their own would not be children of this driver.
         self.early_release.tasks_run(Tasks.ELSEWHERE if not marked else Tasks.UNKNOWN if pid else Tasks.HERE)
 
     def attach_master(self, *, local: bool) -> None:
@@ -184,7 +184,7 @@ class Driver:
         return {each.pid: each.started for each in (self.python, self.jvm) if each}
 
     def _forget_if_empty(self, group: int) -> list[int]:
-        """A number is not given to anybody else while a group bears it; afterwards it may be a stranger's."""
+        """A number is not given to another process while a group has it; afterwards it may be."""
         if any(each.group == group for each in processes().values()):
             return []
         self._groups.discard(group)
@@ -192,7 +192,7 @@ class Driver:
         return [-group]
 
     def stands_still(self) -> str:
-        """Who of Python and its JVM was stopped from outside; empty if nobody was."""
+        """Who of Python and its JVM was stopped from outside; empty if neither was."""
         if self.python.stopped:
             return f"the driver (pid {self.python.pid}) was stopped"
         return f"its JVM (pid {self.jvm.pid}) was stopped" if self.jvm and self.jvm.stopped else ""
@@ -250,7 +250,7 @@ class Driver:
             self._cut(target)
 
     def untie(self) -> None:
-        """The end of Python ends nobody else any more."""
+        """The end of Python ends no other process any more."""
         while self._held:
             _, strand = self._held.popitem()
             strand.disarm()

@@ -50,7 +50,7 @@ class Session(Protocol):
         ...
 
     def is_served(self) -> bool:
-        """True if what it runs is run by a server that is nobody's child here."""
+        """True if what it runs is run by a server that is not a child of this driver."""
         ...
 
 
@@ -83,12 +83,12 @@ class KeptLease(Lease):
 
     @property
     def is_kept_by_another(self) -> bool:
-        # One that was stopped kills nobody, and the kernel only what is tied: not what the work itself has started.
+        # A stopped keeper kills nothing, and the kernel only what is tied to it: not what the work itself has started.
         keeper = look(self._started.process.pid) if self._started.process else None
         return not self._ended and keeper is not None and keeper.state not in "Tt"
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
-        # Only now: whoever was interrupted before this never had a lease, and nobody takes one for him.
+        # Only now: a driver that was interrupted before this has no lease, and its keeper takes none.
         self.tell({"order": "acquire"})
         while self.answer("granted", WATCH_PERIOD) is None:
             still_wanted()
@@ -212,7 +212,7 @@ class KeptLease(Lease):
         return lost if self._config.on_lost == "exit" else not self._settled
 
     def let_go(self) -> None:
-        """Close all that is open for it in this process, without a word; in a forked child that kills nobody."""
+        """Close all that is open for it in this process, without a word; in a forked child that kills nothing."""
         _open.discard(self)
         if self._started.process:  # a front door is still to be told how this process ends
             self._started.channel.close()
@@ -261,7 +261,7 @@ class KeptLease(Lease):
                     self.attendance.look()
         except Closed:
             pass
-        except Exception:  # whatever it is: with nobody to listen, the lease is lost
+        except Exception:  # any error: without a listener, the lease is lost
             log.exception("%s: cannot listen to its keeper", self.name)
         with self._news:
             self._ended = True

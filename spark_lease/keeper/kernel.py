@@ -137,7 +137,7 @@ class Strand:
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
 
     def disarm(self) -> None:
-        """Whoever holds it: nobody is killed any more."""
+        """No holder of it kills any more."""
         fcntl.fcntl(self.fd, fcntl.F_SETOWN, 0)
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_NONBLOCK)
 

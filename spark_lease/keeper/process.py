@@ -71,7 +71,7 @@ _SELDOM = 5.0
 def main(fd: int) -> None:
     """Serve the driver at the other end of the socket `fd`, until its lease is given back or it has ended."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Whoever ends all processes of a service politely must not end the driver by force, which our end would do.
+        # A SIGTERM to all processes of a service must not end the driver by force, as our own end would.
         signal.signal(number, signal.SIG_IGN)
     if sys.stderr:  # the driver's
         faulthandler.enable()
@@ -166,7 +166,7 @@ class Keeper:
             self._lease.close()
             acquiring.join(2 * self._config.attempt_timeout)
             if not self._begun.empty() and self._begun.get() is None:
-                abandon(self._lease, self._keepalive)  # granted all the same, and nobody was told
+                abandon(self._lease, self._keepalive)  # granted all the same, and the driver was not told
             return
         if error := self._begun.get():
             self._tell(refusal(error))
@@ -194,7 +194,7 @@ class Keeper:
         is_over = self._driver.is_gone if self._finished or self._lease.loss() else self._driver.is_over
         while not (over := self._left or is_over(until)) and self._clock.now() < until:
             if self._dead and not self._untied:
-                self._driver.kill()  # nobody is left who could stop it politely
+                self._driver.kill()  # no driver is left that could stop it politely
             self._attend(until)
         return over
 
@@ -383,7 +383,7 @@ class Keeper:
                 self._let_go()
 
     def _release(self) -> None:
-        # Seen to be lost by everybody before anything else: frozen here, the lease may run out without the kernel.
+        # Published as lost before anything else: frozen here, the lease may run out without the kernel.
         self._lease.lose(Loss.RELEASED)
         self._let_go()
         answer: dict[str, Any] = {"released": False}

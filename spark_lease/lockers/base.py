@@ -25,8 +25,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Not mine. `holder` says whose (None: nobody's); it is worth asking again in `expires_in` seconds. `why` says what
-    else keeps me from taking it. `may_be_over`: the store has no clock, and nobody was seen to renew it so far."""
+    """Not mine. `holder` says whose (None: it is free); it is worth asking again in `expires_in` seconds. `why` says
+    what else keeps me from taking it. `may_be_over`: the store has no clock, and no renewal was seen so far."""
 
     holder: str | None
     expires_in: float = 0.0
@@ -93,14 +93,14 @@ class Remembers(Protocol):
         ...
 
     def after_release(self, name: str) -> None:
-        """Nobody waits for the lease any more: note what was not noted with its release, forget what is too old."""
+        """The release is written: note what was not noted with its release, forget what is too old."""
         ...
 
 
 class Notes(Protocol):
     """Small texts beside the leases, each under a lease, a kind and a key: what a later holder has to find.
 
-    Whoever takes the lease finds all that a holder before him noted: `add` tells a holder whose lease is gone so.
+    The next holder finds all that earlier holders noted: `add` tells a holder whose lease is gone so.
     """
 
     where: str
@@ -108,8 +108,8 @@ class Notes(Protocol):
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
         """Note `text`, unless there is a note with that key. Durable once it returns.
 
-        Returns the text that stands there then: mine, or that of whoever was first. None if the lease `name` is not
-        `holder`'s under `epoch` any more; then, at the latest, nobody relies on what I do. Raises StoreError.
+        Returns the text that stands there then: mine, or that of the first writer. None if the lease `name` is not
+        `holder`'s under `epoch` any more; then, at the latest, my work counts for nothing. Raises StoreError.
         """
         ...
 
@@ -188,8 +188,8 @@ class Locker(Protocol):
         ...
 
     def wait(self, timeout: float, poll: float) -> None:
-        """Return when it is worth trying again: at the latest after `timeout` seconds, or after `poll` if nobody tells
-        of a release."""
+        """Return when it is worth trying again: at the latest after `timeout` seconds, or after `poll` if no store
+        tells of a release."""
         ...
 
     def close(self) -> None:

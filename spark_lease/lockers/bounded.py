@@ -1,4 +1,4 @@
-"""Waiting no longer than `attempt_timeout` for a call that nobody can interrupt: into native code, or a file system."""
+"""Waiting at most `attempt_timeout` for a call that cannot be interrupted: into native code, or a file system."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class _Caller(threading.Thread):
             return None, StoreError(self._where, f"{error.filename or self._where}: {error.strerror}")
         except Exception as error:  # it belongs to the caller
             return None, error
-        except BaseException as error:  # Rust's panic, which is no Exception, and ends nobody's thread
+        except BaseException as error:  # Rust's panic, which is no Exception and must end no thread
             return None, StoreError(self._where, f"{type(error).__name__}: {error}")
 
 

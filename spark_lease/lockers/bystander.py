@@ -1,4 +1,4 @@
-"""A note beside a lease by somebody who does not hold it."""
+"""A note beside a lease by a process that does not hold it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def note_beside(
 ) -> bool:
     """Note what `text` makes of the record as it is; False if there is a note with that key.
 
-    Raises StoreError; ConfigError, with `advice`, if nobody ever held the lease, so that there is nothing to note it
+    Raises StoreError; ConfigError, with `advice`, if the lease was never held, so that there is nothing to note it
     beside.
     """
     name = config.shared_name
@@ -31,7 +31,7 @@ def note_beside(
             record = store.read(config.name).record
             if record is None:
                 raise ConfigError("name", f"{config.name} was never held{advice and f': {advice}'}")
-            holder: Any = record.holder  # nobody, most often
+            holder: Any = record.holder  # None, most often
             if notes.add(name, kind, key, text(record), holder=holder, epoch=record.epoch):
                 return True
     raise StoreError(store.where, f"{config.name} changes hands all the time: try again")

@@ -39,7 +39,7 @@ def grant_text(old: LeaseRecord | None, new: LeaseRecord, *, until: int | None, 
 
 
 def site_in(text: str | None, holder: str) -> str:
-    """The site of `holder`, if that is whose grant `text` notes; "" if nobody noted it."""
+    """The site of `holder`, if `text` notes a grant of that holder; "" if no note says so."""
     try:
         told = json.loads(text or "{}")
         return str(told["site"]) if told.get("holder") == holder else ""

@@ -5,8 +5,8 @@ A write is one commit that adds the same tiny data file again, with other partit
 the one that counts (Delta protocol, "Add File and Remove File"). So there is nothing to vacuum, and no Spark job in it.
 Where the folder is, and what is looked for there besides, is in `delta_files.py` and `delta_objects.py`.
 
-The swap is put-if-absent of the next version, without retries: whoever read an older version is refused. There is no
-clock that all share: whether a lease has run out is judged by its record standing still (`record.expires_in`), and the
+The swap is put-if-absent of the next version, without retries: a writer that read an older version is refused. There is
+no clock that all share: a lease has run out when its record stood still for its duration (`record.expires_in`). The
 column `expires` is for people.
 """
 
@@ -129,7 +129,7 @@ class DeltaStore:
         if not self._commit(name, table, epoch, new):
             return None
         # Paused before the put for so long that the log was cleaned up beyond it, or the table replaced, a version that
-        # nobody reads can be written and is called a success: what counts is what is there now, on top of what was.
+        # no reader sees can be written and is called a success: what counts is what is there now, on top of what was.
         if not self._stands(name, there):
             del self._tables[name]
         table = self._latest(name)
@@ -170,7 +170,7 @@ class DeltaStore:
         return (values.get("holder"), values.get("epoch")) == (record.holder, str(record.epoch))
 
     def _create(self, name: str) -> tuple[LeaseRecord | None, DeltaTable | None]:
-        """Make the table, with a row that is nobody's, and still is; None if another was faster."""
+        """Make the table, with a row without a holder, which still has none; None if another was faster."""
         row = dict.fromkeys(_COLUMNS) | {"lease": name, "epoch": 0, "duration_ms": 0}
         schema = Schema([Field(column, kind, nullable=True) for column, kind in _COLUMNS.items()])
         cells = [

@@ -5,7 +5,7 @@ variables of the environment. What one of them would not understand is refused: 
 lead the two to different places.
 
 delta-rs commits by a put that the store must refuse if the object is there (If-None-Match). There are servers that
-ignore it, and then everybody is master: so it is tried before the first write.
+ignore it, and then every contender is master: so it is tried before the first write.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _DENIED = ("lacked the necessary privileges", "403 Forbidden", "401 Unauthorized
 
 
 class ObjectFiles:
-    """Implements `Files` and `NoteFiles`. Raises ConfigError at once for what cannot be used, asks nobody yet."""
+    """Implements `Files` and `NoteFiles`. Raises ConfigError at once for what cannot be used; makes no request yet."""
 
     def __init__(self, config: Config) -> None:
         self._url, self._config = config.url.partition("+")[2], config

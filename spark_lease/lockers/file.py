@@ -2,12 +2,12 @@
 
 `file:///folder` holds a folder for each lease, `folder/NAME`, with its record as the last of some numbered files:
 `00000000000000000012.json`. A write is put-if-absent of the next number: a whole file under another name, synced, then
-link(2), which is atomic on NFS as well and tells a second writer that it came too late. Nobody ever sees half a record.
+link(2), which is atomic on NFS as well and tells a second writer that it came too late. No reader sees half a record.
 
 The lock is flock(2) on `folder/NAME/lock`. Linux makes it a lock of the server on NFS (since 2.6.12), it belongs to the
 open file (so two contenders of one process exclude each other, and a reader's close(2) does not drop it, as with
-fcntl(2)), and it goes with the process. It is not trusted alone: a file server may lose it. Whoever finds it free
-waits, as with every store without a clock, until the record stood still for the duration that it names.
+fcntl(2)), and it goes with the process. It is not trusted alone: a file server may lose it. A contender that finds it
+free waits, as with every store without a clock, until the record stood still for the duration that it names.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class FileStore:
                 raise ConfigError("url", f"{folder}: this file system has no hard links: name another") from error
             raise refusal(self.where, folder, error) from error
         self._seen.add(name)
-        # Paused before the put while others went far ahead and their old files were removed, a number that nobody
+        # Paused before the put while others went far ahead and their old files were removed, a number that no one
         # reads can be written: what counts is the last.
         if self._last(folder) != _file(stamp):
             return None if self._read(name) != written else written

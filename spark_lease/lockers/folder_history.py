@@ -1,7 +1,7 @@
 """The history of leases that are kept in folders: small files, written right after the change that they are about.
 
 There is no transaction to write both, so a change may go without its note; the next one heals that. A grant does not
-wait for its note, nor does whoever waits for a release. No clock is shared: an end was *by* a time, at the latest.
+wait for its note, nor does a standby that waits for a release. No clock is shared: an end was *by* a time.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class FolderNotes:
         if not is_grant_of(self._leases.read(name).record, holder, epoch):
             return None
         there = self._bounded.call(lambda: self._add(name, path_of(kind, key), key, text))
-        # Looked at again: if it is mine still, whoever takes it later finds the note.
+        # Looked at again: if it is mine still, a later holder finds the note.
         return there if is_grant_of(self._leases.read(name).record, holder, epoch) else None
 
     def get(self, name: str, kind: str, key: str) -> str | None:
@@ -64,7 +64,7 @@ class FolderNotes:
         if self._files.put_new(name, path, content(key, text)):
             return text
         there = self._text(path, self._files.get(name, path))
-        return there[1] if there else text  # removed since: nobody's but mine
+        return there[1] if there else text  # removed since: only mine is left
 
     def _all(self, name: str, kind: str) -> dict[str, str]:
         listed = sorted(self._files.list(name, folder_in(kind)))

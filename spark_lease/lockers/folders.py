@@ -77,7 +77,7 @@ def folders_in(root: Path, config: Config) -> list[str]:
 def put_new(path: Path, text: str) -> bool:
     """Write a whole file that is not there yet; False if it is. Durable once it returns. Raises OSError.
 
-    A whole file under another name, synced, then link(2): atomic on NFS as well, and nobody ever sees half of it.
+    A whole file under another name, synced, then link(2): atomic on NFS as well, and no reader ever sees half of it.
     """
     draft = path.with_name(f".{os.getpid()}-{os.urandom(4).hex()}")
     try:

@@ -50,7 +50,7 @@ Opens = Callable[[Config], LeaseStore]
 
 
 def open_store(config: Config) -> LeaseStore:
-    """The store of `config.url`, not connected yet. Raises ConfigError for a URL that nobody here knows."""
+    """The store of `config.url`, not connected yet. Raises ConfigError for a URL of an unknown scheme."""
     scheme = _scheme(config)
     opens = _ours(scheme) if scheme in STORES else _theirs(scheme)
     if opens is None:
@@ -74,7 +74,7 @@ def open_lock(config: Config, clock: Clock) -> Lock | None:
 
 
 def open_notes(config: Config, clock: Clock) -> Notes:
-    """What is noted beside the leases of `config.url`; asks nobody yet. Raises ConfigError."""
+    """What is noted beside the leases of `config.url`; connects nowhere yet. Raises ConfigError."""
     scheme = _scheme(config)
     if scheme not in NOTES:
         raise ConfigError("url", f"{redacted(config.url)!r} keeps leases and nothing else beside them")
@@ -114,7 +114,7 @@ def _theirs(scheme: str) -> Opens | None:
     for entry in metadata.entry_points(group=GROUP, name=scheme):
         try:
             opens: Opens = entry.load()
-        except Exception as error:  # it is somebody else's: anything
+        except Exception as error:  # code of another package: any error
             raise ConfigError("url", f"{scheme}:// is {entry.value}, which cannot be loaded: {error}") from error
         return opens
     return None

@@ -43,7 +43,7 @@ _NOT_KEPT = {"26000", "42P05"}
 _EPOCH = re.compile("[0-9]{1,18}")
 _JITTER = 0.02
 """Seconds by which a wait may be longer, by chance: so that very many who wait for one moment do not ask all at once.
-The earliest may ask in vain, and nobody is late by more."""
+The earliest may ask in vain, and none is late by more."""
 _BRIEF = 0.5
 """A poll period, in seconds, for which a connection is not given up."""
 _UNHEARD = 0.05
@@ -123,7 +123,7 @@ class SqlStore:
         return None if row is None else replace(new, epoch=row[1], stamp=row[0])
 
     def _follow(self, what: str, name: str, old: LeaseRecord | None, new: LeaseRecord) -> None:
-        """What comes after a write. Nobody waits for what comes after a release."""
+        """What comes after a write. A release does not wait for it."""
         self._rest = self._history.rest(what, name, new.epoch)
         if is_grant(old, new):
             self._may_be_old = is_first_of_its_day(old, new.epoch)
@@ -188,7 +188,7 @@ class SqlStore:
             log.debug("%s: cannot listen: %s", self.where, error)  # closed by another thread, or the server is gone
             self._drop_connection()
             return False
-        # Anybody who may connect can notify: no more is believed than that it is worth a look.
+        # Any role that may connect can notify: no more is believed than that it is worth a look.
         return LeaseRecord(None, int(told[-1]), 0.0, 0) if told and _EPOCH.fullmatch(told[-1]) else True
 
     def _listen(self, name: str) -> None:
@@ -203,7 +203,7 @@ class SqlStore:
         self._listening_to = name
 
     def _channel(self, name: str) -> str:
-        """One for each lease, so that nobody is woken for another's; any name fits."""
+        """One for each lease, so that no standby is woken for another lease; any name fits."""
         told = f"{self._table.fullname}:{self._config.row_of(name)}"
         return f"spark_lease_{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 

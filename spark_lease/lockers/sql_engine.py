@@ -139,7 +139,7 @@ class CutOff:
             self._thread.start()
         self.disarm()
         with self._lock:
-            # A descriptor of our own: the driver may close its own under us, and its number be given to somebody else.
+            # A descriptor of our own: the driver may close its own under us, and its number be given to another file.
             self._armed = (os.dup(fd), self._clock.now() + self._timeout)
 
     def disarm(self) -> None:
@@ -150,7 +150,7 @@ class CutOff:
                 self._armed = None
 
     def close(self) -> None:
-        """Cut off what is still under way: whoever closes the connection would wait for it."""
+        """Cut off what is still under way: closing the connection would wait for it."""
         self._closed.set()
         with self._lock:
             self._cut()

@@ -1,7 +1,7 @@
 """What one SQL store notes of the changes of hands that it makes, and whether it still can.
 
 The lease comes first: a note that the database refuses is left out, together with all that follow, and one whose table
-is locked by somebody is left out once. The statements are in `sql_noting.py`, the reader is `spark_lease.history`.
+is locked by another session is left out once. Statements: `sql_noting.py`; reader: `spark_lease.history`.
 """
 
 from __future__ import annotations

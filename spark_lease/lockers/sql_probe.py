@@ -82,7 +82,7 @@ class SqlProbe:
         return ahead, half + 0.001
 
     def lacking(self) -> dict[str, Sequence[str] | None]:
-        """By table, what it lacks; None: all of it. Raises ConfigError for a table of somebody else's."""
+        """By table, what it lacks; None: all of it. Raises ConfigError for a foreign table."""
         found: dict[str, Sequence[str] | None] = {}
         with self._connected() as connection:
             for table in self._lease_tables:

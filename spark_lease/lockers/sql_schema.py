@@ -191,7 +191,7 @@ WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"""
 def complete(connection: Connection, table: Table) -> Sequence[str]:
     """Create the table, or add our columns to ActiveMQ's; the statements that were run.
 
-    Safe to be run by several processes at once. Raises ConfigError for a table of somebody else's, SQLAlchemyError if
+    Safe to be run by several processes at once. Raises ConfigError for a foreign table, SQLAlchemyError if
     the database refuses.
     """
     refuse_engine(connection, table)

@@ -1,8 +1,8 @@
 """The database lock: a row that a session locks with SELECT … FOR UPDATE, in a transaction that lasts as long as it.
 
-It stands beside the lease record and does not replace it. While the session lives nobody else is granted the lease,
-whatever a clock or a restored row says; and once it has ended, nobody is granted it before the record has run out or
-was given back, because a session can end under a holder that works on (an administrator, a proxy, a network).
+It stands beside the lease record and does not replace it. While the session lives no other contender is granted the
+lease, whatever a clock or a restored row says. Once it has ended, no contender is granted it before the record has run
+out or was given back, because a session can end under a holder that works on (an administrator, a proxy, a network).
 
 The row is that of the lease in `table` (or an ActiveMQ broker's, ID 1, whose database locker locks the same row); the
 record is in the table `<table>_epoch`, where it survives the session. SQLite locks no rows: there it is a file.
@@ -125,7 +125,7 @@ class SessionLock:
             row = session.execute(look).first()
             if row is not None:
                 holder, expires_in = row
-                # Somebody holds a lease on this very row: a broker, or a contender with another locker.
+                # Another holder has this very row: a broker, or a contender with another locker.
                 return holder is None or expires_in is None or expires_in <= 0
             self._make_row(session)
         return False

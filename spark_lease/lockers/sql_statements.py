@@ -93,7 +93,7 @@ def statements(
     if notifies:  # in the transaction of the release: who is woken finds it
         release, wish = writes["release"].cte("freed"), writes["wish"].cte("wished")
         told = func.pg_catalog.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))
-        # A release that a crash of the server undoes is a lease that runs out: nobody has to wait for the disk.
+        # A release that a crash of the server undoes is a lease that runs out: no need to wait for the disk.
         at_once: ColumnElement[str] = literal_column("pg_catalog.set_config('synchronous_commit', 'off', true)")
         writes["release"] = select(release.c.time, release.c.epoch, told, at_once)
         writes["wish"] = select(
@@ -138,7 +138,7 @@ class Prepared:
 def prepared(sql: Mapping[str, str]) -> dict[str, Prepared]:
     """The statements of every day, to be planned once for each connection: that is a fifth of a renewal.
 
-    Named after what they are, so that a session which a pooler had given to somebody else cannot run another's.
+    Named after what they are, so that a session which a pooler had given to another client cannot run another's.
     """
     found = {}
     for what in ("read", "renew", "take", "release"):

@@ -77,7 +77,7 @@ class Presence:
     def _try(self, what: Callable[[], None]) -> None:
         try:
             what()
-        except (SparkLeaseError, OSError) as error:  # whoever looks sees one standby less, and that is all
+        except (SparkLeaseError, OSError) as error:  # `status` shows one standby less, and that is all
             log.debug("%s: standing by is not noted: %s", self._config.name, error)
 
 

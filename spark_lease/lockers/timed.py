@@ -1,4 +1,4 @@
-"""A locker that tells how long each of its renewals took, for whoever measures."""
+"""A locker that tells how long each of its renewals took, for metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No lock at all, for development: `enabled = false`. Everybody is master, under epoch 0."""
+"""No lock at all, for development: `enabled = false`. Every contender is master, under epoch 0."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .base import Grant
 
 
 class Unguarded:
-    """Implements `Locker` and excludes nobody."""
+    """Implements `Locker` and excludes no contender."""
 
     def try_acquire(self) -> Grant:
         return Grant(0)

@@ -20,7 +20,7 @@ def is_connected() -> bool:
 
 
 def interrupt_all() -> bool:
-    """Interrupt what runs on servers for any session of this process; True if something ran, or nobody can tell.
+    """Interrupt what runs on servers for any session of this process; True if something ran, or that is not known.
 
     May hang for as long as a server does.
     """

@@ -1,4 +1,4 @@
-"""Knowing of every SparkContext of this process at the moment it comes to life, whoever makes it."""
+"""Knowing of every SparkContext of this process at the moment it comes to life, whichever code makes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def application_id() -> str:
 
 
 def watch_contexts(seen: Seen) -> None:
-    """Call `seen` with the context that there is, and with each that is made until `unwatch_contexts`, before anybody
+    """Call `seen` with the context that there is, and with each that is made until `unwatch_contexts`, before any code
     can use it; with None for a session on a Spark Connect server. If `seen` raises, there is no such context, and no
     such session. Imports pyspark, if it is installed."""
     if is_watchable():

@@ -51,7 +51,7 @@ class DeltaHook:
             self.fences = (*self.fences, fence)
 
     def discard(self, fence: DeltaFence) -> None:
-        """Ask it no more. The hook stays, and asks nobody: nothing has to wait for a JVM that may hang."""
+        """Ask it no more. The hook stays, and asks nothing: no thread has to wait for a JVM that may hang."""
         with self._changing:
             self.fences = tuple(each for each in self.fences if each is not fence)
 

@@ -248,7 +248,7 @@ class Spark:
                 self._over.set()
 
     def _nobody_is_left(self) -> bool:
-        """Twice nobody: a worker may be between fork and the first look. One that is being killed shows no mark."""
+        """Twice none: a worker may be between fork and the first look. One that is being killed shows no mark."""
         if (
             not self._mark_is_proof
             or self.is_local() is False

@@ -33,7 +33,7 @@ class Fencing:
         self._problem = self._said = ""
 
     def prepare(self) -> None:
-        """While another may still be master: import what will be needed, so that nobody waits for it later."""
+        """While another may still be master: import what will be needed, so that the grant does not wait for it."""
         if self._fence.is_wanted:
             with contextlib.suppress(Exception):  # whatever it is, it is said when it is needed
                 is_watchable()

@@ -116,7 +116,7 @@ def run_script(script: str) -> int:
             code = _code_of(exit)
         except Exception:  # the script's own hook: Python prints both, and ends with 1
             traceback.print_exc()
-    # As Python would before it joins; there is no public way. A pool that nobody shut down waits for work for ever.
+    # As Python would before it joins; there is no public way. A pool that was not shut down waits for work for ever.
     for kind in ("process", "thread"):
         if pools := sys.modules.get(f"concurrent.futures.{kind}"):
             pools._python_exit()

@@ -111,7 +111,7 @@ def _hide_performance_data() -> None:
     folder.mkdir(mode=0o755, exist_ok=True)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if os.fstat(fd).st_uid == os.geteuid():  # in a folder for everybody, it may be another user's
+        if os.fstat(fd).st_uid == os.geteuid():  # in a folder for all users, it may be another user's
             place = f"/proc/self/fd/{fd}".encode()
             _call("mount", b"none", place, b"tmpfs", _NOSUID | _NODEV | _NOEXEC, b"mode=755,size=64m")
     finally:

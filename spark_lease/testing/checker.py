@@ -7,10 +7,10 @@
 | P3 | work that goes on when the next hold is granted, or after its own was told "no"; a renewal after the loss |
 | P4 | an accepted write whose epoch is smaller than that of one accepted before |
 | P5 | a release while the work of that hold runs |
-| P6 | nobody is master although the lease is free and somebody has waited for it undisturbed |
+| P6 | no contender is master although the lease is free and one has waited for it undisturbed |
 | P10 | a loss, or a standby that gives up, because "another has it" where no answer was all there was |
 
-What is excused, because nobody without a fence can promise it: P1 and P3 where the *store* lost what it had confirmed
+What is excused, because nothing without a fence can promise it: P1 and P3 where the *store* lost what it had confirmed
 to the earlier hold, for as long as that may believe in it; P3 for a process that stood still, until shortly after its
 thaw. Work that never ended, and whose process did not give up, runs to the end of the history.
 """
@@ -82,7 +82,7 @@ class _Hold:
 def judge(events: Iterable[Event], *, takeover: float = 2.0) -> list[Violation]:
     """Every promise that these events break, the shortest evidence first; none: all of them hold.
 
-    `takeover` is how many seconds a free lease may stand idle while somebody waits: poll_period and a round trip.
+    `takeover` is how many seconds a free lease may stand idle while a contender waits: poll_period and a round trip.
     """
     by_lease = defaultdict(list)
     for event in _doubts_known(sorted(events, key=lambda each: each.at)):
@@ -109,8 +109,8 @@ def _judge_one(events: list[Event], takeover: float) -> Iterator[Violation]:
     by_holder: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_holder[event.who].append(event)
-    everybody = [_Hold(who, mine) for who, mine in by_holder.items()]
-    holds = sorted((each for each in everybody if each.used), key=lambda hold: hold.granted.at)
+    all_holds = [_Hold(who, mine) for who, mine in by_holder.items()]
+    holds = sorted((each for each in all_holds if each.used), key=lambda hold: hold.granted.at)
     outside = [each for each in events if each.did in _TOUCHED]
     yield from _epochs_grow(holds, outside)
     # Answers may be late: this is the order in which they were granted.
@@ -120,8 +120,8 @@ def _judge_one(events: list[Event], takeover: float) -> Iterator[Violation]:
     yield from _work_ends_in_time(holds, outside, last)
     yield from _no_old_epoch_writes(events)
     yield from _nothing_released_early(holds)
-    yield from _no_idle_lease(events, everybody, last, takeover)
-    yield from _no_answer_is_not_no(holds, everybody, events)
+    yield from _no_idle_lease(events, all_holds, last, takeover)
+    yield from _no_answer_is_not_no(holds, all_holds, events)
 
 
 def _one_master(holds: Sequence[_Hold], outside: Sequence[Event]) -> Iterator[Violation]:
@@ -249,13 +249,13 @@ def _nothing_released_early(holds: Sequence[_Hold]) -> Iterator[Violation]:
 
 
 def _no_idle_lease(
-    events: Sequence[Event], everybody: Sequence[_Hold], last: Event, takeover: float
+    events: Sequence[Event], all_holds: Sequence[_Hold], last: Event, takeover: float
 ) -> Iterator[Violation]:
     """Between two grants: the lease is free from the last thing that its holder was told, plus its duration.
 
     Not judged where that is not known: after a request that may have taken effect, or an accident of the store.
     """
-    holds = [each for each in everybody if each.first(Did.GRANTED)]
+    holds = [each for each in all_holds if each.first(Did.GRANTED)]
     for hold in holds:
         if any(each.granted.at < hold.granted.at and each.granted.epoch > hold.granted.epoch for each in holds):
             continue  # its answer came so late that another was granted meanwhile
@@ -263,7 +263,7 @@ def _no_idle_lease(
         free = release.at if release else confirmed.at + (confirmed.until or 0) - confirmed.begun
         if not release and any(each.at > confirmed.begun for each in hold.all(Did.IN_DOUBT)):
             continue  # it may have been renewed
-        for waiter in (each for each in everybody if each is not hold):
+        for waiter in (each for each in all_holds if each is not hold):
             asked = [each for each in waiter.events if hold.granted.at < each.at]
             if not asked or asked[0].did != Did.ASKED or any(each.at < asked[0].at for each in waiter.all(Did.GRANTED)):
                 continue
@@ -276,7 +276,7 @@ def _no_idle_lease(
             meanwhile = [each for each in events if hold.granted.at < each.at and each.begun <= end]
             taken = any(each.did == Did.GRANTED for each in meanwhile)
             if not taken and last.at >= end and not _disturbed(meanwhile, hold, waiter, end - takeover, takeover):
-                words = f"nobody was master although the lease was free at {free:.3f} and {waiter.who} waited"
+                words = f"no contender was master although the lease was free at {free:.3f} and {waiter.who} waited"
                 shown = [asked[0], confirmed, *([release] if release else [])]
                 shown += [each for each in asked if each.did in (Did.IN_DOUBT, Did.GRANTED)][:2]
                 yield Violation("P6", words, tuple(sorted(shown, key=lambda each: each.at)))
@@ -297,7 +297,7 @@ def _disturbed(meanwhile: Sequence[Event], hold: _Hold, waiter: _Hold, free: flo
 
 
 def _no_answer_is_not_no(
-    holds: Sequence[_Hold], everybody: Sequence[_Hold], events: Sequence[Event]
+    holds: Sequence[_Hold], all_holds: Sequence[_Hold], events: Sequence[Event]
 ) -> Iterator[Violation]:
     for hold in holds:
         loss = hold.first(Did.LOST)
@@ -305,8 +305,9 @@ def _no_answer_is_not_no(
             others = [each for each in events if each.who != hold.who and hold.granted.begun <= each.at <= loss.at]
             if not any(each.did in (Did.GRANTED, Did.IN_DOUBT, *_TOUCHED) for each in others):
                 doubt = [each for each in hold.all(Did.IN_DOUBT) if each.at <= loss.at]
-                yield Violation("P10", f"{hold.who} lost to nobody: {loss.detail}", (hold.granted, *doubt[-1:], loss))
-    for waiter in everybody:
+                words = f"{hold.who} lost without another holder: {loss.detail}"
+                yield Violation("P10", words, (hold.granted, *doubt[-1:], loss))
+    for waiter in all_holds:
         end, told = waiter.last(Did.GAVE_UP), waiter.last(Did.ASKED, Did.IN_DOUBT)
         if end and told and end.detail.startswith(STANDBY) and told.did == Did.IN_DOUBT and told.detail != RELEASE:
             yield Violation("P10", f"{waiter.who} gave up as a standby without an answer", (told, end))

@@ -38,7 +38,7 @@ class LeaseStoreContract:
     """Needs a fixture `open_store`; the stores that it gives are closed by the tests."""
 
     def test_a_lease_that_was_never_taken_has_no_record(self, open_store: OpenStore) -> None:
-        assert open_store().read("nobody's").record is None
+        assert open_store().read("never taken").record is None
 
     def test_what_was_written_is_read_back_by_another(self, open_store: OpenStore) -> None:
         mine, other = open_store(), open_store()

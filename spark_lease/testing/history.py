@@ -43,7 +43,7 @@ class Did(StrEnum):
     ACCEPTED = "write accepted"
     REFUSED = "write refused"
     GAVE_UP = "gave up"
-    """Contends no longer: its wait ended without a grant, or its process did. Whoever kills a process writes it."""
+    """Contends no longer: its wait ended without a grant, or its process did. A test that kills it writes this."""
     FROZEN = "frozen"
     """Stood still from `since` to `at`: all of it, or the thread that has to end the work."""
     STARVED = "starved"
@@ -158,13 +158,13 @@ class RecordedLocker:
             self._epoch = answer.epoch
             self._history.add(self._who, yes, epoch=answer.epoch, since=since, until=since + self._duration)
         else:
-            words = f"held by {answer.holder or 'nobody'}"
+            words = f"held by {answer.holder or 'no contender'}"
             self._history.add(self._who, Did.ASKED, epoch=self._epoch, since=since, detail=words)
         return answer
 
 
 def lost(history: History, who: str, error: LeaseLost) -> None:
-    """Write down a loss that was noticed; for the `on_lost` of whoever keeps the lease."""
+    """Write down a loss that was noticed; for the `on_lost` of the lease's owner."""
     history.add(who, Did.LOST, epoch=error.epoch, detail=f"{error.reason}: {error.detail}")
 
 

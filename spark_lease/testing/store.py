@@ -87,7 +87,7 @@ def lost_request(call: Callable[[], Any], clock: VirtualClock) -> Any:
 
 
 def lost_answer(call: Callable[[], Any], clock: VirtualClock) -> Any:
-    """The store does it, and nobody hears that it did."""
+    """The store does it, and its answer is lost."""
     call()
     raise StoreError("memory", "the answer was lost")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
 _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXPORT = re.compile(r"^export (\w+)=(\S+)", re.MULTILINE)
 

@@ -24,7 +24,7 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.fixture(params=[ROOT / "README.md", *PAGES], ids=name)
+@pytest.fixture(params=PAGES, ids=name)
 def page(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path

@@ -200,6 +200,7 @@ def marks_of(pid: int) -> list[str]:
 def add_mark(environ: MutableMapping[str, str]) -> str:
     """Put a new mark into `environ`, behind what is there; the mark."""
     mark = os.urandom(16).hex()
+    # A list: a guard inside a guard that replaced the mark would hide its work from the outer one.
     environ[MARK] = ":".join([*filter(None, [environ.get(MARK)]), mark])
     return mark
 

@@ -101,6 +101,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def on_kill(self) -> None:
         """End driver and JVM, wherever they run; its keeper releases the lease once they are gone."""
+        # Airflow kills the task 5 s after this call: all of it has to be done by then, the release included.
         if self._hook:
             self._hook.on_kill()
 

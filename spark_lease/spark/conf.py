@@ -14,5 +14,6 @@ def submitted_conf() -> dict[str, str]:
         return {}
     from pyspark import SparkConf, SparkContext  # heavy, and there for certain: spark-submit runs us
 
-    SparkContext._ensure_initialized()  # connects to the JVM that runs us; makes no context
+    # Connects to the JVM that runs us, and makes no context. SparkConf() sees spark-submit's settings only after it.
+    SparkContext._ensure_initialized()
     return dict(SparkConf().getAll())

@@ -220,3 +220,17 @@ def test_a_jvm_that_ends_before_the_block_is_no_loss(url: str, keeper: str, monk
     with hold_lease("n", url=url, keeper=keeper, poll_period=0.1) as lease:
         assert lease.check() and jvm.poll() == 0
     master.close()
+
+
+@pytest.mark.parametrize("keeper", ["thread", "process"])
+def test_a_jvm_without_a_session_that_ends_within_the_block_is_no_loss(
+    url: str, keeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier block has killed it, and it takes its time to die."""
+    with subprocess.Popen(["sleep", "60"]) as jvm:
+        monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=jvm))
+        with hold_lease("n", url=url, keeper=keeper) as lease:
+            jvm.kill()
+            until(lambda: jvm.poll() is not None)
+            time.sleep(1)  # ten looks
+            assert lease.check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import Loss
 from ..keepalive import VitalSign
-from .demotion import jvm_is_gone, under_spark_submit
+from .demotion import jvm_is_gone, spark_context, under_spark_submit
 
 
 def vital_signs(submitter: int) -> list[VitalSign]:
@@ -15,6 +15,8 @@ def vital_signs(submitter: int) -> list[VitalSign]:
     reason = Loss.ORPHANED if under_spark_submit() else Loss.SPARK_GONE
 
     def jvm_lives() -> tuple[Loss, str] | None:
+        if not under_spark_submit() and spark_context() is None:
+            return None  # an idle JVM: an earlier block has killed it, say, and it dies only now
         words = jvm_is_gone(submitter)
         return (reason, words) if words else None
 

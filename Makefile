@@ -11,7 +11,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd bench-peers test-faults test-zombies test-contained airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd bench-peers test-faults test-zombies test-contained airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -164,8 +164,11 @@ $(DOCS)/.installed: pyproject.toml
 docs-pictures: docs browser ## screenshots of the history page, of watch and of the demo (two minutes)
 	@$(PY) -m tests.docs.screenshots
 
+test-versions: services ## every Spark, Delta and Python of tests/versions/versions.toml, a minute each (ONLY=spark-3_5)
+	@$(PY) -m tests.versions $(ONLY)
+
 dist: setup     ## the guard as one zip, for --py-files
 	@$(PY) -m spark_lease.cli.bundle dist/spark_lease.zip
 
 clean:          ## remove what the targets above made
-	rm -rf $(VENV) $(OLDER) $(AIRFLOW) $(YARN) $(DOCS) $(PEERS) $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDER) $(AIRFLOW) $(YARN) $(DOCS) $(PEERS) .versions $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache

@@ -383,6 +383,8 @@ class Guard:
         then the program has `grace` seconds to say so itself."""
         if not self._seen_lost.acquire(blocking=False):
             return
+        if isinstance(self.lease, KeptLease):
+            self.lease.own_up(lost)
         if self.config.on_lost == "exit":
             # The kernel's turn (SIGALRM) if _die never gets its own, because Python has begun to finish.
             left = self.lease.stop_by() - self._clock.now()

@@ -130,8 +130,13 @@ class KeptLease(Lease):
         return bool(self.answer("stopped", max(request, min(self.remaining(), _LINGER))))
 
     def own_up(self, lost: LeaseLost) -> None:
-        """It was lost, maybe here. Have it renewed no more; if this process ends by that, its end says so."""
-        if self._config.on_lost != "exit" and "lost" not in self._said:
+        """Tell the keeper of a loss that was noticed here, so that it renews no more and says why the work ended.
+
+        A process that ends itself because its JVM or spark-submit is gone says nothing: for its keeper that is a crash,
+        and may be handed over. A fence has a newer master already.
+        """
+        ends_itself = self._config.on_lost == "exit" and lost.reason is not Loss.FENCED
+        if not ends_itself and "lost" not in self._said:
             self.tell({"lost": [lost.reason, lost.detail]})
 
     def release(self) -> bool:
@@ -366,7 +371,6 @@ class Attendance:
             return
         if lost := watch_once(self._lease):
             self._over = True
-            self._lease.own_up(lost)
             self._on_lost(lost)
             return
         with contextlib.suppress(Exception):  # whatever it is: this thread has to go on listening

@@ -133,6 +133,27 @@ def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Drive
     until(lambda: not driver.leftovers(), timeout=10)
 
 
+@both
+def test_history_says_that_a_script_was_fenced(
+    submit: Callable[..., Driver], contain: str, url: str, table: str
+) -> None:
+    """A newer master is at work, so there is no time to be polite: spark-submit's JVM is killed. A front door
+    that stands outside has its exit code all the same."""
+    driver = submit(
+        """
+        from spark_lease import current_lease
+        from spark_lease.fences.base import fenced
+        raise fenced(current_lease(), "a table", current_lease().epoch + 1)
+        """,
+        contain=contain,
+    )
+    assert driver.end(60) == (75 if contain == "required" else -signal.SIGKILL), driver.log.read_text()
+    if contain == "required":
+        assert outcome(driver)["outcome"] == "lost"
+    done = spark_lease("history", "n", "--url", url, "--table", table, "--json")
+    assert [each["ended_by"] for each in json.loads(done.stdout)["holds"]] == ["fenced"]
+
+
 def test_a_script_that_asks_for_delta_too_late_is_told_how(submit: Callable[..., Driver]) -> None:
     """As delta's `configure_spark_with_delta_pip` does: under spark-submit the JVM is there by then."""
     driver = submit("""

@@ -1,0 +1,222 @@
+"""Which versions work: each row of versions.toml in an environment of its own, with real Spark, Delta and PostgreSQL.
+
+make test-versions                  all rows, a minute each once set up; writes docs/reference/versions.md
+make test-versions ONLY=spark-3_5   one row; the page stays as it is
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jobs.jars import spark_conf
+from spark_lease.clock import BootClock
+from spark_lease.fences.delta import Claim, claim
+from spark_lease.processes import kill, tree
+from tests.services.postgres import running_postgres
+
+ROOT = Path(__file__).parents[2]
+HERE, ENVIRONMENTS, PAGE = Path(__file__).parent, ROOT / ".versions", ROOT / "docs" / "reference" / "versions.md"
+PATIENCE = 120.0
+_RESULTS = re.compile(r"(<!-- measured -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+class Environment:
+    """One row: its Python, and its Spark and Delta."""
+
+    def __init__(self, name: str, row: dict[str, str]) -> None:
+        self.name, self.row, self.folder = name, row, ENVIRONMENTS / name
+        self.bin, self.jars = self.folder / "bin", self.folder / "jars"
+
+    def build(self) -> None:
+        if (self.folder / ".installed").exists():
+            return
+        print(f"{self.name}: setting up, some minutes ...", flush=True)
+        uv = str(Path(sys.executable).with_name("uv"))
+        _run([uv, "venv", "-q", "--clear", "--python", interpreter(self.row["python"]), str(self.folder)])
+        delta = [f"delta-spark=={self.row['delta']}"] if self.row["delta"] else []
+        wanted = ["-e", ".[postgres]", f"pyspark=={self.row['pyspark']}", *delta, "deltalake>=1.6,<2"]
+        wanted += ["obstore>=0.12,<0.13", "pandas>=2.2,<3", "pyarrow", "setuptools"]
+        _run([uv, "pip", "install", "-q", "--python", str(self.bin / "python"), *wanted])
+        if coordinates := self.coordinates():
+            _run([str(self.bin / "python"), "-m", "jobs.jars", str(self.jars), coordinates])
+        (self.folder / ".installed").touch()
+
+    def coordinates(self) -> str:
+        """Where this Delta's jar is: as its own pip package has it."""
+        if not self.row["delta"]:
+            return ""
+        ask = "from delta import configure_spark_with_delta_pip as made; from pyspark.sql import SparkSession"
+        packages = "made(SparkSession.builder)._options['spark.jars.packages']"
+        return _run([str(self.bin / "python"), "-c", f"{ask}; print({packages})"]).strip()
+
+    def options(self) -> list[str]:
+        """spark-submit's, for Delta if there is one."""
+        conf = spark_conf(self.jars)
+        mine = {key: value for key, value in conf.items() if self.row["delta"] or "delta" not in (key + value).lower()}
+        if not self.row["delta"]:
+            mine.pop("spark.jars", None)
+        return ["--master", "local[2]", *(word for item in mine.items() for word in ("--conf", "=".join(item)))]
+
+
+def interpreter(version: str) -> str:
+    """A Python of this version: pyenv's if it has one, else what uv finds or fetches."""
+    installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    return str(installed[-1]) if installed else version
+
+
+def _run(words: list[str]) -> str:
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{Path(words[0]).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words[:6])} … ended with {done.returncode}: {done.stderr[-800:]}")
+    return done.stdout
+
+
+class Job:
+    """One submission of job.py."""
+
+    def __init__(self, it: Environment, folder: Path, mode: str, postgres: str) -> None:
+        self.log = folder / f"{mode}.log"
+        outcome = folder / f"{mode}.json"
+        lease = [
+            "--lease",
+            "versions",
+            "--url",
+            f"sqlite:///{folder}/leases.db",
+            "--holder",
+            mode,
+            "--poll-period",
+            "0.1",
+        ]
+        words = [str(it.bin / "spark-lease"), "submit", *lease, "--outcome-file", str(outcome), "--", *it.options()]
+        words += [str(HERE / "job.py"), str(folder), mode, postgres, "delta" if it.row["delta"] else "none"]
+        environment = os.environ | {
+            "PATH": f"{it.bin}{os.pathsep}{os.environ['PATH']}",
+            "PYSPARK_PYTHON": str(it.bin / "python"),
+        }
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder)
+
+    def until(self, words: str) -> str:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            if found := re.search(words, self.log.read_text()):
+                return found[0]
+            if self.process.poll() is not None and not re.search(words, self.log.read_text()):
+                break
+            time.sleep(0.01)
+        raise AssertionError(f"{words!r} does not come:\n{self.log.read_text()[-3000:]}")
+
+    def end(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        kill(tree(self.process.pid))
+        self.process.wait()
+
+
+@contextmanager
+def submitted(*of: Any) -> Iterator[Job]:
+    job = Job(*of)
+    try:
+        yield job
+    finally:
+        job.kill()
+
+
+def scenario(it: Environment, postgres: str) -> dict[str, str]:
+    """What this row can do, column by column. Raises AssertionError, with the log, where it cannot."""
+    found: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        environment = {"SPARK_LEASE_URL": f"sqlite:///{folder}/leases.db", "PYSPARK_PYTHON": str(it.bin / "python")}
+        done = subprocess.run(
+            [it.bin / "python", HERE / "decorated.py"],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0 and "counted 5" in done.stdout, done.stdout + done.stderr
+        found["@leased"] = done.stdout.split()[-1]
+        with submitted(it, folder, "wait", postgres) as master:
+            master.until("ready")
+            takes_over(it, folder, postgres, master, found)
+        found["zombie"] = zombie(it, folder, postgres) if it.row["delta"] else "–"
+    return found
+
+
+def takes_over(it: Environment, folder: Path, postgres: str, master: Job, found: dict[str, str]) -> None:
+    with submitted(it, folder, "work", postgres) as standby:
+        standby.until("standby")
+        jvm = next(each for each in tree(master.process.pid) if each.name == "java")
+        killed = time.monotonic()
+        os.kill(jvm.pid, signal.SIGKILL)
+        standby.until("acquired")
+        found["submit"] = re.search("protection (\\w+)", standby.log.read_text())[1]  # type: ignore[index]
+        found["take-over after a crash"] = f"{time.monotonic() - killed:.1f} s"
+        assert standby.end() == 0, standby.log.read_text()[-3000:]
+        said = standby.log.read_text()
+        found["Delta"] = re.search(r"fences .*?delta (\w+)", said)[1] if it.row["delta"] else "–"  # type: ignore[index]
+        assert "sql rows 4 4" in said
+        found["write_sql"] = "driver, executors"
+
+
+def zombie(it: Environment, folder: Path, postgres: str) -> str:
+    with submitted(it, folder, "zombie", postgres) as late:
+        late.until("ready")
+        epoch = int(late.until(r"epoch \d+").split()[1])
+        newer = Claim("versions", epoch + 1_000_000, "the next master")
+        assert claim(newer, str(folder / "table"), clock=BootClock(), timeout=30)
+        (folder / "claimed").touch()
+        code = late.end()
+        said = late.log.read_text()
+    assert "written by a zombie" not in said and code == 75, f"{code}: {said[-3000:]}"
+    return "refused"
+
+
+def main(only: str) -> int:
+    rows = tomllib.loads((HERE / "versions.toml").read_text())
+    chosen = [Environment(name, row) for name, row in rows.items() if only in ("", name)]
+    results: list[list[str]] = []
+    failed = 0
+    columns = ["@leased", "submit", "take-over after a crash", "Delta", "zombie", "write_sql"]
+    with running_postgres() as postgres:
+        for it in chosen:
+            it.build()
+            print(f"{it.name}: a minute ...", flush=True)
+            try:
+                found = scenario(it, postgres)
+            except AssertionError as error:
+                failed += 1
+                found = {"@leased": f"**fails**: {str(error).splitlines()[0][:80]}"}
+                print(error, file=sys.stderr)
+            row = it.row
+            results.append(
+                [row["pyspark"], row["delta"] or "none yet", row["python"], *(found.get(each, "") for each in columns)]
+            )
+    head = ["PySpark", "Delta", "Python", *columns]
+    lines = [head, ["---"] * len(head), *results]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    print(text)
+    if not only:
+        PAGE.write_text(_RESULTS.sub(lambda place: place[1] + text + place[2], PAGE.read_text()))
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if sys.argv[1:] else ""))

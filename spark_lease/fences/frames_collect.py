@@ -15,6 +15,8 @@ import pyarrow
 
 _AT_ONCE = 10_000
 """Rows of a batch, where Spark gives all of them in one table."""
+_FAILED = -1
+"""In place of the number of batches: Spark tells why it failed."""
 
 
 def collected(rows: Any) -> list[Any]:
@@ -64,11 +66,23 @@ class _Way:
 def _way() -> _Way | None:
     try:
         from pyspark.errors.exceptions.captured import unwrap_spark_exception
-        from pyspark.sql.pandas.serializers import ArrowCollectSerializer
+        from pyspark.serializers import UTF8Deserializer, read_int
+        from pyspark.sql.pandas.serializers import ArrowStreamSerializer
         from pyspark.util import _load_from_socket
     except ImportError:  # before Spark 4
         return None
-    return _Way(_load_from_socket, ArrowCollectSerializer, unwrap_spark_exception)
+
+    class BatchesThenOrder(ArrowStreamSerializer):  # type: ignore[misc]
+        """What collectAsArrowToPython() sends, as it comes. ArrowCollectSerializer of Spark 4.3 waits for all of it."""
+
+        def load_stream(self, stream: Any) -> Iterator[Any]:
+            yield from super().load_stream(stream)
+            count = read_int(stream)
+            if count == _FAILED:
+                raise RuntimeError(UTF8Deserializer().loads(stream))
+            yield [read_int(stream) for _ in range(count)]
+
+    return _Way(_load_from_socket, BatchesThenOrder, unwrap_spark_exception)
 
 
 @dataclass

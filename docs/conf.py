@@ -20,12 +20,14 @@ html_theme, html_title, html_static_path = "furo", f"spark_lease {release}", ["_
 html_show_sphinx = html_copy_source = False
 
 _REPOSITORY = Path(__file__).parents[1]
-_TO_FILES = re.compile(r"\[([^\]]+)\]\((?:\.\./)+((?:jobs|conf|tests|spark_lease)/[^)]*|[A-Z]+\.md)\)")
+_TO_FILES = re.compile(r"\[([^\]]+)\]\((?:\.\./)*((?:jobs|conf|tests|spark_lease)/[^)]*|[A-Z]+\.md)\)")
 _ABOUT_BLOCKS = re.compile(r"^```(\w+) [^\n{]+$", re.MULTILINE)
 
 
 def for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
     """On the site a file of the repository is a name, not a link, and what tests know of a block is not shown."""
+    if page in ("contributing", "security"):
+        source[0] = (_REPOSITORY / f"{page.upper()}.md").read_text()
     source[0] = _ABOUT_BLOCKS.sub(r"```\1", _TO_FILES.sub(r"\1 (`\2`)", source[0]))
 
 

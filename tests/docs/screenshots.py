@@ -75,9 +75,10 @@ def history(environment: dict[str, str], folder: Path) -> None:
     )
     page.write_text(elsewhere(page.read_text(), folder))
     with running_browser(installed() or sys.exit(MISSING)) as browser:
-        view = browser.new_context(viewport={"width": 1000, "height": 560}, device_scale_factor=1).new_page()
-        view.goto(page.as_uri())
-        view.screenshot(path=str(PICTURES / "history.png"), full_page=True)
+        for scheme in ("light", "dark"):
+            view = browser.new_context(viewport={"width": 1000, "height": 560}, color_scheme=scheme).new_page()
+            view.goto(page.as_uri())
+            view.screenshot(path=str(PICTURES / f"history-{scheme}.png"), full_page=True)
 
 
 def elsewhere(text: str, folder: Path) -> str:

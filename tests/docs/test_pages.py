@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_lease import outcome
+from spark_lease.events import What
+from spark_lease.lockers import changes
 from tests.docs.snippets import DOCS, PAGES
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +71,14 @@ def test_every_page_is_in_the_index(page: Path) -> None:
     if page.parent == ROOT or page.name == "index.md":
         return
     assert name(page).removeprefix("docs/").removesuffix(".md") in (DOCS / "index.md").read_text().split()
+
+
+def test_every_event_and_outcome_has_its_line() -> None:
+    events, codes = (DOCS / "reference" / f"{each}.md" for each in ("events", "exit-codes"))
+    missing = [each for each in What if f"| `{each}` |" not in events.read_text()]
+    words = {*outcome._WORDS.values(), *changes.GIVEN_BACK} - {"released"}
+    missing += [each for each in words if f"`{each}`" not in codes.read_text()]
+    assert not missing
 
 
 def test_what_is_said_of_the_code_is_what_the_code_says() -> None:

@@ -261,7 +261,7 @@ class Guard:
 
     def _on_unprotected(self, why: str) -> None:
         """End the block if that is not to be; the lease is renewed until it has ended."""
-        if self.config.require_protection != "none":
+        if not self.lease.protection.covers(self.config.require_protection):
             self._refused = ConfigError("require_protection", f"{self.config.require_protection} is required: {why}")
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._interrupt, name="refuse", daemon=True).start()

@@ -398,6 +398,8 @@ class Attendance:
                 level = self._lease.protection
                 words = f"tasks run elsewhere: it is not handed over at once after a crash, protection {level}"
                 self._lease.say(__name__, logging.WARNING, f"{self._lease.name}: its {words}")
+                if level is Protection.SERVER:
+                    self.on_unprotected("a Spark Connect server runs the work, and can only be asked to end it")
 
 
 def _close_in_child() -> None:

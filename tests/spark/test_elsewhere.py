@@ -316,6 +316,12 @@ def test_an_idle_connect_session_is_no_reason_to_keep_the_lease(
     assert row(url, table)[0] is None
 
 
+def test_a_connect_session_ends_a_block_that_requires_more_protection(start: Start, connect: str) -> None:
+    driver = start(CONNECTED.format("'exit', require_protection='kernel'", connect, "time.sleep(60)"))
+    assert driver.end(60) == 1
+    assert "require_protection: kernel is required: a Spark Connect server runs the work" in driver.log.read_text()
+
+
 FENCED = """
 from pyspark.sql import SparkSession
 from spark_lease import ConfigError

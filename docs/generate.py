@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -88,7 +89,8 @@ def tables_mariadb() -> str:
 def _tables(url: str) -> str:
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        main(["init", "--print-sql", "--url", url])
+        if code := main(["init", "--print-sql", "--url", url]):
+            sys.exit(code)
     return f"```sql not-run=it has two ways: a new table, or one that is there\n{said.getvalue()}```\n"
 
 
@@ -97,6 +99,8 @@ def written(page: str) -> str:
 
 
 if __name__ == "__main__":
+    for key in [key for key in os.environ if key.startswith("SPARK_LEASE_")]:
+        del os.environ[key]
     stale = [path for path in sorted(DOCS.rglob("*.md")) if written(path.read_text()) != path.read_text()]
     if sys.argv[1:] == ["--check"]:
         sys.exit("\n".join(f"{each.relative_to(DOCS)} is out of date: run `make docs`" for each in stale) or 0)

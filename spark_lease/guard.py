@@ -181,7 +181,7 @@ class Guard:
             finally:  # whatever comes now: the signals are the program's again
                 self._signals.end()
             if isinstance(error, _Ended):
-                raise lost or SystemExit(128 + self._signal) from None
+                raise lost or self._refused or SystemExit(128 + self._signal) from None
             raise
 
     def _take_back(self, error: BaseException, *, is_noted: bool) -> LeaseLost | None:

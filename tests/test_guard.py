@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from spark_lease import ConfigError, Lease, LeaseLost, Loss, current_lease, hold_lease, leased
+from spark_lease import AlreadyDone, ConfigError, Lease, LeaseLost, Loss, current_lease, hold_lease, leased
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.guard import Guard
@@ -229,8 +229,10 @@ def test_a_jvm_without_a_session_that_ends_within_the_block_is_no_loss(
     """An earlier block has killed it, and it takes its time to die."""
     with subprocess.Popen(["sleep", "60"]) as jvm:
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=jvm))
-        with hold_lease("n", url=url, keeper=keeper) as lease:
+        with hold_lease("n", url=url, keeper=keeper, run_key="monday") as lease:
             jvm.kill()
             until(lambda: jvm.poll() is not None)
             time.sleep(1)  # ten looks
             assert lease.check()
+    with pytest.raises(AlreadyDone):  # at once, so it was given back
+        hold_lease("n", url=url, keeper=keeper, run_key="monday", acquire_timeout=2).__enter__()

@@ -21,8 +21,9 @@ _ENDS = """exit codes:
 """
 
 _LOOKING = "name url table"
-_NEEDED = dict.fromkeys(("status", "watch", "release", "runs", "history", "pause", "resume", "transfer"), _LOOKING) | {
+_NEEDED = dict.fromkeys(("status", "release", "runs", "history", "pause", "resume", "transfer"), _LOOKING) | {
     "init": "url table create_table",
+    "watch": f"{_LOOKING} poll_period",
     "doctor": f"{_LOOKING} lease_duration fence_url",
     "fence": f"{_LOOKING} fence_url",
 }
@@ -218,7 +219,7 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="spark-lease",
         description="Only one of several redundant Spark applications may write: leader election for PySpark jobs.",
-        epilog="`spark-lease COMMAND --help` has examples and every setting.\n\n" + _EXIT_CODES,
+        epilog="`spark-lease COMMAND --help` has examples, `--help-all` every setting.\n\n" + _EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--verbose", "-v", action="store_true", help="log every renewal")

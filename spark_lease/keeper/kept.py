@@ -132,11 +132,11 @@ class KeptLease(Lease):
     def own_up(self, lost: LeaseLost) -> None:
         """Tell the keeper of a loss that was noticed here, so that it renews no more and says why the work ended.
 
-        A process that ends itself because its JVM or spark-submit is gone says nothing: for its keeper that is a crash,
-        and may be handed over. A fence has a newer master already.
+        A process that ends itself says nothing: its end does, and its keeper need not kill it first. But inside a
+        namespace its exit code is lost with spark-submit's JVM, and the front door has to know that it was fenced.
         """
-        ends_itself = self._config.on_lost == "exit" and lost.reason is not Loss.FENCED
-        if not ends_itself and "lost" not in self._said:
+        is_fenced_inside = lost.reason is Loss.FENCED and self.protection is Protection.CONTAINED
+        if (self._config.on_lost != "exit" or is_fenced_inside) and "lost" not in self._said:
             self.tell({"lost": [lost.reason, lost.detail]})
 
     def release(self) -> bool:
@@ -190,6 +190,8 @@ class KeptLease(Lease):
         if self._settled or not self._taken:
             return
         self._settled = True
+        if lost := self.loss():
+            self.own_up(lost)
         self.tell({"order": "settle", "left": left})
         if self._config.on_lost == "exit":
             # Until it has untied them, our end is still the end of the JVM: spark-submit's, with -9 for our exit code.

@@ -183,7 +183,7 @@ class Keeper:
             abandon(self._lease, self._keepalive)
         elif self._finished:
             self._see_out()
-        elif self._dead:
+        elif self._dead and self._lease.loss() is None:
             self._hand_over()
         elif not self._left:
             self._see_demotion()
@@ -250,10 +250,12 @@ class Keeper:
 
     def _see_demotion(self) -> None:
         """The lease is lost: the driver ends its work itself, or is killed, or the kernel does that."""
-        lost = self._lease.lost_error()
-        self._deadline.end_by(self._lease.stop_by())
-        self._tell({"lost": [lost.reason, lost.detail], "stop_by": self._lease.stop_by()})
-        self.wait_until_over(self._clock.now() + AT_ONCE)
+        lost, now, stop_by = self._lease.lost_error(), self._clock.now(), self._lease.stop_by()
+        # A driver that was fenced has told us, and ends itself at once.
+        patience = 2 * LAST_WORDS if lost.reason is Loss.FENCED else 0.0
+        self._deadline.end_by(max(stop_by, now + patience))
+        self._tell({"lost": [lost.reason, lost.detail], "stop_by": stop_by})
+        self.wait_until_over(now + max(patience, AT_ONCE))
         end_hold(
             self._lease,
             self._keepalive,

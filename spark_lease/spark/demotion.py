@@ -129,6 +129,8 @@ class Spark:
         after which executors elsewhere count as ended, once they were told to; None: nothing proves that they have."""
         self._clock, self._submitter, self._ends_python, self._grace = clock, submitter, ends_python, grace
         self.mark = mark or mark_of_this_process()
+        self._idle = gateway_process() if spark_context() is None else None
+        """A JVM from before, until it works for the first time under this guard."""
         # A JVM that is there already and has no mark of ours: only stop() can prove that its workers are gone.
         jvm = None if mark else jvm_pid(submitter)
         self._mark_is_proof = is_proc_there() and (jvm is None or self.mark in marks_of(jvm))
@@ -149,6 +151,7 @@ class Spark:
         context = spark_context()
         if context is None:
             return False if is_connected() else None
+        self._idle = None
         self._ran_elsewhere |= not _runs_here(context)
         return _runs_here(context)
 
@@ -209,7 +212,9 @@ class Spark:
                 threading.Thread(target=target, name="stop Spark", daemon=True).start()
 
     def _quiesce(self, left: threading.Event) -> None:
-        if _may_be_busy() or jvm_is_gone(self._submitter):
+        if self._idle is not None and ended_jvm() is self._idle:
+            self._over.set()  # it was there before, and has done nothing here
+        elif _may_be_busy() or jvm_is_gone(self._submitter):
             self.was_busy = True
             log.warning("the block was left while Spark still worked: that work is ended")
             self._stop(left)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import Loss
 from ..keepalive import VitalSign
-from .demotion import jvm_is_gone, spark_context, under_spark_submit
+from .demotion import gateway_process, jvm_is_gone, spark_context, under_spark_submit
 
 
 def vital_signs(submitter: int) -> list[VitalSign]:
@@ -14,9 +14,14 @@ def vital_signs(submitter: int) -> list[VitalSign]:
     """
     reason = Loss.ORPHANED if under_spark_submit() else Loss.SPARK_GONE
 
+    idle = gateway_process() if spark_context() is None else None
+
     def jvm_lives() -> tuple[Loss, str] | None:
-        if not under_spark_submit() and spark_context() is None:
-            return None  # an idle JVM: an earlier block has killed it, say, and it dies only now
+        nonlocal idle
+        if spark_context() is not None:
+            idle = None  # from now on it works under this lease
+        if idle is not None and gateway_process() is idle:
+            return None  # an earlier block has killed it, say, and it dies only now
         words = jvm_is_gone(submitter)
         return (reason, words) if words else None
 

@@ -55,7 +55,9 @@ def recorded(words: list[str], environment: dict[str, str], until: float | None 
                 os.kill(pid, signal.SIGINT)
     except OSError:  # the terminal's other end was closed
         pass
-    os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code not in (0, 130):
+        sys.exit(f"{words} ended with {code}: {said[-1:]}")
     return said
 
 

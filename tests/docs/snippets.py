@@ -4,6 +4,7 @@ A block's first line may say more than its language:
     ```sh not-run=why             it is not run, for this reason
     ```sh fails=1                 it has to end with this exit code
     ```sh terminal=second         it goes on in a terminal of its own, and has to end well
+    ```sh terminal=first killed   … or is killed by a later block
     ```text                       each line stands, in this order, in what the block before it printed
     ```text second                … in what that terminal prints
     ```text not-compared          nothing is compared
@@ -19,6 +20,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from spark_lease.processes import kill, tree
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -56,6 +59,7 @@ class Reader:
         self._folder, self._environment, self._replaced, self._database = folder, dict(environment), replaced, database
         self._printed: dict[str, Path] = {}
         self._terminals: dict[str, subprocess.Popen[bytes]] = {}
+        self._killed = set[str]()
 
     def follow(self, page: Path) -> None:
         try:
@@ -66,14 +70,16 @@ class Reader:
                     self._compare(block)
             for name, terminal in self._terminals.items():
                 terminal.wait(PATIENCE)
-                assert terminal.returncode in (0, -9, 137), f"{name}: {self._printed[name].read_text()}"
+                killed = name in self._killed
+                assert (terminal.returncode != 0) == killed, f"{name}: {self._printed[name].read_text()}"
         finally:
             for terminal in self._terminals.values():
-                terminal.kill()
+                kill(tree(terminal.pid))
 
     def _run(self, block: Block) -> None:
         kind, _, value = block.about.partition("=")
-        terminal = value if kind == "terminal" else ""
+        terminal, _, is_killed = value.partition(" ") if kind == "terminal" else ("", "", "")
+        self._killed |= {terminal} if is_killed else set()
         printed = self._folder / f"printed-{block.line}"
         self._printed[terminal] = printed
         with printed.open("wb") as file:
@@ -87,7 +93,7 @@ class Reader:
         try:
             code = process.wait(PATIENCE)
         finally:
-            process.kill()
+            kill(tree(process.pid))
         expected = int(value) if kind == "fails" else 0
         assert code == expected, f"line {block.line} ended with {code}:\n{block.code}\n{printed.read_text()}"
 

@@ -18,7 +18,7 @@ from tests.services.postgres import PSQL
 _DELTA = "configure_spark_with_delta_pip(builder)"
 _CONFIGURED = "builder" + "".join(f".config({key!r}, {value!r})" for key, value in spark_conf().items())
 _JOB = "from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate().stop()\n"
-_THE_LEASE = "spark-lease run --lease nightly-flights -- true"
+_THE_LEASE = "spark-lease init\nspark-lease run --lease nightly-flights -- true"
 BEFORE = {"on-call": _THE_LEASE, "stores": _THE_LEASE, "delta": "spark-lease run --lease flights -- true"}
 """What has happened before a reader comes to this page."""
 
@@ -35,13 +35,14 @@ def test_a_reader_who_follows_the_page_sees_what_it_shows(page: Path, tmp_path: 
     replaced = {f"postgresql://{each}": database for each in hosts} | {
         "postgresql+psycopg2://etl@db/warehouse": database.replace("postgresql://", "postgresql+psycopg2://"),
         _DELTA: _CONFIGURED,
+        "java.*steps.py": f"java.*{tmp_path}/steps.py",  # and none of another's
     }
     environment = os.environ | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(Path(PSQL).parent), os.environ["PATH"]]),
         "HOME": str(tmp_path),
         "XDG_STATE_HOME": str(tmp_path / "state"),
-        "SPARK_LEASE_URL": database,
-        "SPARK_LEASE_CREATE_TABLE": "true",
+        **({} if "export SPARK_LEASE_URL" in page.read_text() else {"SPARK_LEASE_URL": database}),
+        **({} if "spark-lease init" in page.read_text() else {"SPARK_LEASE_CREATE_TABLE": "true"}),
         "SPARK_SUBMIT_OPTS": start_options(FOLDER),
         "PYSPARK_PYTHON": sys.executable,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,7 +43,7 @@ class Environment:
         if (self.folder / ".installed").exists():
             return
         print(f"{self.name}: setting up, some minutes ...", flush=True)
-        uv = str(Path(sys.executable).with_name("uv"))
+        uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
         _run([uv, "venv", "-q", "--clear", "--python", interpreter(self.row["python"]), str(self.folder)])
         delta = [f"delta-spark=={self.row['delta']}"] if self.row["delta"] else []
         wanted = ["-e", ".[postgres]", f"pyspark=={self.row['pyspark']}", *delta, "deltalake>=1.6,<2"]
@@ -201,9 +202,16 @@ def main(only: str) -> int:
             print(f"{it.name}: a minute ...", flush=True)
             try:
                 found = scenario(it, postgres)
-            except AssertionError as error:
+            except (
+                AssertionError,
+                OSError,
+                LookupError,
+                TypeError,
+                subprocess.SubprocessError,
+                StopIteration,
+            ) as error:
                 failed += 1
-                found = {"@leased": f"**fails**: {str(error).splitlines()[0][:80]}"}
+                found = {"@leased": f"**fails**: {repr(error)[:80]}"}
                 print(error, file=sys.stderr)
             row = it.row
             results.append(
@@ -213,7 +221,7 @@ def main(only: str) -> int:
     lines = [head, ["---"] * len(head), *results]
     text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     print(text)
-    if not only:
+    if not only and failed < len(chosen):
         PAGE.write_text(_RESULTS.sub(lambda place: place[1] + text + place[2], PAGE.read_text()))
     return min(failed, 1)
 

@@ -210,13 +210,14 @@ def measure(peer: str, fault: str, url: str) -> tuple[float | None, str]:
     """Seconds from the fault to the standby's grant (None: not in PATIENCE), and what the former holder believes."""
     with TemporaryDirectory() as folder:
         before = sessions(url)
-        holder = Contender(peer, url, folder)
-        assert holder.when("holds", 30), f"{peer} did not begin"
-        mine = sessions(url) - before
-        standby = Contender(peer, url, folder)
-        assert standby.when("waits", 30)
-        time.sleep(1)  # until it waits, inside whatever its library does
+        holder = standby = None
         try:
+            holder = Contender(peer, url, folder)
+            assert holder.when("holds", 30), f"{peer} did not begin"
+            mine = sessions(url) - before
+            standby = Contender(peer, url, folder)
+            assert standby.when("waits", 30)
+            time.sleep(1)  # until it waits, inside whatever its library does
             start = time.monotonic()
             FAULTS[fault](holder, url, mine)
             taken = standby.when("holds", PATIENCE)
@@ -225,8 +226,8 @@ def measure(peer: str, fault: str, url: str) -> tuple[float | None, str]:
             time.sleep(LATER)
             return (taken - start if taken else None), holder.belief()
         finally:
-            holder.end()
-            standby.end()
+            for each in filter(None, (holder, standby)):
+                each.end()
 
 
 def main(rounds: int) -> None:

@@ -161,7 +161,7 @@ $(DOCS)/.installed: pyproject.toml
 	@uv pip install -q --python $(DOCS)/bin/python -e '.[docs]'
 	@touch $@
 
-docs-pictures: docs browser ## screenshots of the history page, of watch and of the demo (two minutes)
+docs-pictures: docs browser ## screenshots of the history page, of watch and of demo and drill as they go (four minutes)
 	@$(PY) -m tests.docs.screenshots
 
 test-versions: services ## every Spark, Delta and Python of tests/versions/versions.toml, a minute each (ONLY=spark-3_5)

@@ -97,15 +97,15 @@ def watch(environment: dict[str, str], folder: Path) -> None:
     (PICTURES / "watch.svg").write_text(terminal(["$ spark-lease watch", *_lines(elsewhere(screen, folder))]))
 
 
-def demo(environment: dict[str, str]) -> None:
-    """Every line at its time, ten times as fast."""
-    lines, at = ["$ spark-lease demo"], [0.0]
-    for second, text in recorded([COMMAND, "demo"], environment):
+def animation(name: str, shown: str, words: list[str], environment: dict[str, str], *, faster: float) -> None:
+    """What a command prints, every line at its time."""
+    lines, at = [f"$ {shown}"], [0.0]
+    for second, text in recorded(words, environment):
         for line in _lines(text):
             if line or lines[-1]:
                 lines.append(line)
-                at.append(second / 10)
-    (PICTURES / "demo.svg").write_text(terminal(lines, at))
+                at.append(second / faster)
+    (PICTURES / f"{name}.svg").write_text(terminal(lines, at))
 
 
 def _lines(text: str) -> list[str]:
@@ -116,10 +116,9 @@ if __name__ == "__main__":
     with TemporaryDirectory() as home:
         url = f"sqlite:///{home}/leases.db"
         environment = {**os.environ, "HOME": home, "SPARK_LEASE_URL": url}
-        for make in (
-            lambda: history(environment, Path(home)),
-            lambda: watch(environment, Path(home)),
-            lambda: demo(environment),
-        ):
-            make()
+        history(environment, Path(home))
+        watch(environment, Path(home))
+        animation("demo", "spark-lease demo", [COMMAND, "demo"], environment, faster=10)
+        drill = [sys.executable, "-m", "jobs.drill", "--days", "30"]
+        animation("drill", "make run ARGS='--days 30'", drill, {**os.environ}, faster=20)
     print("wrote", *sorted(each.name for each in PICTURES.iterdir()))

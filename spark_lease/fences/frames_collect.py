@@ -66,23 +66,28 @@ class _Way:
 def _way() -> _Way | None:
     try:
         from pyspark.errors.exceptions.captured import unwrap_spark_exception
-        from pyspark.serializers import UTF8Deserializer, read_int
-        from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+        from pyspark.sql.pandas.serializers import ArrowCollectSerializer, ArrowStreamSerializer
         from pyspark.util import _load_from_socket
     except ImportError:  # before Spark 4
         return None
+    waits_for_all = issubclass(ArrowCollectSerializer, ArrowStreamSerializer)  # Spark 4.3
+    return _Way(
+        _load_from_socket, _BatchesThenOrder if waits_for_all else ArrowCollectSerializer, unwrap_spark_exception
+    )
 
-    class BatchesThenOrder(ArrowStreamSerializer):  # type: ignore[misc]
-        """What collectAsArrowToPython() sends, as it comes. ArrowCollectSerializer of Spark 4.3 waits for all of it."""
 
-        def load_stream(self, stream: Any) -> Iterator[Any]:
-            yield from super().load_stream(stream)
-            count = read_int(stream)
-            if count == _FAILED:
-                raise RuntimeError(UTF8Deserializer().loads(stream))
-            yield [read_int(stream) for _ in range(count)]
+class _BatchesThenOrder:
+    """Reads what collectAsArrowToPython() sends as it comes, as ArrowCollectSerializer did until Spark 4.3."""
 
-    return _Way(_load_from_socket, BatchesThenOrder, unwrap_spark_exception)
+    def load_stream(self, stream: Any) -> Iterator[Any]:
+        from pyspark.serializers import UTF8Deserializer, read_int
+        from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+
+        yield from ArrowStreamSerializer().load_stream(stream)
+        count = read_int(stream)
+        if count == _FAILED:
+            raise RuntimeError(UTF8Deserializer().loads(stream))
+        yield [read_int(stream) for _ in range(count)]
 
 
 @dataclass

@@ -129,7 +129,6 @@ class Guard:
         if not _held:
             forget_a_jvm_that_ended()
         submitter = submitting_jvm() if under_spark_submit() else 0
-        signs = [functools.partial(self._while_inside, sign) for sign in vital_signs(submitter)]
         self._spark = Spark(
             clock=self._clock,
             submitter=submitter,
@@ -137,6 +136,7 @@ class Guard:
             ends_python=self.config.on_lost == "exit",
             grace=self.config.release_on_death if isinstance(self.config.release_on_death, float) else None,
         )
+        signs = [functools.partial(self._while_inside, sign) for sign in vital_signs(submitter, self._spark)]
         self.lease, self._keepalive = self._open(signs)
         levels = Levels(self.lease, self.config)
         self._fencing = Fencing(self.lease, self.config, self._clock, levels)

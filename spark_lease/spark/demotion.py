@@ -155,6 +155,11 @@ class Spark:
         self._ran_elsewhere |= not _runs_here(context)
         return _runs_here(context)
 
+    def has_an_idle_jvm(self) -> bool:
+        """True if the JVM, dead or alive, was there before this guard and has had no session under it."""
+        self.is_local()
+        return self._idle is not None and gateway_process() is self._idle
+
     def look(self) -> None:
         """To be called now and then: what there was is not known any more once it has ended."""
         self.jvm()
@@ -212,8 +217,8 @@ class Spark:
                 threading.Thread(target=target, name="stop Spark", daemon=True).start()
 
     def _quiesce(self, left: threading.Event) -> None:
-        if self._idle is not None and ended_jvm() is self._idle:
-            self._over.set()  # it was there before, and has done nothing here
+        if self.has_an_idle_jvm() and ended_jvm():
+            self._over.set()
         elif _may_be_busy() or jvm_is_gone(self._submitter):
             self.was_busy = True
             log.warning("the block was left while Spark still worked: that work is ended")

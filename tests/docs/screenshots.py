@@ -70,7 +70,7 @@ def history(environment: dict[str, str], folder: Path) -> None:
     ]:
         words = ["run", "--lease", "nightly", "--holder", holder, "--site", site, "--", "sh", "-c", command]
         subprocess.run([COMMAND, *words], env=environment, capture_output=True)
-        time.sleep(1)
+        time.sleep(1)  # so that the page shows a gap
     page = folder / "history.html"
     subprocess.run(
         [COMMAND, "history", "nightly", "--html", str(page)], env=environment, check=True, capture_output=True
@@ -90,7 +90,7 @@ def elsewhere(text: str, folder: Path) -> str:
 def watch(environment: dict[str, str], folder: Path) -> None:
     words = [COMMAND, "run", "--lease", "nightly", "--holder", "paris-1", "--", "sleep", "30"]
     with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
-        time.sleep(2)
+        time.sleep(2)  # until it holds the lease, more or less: this is a picture
         said = "".join(text for _, text in recorded([COMMAND, "watch"], environment, until=3))
         job.terminate()
     screen = next(each for each in reversed(said.split("\x1b[H\x1b[J")) if "LEASE" in each)

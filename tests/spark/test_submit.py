@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.spark.launcher import run_script
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
 from tests.support.command import COMMAND, spark_lease
@@ -181,18 +180,13 @@ def test_a_driver_that_was_killed_leaves_an_outcome_and_a_history(
 
 
 @pytest.mark.parametrize(("hook", "code", "says"), [("sys.exit(3)", 3, ""), ("1 / 0", 1, "ZeroDivisionError")])
-def test_a_hook_of_the_script_ends_it_as_python_would(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    hook: str,
-    code: int,
-    says: str,
-) -> None:
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+def test_a_hook_of_the_script_ends_it_as_python_would(tmp_path: Path, hook: str, code: int, says: str) -> None:
     (tmp_path / "job.py").write_text(f"import sys\nsys.excepthook = lambda *_: {hook}\nraise ValueError('a bug')")
-    assert run_script(str(tmp_path / "job.py")) == code
-    assert says in capsys.readouterr().err
+    # In a process of its own: as Python at its end, it closes all pools of threads for good.
+    runs = "import sys; from spark_lease.spark.launcher import run_script; sys.exit(run_script(sys.argv[1]))"
+    ended = subprocess.run([sys.executable, "-c", runs, tmp_path / "job.py"], stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == code, ended.stderr
+    assert says in ended.stderr
 
 
 SLOW_KEEPER = """

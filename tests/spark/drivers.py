@@ -163,10 +163,11 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
+def until(condition: Callable[[], Any], timeout: float = 20, instead: Callable[[], str] | None = None) -> Any:
+    """What `condition` gives once it is true; `instead` tells what happened in its place."""
     end = time.monotonic() + timeout
     while not (found := condition()):
-        assert time.monotonic() < end, "it never happened"
+        assert time.monotonic() < end, "it never happened" + (f"; instead:\n{instead()}" if instead else "")
         time.sleep(0.01)
     return found
 

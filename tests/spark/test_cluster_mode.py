@@ -141,7 +141,8 @@ def status(store: list[str]) -> list[dict[str, Any]]:
 
 
 def told_by(folder: Path, name: str) -> dict[str, Any]:
-    until((folder / name).exists, 90)
+    log = folder / f"{name}.log"
+    until((folder / name).exists, 90, lambda: log.read_text()[-4000:])
     return dict(json.loads((folder / name).read_text()))
 
 

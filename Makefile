@@ -168,7 +168,7 @@ test-versions: services ## every Spark, Delta and Python of tests/versions/versi
 	@$(PY) -m tests.versions $(ONLY)
 
 dist: setup     ## the guard as one zip, for --py-files
-	@$(PY) -m spark_lease.cli.bundle dist/spark_lease.zip
+	@$(PY) -m spark_lease.submit.bundle dist/spark_lease.zip
 
 clean:          ## remove what the targets above made
 	rm -rf $(VENV) $(OLDER) $(AIRFLOW) $(YARN) $(DOCS) $(PEERS) .versions $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache

@@ -68,7 +68,7 @@ def exceptions() -> str:
 
 
 def metrics() -> str:
-    from spark_lease.metrics import METRICS
+    from spark_lease.monitoring.metrics import METRICS
 
     def name(metric: object) -> str:
         [described] = metric.describe()  # type: ignore[attr-defined]

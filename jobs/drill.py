@@ -29,8 +29,8 @@ from pathlib import Path
 
 from jobs.history import Commit, commits, problems, table_of_epochs
 from jobs.jars import FOLDER, spark_options, start_options
-from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
-from spark_lease.processes import Process, kill, look, processes, tree
+from spark_lease.submit.command_line import JAVA_MISSING, has_java
+from spark_lease.system.processes import Process, kill, look, processes, tree
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 120.0

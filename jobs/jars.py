@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
+from spark_lease.submit.command_line import JAVA_MISSING, has_java
 
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 FOLDER = Path(__file__).parents[1] / ".jars"

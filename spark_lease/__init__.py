@@ -18,10 +18,10 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from .doors import hold_lease, leased
-    from .events import LeaseEvent
-    from .guard import current_lease
+    from .guard.api import hold_lease, leased
+    from .guard.block import current_lease
     from .lease import Lease
+    from .monitoring.events import LeaseEvent
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,7 +40,13 @@ __all__ = [
     "hold_lease",
     "leased",
 ]
-_WHERE = {"hold_lease": "doors", "leased": "doors", "LeaseEvent": "events", "current_lease": "guard", "Lease": "lease"}
+_WHERE = {
+    "hold_lease": "guard.api",
+    "leased": "guard.api",
+    "LeaseEvent": "monitoring.events",
+    "current_lease": "guard.block",
+    "Lease": "lease",
+}
 
 
 if not TYPE_CHECKING:  # for which every name would be one

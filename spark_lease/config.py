@@ -19,11 +19,10 @@ from urllib.parse import unquote
 
 from .clock import seconds_of
 from .errors import ConfigError, LeaseLost
-from .fences.session import session_environment
-from .processes import MARK
-from .record import MAX_NAME
 
 ENV, SPARK = "SPARK_LEASE_", "spark.lease."
+MAX_NAME = 250
+"""Characters of a lease name and of a holder: the width of ActiveMQ's BROKER_NAME."""
 FRONT_DOOR = ENV + "FRONT_DOOR"
 """Environment variable: where a contained driver finds the keeper that started it."""
 LONGEST = 86400.0
@@ -399,8 +398,8 @@ def from_arguments(arguments: Mapping[str, object], origin: str = "argument") ->
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
-    """`SPARK_LEASE_*`. What a guard tells its child by `announcement` is no setting of that child."""
-    told = {ENV + "EPOCH", MARK, FRONT_DOOR}
+    """`SPARK_LEASE_*`. What a guard tells its child (`guard/environment.py`) is no setting of that child."""
+    told = {ENV + "EPOCH", ENV + "MARK", FRONT_DOOR}
     if ENV + "EPOCH" in environ:
         told |= {ENV + "NAME", ENV + "HOLDER", ENV + "RUN_KEY", ENV + "OUTCOME_FILE"}
     found = {
@@ -409,12 +408,6 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
         if key.startswith(ENV) and key not in told | {ENV + "CONFIG"} and not key.startswith(ENV + "TEST_")
     }
     return _layer("environment", found)
-
-
-def announcement(*, name: str, holder: str, epoch: int, run_key: str = "") -> dict[str, str]:
-    """The environment that tells guarded work, and its sessions of PostgreSQL, under which lease it runs."""
-    told = {"NAME": name, "HOLDER": holder, "EPOCH": str(epoch), "RUN_KEY": run_key}
-    return {ENV + key: value for key, value in told.items()} | session_environment(name, epoch)
 
 
 def from_spark(conf: Mapping[str, str]) -> Layer:

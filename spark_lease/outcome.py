@@ -14,9 +14,9 @@ from typing import Any
 
 from .clock import iso_text
 from .config import Config, redacted
+from .election.journal_entries import ALREADY_DONE, CRASHED, FAILED, FINISHED, INTERRUPTED
 from .errors import AlreadyDone, ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
 from .lease import Lease
-from .lockers.changes import ALREADY_DONE, CRASHED, FAILED, FINISHED, INTERRUPTED
 
 log = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_lease import lease as policy
 from spark_lease.config import Config, configure
-from spark_lease.locker import locker_over
-from spark_lease.lockers.base import Lock
-from spark_lease.record import new_holder
+from spark_lease.election.locker import locker_over
+from spark_lease.election.ports import Lock
+from spark_lease.election.record import new_holder
+from spark_lease.lease import LocalLease
 from spark_lease.testing import MemoryStore, VirtualClock
 
 NAME = "nightly"
@@ -24,7 +24,7 @@ class Contender:
         self.store, self.clock, self.lock = store, clock, lock
         holder = new_holder(label)
         locker = locker_over(store, self.config, clock, holder=holder, lock=lock)
-        self.lease = policy.Contender(locker, self.config, holder=holder, clock=clock)
+        self.lease = LocalLease(locker, self.config, holder=holder, clock=clock)
 
     @property
     def record(self) -> Any:

@@ -27,6 +27,7 @@ from spark_lease.config import (
     snake,
     without_password,
 )
+from spark_lease.election.record import MAX_NAME, new_holder
 from spark_lease.errors import (
     ConfigError,
     Fenced,
@@ -38,7 +39,6 @@ from spark_lease.errors import (
     SparkLeaseError,
     StoreError,
 )
-from spark_lease.record import MAX_NAME, new_holder
 
 
 def test_the_defaults_are_5_5_15_10_30() -> None:

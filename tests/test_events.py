@@ -11,7 +11,7 @@ import pytest
 
 from spark_lease import LeaseEvent, LeaseLost, StoreError, hold_lease
 from spark_lease.errors import Loss
-from spark_lease.events import open_events
+from spark_lease.monitoring.events import open_events
 from spark_lease.testing import MemoryStore, VirtualClock, lost_request
 from tests.policy import Contender
 from tests.spark.drivers import until
@@ -60,7 +60,7 @@ class Blocks(logging.Handler):
 def test_a_log_that_blocks_holds_up_no_look(clock: VirtualClock, master: Contender) -> None:
     told: list[LeaseEvent] = []
     events, handler = open_events(master.config, told.append), Blocks()
-    logging.getLogger("spark_lease.events").addHandler(handler)
+    logging.getLogger("spark_lease.monitoring.events").addHandler(handler)
     try:
         events.held(master.lease)
         clock.advance(5.6)
@@ -74,7 +74,7 @@ def test_a_log_that_blocks_holds_up_no_look(clock: VirtualClock, master: Contend
         until(lambda: [str(each.what) for each in told][:2] == ["held", "in doubt"])
     finally:
         handler.go.set()
-        logging.getLogger("spark_lease.events").removeHandler(handler)
+        logging.getLogger("spark_lease.monitoring.events").removeHandler(handler)
 
 
 def test_waiting_for_certainty_ends_with_the_lease(master: Contender, clock: VirtualClock) -> None:

@@ -17,10 +17,10 @@ from pyspark import SparkContext
 from spark_lease import AlreadyDone, ConfigError, Lease, LeaseLost, Loss, current_lease, hold_lease, leased
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.guard import Guard
+from spark_lease.guard.block import Guard
 from spark_lease.lease import open_contender
-from spark_lease.spark import demotion
-from spark_lease.spark.fencing import _hook
+from spark_lease.spark import session as demotion
+from spark_lease.spark.delta_fence import _hook
 from tests.spark.drivers import row, until
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from spark_lease.election.record import LeaseRecord, Observed
 from spark_lease.errors import RecordUnreadable
-from spark_lease.history import Hold, holds_of, not_exact, overlaps, since, with_runs
-from spark_lease.record import LeaseRecord, Observed
-from spark_lease.runs import Run
+from spark_lease.journal.runs import Run
+from spark_lease.monitoring.history import Hold, holds_of, not_exact, overlaps, since, with_runs
 
 NOBODY = Observed(None)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from spark_lease.history import Hold, overlaps
-from spark_lease.history_page import page
+from spark_lease.monitoring.history import Hold, overlaps
+from spark_lease.monitoring.history_page import page
 from tests.services.browser import MISSING, installed, running_browser
 
 OUT = Path(__file__).parents[1] / "out"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from spark_lease.clock import BootClock
+from spark_lease.election.keepalive import Keepalive
+from spark_lease.election.lifecycle import abandon, begin_hold, end_hold
 from spark_lease.errors import Loss
-from spark_lease.hold import abandon, begin_hold, end_hold
-from spark_lease.keepalive import Keepalive
 from spark_lease.testing import MemoryStore
 from tests.policy import NAME, Contender
 

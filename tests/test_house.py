@@ -6,6 +6,7 @@ import ast
 import functools
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,53 +15,27 @@ import spark_lease
 
 PACKAGE = Path(spark_lease.__file__).parent
 
-# From the ground up: a module imports only what stands before it.
-FLOORS = re.findall(
+LAYERS = re.findall(
     r"\S+",
     """
-errors clock logs processes signals system.container_init system.containment wish record fences.session config
-lockers.base lockers.wrapped lockers.timed lockers.changes lockers.sql_backends lockers.sql_engine lockers.sql_words
-lockers.sql_schema lockers.sql_statements lockers.sql_rows lockers.sql_notes lockers.sql_noting lockers.sql_history
-lockers.sql lockers.sql_probe lockers.bounded lockers.folders
-lockers.delta_words lockers.delta_files lockers.delta_objects lockers.note_files lockers.folder_history lockers.delta
-lockers.file lockers.folder_probe lockers.sql_session lockers.unguarded lockers.folder_notes lockers.registry
-lockers.bystander lockers.standbys
-fences.base fences.levels fences.delta_folders fences.delta_bucket fences.delta_log
-fences.delta fences.delta_claims fences.delta_tables fences.delta_rs
-fences.sql_table fences.sql_older fences.sql_astray fences.sql_claim fences.sql_refusals fences.sql_inside
-fences.sql_cursors fences.sql_psycopg2 fences.sql_commit fences.sql fences.sql_done
-fences.frames_target fences.frames_columns fences.frames_collect fences.frames_load fences.frames_place
-fences.frames_move fences.frames
-fences.postgres fences.databases runs lookout history history_page
-locker lease keepalive hold metrics events outcome
-keeper.kernel keeper.deadline keeper.death keeper.channel keeper.messages keeper.standstill
-keeper.enforced keeper.family keeper.supervisor keeper.driver keeper.contained keeper.process keeper.start keeper.kept
-submissions submit.contained
-spark.connect spark.demotion spark.contexts spark.applications spark.refusals spark.delta_hook spark.fencing
-spark.conf spark.orphan
-guard typed doors spark.launcher runner
-testing.clock testing.store testing.lease testing.contract testing.history testing.checker
-demo.job demo.picture
-cli.settings cli.table cli.look cli.spark_submit cli.run cli.store cli.watch cli.history cli.release cli.wishes
-cli.fence cli.bundle cli.cluster cli.submit
-cli.demo cli.findings cli.doctor_machine cli.doctor_store cli.doctor cli.main __main__
-airflow.provider airflow.access airflow.masking airflow.hook airflow.link airflow.pages airflow.plugin airflow.trigger
-airflow.submission airflow.operator airflow.sensor airflow.callable airflow.decorator
+errors clock logs config system election database stores journal fencing lease outcome monitoring keeper spark guard
+submit testing demo cli airflow __main__
 """,
 )
+"""Folders and single modules, from the ground up: each imports only what stands before it, lazy imports included."""
 
 HEAVY = {
     "airflow": "airflow.",
-    "sqlalchemy": ("lockers.sql", "fences.", "demo.job"),
-    "pyspark": ("spark.", "demo.job", "fences.frames_load", "fences.frames_collect"),
-    "pyarrow": ("fences.frames", "fences.delta_log"),
+    "sqlalchemy": ("database.", "stores.sql.", "fencing.sql.", "fencing.dataframe.", "demo.job"),
+    "pyspark": ("spark.", "demo.job", "fencing.dataframe.load", "fencing.dataframe.collect"),
+    "pyarrow": ("fencing.dataframe.", "fencing.delta.log"),
     "delta": "",
-    "deltalake": ("lockers.delta", "fences.delta"),
-    "obstore": ("lockers.delta_objects", "fences.delta_bucket"),
-    "arro3": "lockers.delta",
+    "deltalake": ("stores.folders.", "fencing.delta."),
+    "obstore": ("stores.folders.object_store", "fencing.delta.bucket"),
+    "arro3": "stores.folders.",
     "psycopg2": "",
     "pymysql": "",
-    "prometheus_client": "metrics",
+    "prometheus_client": "monitoring.metrics",
 }
 
 
@@ -77,27 +52,51 @@ def imports(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield "", alias.name
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            package, _, inner = (node.module or "").partition(".")
-            yield (inner, "") if package == "spark_lease" else ("", node.module or "")
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = name.split(".")[: -node.level]
-            module = ".".join([*base, *(node.module or "").split(".")]).strip(".")
-            if module in FLOORS:
+        if isinstance(node, ast.ImportFrom):
+            base = name.split(".")[: -node.level] if node.level else []
+            module = ".".join([*base, *filter(None, (node.module or "").split("."))])
+            if not node.level and not re.match(r"spark_lease\b", module):
+                yield "", module
+                continue
+            module = module.removeprefix("spark_lease").strip(".") if not node.level else module
+            if module in modules():
                 yield module, ""
             else:
                 yield from ((f"{module}.{alias.name}".strip("."), "") for alias in node.names)
 
 
-def test_every_module_has_its_floor() -> None:
-    assert sorted(modules()) == sorted(FLOORS)
+def layer(name: str) -> int:
+    return LAYERS.index(name.partition(".")[0])
 
 
-@pytest.mark.parametrize("name", FLOORS)
-def test_imports_only_go_down(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_a_layer_imports_only_layers_below_it(name: str) -> None:
     for ours, _ in imports(name, modules()[name]):
-        if ours:
-            assert FLOORS.index(ours) < FLOORS.index(name), f"{name} imports {ours}, which stands above it"
+        if ours and ours.partition(".")[0] != name.partition(".")[0]:
+            assert layer(ours) < layer(name), f"{name} imports {ours}, which stands above it"
+
+
+def test_neither_modules_nor_folders_import_each_other_in_a_circle() -> None:
+    ours = {name: {ours for ours, _ in imports(name, tree) if ours} for name, tree in modules().items()}
+    TopologicalSorter(ours).prepare()  # raises CycleError
+    folders: dict[str, set[str]] = {}
+    for name, imported in ours.items():
+        here = name.rpartition(".")[0]
+        folders.setdefault(here, set()).update({each.rpartition(".")[0] for each in imported} - {here, ""})
+    folders.pop("")
+    TopologicalSorter(folders).prepare()
+
+
+def test_the_configuration_stands_alone() -> None:
+    ours = {ours for ours, _ in imports("config", modules()["config"]) if ours}
+    assert ours == {"clock", "errors"}
+
+
+def test_the_policy_knows_no_store_no_fence_and_no_spark() -> None:
+    for name, tree in modules().items():
+        if name.startswith("election."):
+            known = {ours.partition(".")[0] for ours, _ in imports(name, tree) if ours}
+            assert known <= {"election", "config", "clock", "errors"}, name
 
 
 def test_heavy_packages_stand_in_one_room_each() -> None:
@@ -117,7 +116,7 @@ def test_only_the_doors_print() -> None:
     for name, tree in modules().items():
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         prints = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
-        assert not prints or name.startswith("cli.") or name in ("spark.launcher", "demo.job"), f"{name} prints"
+        assert not prints or name.startswith(("cli.", "submit.")) or name == "demo.job", f"{name} prints"
 
 
 def test_sentences_have_a_subject_that_does_something() -> None:

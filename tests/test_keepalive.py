@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from spark_lease import lease as policy
 from spark_lease.clock import BootClock
+from spark_lease.election import contender as policy
+from spark_lease.election.keepalive import WATCH_PERIOD, Keepalive, renew_once, watch_once
+from spark_lease.election.ports import Grant
 from spark_lease.errors import LeaseLost, Loss
-from spark_lease.keepalive import WATCH_PERIOD, Keepalive, renew_once, watch_once
-from spark_lease.lockers.base import Grant
 from spark_lease.testing import MemoryStore, VirtualClock, lost_request, slow_answer
 from tests.policy import Contender
 
@@ -136,7 +136,7 @@ def test_the_watching_thread_demotes_on_time_while_the_store_hangs(hanging: Hang
 def test_without_a_thread_to_be_had_the_watching_one_demotes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full pids cgroup: what would have stopped Spark cannot be started, and the lease is lost all the same."""
     from spark_lease.config import configure
-    from spark_lease.guard import Guard
+    from spark_lease.guard.block import Guard
 
     guard = Guard(configure(name="n", enabled=False, on_lost="stop"))
     with pytest.raises(LeaseLost), guard as lease:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from spark_lease.election.contender import Waits
+from spark_lease.election.ports import Grant, Held
 from spark_lease.errors import LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, StoreError
-from spark_lease.lease import Waits
-from spark_lease.lockers.base import Grant, Held
 from spark_lease.testing import (
     MemoryStore,
     VirtualClock,

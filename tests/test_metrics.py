@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_lease import ConfigError, LeaseEvent, LeaseLost, hold_lease
 from spark_lease.config import configure
-from spark_lease.metrics import METRICS
+from spark_lease.monitoring.metrics import METRICS
 from tests.spark.drivers import until
 from tests.support.command import COMMAND
 
@@ -72,7 +72,7 @@ def test_a_standby_is_no_master(url: str) -> None:
 
 def _try(name: str, url: str) -> None:
     from spark_lease import LeaseHeldByOther
-    from spark_lease.guard import Guard
+    from spark_lease.guard.block import Guard
 
     with pytest.raises(LeaseHeldByOther):
         Guard(configure(name=name, url=url, if_held="skip", metrics=True)).__enter__()

@@ -20,9 +20,9 @@ from spark_lease import AlreadyDone, LeaseLost, hold_lease, leased
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import ConfigError, RecordUnreadable
+from spark_lease.journal.runs import Run, runs_of
 from spark_lease.lease import open_contender
-from spark_lease.lockers.registry import open_notes
-from spark_lease.runs import Run, runs_of
+from spark_lease.stores.registry import open_notes
 
 
 def runs(url: str) -> list[Run]:

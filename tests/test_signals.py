@@ -10,7 +10,7 @@ import pytest
 
 START = """
     import os, signal, sys, threading, time
-    from spark_lease.signals import HandledSignals
+    from spark_lease.system.signals import HandledSignals
 
     class Told(BaseException):
         pass

@@ -10,7 +10,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from spark_lease.config import SETTINGS, configure
-from spark_lease.typed import Settings
+from spark_lease.guard.typed import Settings
 
 CALLS = """
 from spark_lease import Lease, current_lease, hold_lease, leased

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
+from spark_lease.election.directive import Wish, label_of, wish_of
+from spark_lease.election.ports import Grant, Held
+from spark_lease.election.record import wished
 from spark_lease.errors import LeaseHeldByOther, LeaseLost, Loss
-from spark_lease.lockers.base import Grant, Held
-from spark_lease.record import wished
 from spark_lease.testing import MemoryStore, VirtualClock, lost_answer, meanwhile
-from spark_lease.wish import Wish, label_of, wish_of
 from tests.policy import NAME, Contender
 
 PAUSED = Wish("anna", "schema change")

@@ -26,8 +26,8 @@ from pathlib import Path
 
 from jobs.history import Commit, commits, problems
 from jobs.jars import FOLDER, start_options
-from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
-from spark_lease.processes import Process, kill, look, tree
+from spark_lease.submit.command_line import JAVA_MISSING, has_java
+from spark_lease.system.processes import Process, kill, look, tree
 
 ROOT = Path(__file__).parents[2]
 AIRFLOW = ROOT / ".venv-airflow" / "bin"

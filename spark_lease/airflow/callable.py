@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..doors import leased
-from ..keeper.kernel import die_with_parent
+from ..guard.api import leased
 from ..logs import log_to_stderr
+from ..system.kernel import die_with_parent
 
 
 def under_lease(function: Callable[..., Any], parent: int) -> Callable[..., Any]:

@@ -9,8 +9,8 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from ..config import SECRETS, Config
 from ..errors import SparkLeaseError
-from ..lockers.registry import open_store
-from ..lookout import Lookout, Seen
+from ..monitoring.observer import Lookout, Seen
+from ..stores.registry import open_store
 from .access import as_environment, as_text, config_of, seen_from_elsewhere, settings_of
 from .masking import mask
 

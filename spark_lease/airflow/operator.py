@@ -15,9 +15,9 @@ from airflow.providers.common.compat.sdk import (
 
 from ..clock import span, wall_time
 from ..config import Config
+from ..election.journal_entries import ALREADY_DONE
 from ..errors import AlreadyDone, ConfigError, LeaseHeldByOther, SparkLeaseError
-from ..lockers.changes import ALREADY_DONE
-from ..lookout import Lookout
+from ..monitoring.observer import Lookout
 from ..outcome import MISCONFIGURED, STANDBY, Outcome, outcome_of, refused
 from .access import refuse_secrets
 from .hook import SparkLeaseHook

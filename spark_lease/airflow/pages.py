@@ -29,8 +29,8 @@ from ..cli.store import leases
 from ..clock import wall_time
 from ..config import Config, redacted
 from ..errors import SparkLeaseError
-from ..history import overlaps
-from ..history_page import page
+from ..monitoring.history import overlaps
+from ..monitoring.history_page import page
 from .access import PLACES
 from .hook import SparkLeaseHook
 

@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseSensor
 
 from ..clock import span
 from ..errors import ConfigError, StoreError
-from ..lookout import HELD, Lookout, Seen
+from ..monitoring.observer import HELD, Lookout, Seen
 from .access import refuse_secrets
 from .hook import SparkLeaseHook
 from .link import LeaseLink, show_link

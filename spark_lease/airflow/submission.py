@@ -20,9 +20,9 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from ..cli.spark_submit import is_for_cluster
 from ..clock import BootClock
 from ..config import Config
+from ..submit.command_line import is_for_cluster
 from .access import as_flags
 
 _POLITE = 3.0

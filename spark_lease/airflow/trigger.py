@@ -13,11 +13,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from ..clock import BootClock
 from ..config import Config
+from ..election.locker import head_start_of
+from ..election.record import new_holder
 from ..errors import ConfigError, SparkLeaseError, StoreError
-from ..locker import head_start_of
-from ..lockers.standbys import Presence
-from ..lookout import BARRED, HELD, Lookout, Seen
-from ..record import new_holder
+from ..journal.standbys import Presence
+from ..monitoring.observer import BARRED, HELD, Lookout, Seen
 from .access import config_of
 from .hook import SparkLeaseHook
 

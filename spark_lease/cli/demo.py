@@ -25,8 +25,8 @@ from ..clock import BootClock
 from ..config import ENV
 from ..demo.picture import ENDED, FROZEN, KILLED, MASTER, STANDBY, WROTE, Event, picture
 from ..errors import ConfigError, SparkLeaseError
-from ..processes import Process, kill, look, need_linux, tree
-from .spark_submit import find_spark_submit
+from ..submit.command_line import find_spark_submit
+from ..system.processes import Process, kill, look, need_linux, tree
 from .table import print_table
 
 LEASE = 6.0

@@ -11,11 +11,11 @@ from importlib import metadata
 from pathlib import Path
 
 from ..config import Config
-from ..keeper.kernel import why_not
 from ..keeper.supervisor import NO_SETUID, why_not_contained
+from ..submit.command_line import JAVA_MISSING
 from ..system.containment import Namespace
+from ..system.kernel import why_not
 from .findings import Check, Finding, fail, ok, warn
-from .spark_submit import JAVA_MISSING
 
 _JAVAS = ("17", "21")
 _HOOK_SINCE = (3, 3)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from ..clock import BootClock, Clock
 from ..config import Config, redacted
 from ..errors import FenceUnreachable, RecordUnreadable, StoreError
-from ..fences.databases import open_database
-from ..lockers.registry import open_store
+from ..fencing.sql.databases import open_database
+from ..stores.registry import open_store
 from .findings import Check, Finding, fail, ok, warn
 from .look import cell, described
 
@@ -66,7 +66,7 @@ def store(config: Config, clock: Clock) -> Finding:
 def first_answer(config: Config, clock: Clock) -> tuple[str, float]:
     """What the store says of itself, and how long that took."""
     if config.scheme in _SQL:
-        from ..lockers.sql_probe import SqlProbe  # SQLAlchemy, for those who use it
+        from ..stores.sql.probe import SqlProbe  # SQLAlchemy, for those who use it
 
         with closing(SqlProbe(config, clock)) as probe:
             began, said = clock.now(), probe.server()
@@ -127,7 +127,7 @@ def timings(config: Config, took: Sequence[float]) -> Finding:
 
 
 def table(config: Config, clock: Clock) -> Finding:
-    from ..lockers.sql_probe import SqlProbe  # SQLAlchemy
+    from ..stores.sql.probe import SqlProbe  # SQLAlchemy
 
     with closing(SqlProbe(config, clock)) as probe:
         lacking = probe.lacking()
@@ -143,7 +143,7 @@ def table(config: Config, clock: Clock) -> Finding:
 
 
 def rights(config: Config, clock: Clock) -> Finding:
-    from ..lockers.sql_probe import SqlProbe  # SQLAlchemy
+    from ..stores.sql.probe import SqlProbe  # SQLAlchemy
 
     with closing(SqlProbe(config, clock)) as probe:
         try:
@@ -171,7 +171,7 @@ def clocks(config: Config, ahead: float, error: float) -> Finding:
 
 
 def clock_difference(config: Config, clock: Clock) -> tuple[float, float]:
-    from ..lockers.sql_probe import SqlProbe  # SQLAlchemy
+    from ..stores.sql.probe import SqlProbe  # SQLAlchemy
 
     with closing(SqlProbe(config, clock)) as probe:
         return probe.clock_difference()
@@ -182,7 +182,7 @@ def no_clock(config: Config) -> Finding:
 
 
 def folder(config: Config, clock: Clock) -> Finding:
-    from ..lockers.folder_probe import FolderProbe  # beside SQLAlchemy's, and as seldom
+    from ..stores.folders.probe import FolderProbe  # beside SQLAlchemy's, and as seldom
 
     with closing(FolderProbe(config, clock)) as probe:
         if not probe.exists():
@@ -195,7 +195,7 @@ def folder(config: Config, clock: Clock) -> Finding:
 
 
 def schemas(config: Config, clock: Clock) -> Finding:
-    from ..lockers.sql_probe import SqlProbe  # SQLAlchemy
+    from ..stores.sql.probe import SqlProbe  # SQLAlchemy
 
     with closing(SqlProbe(config, clock)) as probe:
         makers = probe.makers()
@@ -221,14 +221,14 @@ def pooler(config: Config, shared: str) -> Finding:
 
 
 def sharing(config: Config, clock: Clock) -> str:
-    from ..lockers.sql_probe import SqlProbe  # SQLAlchemy
+    from ..stores.sql.probe import SqlProbe  # SQLAlchemy
 
     with closing(SqlProbe(config, clock)) as probe:
         return probe.sharing()
 
 
 def fence(config: Config, clock: Clock) -> Finding:
-    from ..fences.sql_claim import Desk  # SQLAlchemy
+    from ..fencing.sql.claim import Desk  # SQLAlchemy
 
     try:
         with open_database(config, clock) as engine:

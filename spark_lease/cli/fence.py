@@ -12,13 +12,13 @@ from dataclasses import replace
 from ..clock import BootClock
 from ..config import Config, redacted
 from ..errors import ConfigError, StoreError
-from ..fences import postgres
-from ..fences.databases import open_database
-from ..fences.delta import as_hadoop, newer_than, newest_of
-from ..fences.delta_tables import forget_table, note_table, noted_tables
-from ..fences.sql_claim import Desk
-from ..lockers.bounded import Bounded
-from ..lockers.delta_words import secrets_of, words
+from ..fencing.delta.fence import as_hadoop, newer_than, newest_of
+from ..fencing.delta.tables import forget_table, note_table, noted_tables
+from ..fencing.sql import triggers as postgres
+from ..fencing.sql.claim import Desk
+from ..fencing.sql.databases import open_database
+from ..stores.folders.words import secrets_of, words
+from ..system.call_timeout import Bounded
 from .settings import need_name, resolved
 from .table import print_table
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from ..clock import BootClock, instant_of, iso_text, wall_time
 from ..config import Config, redacted
+from ..election.journal_entries import KINDS
 from ..errors import ConfigError
-from ..history import Hold, Overlap, holds_of, not_exact, overlaps, since, with_runs
-from ..history_page import page
-from ..lockers.changes import KINDS
-from ..lockers.registry import open_notes, open_store
-from ..runs import runs_of
+from ..journal.runs import runs_of
+from ..monitoring.history import Hold, Overlap, holds_of, not_exact, overlaps, since, with_runs
+from ..monitoring.history_page import page
+from ..stores.registry import open_notes, open_store
 from .settings import USAGE, name_of, resolved
 from .table import print_table
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from ..clock import iso_text, wall_time
 from ..config import Config
+from ..election.directive import label_of, wish_of
+from ..election.ports import LeaseStore
+from ..election.record import LeaseRecord, Observed, expires_in, is_forced
 from ..errors import RecordUnreadable
-from ..fences.levels import Fences
-from ..lockers.base import LeaseStore
-from ..record import LeaseRecord, Observed, expires_in, is_forced
-from ..wish import label_of, wish_of
+from ..fencing.status import Fences
 
 HELD = (
     *("holder", "site", "epoch", "since", "expires_in", "in_doubt", "protection", "fences", "wish"),

@@ -142,7 +142,7 @@ examples:
     ),
     "pause": (
         "keep every contender from taking a lease, for maintenance",
-        "spark_lease.cli.wishes:pause",
+        "spark_lease.cli.directives:pause",
         """The master keeps the lease and works on until it ends. With --now it stops at its next renewal, and the
 command returns once the lease is free; with exit code 99 if the master still renews after two lease durations
 (an ActiveMQ broker does not read a pause). A job that starts while the lease is paused is a standby:
@@ -156,12 +156,12 @@ exit code 99, or waiting.
     ),
     "resume": (
         "take back a pause or a transfer",
-        "spark_lease.cli.wishes:resume",
+        "spark_lease.cli.directives:resume",
         _ENDS + "examples:\n  spark-lease resume nightly",
     ),
     "transfer": (
         "hand a lease over to one holder, or one site",
-        "spark_lease.cli.wishes:transfer",
+        "spark_lease.cli.directives:transfer",
         """The master ends by itself, or stops --within that time. Then only the named contender takes the lease: by its
 holder, its label (`--holder`) or its site (`--site`). After another --for, any contender may. With --wait the exit
 code is 99 if it was not taken by then. Exit code 78 also: the name is not known, and --anyway was not given.

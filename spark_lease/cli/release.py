@@ -17,11 +17,21 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 
 from ..clock import BootClock, Clock
+from ..election.journal_entries import TAKEN_AWAY
+from ..election.ports import LeaseStore, Remembers
+from ..election.record import (
+    FORCED,
+    LeaseRecord,
+    Observed,
+    expires_in,
+    forced,
+    is_forced,
+    is_grant_of,
+    new_holder,
+    released,
+)
 from ..errors import SparkLeaseError
-from ..lockers.base import LeaseStore, Remembers
-from ..lockers.changes import TAKEN_AWAY
-from ..lockers.registry import open_store
-from ..record import FORCED, LeaseRecord, Observed, expires_in, forced, is_forced, is_grant_of, new_holder, released
+from ..stores.registry import open_store
 from .settings import USAGE, name_of, resolved, who
 
 log = logging.getLogger(__name__)

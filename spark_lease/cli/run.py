@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from ..errors import ConfigError
+from ..guard.command import run as run_command
 from ..outcome import Outcome, announce, begin_outcome, refused
-from ..runner import run as run_command
+from ..submit.command_line import is_for_cluster
 from .settings import end_with, need_name, outcome_file, resolved
-from .spark_submit import is_for_cluster
 
 _ELSEWHERE = "deploy mode cluster: this guards the client, and its driver runs elsewhere: use spark-lease submit"
 

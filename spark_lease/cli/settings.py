@@ -187,8 +187,8 @@ def end_with(pid: str) -> None:
         return
     if not pid.isdecimal() or sys.platform != "linux":
         raise ConfigError("ends-with", f"{pid!r} is not the number of the process that started this one, on Linux")
-    from ..keeper.kernel import die_with_parent  # ctypes, for those who need it
-    from ..processes import look
+    from ..system.kernel import die_with_parent  # ctypes, for those who need it
+    from ..system.processes import look
 
     parent = os.getppid()
     if parent != int(pid) and look(int(pid)) is not None:

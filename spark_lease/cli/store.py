@@ -13,16 +13,16 @@ from dataclasses import asdict, replace
 
 from ..clock import BootClock, wall_time
 from ..config import SETTINGS, Config, redacted, shown
+from ..election.directive import label_of
+from ..election.journal_entries import KINDS
+from ..election.ports import LeaseStore, Notes
+from ..election.record import is_forced
 from ..errors import ConfigError, RecordUnreadable, StoreError
-from ..fences.levels import fences_of
-from ..history import Hold, holds_of, settled
-from ..lockers.base import LeaseStore, Notes
-from ..lockers.changes import KINDS
-from ..lockers.registry import open_notes, open_store
-from ..lockers.standbys import standbys_of
-from ..record import is_forced
-from ..runs import BEGUN, runs_of
-from ..wish import label_of
+from ..fencing.status import fences_of
+from ..journal.runs import BEGUN, runs_of
+from ..journal.standbys import standbys_of
+from ..monitoring.history import Hold, holds_of, settled
+from ..stores.registry import open_notes, open_store
 from .look import HELD, Row, cell, look_at, moment
 from .settings import name_of, names_of, resolved
 from .table import print_pairs, print_table

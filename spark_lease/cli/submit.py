@@ -12,11 +12,11 @@ from ..config import ENV, SPARK, URLS, Config, Layer, camel, from_spark, has_pas
 from ..errors import ConfigError, SparkLeaseError
 from ..keeper.supervisor import contained
 from ..outcome import announce, begin_outcome, refused
-from ..processes import need_linux
+from ..submit.cluster import submit_to_cluster
+from ..submit.command_line import LAUNCHER, conf_of, find_spark_submit, is_for_cluster, local_file, name_of, split
 from ..submit.contained import Submission
-from .cluster import submit_to_cluster
+from ..system.processes import need_linux
 from .settings import end_with, flags, need_name, outcome_file, resolved
-from .spark_submit import LAUNCHER, conf_of, find_spark_submit, is_for_cluster, local_file, name_of, split
 
 
 def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does not return)

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field, replace
 
 from ..clock import BootClock, Clock, wall_time
 from ..config import Config, redacted
+from ..election.ports import LeaseStore, Notes, Notifies
+from ..election.record import Standstill
 from ..errors import ConfigError, RecordUnreadable, StoreError
-from ..history import UNKNOWN
-from ..lockers.base import LeaseStore, Notes, Notifies
-from ..lockers.registry import open_notes, open_store
-from ..record import Standstill
+from ..monitoring.history import UNKNOWN
+from ..stores.registry import open_notes, open_store
 from .look import HELD, Row, cell, described, look_at, moment
 from .settings import names_of, resolved
 from .store import FEW, NOTED, add_notes, print_details, print_leases

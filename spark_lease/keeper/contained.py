@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 
 from ..clock import Clock
-from ..processes import Process
 from ..system.containment import Init, pid_of
+from ..system.kernel import Strand
+from ..system.processes import Process
 from .death import Watched
 from .driver import EarlyRelease, Tasks
-from .kernel import Strand
 
 
 class ContainedDriver:

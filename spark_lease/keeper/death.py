@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Collection
 
 from ..clock import Clock
-from ..processes import Process, kill, look, mapping, marked, processes
+from ..system.processes import Process, kill, look, mapping, marked, processes
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ import signal
 from enum import Enum, auto
 
 from ..clock import Clock
-from ..processes import Process, is_proc_there, kill, look, marked, processes, sees_others
 from ..system.containment import Init
+from ..system.kernel import Strand, Wire
+from ..system.processes import Process, is_proc_there, kill, look, marked, processes, sees_others
 from .death import Watched, sweep
 from .family import Family
-from .kernel import Strand, Wire
 
 _GENERATIONS = 20
 """How often to look for children of what has just been stopped."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 from ..config import Config
-from ..record import Protection
+from ..election.record import Protection
+from ..system.kernel import KillTimer, Wire, why_not
 from .deadline import SharedDeadline
-from .kernel import KillTimer, Wire, why_not
 
 
 class Enforced:

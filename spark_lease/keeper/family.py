@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ..processes import Births, Process, is_out_of_reach, look, marks_of, proc_file, processes
+from ..system.processes import Births, Process, is_out_of_reach, look, marks_of, proc_file, processes
 
 KEEPS = "spark-lease keeper"
 """What a keeper's command line says."""

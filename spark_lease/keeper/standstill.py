@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..election.ports import Grant, Held, Locker
 from ..errors import StoreError
-from ..lockers.base import Grant, Held, Locker
-from ..lockers.wrapped import Wrapped
+from ..stores.wrapped import Wrapped
 
 
 class WhileItMoves(Wrapped):

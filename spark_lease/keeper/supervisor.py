@@ -30,12 +30,12 @@ from typing import Any, NoReturn, Protocol
 from ..clock import Clock
 from ..config import ENV
 from ..errors import ConfigError
-from ..processes import Process, kill, look, proc_file, processes, tree
 from ..system.containment import CannotContain, Init, Namespace, become_init, end_with, make_namespace, pid_of
+from ..system.kernel import Wire, adopts_orphans, die_with_parent
+from ..system.processes import Process, kill, look, proc_file, processes, tree
 from .channel import Channel, Closed
 from .death import Watched
 from .family import Family
-from .kernel import Wire, adopts_orphans, die_with_parent
 
 log = logging.getLogger(__name__)
 

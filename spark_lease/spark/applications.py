@@ -9,8 +9,8 @@ import threading
 from typing import Any
 
 from ..config import Config
+from ..election.journal_entries import APPLICATION
 from ..lease import Lease
-from ..lockers.changes import APPLICATION
 from .contexts import unwatch_contexts, watch_contexts
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .connect import is_connected
-from .demotion import spark_context
+from .session import spark_context
 
 Seen = Callable[[Any | None], None]
 _PATIENCE = 60.0

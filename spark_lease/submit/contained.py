@@ -28,13 +28,13 @@ from ..config import FRONT_DOOR, Config
 from ..errors import SparkLeaseError
 from ..keeper.channel import Channel, Closed
 from ..keeper.death import Watched
-from ..keeper.kernel import why_not
+from ..keeper.main import Keeper
 from ..keeper.messages import refusal
-from ..keeper.process import Keeper
 from ..keeper.supervisor import Supervisor
-from ..lockers.registry import open_store
 from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, ended, outcome_of, refused, times_of
+from ..stores.registry import open_store
 from ..system.container_init import came_from_a_terminal
+from ..system.kernel import why_not
 
 log = logging.getLogger(__name__)
 

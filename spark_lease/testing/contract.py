@@ -22,14 +22,14 @@ import pytest
 
 from ..clock import BootClock
 from ..config import Config, configure
+from ..election.directive import Wish
+from ..election.ports import Grant, Held, LeaseStore
+from ..election.record import LeaseRecord, expires_in, released, renewed, taken, wished
 from ..errors import LeaseLost, StoreError
-from ..lease import Contender, open_contender
-from ..lockers.base import Grant, Held, LeaseStore
-from ..lockers.registry import open_store
-from ..record import LeaseRecord, expires_in, released, renewed, taken, wished
-from ..wish import Wish
+from ..lease import LocalLease, open_contender
+from ..stores.registry import open_store
 
-OpenContender = Callable[..., Contender]
+OpenContender = Callable[..., LocalLease]
 OpenStore = Callable[[], LeaseStore]
 _Answer = TypeVar("_Answer")
 
@@ -198,9 +198,9 @@ class LockerContract:
     @pytest.fixture
     def contender(self, config: Config) -> Iterator[OpenContender]:
         """A function that opens one more contender; its arguments are settings."""
-        opened: list[Contender] = []
+        opened: list[LocalLease] = []
 
-        def open_one(**changes: Any) -> Contender:
+        def open_one(**changes: Any) -> LocalLease:
             opened.append(open_contender(_short(config, **changes), BootClock()))
             return opened[-1]
 
@@ -224,7 +224,7 @@ class LockerContract:
         contenders = [contender() for _ in range(6)]
         start, answers = threading.Barrier(len(contenders)), list[Grant | Held]()
 
-        def contend(lease: Contender) -> None:
+        def contend(lease: LocalLease) -> None:
             start.wait(10)
             answers.append(_insist(lease.try_acquire))
 

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from ..election.ports import Grant, Held, Locker
 from ..errors import LeaseLost, StoreError
 from ..lease import Lease
-from ..lockers.base import Grant, Held, Locker
 
 RELEASE, STANDBY = "release", "standby: "
 """How the detail begins of a release in doubt, and of a wait that was given up because another has the lease."""

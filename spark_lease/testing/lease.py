@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..config import configure
-from ..lease import Contender
-from ..locker import locker_over
-from ..record import new_holder
+from ..election.locker import locker_over
+from ..election.record import new_holder
+from ..lease import LocalLease
 from .clock import VirtualClock
 from .store import MemoryStore
 
 
 @contextmanager
-def memory_lease(name: str = "test", **settings: Any) -> Iterator[Contender]:
+def memory_lease(name: str = "test", **settings: Any) -> Iterator[LocalLease]:
     """A real Lease that is held in memory, without a store, a process or a thread.
 
     Its clock stands still, so it never runs out. `lease.lose(Loss.TAKEN)` makes it a lost one. `settings` are those of
@@ -23,7 +23,7 @@ def memory_lease(name: str = "test", **settings: Any) -> Iterator[Contender]:
     """
     clock, config, holder = VirtualClock(), configure(name=name, **settings), new_holder("test")
     locker = locker_over(MemoryStore(clock), config, clock, holder=holder)
-    lease = Contender(locker, config, holder=holder, clock=clock)
+    lease = LocalLease(locker, config, holder=holder, clock=clock)
     lease.acquire()
     try:
         yield lease

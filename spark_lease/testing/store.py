@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..election.record import LeaseRecord, Observed, is_wish
 from ..errors import StoreError
-from ..record import LeaseRecord, Observed, is_wish
 from .clock import VirtualClock
 
 Fault = Callable[[Callable[[], Any], VirtualClock], Any]

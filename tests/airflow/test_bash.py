@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_lease.processes import kill, tree
+from spark_lease.system.processes import kill, tree
 from tests.airflow.conftest import FOLDER, ROOT
 from tests.airflow.firing import fire
 from tests.airflow.test_operator import alive, holder_of, until

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from spark_lease.airflow.operator import SparkLeaseSubmitOperator
-from spark_lease.processes import kill, tree
+from spark_lease.system.processes import kill, tree
 from tests.airflow.conftest import FOLDER, ROOT
 from tests.airflow.firing import fire
 from tests.airflow.test_operator import until

@@ -8,7 +8,7 @@ from spark_lease import hold_lease
 from spark_lease.airflow.trigger import is_wanted
 from spark_lease.cli.main import main
 from spark_lease.config import configure
-from spark_lease.lookout import Lookout
+from spark_lease.monitoring.observer import Lookout
 
 
 def test_a_lease_that_this_site_may_not_take_is_waited_for(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.processes import Process, kill, look, tree
+from spark_lease.system.processes import Process, kill, look, tree
 from tests.airflow.conftest import FOLDER, ROOT
 from tests.airflow.firing import fire, link_of, new_day
 

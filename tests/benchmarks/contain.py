@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-from spark_lease.processes import Process, tree
+from spark_lease.system.processes import Process, tree
 from tests.benchmarks.keeper import COMMAND, Standby
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres

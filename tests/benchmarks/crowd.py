@@ -24,11 +24,11 @@ import psycopg2
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
+from spark_lease.election.keepalive import Keepalive
+from spark_lease.election.lifecycle import begin_hold
 from spark_lease.errors import StoreError
-from spark_lease.hold import begin_hold
-from spark_lease.keepalive import Keepalive
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers.sql import SqlStore
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.stores.sql.store import SqlStore
 from tests.benchmarks.table import report
 from tests.services.postgres import own_postgres
 
@@ -61,7 +61,7 @@ class Crowd:
             lease = self.measured(open_contender(config, BootClock()))
             threading.Thread(target=self.contend, args=(lease, config), daemon=True).start()
 
-    def contend(self, lease: Contender, config: Config) -> None:
+    def contend(self, lease: LocalLease, config: Config) -> None:
         keepalive = Keepalive(
             lease,
             config,
@@ -72,7 +72,7 @@ class Crowd:
         begin_hold(lease, keepalive)
         self.granted.append(lease.name)
 
-    def measured(self, lease: Contender) -> Contender:
+    def measured(self, lease: LocalLease) -> LocalLease:
         renew = lease.renew
 
         def measure() -> None:

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from spark_lease.config import configure
-from spark_lease.lockers.delta import DeltaStore
-from spark_lease.record import renewed, taken
+from spark_lease.election.record import renewed, taken
+from spark_lease.stores.folders.delta import DeltaStore
 from tests.benchmarks.table import report
 
 RENEW_LIMIT, POLL_LIMIT, FILES_LIMIT = 10.0, 3.0, 1000

@@ -24,9 +24,9 @@ from jobs.flights_daily import unpack
 from jobs.jars import spark_options
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.fences.delta_tables import DeltaFence
+from spark_lease.fencing.delta.tables import DeltaFence
 from spark_lease.lease import open_contender
-from spark_lease.spark.delta_hook import DeltaHook
+from spark_lease.spark.delta_observer import DeltaHook
 from tests.benchmarks.table import report
 
 LIMIT = 1.03

@@ -18,11 +18,11 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from spark_lease.config import configure
-from spark_lease.fences import postgres
-from spark_lease.fences.session import session_environment
-from spark_lease.fences.sql import fenced_sql
-from spark_lease.fences.sql_claim import claim
-from spark_lease.lockers.sql_backends import usable_url
+from spark_lease.database.dialects import usable_url
+from spark_lease.fencing.sql import triggers as postgres
+from spark_lease.fencing.sql.claim import claim
+from spark_lease.fencing.sql.session import session_environment
+from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.benchmarks.table import report
 from tests.fences.holders import Holder
 from tests.services.mariadb import running_mariadb

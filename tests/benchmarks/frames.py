@@ -22,7 +22,7 @@ from sqlalchemy import Engine, create_engine
 from jobs.flights_daily import unpack
 from jobs.flights_to_postgres import POSTGRES, read
 from jobs.jars import JDBC
-from spark_lease.fences.frames import write_sql
+from spark_lease.fencing.dataframe.writer import write_sql
 from tests.benchmarks.table import report
 from tests.fences.holders import Holder
 from tests.services.postgres import own_postgres

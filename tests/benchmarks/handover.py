@@ -26,9 +26,9 @@ import psycopg2
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers.sql import SqlStore
-from spark_lease.processes import kill, tree
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.stores.sql.store import SqlStore
+from spark_lease.system.processes import kill, tree
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
 from tests.support.command import COMMAND
@@ -44,7 +44,7 @@ SETTLE = 0.15
 """Seconds in which the one that waits has begun to wait."""
 
 
-def contender(url: str, **settings: object) -> Contender:
+def contender(url: str, **settings: object) -> LocalLease:
     return open_contender(configure(name="bench", url=url, create_table="true", **settings), BootClock())
 
 

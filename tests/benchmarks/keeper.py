@@ -20,7 +20,7 @@ import timeit
 from pathlib import Path
 
 from spark_lease import hold_lease
-from spark_lease.processes import tree
+from spark_lease.system.processes import tree
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
 from tests.spark.drivers import Driver, until

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import psycopg2
 
-from spark_lease.processes import kill, tree
+from spark_lease.system.processes import kill, tree
 from tests.services.postgres import running_postgres
 
 PYTHON = Path(__file__).parents[2] / ".venv-peers" / "bin" / "python"

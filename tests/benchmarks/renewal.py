@@ -17,10 +17,10 @@ import psycopg2
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.lease import Contender
-from spark_lease.locker import RecordLocker
-from spark_lease.lockers.sql import SqlStore
-from spark_lease.record import new_holder
+from spark_lease.election.contender import Contender
+from spark_lease.election.locker import RecordLocker
+from spark_lease.election.record import new_holder
+from spark_lease.stores.sql.store import SqlStore
 from tests.services.postgres import running_postgres
 
 LIMITS = {"renewal": 1.2, "uncontended acquire": 2.0}

@@ -10,9 +10,9 @@ import pytest
 
 from spark_lease.cli.main import main
 from spark_lease.config import Config, configure
-from spark_lease.lockers.base import LeaseStore
-from spark_lease.lockers.registry import open_store
-from spark_lease.record import LeaseRecord, released, renewed, taken
+from spark_lease.election.ports import LeaseStore
+from spark_lease.election.record import LeaseRecord, released, renewed, taken
+from spark_lease.stores.registry import open_store
 from tests.services.objects import BUCKET
 
 KINDS = [

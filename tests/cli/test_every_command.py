@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from spark_lease.cli.main import main
-from spark_lease.lockers.sql_backends import usable_url
+from spark_lease.database.dialects import usable_url
 from tests.cli.conftest import Shop
 from tests.support.command import COMMAND
 

@@ -15,9 +15,9 @@ from spark_lease import hold_lease
 from spark_lease.cli.main import main
 from spark_lease.clock import BootClock, iso_text
 from spark_lease.config import configure
+from spark_lease.election.record import taken
 from spark_lease.lease import open_contender
-from spark_lease.lockers.registry import open_store
-from spark_lease.record import taken
+from spark_lease.stores.registry import open_store
 from tests.support.command import COMMAND
 
 

@@ -21,10 +21,10 @@ from spark_lease.cli.look import described
 from spark_lease.cli.watch import Lines, Watched
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
+from spark_lease.election.record import LeaseRecord, Observed, forced
 from spark_lease.errors import ConfigError
-from spark_lease.lockers.registry import open_notes, open_store
-from spark_lease.lookout import Lookout
-from spark_lease.record import LeaseRecord, Observed, forced
+from spark_lease.monitoring.observer import Lookout
+from spark_lease.stores.registry import open_notes, open_store
 from spark_lease.testing import MemoryStore, VirtualClock, lost_request
 from tests.cli.conftest import Shop
 from tests.spark.drivers import until

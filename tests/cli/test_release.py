@@ -13,9 +13,9 @@ import pytest
 
 from spark_lease.cli.main import main
 from spark_lease.cli.release import Forcing, Released, Unreleased
+from spark_lease.election.ports import Grant, Held
+from spark_lease.election.record import expires_in
 from spark_lease.errors import LeaseLost, Loss, StoreError
-from spark_lease.lockers.base import Grant, Held
-from spark_lease.record import expires_in
 from spark_lease.testing import MemoryStore, VirtualClock, lost_answer, meanwhile
 from tests.cli.conftest import Shop
 from tests.policy import NAME, Contender

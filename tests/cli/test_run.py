@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from spark_lease.processes import kill, processes, tree
+from spark_lease.system.processes import kill, processes, tree
 from tests.services.proxy import Proxy
 from tests.spark.drivers import until
 from tests.support.command import COMMAND, last_line, spark_lease
@@ -333,7 +333,7 @@ SUPERVISOR_STANDS_STILL = """
 import os, sys, time
 import spark_lease.keeper.supervisor as supervisor
 from spark_lease.config import configure
-from spark_lease.runner import run
+from spark_lease.guard.command import run
 
 supervisor._START_TIMEOUT = 1.0
 me, write = os.getpid(), os.write

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_lease.processes import kill, tree
+from spark_lease.system.processes import kill, tree
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]

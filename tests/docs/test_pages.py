@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_lease import outcome
-from spark_lease.events import What
-from spark_lease.lockers import changes
+from spark_lease.election import journal_entries as changes
+from spark_lease.monitoring.events import What
 from tests.docs.snippets import DOCS, PAGES
 
 ROOT = Path(__file__).parents[2]

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_lease.processes import Process, kill, processes, tree
+from spark_lease.system.processes import Process, kill, processes, tree
 from tests.faults.hostile import all_write, last_write
 from tests.services.postgres import own_postgres
 from tests.spark.drivers import command_line, until

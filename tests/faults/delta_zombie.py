@@ -18,9 +18,9 @@ from deltalake import write_deltalake
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.fences.delta_tables import DeltaFence
-from spark_lease.lease import Contender, open_contender
-from spark_lease.spark.delta_hook import DeltaHook
+from spark_lease.fencing.delta.tables import DeltaFence
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.spark.delta_observer import DeltaHook
 from tests.benchmarks.delta_fence import session
 from tests.faults.writing import Writing
 
@@ -31,14 +31,14 @@ SETTINGS: dict[str, Any] = {"name": NAME, "lease_duration": 3600.0}
 """So long that it never asks: what holds it back is the fence and nothing else."""
 
 
-Begin = Callable[[Contender, DeltaFence | None], Callable[[], object]]
+Begin = Callable[[LocalLease, DeltaFence | None], Callable[[], object]]
 
 
 def by_spark(table: str) -> Begin:
     hook, spark = DeltaHook(), session()
     assert hook.install(spark.sparkContext) == ""
 
-    def begin(lease: Contender, fence: DeltaFence | None) -> Callable[[], object]:
+    def begin(lease: LocalLease, fence: DeltaFence | None) -> Callable[[], object]:
         hook.fences = (fence,) if fence else ()
         rows = spark.range(1).selectExpr(f"{lease.epoch}L AS epoch", "id").coalesce(1)
         return lambda: rows.write.format("delta").mode("append").save(table)
@@ -47,7 +47,7 @@ def by_spark(table: str) -> Begin:
 
 
 def by_delta_rs(table: str) -> Begin:
-    def begin(lease: Contender, fence: DeltaFence | None) -> Callable[[], object]:
+    def begin(lease: LocalLease, fence: DeltaFence | None) -> Callable[[], object]:
         # Enough of them that a write takes its time.
         rows = Table.from_arrays([Array([each] * MANY, DataType.int64()) for each in (lease.epoch, 0)], names=NAMES)
         if fence is None:

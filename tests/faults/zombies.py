@@ -28,12 +28,12 @@ from sqlalchemy import Engine, text
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.fences import postgres
-from spark_lease.fences.delta_tables import DeltaFence
-from spark_lease.fences.sql import fenced_sql
-from spark_lease.fences.sql_claim import Desk, claim
+from spark_lease.fencing.delta.tables import DeltaFence
+from spark_lease.fencing.sql import triggers as postgres
+from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.lease import open_contender
-from spark_lease.processes import kill, tree
+from spark_lease.system.processes import kill, tree
 from tests.faults.delta_zombie import NAME, NAMES, SETTINGS
 from tests.fences.conftest import Writer, clear, create_guarded, engine_for, rows
 from tests.fences.holders import Holder

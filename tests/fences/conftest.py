@@ -12,8 +12,8 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import NullPool
 
 from spark_lease.config import configure
-from spark_lease.fences.sql import fenced_sql
-from spark_lease.lockers.sql_backends import usable_url
+from spark_lease.database.dialects import usable_url
+from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.fences.holders import Holder
 from tests.services.postgres import with_psycopg
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from spark_lease.fences.frames import write_sql
-from spark_lease.fences.frames_target import run
+from spark_lease.fencing.dataframe.target import run
+from spark_lease.fencing.dataframe.writer import write_sql
 from tests.fences.holders import Holder
 from tests.spark.drivers import until
 

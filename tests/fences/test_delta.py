@@ -25,13 +25,13 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
+from spark_lease.election.record import taken
 from spark_lease.errors import ConfigError, Fenced, LeaseLost, Loss, StoreError
-from spark_lease.fences import delta_claims
-from spark_lease.fences.delta import Claim, address, claim, property_of
-from spark_lease.fences.delta_rs import FencedTable
-from spark_lease.fences.delta_tables import KIND, DeltaFence
-from spark_lease.lockers.registry import open_notes, open_store
-from spark_lease.record import taken
+from spark_lease.fencing.delta import claims as delta_claims
+from spark_lease.fencing.delta.delta_rs import FencedTable
+from spark_lease.fencing.delta.fence import Claim, address, claim, property_of
+from spark_lease.fencing.delta.tables import KIND, DeltaFence
+from spark_lease.stores.registry import open_notes, open_store
 from tests.services.objects import BUCKET, KEY, LOCKED, SECRET, ObjectServer
 
 
@@ -416,7 +416,7 @@ def test_no_key_of_an_object_store_is_said_where_a_claim_fails(
 
 def test_a_claim_without_obstore_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    for each in ("fences.delta_bucket", "lockers.delta_objects"):
+    for each in ("fencing.delta.bucket", "stores.folders.object_store"):
         monkeypatch.delitem(sys.modules, f"spark_lease.{each}", raising=False)
     with pytest.raises(ModuleNotFoundError):
         claim(Claim("n", 5, "me"), "s3://leases/t", clock=BootClock(), timeout=10)

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from spark_lease.clock import BootClock, Clock
 from spark_lease.errors import StoreError
-from spark_lease.fences.delta import Claim, claim, newest_of, property_of
+from spark_lease.fencing.delta.fence import Claim, claim, newest_of, property_of
 from spark_lease.testing.clock import VirtualClock
 from tests.services.objects import BUCKET, ObjectServer
 
@@ -345,7 +345,7 @@ def test_a_table_in_a_bucket_is_taken_as_it_stands(
 ) -> None:
     import obstore
 
-    from spark_lease.lockers.delta_objects import open_bucket
+    from spark_lease.stores.folders.object_store import open_bucket
 
     log_of(tmp_path)
     classic(tmp_path)

@@ -19,8 +19,9 @@ from sqlalchemy.pool import NullPool
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import ConfigError
-from spark_lease.fences import frames, frames_move
-from spark_lease.fences.frames_target import run
+from spark_lease.fencing.dataframe import move as frames_move
+from spark_lease.fencing.dataframe import writer as frames
+from spark_lease.fencing.dataframe.target import run
 from spark_lease.lease import open_contender
 from tests.fences.conftest import rows
 from tests.fences.frames import NAME, ask, put, session, staged, tell

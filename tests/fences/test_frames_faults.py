@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import NullPool
 
 from spark_lease.errors import ConfigError, Fenced, Loss, StagingLost
-from spark_lease.fences.sql_claim import claim
+from spark_lease.fencing.sql.claim import claim
 from tests.fences.conftest import engine_for, rows
 from tests.fences.frames import ask, meeting, put, session, staged, tell, there
 from tests.fences.holders import Holder

@@ -9,10 +9,10 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from spark_lease.config import configure
+from spark_lease.database.dialects import usable_url
 from spark_lease.errors import ConfigError
-from spark_lease.fences.sql import fenced_sql
-from spark_lease.fences.sql_claim import claim
-from spark_lease.lockers.sql_backends import usable_url
+from spark_lease.fencing.sql.claim import claim
+from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.fences.holders import Holder
 from tests.services.mariadb import galera, node_options, running_mariadb
 

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine, make_url
 
 from jobs.jars import JDBC
-from spark_lease.fences import postgres
-from spark_lease.fences.sql_claim import claim
+from spark_lease.fencing.sql import triggers as postgres
+from spark_lease.fencing.sql.claim import claim
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
 from tests.services.proxy import Proxy

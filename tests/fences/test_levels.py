@@ -15,9 +15,9 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
-from spark_lease.fences.levels import KIND, Fences, Levels, fences_of
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers.registry import open_notes
+from spark_lease.fencing.status import KIND, Fences, Levels, fences_of
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.stores.registry import open_notes
 from tests.spark.drivers import until
 from tests.support.command import COMMAND
 
@@ -27,7 +27,7 @@ def config(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Conf
     return configure(name="n", url=url_of(request.param))
 
 
-def held(config: Config) -> tuple[Contender, Levels]:
+def held(config: Config) -> tuple[LocalLease, Levels]:
     lease = open_contender(config, BootClock())
     lease.acquire()
     return lease, Levels(lease, config)

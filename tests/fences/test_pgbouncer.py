@@ -15,9 +15,9 @@ from sqlalchemy.pool import NullPool
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import Fenced
-from spark_lease.fences.session import setting_of
-from spark_lease.fences.sql import fenced_sql
-from spark_lease.fences.sql_claim import Desk, claim
+from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.session import setting_of
+from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.lease import open_contender
 from tests.fences.conftest import create_guarded
 from tests.fences.holders import Holder

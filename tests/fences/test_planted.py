@@ -20,9 +20,9 @@ from spark_lease import hold_lease
 from spark_lease.cli.main import main
 from spark_lease.config import Config, configure
 from spark_lease.errors import AlreadyDone, Fenced
-from spark_lease.fences import postgres
-from spark_lease.fences.sql import fenced_sql
-from spark_lease.fences.sql_claim import Desk, claim
+from spark_lease.fencing.sql import triggers as postgres
+from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.testing import LockerContract
 from tests.fences.conftest import clear, create_guarded, rows
 from tests.fences.frames import ask, put, session, tell

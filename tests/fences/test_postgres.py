@@ -19,12 +19,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from spark_lease.config import configure
+from spark_lease.database.dialects import usable_url
 from spark_lease.errors import ConfigError, FenceUnreachable
-from spark_lease.fences import postgres
-from spark_lease.fences.session import application_of, session_environment
-from spark_lease.fences.sql import fenced_sql
-from spark_lease.fences.sql_claim import Desk, claim
-from spark_lease.lockers.sql_backends import usable_url
+from spark_lease.fencing.sql import triggers as postgres
+from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.session import application_of, session_environment
+from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
 from tests.services.postgres import PSQL, own_postgres

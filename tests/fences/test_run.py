@@ -16,8 +16,8 @@ import pytest
 from deltalake import write_deltalake
 from sqlalchemy import Engine
 
-from spark_lease.fences.sql_claim import Desk, claim
-from spark_lease.processes import kill, tree
+from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.system.processes import kill, tree
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
 from tests.services.proxy import Proxy
@@ -104,7 +104,7 @@ raise ValueError("and then it fails")
 MAIN = f"""
 import os
 from spark_lease import leased
-from spark_lease.fences.session import session_environment
+from spark_lease.fencing.sql.session import session_environment
 
 @leased("n", keeper="thread")
 def main(lease):

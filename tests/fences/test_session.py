@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pytest
 
 from spark_lease.errors import ConfigError
-from spark_lease.fences.session import application_of, jdbc_url, session_environment, setting_of
+from spark_lease.fencing.sql.session import application_of, jdbc_url, session_environment, setting_of
 
 NAME = "nightly"
 

@@ -24,9 +24,12 @@ from wrapt import ObjectProxy
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import ConfigError, Fenced, FenceUnreachable, LeaseLost, Loss
-from spark_lease.fences import sql, sql_claim, sql_commit, sql_refusals
-from spark_lease.fences.sql import fenced_sql
-from spark_lease.fences.sql_claim import Desk, claim
+from spark_lease.fencing.sql import claim as sql_claim
+from spark_lease.fencing.sql import commit as sql_commit
+from spark_lease.fencing.sql import refusals as sql_refusals
+from spark_lease.fencing.sql import transaction as sql
+from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.lease import open_contender
 from tests.fences.conftest import Writer, engine_for, rows
 from tests.fences.holders import Holder

@@ -19,10 +19,11 @@ from sqlalchemy.exc import DBAPIError, InternalError, ProgrammingError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from spark_lease.errors import ConfigError, Fenced
-from spark_lease.fences import sql, sql_cursors
-from spark_lease.fences.session import application_of, setting_of
-from spark_lease.fences.sql import fenced_sql
-from spark_lease.fences.sql_claim import claim
+from spark_lease.fencing.sql import cursors as sql_cursors
+from spark_lease.fencing.sql import transaction as sql
+from spark_lease.fencing.sql.claim import claim
+from spark_lease.fencing.sql.session import application_of, setting_of
+from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
 

@@ -17,9 +17,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from spark_lease.errors import ConfigError, Fenced
-from spark_lease.fences import sql_claim, sql_psycopg2
-from spark_lease.fences.sql import fenced_sql
-from spark_lease.fences.sql_claim import claim
+from spark_lease.fencing.sql import claim as sql_claim
+from spark_lease.fencing.sql import psycopg2_driver as sql_psycopg2
+from spark_lease.fencing.sql.claim import claim
+from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
 
@@ -132,7 +133,8 @@ def test_a_transaction_in_place_of_the_blocks_is_no_success(engine: Engine, hidd
 def test_engines_of_other_options_claim_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     claimed: list[str] = []
     monkeypatch.setattr(
-        "spark_lease.fences.sql.claim", lambda lease, engine: claimed.append(sql_claim.claim(lease, engine))
+        "spark_lease.fencing.sql.transaction.claim",
+        lambda lease, engine: claimed.append(sql_claim.claim(lease, engine)),
     )
     for _ in range(3):
         write(engine.execution_options(logging_token="x"))

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from spark_lease.errors import Fenced, FenceUnreachable, LeaseLost
-from spark_lease.fences.sql import fenced_sql
+from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.fences.holders import Holder
 
 ROWS_AT_MOST = 4000

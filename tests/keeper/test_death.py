@@ -14,7 +14,7 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.keeper.death import Watched, sweep
-from spark_lease.processes import MARK, Births, look, marked
+from spark_lease.system.processes import MARK, Births, look, marked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfds and /proc")
 

@@ -16,9 +16,9 @@ from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.keeper.channel import Channel, Closed
 from spark_lease.keeper.driver import Driver
-from spark_lease.keeper.kernel import Wire
-from spark_lease.keeper.process import Keeper
-from spark_lease.processes import kill, look, tree
+from spark_lease.keeper.main import Keeper
+from spark_lease.system.kernel import Wire
+from spark_lease.system.processes import kill, look, tree
 from tests.spark.drivers import until
 
 # Stands for the JVM: starts one child in a group of its own, as pyspark.daemon is, and says its pid.

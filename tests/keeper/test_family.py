@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from spark_lease.keeper.family import Family
-from spark_lease.processes import Process, kill, look, processes, tree
+from spark_lease.system.processes import Process, kill, look, processes, tree
 from tests.spark.drivers import Driver, command_line, row, until
 from tests.support.command import COMMAND, last_line, spark_lease
 
@@ -53,7 +53,7 @@ fi
 """
 GUARDED = """
 import subprocess
-from spark_lease.processes import tree
+from spark_lease.system.processes import tree
 WRITES, FILE, CHAIN = {writes!r}, str(FOLDER / "writes"), str(FOLDER / "chain.sh")
 Path(CHAIN).write_text({chain!r})
 with hold_lease("n", **SETTINGS) as lease:

@@ -16,8 +16,8 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.keeper.deadline import SharedDeadline, new_mapping
-from spark_lease.keeper.kernel import Wire, why_not
-from spark_lease.processes import look
+from spark_lease.system.kernel import Wire, why_not
+from spark_lease.system.processes import look
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux's timers and signals")
 
@@ -47,7 +47,7 @@ def start() -> Iterator[Start]:
 TIMER = """
     import sys, time
     from spark_lease.clock import BootClock
-    from spark_lease.keeper.kernel import KillTimer
+    from spark_lease.system.kernel import KillTimer
     timer = KillTimer()
     {}
     print("ready", flush=True)
@@ -92,7 +92,7 @@ def test_a_timer_that_is_moved_or_disarmed_does_not_kill(start: Start) -> None:
 
 HOLDER = """
     import os, socket, sys
-    from spark_lease.keeper.kernel import Wire
+    from spark_lease.system.kernel import Wire
     wire, talk = Wire(), socket.socket(fileno=int(sys.argv[1]))
     strands = [wire.strand(int(target)) for target in sys.argv[2:]]
     socket.send_fds(talk, [b"x"], [strand.fd for strand in strands])
@@ -156,7 +156,7 @@ def test_a_wire_kills_a_whole_group(start: Start) -> None:
 
 HOLDS_ALL = """
     import sys, time
-    from spark_lease.keeper.kernel import Wire
+    from spark_lease.system.kernel import Wire
     wires = [Wire() for _ in range(2)]
     strands = [wire.strand(int(target)) for wire in wires for target in sys.argv[1:]]
     print("ready", flush=True)
@@ -175,7 +175,7 @@ def test_a_wire_kills_though_nobody_else_holds_its_strands(start: Start, files: 
 
 
 def test_a_disarmed_strand_kills_nobody(start: Start) -> None:
-    from spark_lease.keeper.kernel import Strand
+    from spark_lease.system.kernel import Strand
 
     spared, other = start(IDLE), start(IDLE)
     holder, strands = wired(start, spared.pid, other.pid)

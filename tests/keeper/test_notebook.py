@@ -9,7 +9,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from spark_lease.processes import look, tree
+from spark_lease.system.processes import look, tree
 from tests.spark.drivers import until
 
 HOLD = """

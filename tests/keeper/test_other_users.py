@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.processes import processes
+from spark_lease.system.processes import processes
 from tests.spark.drivers import command_line, row, until
 from tests.support.command import spark_lease
 from tests.support.users import unprivileged

@@ -26,15 +26,15 @@ from spark_lease import ConfigError, hold_lease
 from spark_lease.cli.history import all_holds
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.fences.levels import fences_of
-from spark_lease.keeper import start as starting
+from spark_lease.election.directive import Wish
+from spark_lease.election.journal_entries import APPLICATION
+from spark_lease.fencing.status import fences_of
+from spark_lease.keeper import spawn as starting
 from spark_lease.keeper.channel import Channel, Closed
-from spark_lease.keeper.kept import KeptLease
-from spark_lease.lockers.changes import APPLICATION
-from spark_lease.lockers.registry import open_notes
-from spark_lease.processes import look, tree
+from spark_lease.keeper.client import KeptLease
 from spark_lease.spark.applications import Applications
-from spark_lease.wish import Wish
+from spark_lease.stores.registry import open_notes
+from spark_lease.system.processes import look, tree
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, command_line, row, until, want
 from tests.support.command import COMMAND
@@ -387,8 +387,8 @@ def test_a_block_that_ends_well_just_before_the_deadline_is_not_killed_later(sta
 def test_a_second_ctrl_c_before_the_block_leaves_no_keeper_that_renews(start: Start, url: str, table: str) -> None:
     driver = start(
         """
-        import spark_lease.guard as it
-        from spark_lease.runs import Runs
+        import spark_lease.guard.block as it
+        from spark_lease.journal.runs import Runs
         def ctrl_c(*_, **__):
             raise KeyboardInterrupt
         it.Fencing.begin = Runs.settle = ctrl_c
@@ -638,7 +638,7 @@ def test_it_is_given_back_also_if_the_keeper_hears_of_that_after_the_drivers_end
     driver = start(
         """
         import signal
-        from spark_lease.keeper.kept import KeptLease
+        from spark_lease.keeper.client import KeptLease
         take = KeptLease._take
         def interrupted(lease, message, files):
             if "granted" in message:

@@ -15,10 +15,10 @@ from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
+from spark_lease.election.ports import Grant, Held
 from spark_lease.errors import LeaseLost, Loss, StoreError
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers.base import Grant, Held
-from spark_lease.lockers.sql import SqlStore
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.stores.sql.store import SqlStore
 from tests.support.command import COMMAND
 
 TABLE = "ACTIVEMQ_LOCK"
@@ -83,10 +83,10 @@ def broker(url: str) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def job(url: str) -> Iterator[Callable[..., Contender]]:
-    opened: list[Contender] = []
+def job(url: str) -> Iterator[Callable[..., LocalLease]]:
+    opened: list[LocalLease] = []
 
-    def open_one(**settings: Any) -> Contender:
+    def open_one(**settings: Any) -> LocalLease:
         wanted = {"url": url, "table": TABLE, "name": "nightly", "lease_duration": 6, "poll_period": 0.1}
         opened.append(open_contender(configure(**wanted | settings), BootClock()))
         return opened[-1]

@@ -19,11 +19,11 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.jars import spark_options
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
+from spark_lease.election.record import LeaseRecord, released, renewed, taken
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
-from spark_lease.lockers import delta
-from spark_lease.lockers.bounded import Bounded
-from spark_lease.lockers.delta import DeltaStore
-from spark_lease.record import LeaseRecord, released, renewed, taken
+from spark_lease.stores.folders import delta
+from spark_lease.stores.folders.delta import DeltaStore
+from spark_lease.system.call_timeout import Bounded
 from spark_lease.testing import LeaseStoreContract
 from tests.spark.drivers import Driver, until
 from tests.support.command import COMMAND, last_line, spark_lease
@@ -333,7 +333,7 @@ def test_python_may_end_amid_a_call_into_rust(open_store: OpenStore, folder: Pat
     script = f"""
 from deltalake import DeltaTable
 from spark_lease.clock import BootClock
-from spark_lease.lockers.bounded import Bounded
+from spark_lease.system.call_timeout import Bounded
 calls = Bounded("there", timeout=9.0, clock=BootClock())
 calls.begin(lambda: [DeltaTable({str(folder)!r}) for _ in range(20)])
 calls.close(lambda: print("to the last"))
@@ -347,7 +347,7 @@ def test_python_ends_while_a_call_hangs() -> None:
     script = """
 import threading
 from spark_lease.clock import BootClock
-from spark_lease.lockers.bounded import Bounded
+from spark_lease.system.call_timeout import Bounded
 Bounded("there", timeout=9.0, clock=BootClock()).begin(threading.Event().wait)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=20)

@@ -16,12 +16,12 @@ from deltalake import DeltaTable
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure, from_environment, from_file, from_spark, resolve, shown
+from spark_lease.election.ports import Grant
+from spark_lease.election.record import renewed, taken
 from spark_lease.errors import ConfigError, RecordUnreadable, SparkLeaseError, StoreError
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers.base import Grant
-from spark_lease.lockers.delta import DeltaStore
-from spark_lease.lockers.delta_objects import ObjectFiles
-from spark_lease.record import renewed, taken
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.stores.folders.delta import DeltaStore
+from spark_lease.stores.folders.object_store import ObjectFiles
 from spark_lease.testing import LeaseStoreContract
 from tests.services.objects import BUCKET, CARELESS, FORGETFUL, KEY, LOCKED, OLD, SECRET, ObjectServer, running_objects
 from tests.services.proxy import Proxy
@@ -282,7 +282,7 @@ def test_a_server_that_was_killed_is_not_taken_for_a_loss_and_an_empty_one_is(ow
 
 
 @pytest.fixture
-def through_the_door(door: Proxy, objects: ObjectServer, table: str) -> Iterator[Contender]:
+def through_the_door(door: Proxy, objects: ObjectServer, table: str) -> Iterator[LocalLease]:
     port = door.url.rpartition(":")[2].partition("/")[0]
     options = objects.options(aws_endpoint_url=f"http://127.0.0.1:{port}")
     url = f"delta+s3://{BUCKET}/{table}"
@@ -291,7 +291,7 @@ def through_the_door(door: Proxy, objects: ObjectServer, table: str) -> Iterator
     contender.close()
 
 
-def test_an_answer_that_was_lost_is_found_again(through_the_door: Contender, door: Proxy, table: str) -> None:
+def test_an_answer_that_was_lost_is_found_again(through_the_door: LocalLease, door: Proxy, table: str) -> None:
     """At the grant, at a renewal, at the release."""
     lease, commit = through_the_door, COMMIT % table.encode()
     steps: list[Callable[[], Any]] = [lease.try_acquire, lambda: lease._locker.renew(), lambda: lease._locker.release()]

@@ -17,14 +17,14 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
+from spark_lease.election.ports import Grant, Held
+from spark_lease.election.record import renewed, taken
 from spark_lease.errors import ConfigError, LeaseLost, RecordUnreadable, StoreError
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers import file
-from spark_lease.lockers import file as module
-from spark_lease.lockers.base import Grant, Held
-from spark_lease.lockers.file import FileStore
-from spark_lease.lockers.folders import put_new
-from spark_lease.record import renewed, taken
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.stores.folders import file
+from spark_lease.stores.folders import file as module
+from spark_lease.stores.folders.file import FileStore
+from spark_lease.stores.folders.paths import put_new
 from spark_lease.testing import LeaseStoreContract
 from tests.spark.drivers import until
 from tests.support.command import spark_lease
@@ -56,10 +56,10 @@ def open_store(config: Config) -> Iterator[OpenStore]:
 
 
 @pytest.fixture
-def contender(config: Config) -> Iterator[Callable[..., Contender]]:
-    opened: list[Contender] = []
+def contender(config: Config) -> Iterator[Callable[..., LocalLease]]:
+    opened: list[LocalLease] = []
 
-    def open_one(**changes: Any) -> Contender:
+    def open_one(**changes: Any) -> LocalLease:
         opened.append(open_contender(replace(config, **changes), BootClock()))
         return opened[-1]
 

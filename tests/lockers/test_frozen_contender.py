@@ -20,8 +20,8 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers.base import Grant, Held
+from spark_lease.election.ports import Grant, Held
+from spark_lease.lease import LocalLease, open_contender
 
 SCRIPT = """
 import os, signal, sys
@@ -95,14 +95,14 @@ def frozen(settings: dict[str, Any]) -> Iterator[Frozen]:
 
 
 @pytest.fixture
-def other(settings: dict[str, Any]) -> Iterator[Contender]:
+def other(settings: dict[str, Any]) -> Iterator[LocalLease]:
     found = open_contender(configure(**settings), BootClock())
     yield found
     found.close()
 
 
 @pytest.mark.parametrize("settings", ["sqlite", "file"], indirect=True)
-def test_a_frozen_contender_keeps_its_file_locked_until_it_is_thawed(frozen: Frozen, other: Contender) -> None:
+def test_a_frozen_contender_keeps_its_file_locked_until_it_is_thawed(frozen: Frozen, other: LocalLease) -> None:
     clock = BootClock()
     end = clock.now() + 5  # longer than a lease
     while clock.now() < end:
@@ -113,7 +113,7 @@ def test_a_frozen_contender_keeps_its_file_locked_until_it_is_thawed(frozen: Fro
 
 
 @pytest.mark.parametrize("settings", ["sqlite", "file"], indirect=True)
-def test_a_frozen_contender_that_is_killed_leaves_its_lock(frozen: Frozen, other: Contender) -> None:
+def test_a_frozen_contender_that_is_killed_leaves_its_lock(frozen: Frozen, other: LocalLease) -> None:
     assert isinstance(other.try_acquire(), Held)
     frozen.kill()
     assert isinstance(other.try_acquire(), Grant)
@@ -128,7 +128,7 @@ def test_a_frozen_contender_that_is_killed_leaves_its_lock(frozen: Frozen, other
     indirect=True,
 )
 def test_the_session_of_a_frozen_contender_is_ended_and_what_it_writes_then_is_refused(
-    frozen: Frozen, other: Contender
+    frozen: Frozen, other: LocalLease
 ) -> None:
     assert isinstance(other.try_acquire(), Held)
     epoch = other.acquire()

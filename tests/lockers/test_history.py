@@ -20,15 +20,15 @@ from sqlalchemy import create_engine, text
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
+from spark_lease.database.dialects import usable_url
+from spark_lease.election import journal_entries as changes
+from spark_lease.election.journal_entries import KINDS
+from spark_lease.election.ports import LeaseStore
+from spark_lease.election.record import released, renewed, taken
 from spark_lease.errors import LeaseLost, StoreError
-from spark_lease.history import Hold, holds_of, not_exact, overlaps
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers import changes
-from spark_lease.lockers.base import LeaseStore
-from spark_lease.lockers.changes import KINDS
-from spark_lease.lockers.registry import open_notes, open_store
-from spark_lease.lockers.sql_backends import usable_url
-from spark_lease.record import released, renewed, taken
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.monitoring.history import Hold, holds_of, not_exact, overlaps
+from spark_lease.stores.registry import open_notes, open_store
 from tests.services.objects import BUCKET, ObjectServer
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND
@@ -67,7 +67,7 @@ def history(config: Config) -> list[Hold]:
         return holds_of("n", noted(config), store.read(config.name), where=store.where)
 
 
-def contender(config: Config) -> Contender:
+def contender(config: Config) -> LocalLease:
     found = open_contender(config, BootClock())
     found.acquire()
     return found

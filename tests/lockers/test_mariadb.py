@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 
 from spark_lease import Fenced
 from spark_lease.config import configure
-from spark_lease.fences.sql import fenced_sql
-from spark_lease.lockers.registry import open_store
+from spark_lease.fencing.sql.transaction import fenced_sql
+from spark_lease.stores.registry import open_store
 from tests.fences.conftest import clear, create_guarded, engine_for, rows
 from tests.fences.holders import Holder
 from tests.services.mariadb import MariaDb

@@ -13,11 +13,11 @@ from sqlalchemy import create_engine
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
+from spark_lease.database.dialects import usable_url
+from spark_lease.election.ports import Notes
+from spark_lease.election.record import LeaseRecord, released, taken
 from spark_lease.errors import ConfigError, StoreError
-from spark_lease.lockers.base import Notes
-from spark_lease.lockers.registry import open_notes, open_store
-from spark_lease.lockers.sql_backends import usable_url
-from spark_lease.record import LeaseRecord, released, taken
+from spark_lease.stores.registry import open_notes, open_store
 from tests.services.objects import BUCKET, ObjectServer
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_lease.config import configure
 from spark_lease.errors import ConfigError
-from spark_lease.lockers.registry import open_store
+from spark_lease.stores.registry import open_store
 from tests.support.command import COMMAND
 
 # A store in JSON files of a folder, under an exclusive flock(2): what somebody may write in an afternoon.
@@ -20,7 +20,7 @@ STORE = """
 import fcntl, json, time
 from dataclasses import asdict, replace
 from pathlib import Path
-from spark_lease.record import LeaseRecord, Observed
+from spark_lease.election.record import LeaseRecord, Observed
 
 class FolderStore:
     def __init__(self, config):
@@ -67,7 +67,7 @@ def installed(tmp_path: Path) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: folder_lease\nVersion: 1\n")
     stores = {"folder": "FolderStore", "broken": "Nothing", "sqlite": "Nothing"}
     lines = [f"{scheme} = folder_lease:{name}" for scheme, name in stores.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[spark_lease.lockers]", *lines]))
+    (info / "entry_points.txt").write_text("\n".join(["[spark_lease.stores]", *lines]))
     return site
 
 

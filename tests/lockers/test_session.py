@@ -12,15 +12,15 @@ from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
+from spark_lease.database.dialects import usable_url
+from spark_lease.election.ports import Grant, Held
 from spark_lease.errors import ConfigError, LeaseLost, StoreError
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers.base import Grant, Held
-from spark_lease.lockers.sql_backends import usable_url
-from spark_lease.lockers.sql_session import SessionLock
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.stores.sql.row_lock import SessionLock
 from tests.lockers.test_activemq import TABLE, Broker
 from tests.services.proxy import Proxy
 
-Open = Callable[..., Contender]
+Open = Callable[..., LocalLease]
 
 
 @pytest.fixture(
@@ -39,9 +39,9 @@ def config(request: pytest.FixtureRequest, table: str) -> Config:
 
 @pytest.fixture
 def contender(config: Config) -> Iterator[Open]:
-    opened: list[Contender] = []
+    opened: list[LocalLease] = []
 
-    def open_one(**changes: Any) -> Contender:
+    def open_one(**changes: Any) -> LocalLease:
         wanted = {"name": "n", "url": config.url, "table": config.table, "locker": "database", "create_table": "true"}
         settings = wanted | {"lease_duration": 6, "poll_period": 0.1} | changes
         opened.append(open_contender(configure(**settings), BootClock()))
@@ -59,13 +59,13 @@ def dba(config: Config) -> Iterator[Connection]:
         yield connection
 
 
-def session_of(lease: Contender) -> Connection:
+def session_of(lease: LocalLease) -> Connection:
     session = lease._locker._locker._lock._session  # type: ignore[attr-defined]
     assert isinstance(session, Connection)
     return session
 
 
-def kill(lease: Contender, dba: Connection) -> None:
+def kill(lease: LocalLease, dba: Connection) -> None:
     """End the session that locks the row, as an administrator does."""
     mysql = dba.dialect.name != "postgresql"
     pid = session_of(lease).exec_driver_sql("SELECT CONNECTION_ID()" if mysql else "SELECT pg_backend_pid()").scalar()

@@ -20,13 +20,13 @@ from sqlalchemy.pool import NullPool
 from spark_lease import hold_lease
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
+from spark_lease.database.connections import _by_all
+from spark_lease.election.ports import Held
+from spark_lease.election.record import renewed, taken
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.lease import open_contender
-from spark_lease.lockers.base import Held
-from spark_lease.lockers.sql import SqlStore
-from spark_lease.lockers.sql_engine import _by_all
-from spark_lease.lockers.sql_session import SessionLock
-from spark_lease.record import renewed, taken
+from spark_lease.stores.sql.row_lock import SessionLock
+from spark_lease.stores.sql.store import SqlStore
 from spark_lease.testing import LeaseStoreContract
 from tests.spark.drivers import until
 from tests.support.users import unprivileged
@@ -125,7 +125,7 @@ def test_two_processes_that_make_the_table_at_once_both_succeed(config: Config) 
     script = textwrap.dedent(f"""
         import sys
         from spark_lease.config import configure
-        from spark_lease.lockers.sql import SqlStore
+        from spark_lease.stores.sql.store import SqlStore
         store = SqlStore(configure(name="n", url={config.url!r}, table={config.table!r}, create_table="true"))
         print("ready", flush=True)
         sys.stdin.readline()
@@ -154,7 +154,7 @@ def test_who_closes_it_amid_a_request_of_another_thread_breaks_nothing(config: C
         import random, threading, time
         from spark_lease.config import configure
         from spark_lease.errors import StoreError
-        from spark_lease.lockers.sql import SqlStore
+        from spark_lease.stores.sql.store import SqlStore
 
         def read():
             begun.set()
@@ -245,8 +245,8 @@ def test_a_table_that_is_not_innodb_is_refused_by_init_and_at_first_use(
 
 def test_two_leases_that_are_first_taken_at_once_are_both_taken(open_store: Any, config: Config) -> None:
     """They compute the same ID. The slower one is told "no" and asks again, and does not take that for a master."""
-    from spark_lease.locker import RecordLocker
-    from spark_lease.lockers.base import Grant
+    from spark_lease.election.locker import RecordLocker
+    from spark_lease.election.ports import Grant
     from spark_lease.testing import VirtualClock
 
     class Beaten(SqlStore):

@@ -12,16 +12,16 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
+from spark_lease.election.keepalive import Keepalive
+from spark_lease.election.ports import Held
 from spark_lease.errors import StoreError
-from spark_lease.keepalive import Keepalive
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers.base import Held
-from spark_lease.lockers.sql import SqlStore
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.stores.sql.store import SqlStore
 from tests.services.postgres import own_postgres
 from tests.spark.drivers import until
 
 
-def store_of(contender: Contender) -> Any:
+def store_of(contender: LocalLease) -> Any:
     return contender._locker._locker._store  # type: ignore[attr-defined]
 
 

@@ -17,13 +17,13 @@ from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
+from spark_lease.database.dialects import usable_url
+from spark_lease.election.keepalive import Keepalive
+from spark_lease.election.ports import Held
+from spark_lease.election.record import taken
 from spark_lease.errors import LeaseLost, Loss, StoreError
-from spark_lease.keepalive import Keepalive
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers.base import Held
-from spark_lease.lockers.sql import SqlStore
-from spark_lease.lockers.sql_backends import usable_url
-from spark_lease.record import taken
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.stores.sql.store import SqlStore
 from tests.services.mariadb import MariaDb
 from tests.services.pooler import Pooler
 from tests.services.postgres import PostgreSql, own_postgres
@@ -57,7 +57,7 @@ def proxy(url: str) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def lease(proxy: Proxy, table: str) -> Iterator[Contender]:
+def lease(proxy: Proxy, table: str) -> Iterator[LocalLease]:
     lease = open_contender(limits(proxy.url, table, name=table, lease_duration=12), BootClock())
     lease.acquire()
     yield lease
@@ -78,7 +78,7 @@ def took(action: Any) -> float:
     return time.monotonic() - start
 
 
-def test_a_server_that_hangs_raises_in_time(lease: Contender, proxy: Proxy) -> None:
+def test_a_server_that_hangs_raises_in_time(lease: LocalLease, proxy: Proxy) -> None:
     proxy.stall()
     assert took(lease.renew) < 2 * LIMIT + 0.5
     proxy.reopen()
@@ -106,7 +106,7 @@ def test_a_server_that_freezes_while_a_connection_is_opened_raises_in_time(
     store.close()
 
 
-def test_closing_does_not_wait_for_a_request_that_hangs(lease: Contender, proxy: Proxy) -> None:
+def test_closing_does_not_wait_for_a_request_that_hangs(lease: LocalLease, proxy: Proxy) -> None:
     proxy.stall()
     hanging = threading.Thread(target=took, args=(lease.renew,))
     hanging.start()
@@ -118,7 +118,7 @@ def test_closing_does_not_wait_for_a_request_that_hangs(lease: Contender, proxy:
     assert not hanging.is_alive()
 
 
-def test_a_lost_answer_is_adopted_for_real(lease: Contender, proxy: Proxy) -> None:
+def test_a_lost_answer_is_adopted_for_real(lease: LocalLease, proxy: Proxy) -> None:
     left = lease.remaining()
     proxy.swallow_answers()
     with pytest.raises(StoreError):
@@ -129,7 +129,7 @@ def test_a_lost_answer_is_adopted_for_real(lease: Contender, proxy: Proxy) -> No
     assert lease.check()
 
 
-def test_a_connection_that_was_cut_is_opened_again(lease: Contender, proxy: Proxy) -> None:
+def test_a_connection_that_was_cut_is_opened_again(lease: LocalLease, proxy: Proxy) -> None:
     proxy.slam()
     with pytest.raises(StoreError):
         lease.renew()
@@ -138,7 +138,7 @@ def test_a_connection_that_was_cut_is_opened_again(lease: Contender, proxy: Prox
 
 
 @pytest.mark.parametrize("url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
-def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: Contender, url: str) -> None:
+def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: LocalLease, url: str) -> None:
     backend = backend_of(f"spark_lease {lease.name}", url)
     os.kill(backend, signal.SIGSTOP)
     try:
@@ -149,7 +149,7 @@ def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: Contender, u
         os.kill(backend, signal.SIGCONT)
 
 
-def test_a_row_that_somebody_locks_raises_in_time(lease: Contender, url: str, table: str) -> None:
+def test_a_row_that_somebody_locks_raises_in_time(lease: LocalLease, url: str, table: str) -> None:
     with create_engine(usable_url(limits(url, table))).begin() as other:
         other.exec_driver_sql(f"SELECT * FROM {table} FOR UPDATE")
         assert took(lease.renew) < 2 * LIMIT + 0.5
@@ -168,11 +168,11 @@ def postgres() -> Iterator[PostgreSql]:
 
 
 @pytest.fixture
-def keep() -> Iterator[Callable[[Contender, Config], threading.Event]]:
+def keep() -> Iterator[Callable[[LocalLease, Config], threading.Event]]:
     """Have a lease renewed and watched; the event says that it was lost."""
     started: list[Keepalive] = []
 
-    def start(lease: Contender, config: Config) -> threading.Event:
+    def start(lease: LocalLease, config: Config) -> threading.Event:
         lost = threading.Event()
         started.append(Keepalive(lease, config, clock=BootClock(), on_lost=lambda error: lost.set()))
         started[-1].start()
@@ -252,7 +252,7 @@ def test_a_standby_that_listened_over_a_restart_is_still_woken_by_the_release(po
         each.close()
 
 
-def store_of(lease: Contender) -> Any:
+def store_of(lease: LocalLease) -> Any:
     return lease._locker._locker._store  # type: ignore[attr-defined]
 
 

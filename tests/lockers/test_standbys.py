@@ -13,11 +13,11 @@ from sqlalchemy import create_engine, text
 
 from spark_lease.clock import BootClock, wall_time
 from spark_lease.config import Config, configure
+from spark_lease.database.dialects import usable_url
 from spark_lease.errors import LeaseHeldByOther
-from spark_lease.lease import Contender, open_contender
-from spark_lease.lockers.registry import open_notes
-from spark_lease.lockers.sql_backends import usable_url
-from spark_lease.lockers.standbys import KIND, LATELY, Standby, standbys_of
+from spark_lease.journal.standbys import KIND, LATELY, Standby, standbys_of
+from spark_lease.lease import LocalLease, open_contender
+from spark_lease.stores.registry import open_notes
 from tests.services.objects import BUCKET, ObjectServer
 from tests.spark.drivers import until
 
@@ -37,7 +37,7 @@ def standbys(config: Config) -> list[Standby]:
         return standbys_of(notes, "n", wall_time())
 
 
-def waits(config: Config) -> tuple[Contender, threading.Thread]:
+def waits(config: Config) -> tuple[LocalLease, threading.Thread]:
     standby = open_contender(config, BootClock())
     thread = threading.Thread(target=standby.acquire)
     thread.start()
@@ -79,7 +79,7 @@ def test_without_a_place_for_notes_it_waits_all_the_same(config: Config, caplog:
         engine = create_engine(usable_url(config))
         with engine.begin() as connection:
             connection.execute(text(f"DROP TABLE {config.notes_table}"))
-        caplog.set_level("DEBUG", "spark_lease.lockers.standbys")
+        caplog.set_level("DEBUG", "spark_lease.journal.standbys")
         standby, thread = waits(replace(config, create_table="false"))
         until(lambda: "standing by is not noted" in caplog.text)
         assert master.release()

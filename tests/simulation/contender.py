@@ -146,15 +146,15 @@ class Life:
             self.store, name=LEASE, holder=holder, duration=config.lease_duration, clock=machine
         )
         locker = RecordedLocker(rules, self._history, who, duration=config.lease_duration)
-        lease = policy.lease.Contender(locker, config, holder=holder, clock=machine)
+        lease = policy.contender.Contender(locker, config, holder=holder, clock=machine)
         self._ended = threading.Event()
         keepalive = policy.keepalive.Keepalive(
             lease, config, clock=machine, on_lost=partial(self._on_lost, lease), thread=partial(Thread, machine=machine)
         )
         try:
-            policy.hold.begin_hold(lease, keepalive)
+            policy.lifecycle.begin_hold(lease, keepalive)
         except SparkLeaseError as error:
-            policy.hold.abandon(lease, keepalive)
+            policy.lifecycle.abandon(lease, keepalive)
             why = recording.STANDBY if isinstance(error, LeaseHeldByOther) else ""
             self._history.add(who, Did.GAVE_UP, detail=f"{why}{error}")
             return
@@ -163,7 +163,7 @@ class Life:
         machine.wait(self._ended, self.plan.work)
         work.stop()
         dying = FOREVER if self.plan.runner else 1.0
-        end = policy.hold.end_hold
+        end = policy.lifecycle.end_hold
         if end(lease, keepalive, work, clock=machine, stop_budget=config.stop_budget, dying=dying) is not None:
             self.crash()
             raise greenlet.GreenletExit

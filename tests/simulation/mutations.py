@@ -18,10 +18,12 @@ from .policy import DoesNotApply, Edit
 from .scenario import random_scenario
 from .simulate import Simulator
 
-_CHECK = Edit("lease", "if not self._lost and self._clock.now() < self._deadline.instant:", "if not self._lost:")
-_NEVER_FOUND = Edit("locker", "mine, held = is_grant_of(seen.record, self._holder), ", "mine, held = False, ")
+_CHECK = Edit(
+    "election.hold", "if not self._lost and self._clock.now() < self._deadline.instant:", "if not self._lost:"
+)
+_NEVER_FOUND = Edit("election.locker", "mine, held = is_grant_of(seen.record, self._holder), ", "mine, held = False, ")
 _NAME_ALONE = Edit(
-    "record", "{label or os.uname().nodename}:{os.getpid()}:{wall_time():.0f}:{os.urandom(4).hex()}", "{label}"
+    "election.record", "{label or os.uname().nodename}:{os.getpid()}:{wall_time():.0f}:{os.urandom(4).hex()}", "{label}"
 )
 
 
@@ -42,12 +44,12 @@ MUTATIONS = {
     "deadline counted from the answer": _mutation(
         "P1 P3",
         Edit(
-            "lease",
+            "election.contender",
             "        self._still_mine()\n        self._deadline.publish(sent + self._good_for, ahead)",
             "        self._still_mine()\n        self._deadline.publish(self._clock.now() + self._good_for, ahead)",
         ),
         Edit(
-            "lease",
+            "election.contender",
             "            deadline = sent + self._good_for\n",
             "            deadline = self._clock.now() + self._good_for\n",
         ),
@@ -58,16 +60,16 @@ MUTATIONS = {
         "P1 P3",
         _CHECK,
         Edit(
-            "keepalive",
+            "election.keepalive",
             "lease.name, lease.remaining(), error)\n",
             "lease.name, lease.remaining(), error)\n        return None\n",
         ),
         like="ShedLock's keep-alive",
     ),
     "nobody watches the deadline": _mutation(
-        "P3", Edit("keepalive", "    return lease.loss()\n", "    return None\n"), like="DynamoDB lock client"
+        "P3", Edit("election.keepalive", "    return lease.loss()\n", "    return None\n"), like="DynamoDB lock client"
     ),
-    "epoch not raised at take-over": _mutation("P2", Edit("record", "record.epoch + 1", "record.epoch")),
+    "epoch not raised at take-over": _mutation("P2", Edit("election.record", "record.epoch + 1", "record.epoch")),
     "epochs are a plain counter": _mutation(
         "P2", Edit("testing.store", "epoch = max(new.epoch, self._store_ms())", "epoch = new.epoch")
     ),
@@ -76,13 +78,17 @@ MUTATIONS = {
         "P1 P2 P3",
         _NAME_ALONE,
         _NEVER_FOUND,
-        Edit("locker", "is_grant_of(seen.record, self._holder, mine.epoch)", "is_grant_of(seen.record, self._holder)"),
+        Edit(
+            "election.locker",
+            "is_grant_of(seen.record, self._holder, mine.epoch)",
+            "is_grant_of(seen.record, self._holder)",
+        ),
         like="ActiveMQ's keep-alive statement",
     ),
     "renew accepts an expired row of mine after another's": _mutation(
         "P1 P2",
         Edit(
-            "locker",
+            "election.locker",
             "                return Held(seen.record.holder if seen.record else None)\n",
             "                if seen.record is None or seen.record.holder is not None:\n"
             "                    return Held(seen.record.holder if seen.record else None)\n"
@@ -94,13 +100,13 @@ MUTATIONS = {
     ),
     "release without comparing": _mutation(
         "P1 P3 P10",
-        Edit("locker", "if mine is None or not is_grant_of(mine, self._holder):", "if mine is None:"),
+        Edit("election.locker", "if mine is None or not is_grant_of(mine, self._holder):", "if mine is None:"),
         like="ShedLock's unlock",
     ),
     "lost answer taken for a loss": _mutation(
         "P10",
         Edit(
-            "locker",
+            "election.locker",
             "            seen = self._store.read(self._name)\n            if not",
             "            seen = Observed(None)\n            if not",
         ),
@@ -110,7 +116,7 @@ MUTATIONS = {
     "lost answer taken for a success": _mutation(
         "P1 P3",
         Edit(
-            "lease",
+            "election.contender",
             "            answer = self._locker.renew()\n",
             "            try:\n                answer = self._locker.renew()\n"
             "            except StoreError:\n                answer = Grant(self._epoch)\n",
@@ -120,7 +126,7 @@ MUTATIONS = {
     "own wall clock used for expiry": _mutation(
         "P1 P3 P6",
         Edit(
-            "record",
+            "election.record",
             "        return seen.expires_in\n",
             "        return (seen.record.stamp or 0) / 1000 - wall_time()\n",
         ),
@@ -129,7 +135,7 @@ MUTATIONS = {
     "contender uses its own duration instead of the stored one": _mutation(
         "P1 P3 P6",
         Edit(
-            "locker",
+            "election.locker",
             "still_for=self._still_for(seen.record))\n",
             "still_for=self._still_for(seen.record) + (seen.record.duration - self._duration if seen.record else 0))\n",
         ),
@@ -138,12 +144,12 @@ MUTATIONS = {
     "standing still counted from before the answer": _mutation(
         "P1 P3",
         Edit(
-            "locker",
+            "election.locker",
             "            seen = Observed(freed, 0.0) if freed",
             "            self._before = self._clock.now()\n            seen = Observed(freed, 0.0) if freed",
         ),
         Edit(
-            "locker",
+            "election.locker",
             "self._standstill.still_for(record, self._clock.now())",
             "self._standstill.still_for(record, self._before)",
         ),
@@ -154,39 +160,39 @@ MUTATIONS = {
         like="pglease, which compares no timings at all",
     ),
     "stop budget ignored by the end": _mutation(
-        "P3", Edit("lease", "+ self._config.stop_budget\n", "+ self._config.lease_duration\n")
+        "P3", Edit("election.hold", "+ self._config.stop_budget\n", "+ self._config.lease_duration\n")
     ),
     "clocks are thought to run alike": _mutation("P3", Edit("config", " * (1 + CLOCK_RATE_ERROR) >=", " >=")),
     "released before the work has ended": _mutation(
         "P5",
         Edit(
-            "hold",
+            "election.lifecycle",
             "        over = _see_out(lease, work, clock, stop_budget, dying)\n",
             "        lease.give_back()\n        over = _see_out(lease, work, clock, stop_budget, dying)\n",
         ),
         like="client-go with ReleaseOnCancel",
     ),
     "released although the work may still run": _mutation(
-        "P5", Edit("hold", "if lost is None and over and answered:", "if lost is None and answered:")
+        "P5", Edit("election.lifecycle", "if lost is None and over and answered:", "if lost is None and answered:")
     ),
     "what an operator took is released although the work may still run": _mutation(
-        "P5", Edit("hold", "    elif over and answered:\n", "    elif answered:\n")
+        "P5", Edit("election.lifecycle", "    elif over and answered:\n", "    elif answered:\n")
     ),
     "the end of a hold does not heed the loss": _mutation(
-        "P3", Edit("hold", "(until := min(end, lease.stop_by()))", "(until := end)")
+        "P3", Edit("election.lifecycle", "(until := min(end, lease.stop_by()))", "(until := end)")
     ),
-    "work is never killed": _mutation("P3", Edit("hold", "        work.kill()\n", "        pass\n")),
+    "work is never killed": _mutation("P3", Edit("election.lifecycle", "        work.kill()\n", "        pass\n")),
     "a no leaves time to be polite": _mutation(
-        "P3", Edit("lease", "if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE):", "if False:")
+        "P3", Edit("election.hold", "if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE):", "if False:")
     ),
     "a renewal is sent after the deadline": _mutation(
         "P3",
-        Edit("lease", "ahead()\n        self._still_mine()\n", "ahead()\n"),
+        Edit("election.contender", "ahead()\n        self._still_mine()\n", "ahead()\n"),
     ),
     "an unreachable store looks like standby": _mutation(
         "P10",
         Edit(
-            "lease",
+            "election.contender",
             "                problem = error\n",
             "                problem = LeaseHeldByOther(self.name, '', 0.0)\n",
         ),

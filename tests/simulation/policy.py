@@ -15,9 +15,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MODULES = ("record", "config", "locker", "lease", "keepalive", "hold", "testing.store")
+MODULES = (
+    "config",
+    "election.record",
+    "election.locker",
+    "election.hold",
+    "election.contender",
+    "election.keepalive",
+    "election.lifecycle",
+    "testing.store",
+)
 """Reloaded in this order: each finds the new ones of those before it."""
-STEPPED = ("locker", "lease", "keepalive", "hold")
+STEPPED = tuple(each for each in MODULES if each not in ("config", "election.record", "testing.store"))
 
 
 @dataclass(frozen=True)
@@ -35,12 +44,13 @@ class DoesNotApply(Exception):
 
 @dataclass(frozen=True)
 class Policy:
-    record: Any
     config: Any
+    record: Any
     locker: Any
-    lease: Any
-    keepalive: Any
     hold: Any
+    contender: Any
+    keepalive: Any
+    lifecycle: Any
     store: Any
 
 
@@ -49,6 +59,8 @@ def load(step: Callable[[], None], edits: Sequence[Edit] = ()) -> Policy:
     names = [f"spark_lease.{module}" for module in MODULES]
     before = {name: importlib.import_module(name) for name in names}
     loaded: dict[str, ModuleType] = {}
+    if elsewhere := {edit.module for edit in edits} - set(MODULES):
+        raise DoesNotApply(f"no modules of the policy: {elsewhere}")
     try:
         for module, name in zip(MODULES, names, strict=True):
             loaded[module] = sys.modules[name] = _run(module, before[name], step, edits)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from spark_lease.election.directive import Wish
+from spark_lease.election.record import LeaseRecord, Observed
 from spark_lease.errors import StoreError
-from spark_lease.record import LeaseRecord, Observed
 from spark_lease.testing import MemoryStore
 from spark_lease.testing.history import Did, History
-from spark_lease.wish import Wish
 
 from .world import FOREVER, Machine, World, current_thread
 

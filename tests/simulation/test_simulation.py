@@ -79,23 +79,25 @@ def test_a_schedule_that_breaks_a_promise_is_shrunk_to_what_matters() -> None:
 def test_a_mutation_whose_source_has_changed_does_not_apply() -> None:
     for old in ("no such line", "def "):
         with pytest.raises(DoesNotApply, match="not once"):
-            load(lambda: None, [Edit("lease", old, "")])
+            load(lambda: None, [Edit("election.hold", old, "")])
 
 
 def test_a_mutation_that_does_no_harm_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    harmless = MUTATIONS["deadline never checked"].__class__("P1", (Edit("locker", "_TRIES = 3", "_TRIES = 4"),))
+    harmless = MUTATIONS["deadline never checked"].__class__(
+        "P1", (Edit("election.locker", "_TRIES = 3", "_TRIES = 4"),)
+    )
     monkeypatch.setitem(MUTATIONS, "harmless", harmless)
     verdict = try_mutation("harmless", seeds=20)
     assert (verdict.ok, verdict.words) == (False, "SURVIVED 20 seeds as to P1")
 
 
 def test_the_policy_that_is_imported_is_left_alone() -> None:
-    import spark_lease.lease
+    import spark_lease.election.hold
 
-    before = spark_lease.lease.Lease
+    before = spark_lease.election.hold.Hold
     Simulator(MUTATIONS["deadline never checked"].edits)
-    assert spark_lease.lease.Lease is before
-    assert "step__" not in vars(spark_lease.lease)
+    assert spark_lease.election.hold.Hold is before
+    assert "step__" not in vars(spark_lease.election.hold)
 
 
 def test_a_frozen_machine_does_nothing_and_its_clock_goes_on(simulator: Simulator) -> None:

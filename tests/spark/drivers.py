@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from spark_lease.config import configure
-from spark_lease.lockers.registry import open_store
-from spark_lease.processes import Process, kill, processes, tree
-from spark_lease.record import wished
-from spark_lease.wish import Wish
+from spark_lease.election.directive import Wish
+from spark_lease.election.record import wished
+from spark_lease.stores.registry import open_store
+from spark_lease.system.processes import Process, kill, processes, tree
 
 PRELUDE = """
 import logging, os, sys, threading, time

@@ -17,9 +17,9 @@ import psycopg2
 import pytest
 
 from spark_lease import hold_lease
-from spark_lease.cli.bundle import write_bundle
-from spark_lease.cli.spark_submit import conf_of, is_for_cluster
-from spark_lease.processes import kill, tree
+from spark_lease.submit.bundle import write_bundle
+from spark_lease.submit.command_line import conf_of, is_for_cluster
+from spark_lease.system.processes import kill, tree
 from tests.services.yarn import FOLDER, MISSING, SPARKS
 from tests.spark.drivers import until
 from tests.support.command import COMMAND, last_line, spark_lease

@@ -16,8 +16,8 @@ import pytest
 from jobs.jars import FOLDER as JARS
 from jobs.jars import spark_conf, start_options
 from spark_lease.clock import BootClock
-from spark_lease.fences.delta import Claim, claim, property_of
-from spark_lease.processes import kill, tree
+from spark_lease.fencing.delta.fence import Claim, claim, property_of
+from spark_lease.system.processes import kill, tree
 
 pytestmark = [pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(600)]
 OLDER = Path(__file__).parents[2] / ".venv-spark35"

@@ -20,8 +20,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.jars import start_options
 from spark_lease.clock import BootClock
-from spark_lease.fences.delta import Claim, claim, property_of
-from spark_lease.processes import kill
+from spark_lease.fencing.delta.fence import Claim, claim, property_of
+from spark_lease.system.processes import kill
 from tests.spark.drivers import Driver, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -46,9 +46,9 @@ EVERY_OPERATION = """
     from spark_lease.errors import Loss
     from spark_lease.clock import BootClock
     from spark_lease.config import configure
-    from spark_lease.fences.delta_tables import DeltaFence
-    from spark_lease.fences.delta import Claim, claim
-    from spark_lease.spark.delta_hook import DeltaHook
+    from spark_lease.fencing.delta.tables import DeltaFence
+    from spark_lease.fencing.delta.fence import Claim, claim
+    from spark_lease.spark.delta_observer import DeltaHook
 
     class Lease:
         def __init__(self, name, epoch):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.processes import kill, tree
+from spark_lease.system.processes import kill, tree
 from tests.fences.conftest import engine_for
 from tests.fences.frames import ask, tell, there
 from tests.services.proxy import Proxy

@@ -13,11 +13,11 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.history import Hold, holds_of
-from spark_lease.lockers.changes import KINDS
-from spark_lease.lockers.registry import open_notes, open_store
-from spark_lease.runs import runs_of
-from spark_lease.wish import Wish
+from spark_lease.election.directive import Wish
+from spark_lease.election.journal_entries import KINDS
+from spark_lease.journal.runs import runs_of
+from spark_lease.monitoring.history import Hold, holds_of
+from spark_lease.stores.registry import open_notes, open_store
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until, want
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from spark_lease.processes import Process, look
+from spark_lease.system.processes import Process, look
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver, row, until
 from tests.support.command import COMMAND

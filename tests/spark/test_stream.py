@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from jobs.flights_daily import unpack
 from jobs.flights_stream import DAILY
 from jobs.jars import spark_options
-from spark_lease.processes import kill, tree
+from spark_lease.system.processes import kill, tree
 from tests.spark.drivers import until
 
 ROOT = Path(__file__).parents[2]

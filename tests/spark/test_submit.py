@@ -140,7 +140,7 @@ def test_a_contained_script_that_is_fenced_ends_with_75_and_history_says_so(
     driver = submit(
         """
         from spark_lease import current_lease
-        from spark_lease.fences.base import fenced
+        from spark_lease.fencing.refusal import fenced
         raise fenced(current_lease(), "a table", current_lease().epoch + 1)
         """,
         contain="required",
@@ -183,7 +183,7 @@ def test_a_driver_that_was_killed_leaves_an_outcome_and_a_history(
 def test_a_hook_of_the_script_ends_it_as_python_would(tmp_path: Path, hook: str, code: int, says: str) -> None:
     (tmp_path / "job.py").write_text(f"import sys\nsys.excepthook = lambda *_: {hook}\nraise ValueError('a bug')")
     # In a process of its own: as Python at its end, it closes all pools of threads for good.
-    runs = "import sys; from spark_lease.spark.launcher import run_script; sys.exit(run_script(sys.argv[1]))"
+    runs = "import sys; from spark_lease.submit.launcher import run_script; sys.exit(run_script(sys.argv[1]))"
     ended = subprocess.run([sys.executable, "-c", runs, tmp_path / "job.py"], stderr=subprocess.PIPE, text=True)
     assert ended.returncode == code, ended.stderr
     assert says in ended.stderr
@@ -191,7 +191,7 @@ def test_a_hook_of_the_script_ends_it_as_python_would(tmp_path: Path, hook: str,
 
 SLOW_KEEPER = """
     import signal
-    from spark_lease.keeper.kept import KeptLease
+    from spark_lease.keeper.client import KeptLease
     settle = KeptLease.settle
     def settle_slowly(self):
         keeper = self._started.process.pid
@@ -276,7 +276,7 @@ def test_a_signal_to_the_whole_group_ends_and_releases(
     Python watches closely here, so that it certainly sees the JVM's end before that of the last worker. It has 80
     seconds to stop, and needs none of them.
     """
-    script = "import spark_lease.keepalive as it; it.WATCH_PERIOD = 0.002; write(session())"
+    script = "import spark_lease.election.keepalive as it; it.WATCH_PERIOD = 0.002; write(session())"
     driver = submit(script, contain=contain, settings=["--lease-duration", "240"])
     driver.until("writing")
     until(lambda: any(driver.folder.glob("task-0")))

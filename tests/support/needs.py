@@ -10,7 +10,7 @@ import tempfile
 import pytest
 
 from jobs.jars import FOLDER
-from spark_lease.cli.spark_submit import JAVA_MISSING, has_java
+from spark_lease.submit.command_line import JAVA_MISSING, has_java
 from tests.services import mariadb, pgbouncer
 
 DISK = 1000

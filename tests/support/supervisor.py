@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from spark_lease.processes import tree
+from spark_lease.system.processes import tree
 
 FOLDER = "TESTS_FOLDER"
 """Environment variable: the folder for temporary files of this run. It ends with the run."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.processes import look
+from spark_lease.system.processes import look
 from tests.spark.drivers import until
 from tests.support.supervisor import FOLDER
 

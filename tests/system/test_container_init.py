@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.processes import kill, tree
+from spark_lease.system.processes import kill, tree
 from tests.spark.drivers import until
 from tests.support.command import COMMAND
 

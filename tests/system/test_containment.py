@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.processes import kill, tree
+from spark_lease.system.processes import kill, tree
 from tests.faults.contained import play
 from tests.services.postgres import own_postgres
 from tests.spark.drivers import Driver, row, until
@@ -210,7 +210,7 @@ def submit(tmp_path: Path, url: str) -> Iterator[Submit]:
 
 INSIDE = """
     import socket, subprocess
-    from spark_lease.guard import current_lease
+    from spark_lease.guard.block import current_lease
     spark = session()
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     say(f"protection {current_lease().protection}, holder {current_lease().holder}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.processes import look, processes, tree
+from spark_lease.system.processes import look, processes, tree
 from tests.spark.drivers import command_line, row, until
 from tests.support.command import COMMAND, last_line
 from tests.support.sandbox import CALLS

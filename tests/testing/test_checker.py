@@ -14,9 +14,9 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.lease import Contender
-from spark_lease.locker import RecordLocker
-from spark_lease.lockers.base import Held
+from spark_lease.election.contender import Contender
+from spark_lease.election.locker import RecordLocker
+from spark_lease.election.ports import Held
 from spark_lease.testing import MemoryStore, VirtualClock, lost_answer
 from spark_lease.testing.checker import judge, line
 from spark_lease.testing.history import Did, Event, History, RecordedLocker, load
@@ -238,11 +238,11 @@ CONTENDER = """
     from pathlib import Path
     from spark_lease.clock import BootClock
     from spark_lease.config import configure
-    from spark_lease.keepalive import Keepalive
-    from spark_lease.lease import Contender
-    from spark_lease.locker import RecordLocker
-    from spark_lease.lockers.registry import open_store
-    from spark_lease.record import new_holder
+    from spark_lease.election.keepalive import Keepalive
+    from spark_lease.election.contender import Contender
+    from spark_lease.election.locker import RecordLocker
+    from spark_lease.stores.registry import open_store
+    from spark_lease.election.record import new_holder
     from spark_lease.testing.history import Did, History, RecordedLocker, lost
 
     who, url, file, work = sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4])

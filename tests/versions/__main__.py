@@ -22,8 +22,8 @@ from typing import Any
 
 from jobs.jars import spark_conf
 from spark_lease.clock import BootClock
-from spark_lease.fences.delta import Claim, claim
-from spark_lease.processes import kill, tree
+from spark_lease.fencing.delta.fence import Claim, claim
+from spark_lease.system.processes import kill, tree
 from tests.services.postgres import running_postgres
 
 ROOT = Path(__file__).parents[2]

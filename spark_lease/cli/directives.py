@@ -1,0 +1,180 @@
+"""`spark-lease pause`, `resume` and `transfer`: what an operator wants of a lease, put into its record."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, replace
+from typing import Any
+
+from ..clock import BootClock, seconds_of, wall_time
+from ..config import Config
+from ..election.directive import LONGEST, Wish, label_of, wish_of
+from ..election.journal_entries import GRANT
+from ..election.ports import LeaseStore
+from ..election.record import LeaseRecord, Observed, Standstill, expires_in, is_forced, wished
+from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
+from ..journal.standbys import standbys_of
+from ..stores.registry import open_notes, open_store
+from .settings import name_of, resolved, who
+
+_TRIES = 10
+_LOOK_AGAIN, _SAY_AGAIN = 0.25, 5.0
+_HEEDS = 2.0
+"""Lease durations within which a master that heeds wishes has seen one, and its lease has run out."""
+
+
+def pause(arguments: argparse.Namespace) -> int:
+    """Returns once the wish is there; with --now, once the lease is free."""
+    reason, until = _reason(arguments), duration("--for", arguments.duration)
+
+    def wanted(now: float) -> Wish:
+        return Wish(who(), reason, until=now + until, give_up=now if arguments.now else math.inf)
+
+    with closing(_store(arguments)) as store:
+        seen = _put(store, arguments.lease, wanted)
+        if arguments.now:
+            duration_of = max(seen.record.duration if seen.record else 0.0, _config(arguments).lease_duration)
+            end = BootClock().now() + _HEEDS * duration_of
+            seen = _wait(store, arguments.lease, lambda record, left: record.holder is None or left <= 0, seen, end)
+    return _said(arguments, seen)
+
+
+def resume(arguments: argparse.Namespace) -> int:
+    with closing(_store(arguments)) as store:
+        return _said(arguments, _put(store, arguments.lease, lambda now: None))
+
+
+def transfer(arguments: argparse.Namespace) -> int:
+    """Returns once the wish is there; with --wait, once the lease has the one that it is for."""
+    if not (arguments.to and arguments.to.isprintable() and len(arguments.to) <= LONGEST // 3):
+        raise ConfigError("--to", f"{arguments.to!r} is neither a holder, nor its label, nor a site")
+    within, window = duration("--within", arguments.within), duration("--for", arguments.duration)
+    reason = _reason(arguments)
+
+    def wanted(now: float) -> Wish:
+        return Wish(who(), reason, arguments.to, until=now + within + window, give_up=now + within)
+
+    with closing(_store(arguments)) as store:
+        if not arguments.anyway:
+            _refuse_unknown(arguments, store)
+        seen = _put(store, arguments.lease, wanted)
+        if arguments.wait:
+            end = BootClock().now() + within + window
+            before = seen.record.epoch if seen.record else 0
+            seen = _wait(store, arguments.lease, lambda record, left: record.epoch > before, seen, end)
+    return _said(arguments, seen)
+
+
+def _refuse_unknown(arguments: argparse.Namespace, store: LeaseStore) -> None:
+    """Raise ConfigError for a name that no contender is noted with: a lease that waits for it would stay free."""
+    record = store.read(arguments.lease).record
+    if record is None:
+        return
+    known = _noted(arguments)
+    holders = {each["holder"] for each in known}
+    holders |= {record.holder} if record.holder and not is_forced(record.holder) else set()
+    sites, labels = {each.get("site", "") for each in known} - {""}, {label_of(each) for each in holders}
+    if arguments.to not in holders | labels | sites:
+        others = f"{', '.join(sorted(labels | sites))} do" if holders else "no holder is known"
+        raise ConfigError(
+            "--to",
+            f"{arguments.to!r} neither holds nor held {arguments.lease}, nor does it stand by: {others}. Add --anyway "
+            "if it is still to come",
+        )
+
+
+def _noted(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Who stands by, and who held it; empty where nothing can be noted."""
+    config = _config(arguments)
+    name = config.row_of(arguments.lease)
+    with contextlib.suppress(ConfigError, ValueError), closing(open_notes(config, BootClock())) as notes:
+        grants = [json.loads(each) for each in notes.all(name, GRANT).values()]
+        return [asdict(each) for each in standbys_of(notes, name, wall_time())] + grants
+    return []
+
+
+def _reason(arguments: argparse.Namespace) -> str:
+    """Each contender that is kept from the lease logs it. Raises ConfigError."""
+    if not arguments.reason.isprintable():
+        raise ConfigError("--reason", "is not a printable text of one line")
+    return str(arguments.reason)
+
+
+def duration(key: str, words: str) -> float:
+    """Seconds: 90, 90s, 15m, 2h, 1d; `inf` too. Raises ConfigError."""
+    try:
+        return math.inf if words == "inf" else seconds_of(words)
+    except ValueError:
+        raise ConfigError(key, f"{words!r} is no time: 90, 90s, 15m, 2h or 1d") from None
+
+
+def _store(arguments: argparse.Namespace) -> LeaseStore:
+    return open_store(_config(arguments))
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    config = resolved(arguments).config
+    return replace(config, create_table="false", name=name_of(config, arguments.lease))
+
+
+def _put(store: LeaseStore, name: str, wanted: Callable[[float], Wish | None]) -> Observed:
+    """Put it in place of what is there, also if the holder changes meanwhile. Raises StoreError, ConfigError."""
+    for _ in range(_TRIES):
+        seen = store.read(name)
+        if seen.record is None:
+            raise SparkLeaseError(f"{name}: there is no such lease in {store.where}")
+        wish = wanted(seen.wall)
+        text = wish.text() if wish else ""
+        if len(text) > LONGEST:
+            raise ConfigError("--reason", f"is too long: {LONGEST} characters fit into a record, with who and when")
+        if text == seen.record.wish or store.swap(name, seen.record, wished(seen.record, text)):
+            there = store.read(name)
+            if there.record and there.record.wish != text and there.record.epoch == seen.record.epoch:
+                raise ConfigError("url", f"{store.where} keeps no wishes of operators")
+            return there
+    raise StoreError(store.where, f"{name} changes all the time: try again")
+
+
+def _wait(
+    store: LeaseStore, name: str, is_done: Callable[[LeaseRecord, float], bool], seen: Observed, end: float
+) -> Observed:
+    """Look until it is done, by the record and the seconds that it has left. Raises LeaseHeldByOther after `end`."""
+    clock, said, standstill, first = BootClock(), -math.inf, Standstill(), seen.record
+    while seen.record:
+        left = expires_in(seen, still_for=standstill.still_for(seen.record, clock.now()))
+        if is_done(seen.record, left):
+            return replace(seen, expires_in=left)  # a store without a clock does not know
+        holder = seen.record.holder or ""
+        who_has_it = f"{holder} has it" if holder else "it has no master"
+        if clock.now() > end:
+            words = f"{wish_of(seen.record.wish) or 'taken back'}; {who_has_it}"
+            raise LeaseHeldByOther(name, holder, left, words if seen.record == first else f"{words}, and renews it")
+        if clock.now() - said > _SAY_AGAIN:
+            said = clock.now()
+            words = f"{who_has_it}, for {max(left, 0):.0f} s if it is not renewed"
+            print(f"spark-lease: {name}: {words}", file=sys.stderr)
+        clock.wait(threading.Event(), _LOOK_AGAIN)
+        seen = store.read(name)
+    return seen
+
+
+def _said(arguments: argparse.Namespace, seen: Observed) -> int:
+    record = seen.record
+    assert record
+    wish = wish_of(record.wish)
+    is_held = expires_in(seen, still_for=0.0) > 0 and not is_forced(record.holder)
+    holder = record.holder if is_held else None
+    if arguments.json:
+        print(json.dumps({"lease": arguments.lease, "holder": holder, "epoch": record.epoch, "wish": str(wish or "")}))
+    else:
+        gives_up = ", and is to give it up" if wish and wish.give_up < math.inf else ""
+        master = f"{holder} is master{gives_up}" if holder else "it has no master"
+        print(f"{arguments.lease}: {wish or 'no pause or transfer pending'}; {master}")
+    return 0

@@ -1,0 +1,193 @@
+"""Connections of which every wait has an end: the engine, the cut-off, the alarm.
+
+What differs between databases is in `sql_backends.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import select
+import socket
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.pool import NullPool
+
+from ..clock import Clock
+from ..config import Config, redacted
+from ..errors import ConfigError, SparkLeaseError, StoreError
+from .dialects import BACKENDS, REFUSED_OPTIONS, backend_of, code_of, has_bounds, says, usable_url
+
+SHARED = "shared"
+"""In the `info` of a connection: true if a pooler may give its session to others, and nothing may stay set in it."""
+
+
+def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
+    """An Engine for `config.url` with no connection yet: autocommit, no pool, all timeouts from `attempt_timeout`.
+
+    `opened` gets each connection of the driver before anything is asked of it. Raises ConfigError for a URL that
+    cannot be used.
+    """
+    url = usable_url(config)
+    backend = BACKENDS[url.get_backend_name()]
+    try:
+        engine = create_engine(
+            url,
+            isolation_level="AUTOCOMMIT",
+            poolclass=NullPool,
+            connect_args=backend.connect(config),
+            paramstyle=backend.paramstyle,
+        )
+    except ImportError as error:
+        raise ConfigError("url", f"{redacted(config.url)} needs a driver that is not installed: {error}") from error
+
+    @event.listens_for(engine, "do_connect")
+    def connect(dialect: Any, _record: object, words: Any, keywords: Any) -> Any:
+        try:
+            connection = dialect.connect(*words, **keywords)
+        except dialect.loaded_dbapi.Error as error:
+            if not any(word in str(error) for word in REFUSED_OPTIONS):
+                raise
+            connection = dialect.connect(*words, **{key: keywords[key] for key in keywords if key != "options"})
+        opened(connection)
+        return connection
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, record: Any) -> None:
+        if engine.dialect.name == "postgresql":
+            record.info[SHARED] = not has_bounds(connection, config)
+        cursor = connection.cursor()
+        for statement in backend.session(config):
+            cursor.execute(statement)
+        cursor.close()
+
+    return engine
+
+
+def descriptor_of(connection: Any) -> int | None:
+    """The socket of a driver's connection; None if there is none, as with SQLite."""
+    holder = connection if hasattr(connection, "fileno") else getattr(connection, "_sock", None)
+    return None if holder is None else int(holder.fileno())
+
+
+def cursor_of(connection: Any, driver: str, *, several: bool) -> Any:
+    """A cursor of the driver; `several`: that sends several statements in one message, with values."""
+    if several and driver == "psycopg":
+        return importlib.import_module("psycopg").ClientCursor(connection)
+    return connection.cursor()
+
+
+def last_answer(cursor: Any, driver: str) -> None:
+    """Go on to the answer of the last statement of several."""
+    while driver == "psycopg" and cursor.nextset():
+        pass
+
+
+def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") -> StoreError:
+    """What the driver said, in one line and without the password, put in the place of the braces of `note`."""
+    said = note.format(" ".join(str(getattr(error, "orig", None) or error).split()))
+    secret = engine.url.password
+    return StoreError(where, said.replace(str(secret), "***") if secret else said)
+
+
+def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") -> SparkLeaseError:
+    """ConfigError if the server will answer the same to the next try, and `if_denied` says to end; else StoreError."""
+    said, denied = store_error(engine, redacted(config.url), error, note), backend_of(engine).denied
+    code = code_of(error)
+    if config.if_denied == "fail" and says(error, denied) and (code in denied if code else _by_all(error, denied)):
+        how = 'correct the URL or the password, or have the rights granted (if_denied = "wait" tries again)'
+        return ConfigError("url", f"{said.where}: {said.problem}: {how}")
+    return said
+
+
+def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
+    """libpq tries all hosts of a URL, and tells of each. One that is down may be the one that would let us in."""
+    if any(each in str(error) for each in ("could not translate host name", "timeout expired")):
+        return False
+    attempt = (
+        r'to server (?:at|on socket) ("[^"]+")(?: \([^)]*\))?(, port \d+)? failed: (.*?)(?=connection to server|\Z)'
+    )
+    told = re.findall(attempt, str(error), re.S)  # a name may have several addresses, and a host several ports
+    let_nobody_in = {(host, port) for host, port, said in told if any(kind in said for kind in denied)}
+    return {(host, port) for host, port, _ in told} == let_nobody_in
+
+
+class CutOff:
+    """Ends a request that outlives `timeout` seconds by shutting down its socket, from a thread of its own.
+
+    The timeouts above do not cover a server that is frozen while its kernel goes on acknowledging: libpq would wait
+    for ever. Arming costs a lock and a clock reading, so that a renewal need not start a thread.
+    """
+
+    def __init__(self, timeout: float, clock: Clock) -> None:
+        self._timeout, self._clock = timeout, clock
+        self._lock = threading.Lock()
+        self._armed: tuple[int, float] | None = None
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def arm(self, fd: int) -> None:
+        """The request on socket `fd` starts now."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="spark_lease cut-off", daemon=True)
+            self._thread.start()
+        self.disarm()
+        with self._lock:
+            # A descriptor of our own: the driver may close its own under us, and its number be given to another file.
+            self._armed = (os.dup(fd), self._clock.now() + self._timeout)
+
+    def disarm(self) -> None:
+        """The request has ended."""
+        with self._lock:
+            if self._armed:
+                os.close(self._armed[0])
+                self._armed = None
+
+    def close(self) -> None:
+        """Cut off what is still under way: closing the connection would wait for it."""
+        self._closed.set()
+        with self._lock:
+            self._cut()
+
+    def _loop(self) -> None:
+        # Whatever is armed while this waits for `timeout` is not due before the wait is over.
+        pause = self._timeout
+        while not self._clock.wait(self._closed, pause):
+            with self._lock:
+                pause = self._armed[1] - self._clock.now() if self._armed else self._timeout
+                if pause <= 0:
+                    self._cut()
+                    pause = self._timeout
+
+    def _cut(self) -> None:
+        if self._armed:
+            with contextlib.suppress(OSError), socket.socket(fileno=self._armed[0]) as duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
+            self._armed = None
+
+
+class Alarm:
+    """Ends a wait, for a socket or for nothing, from another thread, once and for all."""
+
+    def __init__(self) -> None:
+        pipe = os.pipe()
+        self._hears, self._rings = pipe
+        for end in pipe:
+            weakref.finalize(self, os.close, end)
+
+    def wait(self, fd: int | None, timeout: float) -> None:
+        """Return when `fd` can be read, or the alarm has rung, at the latest after `timeout` seconds."""
+        ready = select.poll()  # select(2) knows no descriptor above 1023
+        for each in (fd, self._hears):
+            if each is not None:
+                ready.register(each, select.POLLIN)
+        ready.poll(timeout * 1000)
+
+    def ring(self) -> None:
+        os.write(self._rings, b"x")

@@ -1,0 +1,154 @@
+"""Taking a lease from a store and keeping it: what an answer means that came late, or not at all."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+from ..clock import Clock
+from ..config import Config
+from ..errors import ConfigError, LeaseHeldByOther, LockGone, Loss, RecordUnreadable, StoreError
+from .hold import Deadline, Hold, OwnDeadline
+from .ports import Grant, Held, Locker, NotesEnds
+from .record import Protection
+
+log = logging.getLogger(__name__)
+
+_SAY_AGAIN = 600.0
+
+
+class Waits:
+    """Says why an acquisition waits: when the reason changes, and again every ten minutes."""
+
+    def __init__(self) -> None:
+        self._why, self._told = "", -math.inf
+
+    def say(self, now: float, why: str, words: str, *values: object) -> None:
+        if why != self._why or now - self._told >= _SAY_AGAIN:
+            self._why, self._told = why, now
+            log.warning(words, *values)
+
+
+class Contender(Hold):
+    """A hold that this process itself takes from a store, and keeps by renewals.
+
+    The renewing thread alone moves the deadline forward.
+    """
+
+    def __init__(
+        self,
+        locker: Locker,
+        config: Config,
+        *,
+        holder: str,
+        clock: Clock,
+        protection: Protection = Protection.THREAD,
+        published: Deadline | None = None,
+    ) -> None:
+        super().__init__(config, holder=holder, clock=clock, deadline=published or OwnDeadline(), protection=protection)
+        self._locker = locker
+        # How long a confirmation is good for; for ever where there is nothing to be lost.
+        self._good_for = config.renew_deadline if config.enabled else math.inf
+        self._granted, self._hears = 0.0, True
+
+    def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
+        start, waits, down = self._clock.now(), Waits(), self._config.acquire_timeout
+        held = down if self._config.if_held == "wait" else 0.0
+        if held < down:
+            down = min(down, self._config.lease_duration)
+        while True:
+            still_wanted()
+            problem: LeaseHeldByOther | StoreError
+            try:
+                answer = self.try_acquire()
+                if isinstance(answer, Grant):
+                    return answer.epoch
+                holder = answer.holder or "another contender"
+                problem = LeaseHeldByOther(self.name, holder, answer.expires_in, answer.why)
+                now = self._clock.now()
+                left, pause = start + held - now, max(answer.expires_in, 0.0)
+                words = answer.why or f"{holder} is master"
+                if answer.may_be_over and left < answer.expires_in:
+                    # Refused at the first look, a lease whose master died would be refused to all contenders, for ever.
+                    left, words = answer.expires_in, f"{holder} was master: watching whether it still is"
+                waits.say(now, words, "%s: standby, %s", self.name, words)
+            except RecordUnreadable:
+                raise
+            except StoreError as error:
+                problem = error
+                now = self._clock.now()
+                left, pause = start + down - now, self._config.poll_period
+                until = "" if math.isinf(left) else f" for {max(left, 0):.0f} s"
+                waits.say(now, str(error), "%s: cannot ask for the lease, trying again%s: %s", self.name, until, error)
+            if left <= 0:
+                raise problem
+            self._locker.wait(min(pause, left), self._config.poll_period)
+
+    def try_acquire(self) -> Grant | Held:
+        """Ask once. Raises StoreError if the store gives no answer, also when the grant came too late to be of use."""
+        sent, ahead = self._clock.now(), self._clock.ahead()
+        answer = self._locker.try_acquire()
+        if isinstance(answer, Grant):
+            deadline = sent + self._good_for
+            if self._clock.now() >= deadline:
+                raise StoreError(self.name, "the grant took longer than renew_deadline to arrive")
+            self._epoch, self._acquired, self._granted = answer.epoch, True, self._clock.now()
+            self._deadline.publish(deadline, ahead)
+        return answer
+
+    def renew(self) -> None:
+        """Try once to renew. Raises StoreError without an answer (the deadline stands), LeaseLost if it is lost."""
+        # The deadline counts from before the request: the store may have stamped it at any moment since. Frozen for
+        # a minute between here and the answer, I come back to a deadline that is long past, and so it must be.
+        sent, ahead = self._clock.now(), self._clock.ahead()
+        self._still_mine()
+        self._hears = False
+        try:
+            answer = self._locker.renew()
+        except (LockGone, RecordUnreadable) as error:
+            self._hears = True
+            self.lose(error.loss, str(error))
+            raise self.lost_error() from error
+        except ConfigError as error:  # the settings were right when it was granted: it is the store that has changed
+            raise StoreError(self.name, str(error)) from error
+        self._hears = True
+        if isinstance(answer, Held):
+            self.lose(
+                Loss.TAKEN, f"held by {answer.holder}" if answer.holder else "it has no holder, or its record is gone"
+            )
+        # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.
+        self._still_mine()
+        self._deadline.publish(sent + self._good_for, ahead)
+        if isinstance(answer, Grant) and answer.give_up_at <= self._clock.now():
+            self.lose(Loss.DISMISSED, answer.why)
+            raise self.lost_error()
+
+    def lose(self, reason: Loss, detail: str = "") -> None:
+        super().lose(reason, detail)
+        self._deadline.lose()
+
+    def release(self) -> bool:
+        self._refuse_in_block()
+        self.lose(Loss.RELEASED)
+        self._deadline.disarm()  # before a store that may take its time
+        try:
+            if isinstance(self._locker, NotesEnds):
+                self._locker.ends_as(*self._ending)
+            return self._locker.release()
+        except ConfigError as error:  # as in `renew`: rights that were taken away meanwhile, say
+            raise StoreError(self.name, str(error)) from error
+
+    def settle(self, *, left: bool = True) -> None:
+        self._deadline.disarm()
+
+    def note_loss(self) -> None:
+        self.settle()
+        # A store that did not answer the last time would be waited for in vain.
+        if self._hears and self._lost and isinstance(self._locker, NotesEnds):
+            reason, detail, at = self._lost[0]
+            held_for = at - self._granted
+            self._locker.note_loss(self._epoch, reason, self._epoch + round(held_for * 1000), detail)
+
+    def close(self, *, lost: bool = False) -> None:
+        self._locker.close()

@@ -1,0 +1,67 @@
+"""What is noted beside a lease of each change of hands: who was granted it in place of which record, why a hold ended.
+
+Keys are epochs, texts are JSON. Stores write them, together with the change where they can; `history.py` reads them.
+A change that was not noted is healed by the next one, which names the record that it replaced. Times are the store's,
+in milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+
+from .record import LeaseRecord
+
+GRANT, ENDED, APPLICATION = "grant", "ended", "application"
+KINDS = (GRANT, ENDED, APPLICATION)
+RELEASED = "released"
+FINISHED, FAILED, INTERRUPTED, ALREADY_DONE, CRASHED = "finished", "failed", "interrupted", "already done", "crashed"
+GIVEN_BACK = (RELEASED, FINISHED, FAILED, INTERRUPTED, ALREADY_DONE, CRASHED)
+"""Why a hold ended that was given back: how its work did. "released" where that is not known."""
+TAKEN_AWAY = "taken by force"
+_DAY = 86_400_000
+_FOR_EVER = 100 * 365 * 86400.0
+
+
+def is_grant(old: LeaseRecord | None, new: LeaseRecord) -> bool:
+    """Whether writing `new` in place of `old` is one: not a renewal, not a release."""
+    return new.holder is not None and (old is None or old.epoch != new.epoch)
+
+
+def is_release(old: LeaseRecord | None, new: LeaseRecord) -> bool:
+    return old is not None and old.holder is not None and new.holder is None
+
+
+def grant_text(old: LeaseRecord | None, new: LeaseRecord, *, until: int | None, site: str) -> str:
+    """`until`: when what is replaced runs, or ran, out; None if the store cannot say."""
+    after = None if old is None else {"holder": old.holder, "epoch": old.epoch, "until_ms": until}
+    return json.dumps({"holder": new.holder, "host": socket.gethostname(), "site": site, "after": after})
+
+
+def site_in(text: str | None, holder: str) -> str:
+    """The site of `holder`, if `text` notes a grant of that holder; "" if no note says so."""
+    try:
+        told = json.loads(text or "{}")
+        return str(told["site"]) if told.get("holder") == holder else ""
+    except (ValueError, KeyError, TypeError, AttributeError):  # `history` says what is wrong with it
+        return ""
+
+
+def end_text(why: str, *, detail: str = "", **when: int) -> str:
+    """`at`, by the clock that the epochs are of, or `by`: some time before."""
+    return json.dumps({"why": why, **when} | ({"detail": detail} if detail else {}))
+
+
+def end_prefix(why: str, *, detail: str, when: str) -> str:
+    """`end_text` up to the time, which the store adds with a closing brace."""
+    return f'{end_text(why, detail=detail)[:-1]}, "{when}": '
+
+
+def is_first_of_its_day(old: LeaseRecord | None, epoch: int) -> bool:
+    """Whether the grant `epoch` in place of `old` is: then it is time to forget what is too old."""
+    return old is None or old.epoch // _DAY != epoch // _DAY
+
+
+def bounded_age(retention: float) -> float:
+    """`retention`, which may be for ever, as a store can count it."""
+    return min(retention, _FOR_EVER)

@@ -1,0 +1,110 @@
+"""The two loops that keep a lease: one renews, one watches.
+
+The thread that talks to the store never watches the time; the one that watches never talks, and takes no lock that
+the first may hold: it goes on demoting while the store hangs. Both are thin: what they do once is `renew_once` and
+`watch_once`, so that a process beside the driver, or a simulator, can run the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from ..clock import Clock
+from ..config import Config
+from ..errors import LeaseLost, Loss, StoreError
+from .contender import Contender
+from .hold import Hold
+
+log = logging.getLogger(__name__)
+
+WATCH_PERIOD = 0.1
+"""Seconds between two looks at the deadline and at the vital signs: what demotion may start late by."""
+_RETRIES_IN_A_PERIOD = 5
+_LATE = 1.2
+"""A request that has to be cut off ends a little after its time."""
+
+VitalSign = Callable[[], tuple[Loss, str] | None]
+"""Says why the lease is to be given up although it could be renewed, or None."""
+
+
+def renew_once(lease: Contender, config: Config, clock: Clock) -> float | None:
+    """Try to renew; the seconds until the next try, None if there is nothing left to renew.
+
+    After a failure the next try comes sooner, because the deadline does: most failures are a connection that broke.
+    """
+    sent, pause = clock.now(), config.retry_period / _RETRIES_IN_A_PERIOD
+    try:
+        lease.renew()
+        log.debug("%s: renewed, epoch %d", lease.name, lease.epoch)
+        pause = config.retry_period
+    except LeaseLost:
+        return None
+    except StoreError as error:
+        log.warning("%s: renewal failed, %.1f s left: %s", lease.name, lease.remaining(), error)
+    except Exception:  # a store's own fault, whatever it is: like no answer, and no end of the renewals
+        log.exception("%s: renewal failed, %.1f s left", lease.name, lease.remaining())
+    return max(sent + pause - clock.now(), 0.0)
+
+
+def watch_once(lease: Hold, vital_signs: Sequence[VitalSign] = ()) -> LeaseLost | None:
+    """The loss, if the lease is lost by now: by its deadline, by what a renewal learned, by a vital sign."""
+    for sign in vital_signs:
+        with contextlib.suppress(Exception):  # a sign that fails must not end the watch, which all else relies on
+            if finding := sign():
+                lease.lose(*finding)
+    return lease.loss()
+
+
+class Keepalive:
+    """Both loops on threads of this process, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        lease: Contender,
+        config: Config,
+        *,
+        clock: Clock,
+        on_lost: Callable[[LeaseLost], None],
+        vital_signs: Sequence[VitalSign] = (),
+        on_look: Callable[[], None] = lambda: None,
+        watch_period: float = WATCH_PERIOD,
+        thread: Callable[..., threading.Thread] = threading.Thread,
+    ) -> None:
+        """`on_look` is called at each look. `watch_period` is longer where another thread watches as well. `thread`
+        makes one: a simulator has its own."""
+        self._lease, self._config, self._clock = lease, config, clock
+        self._on_lost, self._vital_signs = on_lost, vital_signs
+        self._on_look, self._watch_period = on_look, watch_period
+        self._stop = threading.Event()
+        self._renewer = thread(target=self._renew, name=f"renew {lease.name}", daemon=True)
+        self._watcher = thread(target=self._watch, name=f"watch {lease.name}", daemon=True)
+
+    def start(self) -> None:
+        self._watcher.start()
+        self._renewer.start()
+
+    def stop(self) -> bool:
+        """End both loops; False if a request to the store is still under way after `attempt_timeout`."""
+        self._stop.set()
+        for thread in (self._renewer, self._watcher):
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(self._config.attempt_timeout * _LATE + WATCH_PERIOD)
+        return not self._renewer.is_alive()
+
+    def _renew(self) -> None:
+        pause: float | None = self._config.retry_period
+        while pause is not None and not self._clock.wait(self._stop, pause):
+            pause = renew_once(self._lease, self._config, self._clock)
+
+    def _watch(self) -> None:
+        lost = None
+        while lost is None and not self._clock.wait(self._stop, self._watch_period):
+            lost = watch_once(self._lease, self._vital_signs)
+            if lost is None:
+                with contextlib.suppress(Exception):  # who looks on must not end the watch
+                    self._on_look()
+        if lost is not None:
+            self._on_lost(lost)

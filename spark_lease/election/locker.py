@@ -1,0 +1,224 @@
+"""The rules of a lease record, over any store: who may take it, and what an answer means that was lost, or says no.
+
+Part of the policy, of which `lease.py` has the rest: this knows no deadline of its own, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+from ..clock import Clock
+from ..config import Config
+from ..errors import LockGone, StoreError
+from .directive import wish_of
+from .ports import Grant, Held, LeaseStore, Lock, Notifies, Remembers
+from .record import LeaseRecord, Observed, Protection, Standstill, expires_in, is_grant_of, released, renewed, taken
+
+log = logging.getLogger(__name__)
+
+_TRIES = 3
+"""How often to look again where a swap was told "no" and yet no other holder is there: a write of mine landed late, or
+a first row of another lease was made at the same moment. It cannot happen often."""
+_POLLS = 1.5
+"""After so many of its poll periods a standby of another site has seen a release."""
+
+
+class RecordLocker:
+    """The rules of a lease record, over any `LeaseStore`. Implements `Locker`.
+
+    A swap whose answer was lost is found again by what it wrote: `holder` is unique for every hold, so a record that
+    carries it is mine, whatever the store said or did not say.
+    """
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        *,
+        name: str,
+        holder: str,
+        duration: float,
+        clock: Clock,
+        protection: Callable[[], Protection] = lambda: Protection.THREAD,
+        lock: Lock | None = None,
+        site: str = "",
+        head_start: float = 0.0,
+    ) -> None:
+        """`protection` is asked at each write: it may become known, or change, while the lease is held. `head_start`
+        are the seconds that others get, of a site that is preferred to this one, after a release that was waited for.
+        """
+        self._lock, self._site, self._head_start = lock, site, head_start
+        self._store, self._name, self._clock = store, name, clock
+        self._holder, self._duration, self._protection = holder, duration, protection
+        self._mine: LeaseRecord | None = None
+        self._freed: LeaseRecord | None = None
+        self._asked = self._waits = self._is_locked_out = False
+        self._standstill = Standstill()
+        self._heeded, self._give_up_at, self._why = "", math.inf, ""
+        self._closed = threading.Event()
+
+    def try_acquire(self) -> Grant | Held:
+        answer: Grant | Held | None = None
+        self._is_locked_out = False
+        try:
+            answer = self._try_acquire()
+            return answer
+        finally:
+            # A lock that is kept without a grant keeps out those who could take it. Should my swap have landed all the
+            # same, the record keeps them out, and I lock before I believe it.
+            if self._lock and not isinstance(answer, Grant) and not self._is_locked_out:
+                with contextlib.suppress(StoreError):
+                    self._lock.unlock()
+
+    def _try_acquire(self) -> Grant | Held:
+        freed, self._freed = self._freed, None
+        for _ in range(_TRIES):
+            # Told what a release left, there is no need to look; if it is not there any more, the swap says so.
+            seen = Observed(freed, 0.0) if freed else self._store.read(self._name)
+            freed = None
+            mine, held = is_grant_of(seen.record, self._holder), self._held(seen)
+            if held.expires_in > 0 and not mine:
+                self._waits = True
+                return held
+            if not mine and (barred := self._barred(seen) or self._lets_others_go_first(seen)):
+                return barred
+            if self._lock and not self._lock.try_lock():
+                self._is_locked_out = True
+                return Held(held.holder or "the owner of its lock", self._duration)
+            if mine:
+                return self._swap_mine(seen)
+            self._asked = True
+            wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
+            if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
+                return Grant(granted.epoch)
+        raise StoreError(self._store.where, f"{self._name} is free, but what was written to take it is not there")
+
+    def renew(self) -> Grant | Held:
+        if self._lock and not self._lock.is_held():
+            raise LockGone(self._store.where, "the lock is gone: the session or file that held it has ended")
+        return self._swap_mine(Observed(self._mine))
+
+    def release(self) -> bool:
+        if not self._asked:
+            return False
+        mine = self._mine  # as it was last confirmed: most often it is still that
+        for _ in range(_TRIES):
+            if mine and self._store.swap(self._name, mine, released(mine)):
+                self._unlock()
+                if isinstance(self._store, Remembers):
+                    self._store.after_release(self._name)
+                return True
+            mine = self._store.read(self._name).record
+            if mine is None or not is_grant_of(mine, self._holder):
+                return False
+        return False
+
+    def ends_as(self, why: str, detail: str) -> None:
+        if isinstance(self._store, Remembers):
+            self._store.ends_as(why, detail)
+
+    def note_loss(self, epoch: int, why: str, at: int, detail: str) -> None:
+        if isinstance(self._store, Remembers):
+            self._store.note_end(self._name, epoch, why, at, detail)
+
+    def wait(self, timeout: float, poll: float) -> None:
+        waited: LeaseRecord | bool = False
+        timeout = min(timeout, poll) if self._is_locked_out else timeout  # no store tells of a lock's end
+        if isinstance(self._store, Notifies):
+            waited = self._store.await_release(self._name, timeout, poll)
+        if isinstance(waited, LeaseRecord):
+            self._freed = None if self._head_start else waited
+        elif not waited:
+            self._clock.wait(self._closed, min(timeout, poll))
+
+    def close(self) -> None:
+        self._closed.set()
+        self._store.close()
+        if self._lock:
+            self._lock.close()
+
+    def _swap_mine(self, seen: Observed) -> Grant | Held:
+        """Renew the record I believe to be there; where another stands, look whether that one is mine as well."""
+        for _ in range(_TRIES):
+            mine = seen.record
+            if mine is None:
+                return Held(None)
+            self._heed(mine.wish, seen)
+            wanted = renewed(mine, duration=self._duration, protection=self._protection())
+            if self._keep(self._store.swap(self._name, mine, wanted)):
+                return Grant(mine.epoch, self._give_up_at, self._why)
+            seen = self._store.read(self._name)
+            if not is_grant_of(seen.record, self._holder, mine.epoch):
+                return Held(seen.record.holder if seen.record else None)
+        raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder")
+
+    def _heed(self, text: str, seen: Observed) -> None:
+        """See by my own clock when I am to give up. What is swapped as I know it says nothing new."""
+        if text == self._heeded:
+            return
+        self._heeded, wish = text, wish_of(text)
+        self._give_up_at, self._why = math.inf, str(wish or "")
+        if wish and not wish.is_for(self._holder, self._site):
+            self._give_up_at = self._clock.now() + wish.give_up - seen.wall
+
+    def _barred(self, seen: Observed) -> Held | None:
+        wish, now = wish_of(seen.record.wish if seen.record else ""), seen.wall
+        if wish and wish.bars(self._holder, self._site, now=now):
+            return Held(None, min(wish.until - now, self._duration), str(wish))
+        return None
+
+    def _lets_others_go_first(self, seen: Observed) -> Held | None:
+        left = self._head_start - self._still_for(seen.record)
+        if self._waits and left > 0 and seen.record and seen.record.holder is None:
+            return Held(None, left, "lets the preferred site go first")
+        return None
+
+    def _unlock(self) -> None:
+        try:
+            if self._lock:
+                self._lock.unlock()
+        except StoreError as error:  # the release stands: saying "not released" now would send people to wait for it
+            log.warning("%s: released, but its lock stays until it is closed: %s", self._name, error)
+
+    def _held(self, seen: Observed) -> Held:
+        holder = seen.record.holder if seen.record else None
+        left = expires_in(seen, still_for=self._still_for(seen.record))
+        return Held(holder, left, may_be_over=seen.expires_in is None and not self._standstill.has_moved)
+
+    def _keep(self, written: LeaseRecord | None) -> LeaseRecord | None:
+        self._mine = written or self._mine
+        return written
+
+    def _still_for(self, record: LeaseRecord | None) -> float:
+        return self._standstill.still_for(record, self._clock.now())
+
+
+def locker_over(
+    store: LeaseStore,
+    config: Config,
+    clock: Clock,
+    *,
+    holder: str,
+    protection: Callable[[], Protection] = lambda: Protection.THREAD,
+    lock: Lock | None = None,
+) -> RecordLocker:
+    """The rules of a record, over a store that is open already."""
+    return RecordLocker(
+        store,
+        lock=lock,
+        name=config.name,
+        holder=holder,
+        duration=config.lease_duration,
+        clock=clock,
+        protection=protection,
+        site=config.site,
+        head_start=head_start_of(config, config.poll_period),
+    )
+
+
+def head_start_of(config: Config, poll_period: float) -> float:
+    """Seconds for which a free lease is left to the preferred site, if this is another, by who looks so often."""
+    return poll_period * _POLLS if config.preferred_site not in ("", config.site) else 0.0

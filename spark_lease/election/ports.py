@@ -1,0 +1,228 @@
+"""The two seams: `Locker`, how a contender takes, keeps and gives back a lock, and `LeaseStore`, for lockers that
+are leases. Both are dumb on purpose: deadlines, expiry, epochs and lost answers are judged above them, once.
+
+"No" is a value (`Held`, None), "don't know" is an exception (`StoreError`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from ..errors import Loss
+from .record import LeaseRecord, Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Mine, under this epoch. At the instant `give_up_at` (own clock) I am to give it up, says an operator: `why`."""
+
+    epoch: int
+    give_up_at: float = math.inf
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Not mine. `holder` says whose (None: it is free); it is worth asking again in `expires_in` seconds. `why` says
+    what else keeps me from taking it. `may_be_over`: the store has no clock, and no renewal was seen so far."""
+
+    holder: str | None
+    expires_in: float = 0.0
+    why: str = ""
+    may_be_over: bool = False
+
+
+class LeaseStore(Protocol):
+    """One shared place that keeps lease records. Used by one thread at a time; opens itself when first asked."""
+
+    where: str
+    """What to call it in a message, without credentials."""
+
+    def read(self, name: str) -> Observed:
+        """The record of lease `name` and how long it is still good for. Raises StoreError."""
+        ...
+
+    def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        """Write `new` where `old` stands, in one atomic step, stamped by the store.
+
+        Returns what was written, stamp included, or None if something else than `old` was there; then nothing changed.
+        `old` None means that there is no record yet. A `new` without a holder is a release. A `new` with another epoch
+        than `old` is a grant, and its epoch the least that will do: a store with a clock raises it to its milliseconds
+        since 1970 if they are more, so that epochs grow even over rows that were lost. A `new` that differs from `old`
+        in its wish alone (`is_wish`) leaves the expiry as it is.
+        Raises StoreError when the outcome is unknown: it may have been written, or may still be.
+        """
+        ...
+
+    def names(self) -> Sequence[str]:
+        """The leases that have a record. Raises StoreError."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections. Never raises, releases no lease."""
+        ...
+
+
+@runtime_checkable
+class Notifies(Protocol):
+    """A `LeaseStore` that can wait by itself, because it is told of a release, or lets go of something meanwhile."""
+
+    def await_release(self, name: str, timeout: float, poll: float) -> LeaseRecord | bool:
+        """Return when it is worth looking again, or once the store is closed: at the latest after `timeout` seconds, or
+        after `poll` if it is not told of a release.
+
+        The record that a release left behind, if that is what ended the wait; else True. False, at once, if nothing can
+        be waited for here. Never raises.
+        """
+        ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A `LeaseStore` that notes each change of hands beside the lease (`changes.py`). The lease comes first: what
+    cannot be noted is no error, and nothing here raises, or waits for much longer than `attempt_timeout`."""
+
+    def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
+        """The hold under `epoch` ended otherwise than by a release, at `at`: ms since 1970, counted from the epoch."""
+        ...
+
+    def ends_as(self, why: str, detail: str) -> None:
+        """The next release is that of a hold whose work ended so: one of `changes.GIVEN_BACK`."""
+        ...
+
+    def after_release(self, name: str) -> None:
+        """The release is written: note what was not noted with its release, forget what is too old."""
+        ...
+
+
+class Notes(Protocol):
+    """Small texts beside the leases, each under a lease, a kind and a key: what a later holder has to find.
+
+    The next holder finds all that earlier holders noted: `add` tells a holder whose lease is gone so.
+    """
+
+    where: str
+
+    def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
+        """Note `text`, unless there is a note with that key. Durable once it returns.
+
+        Returns the text that stands there then: mine, or that of the first writer. None if the lease `name` is not
+        `holder`'s under `epoch` any more; then, at the latest, my work counts for nothing. Raises StoreError.
+        """
+        ...
+
+    def get(self, name: str, kind: str, key: str) -> str | None:
+        """The text with that key, if there is one. Raises StoreError."""
+        ...
+
+    def all(self, name: str, kind: str) -> dict[str, str]:
+        """The texts by their keys. Raises StoreError."""
+        ...
+
+    def every(self, name: str, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+        """`all` of each of several kinds, asked for at once. Raises StoreError."""
+        ...
+
+    def remove(self, name: str, kind: str, key: str) -> bool:
+        """False if there is none. Raises StoreError."""
+        ...
+
+    def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
+        """Remove what was noted more than `age` seconds ago. Raises StoreError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """What a holder keeps besides its record for as long as it lives: no clock and no restored backup frees it.
+
+    A `RecordLocker` that has one grants nothing without it. Calls come from one thread at a time.
+    """
+
+    def try_lock(self) -> bool:
+        """True if it is mine now; does not wait for it. Raises StoreError."""
+        ...
+
+    def is_held(self) -> bool:
+        """False if it is certain that it is mine no more. Raises StoreError, which says neither."""
+        ...
+
+    def unlock(self) -> None:
+        """Give it back, if I have it. Raises StoreError."""
+        ...
+
+    def close(self) -> None:
+        """Give it back without waiting for anything. Never raises."""
+        ...
+
+
+@runtime_checkable
+class NotesEnds(Protocol):
+    """A `Locker` that can note how a hold ended, once its work is over."""
+
+    def ends_as(self, why: str, detail: str) -> None:
+        """Like `Remembers.ends_as`."""
+        ...
+
+    def note_loss(self, epoch: int, why: str, at: int, detail: str) -> None:
+        """Like `Remembers.note_end`."""
+        ...
+
+
+class Locker(Protocol):
+    """What `Lease` needs of any lock. Calls come from one thread at a time."""
+
+    def try_acquire(self) -> Grant | Held:
+        """Take the lock if it is free or expired; does not wait for it. Raises StoreError."""
+        ...
+
+    def renew(self) -> Grant | Held:
+        """Keep it: Grant says that it is still mine, Held that it is not. Raises StoreError, which says neither."""
+        ...
+
+    def release(self) -> bool:
+        """Give it back if it is mine; False if it was not. Raises StoreError."""
+        ...
+
+    def wait(self, timeout: float, poll: float) -> None:
+        """Return when it is worth trying again: at the latest after `timeout` seconds, or after `poll` if no store
+        tells of a release."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections. Never raises, releases nothing."""
+        ...
+
+
+class HeldLease(Protocol):
+    """The part of a `Lease` that a fence needs."""
+
+    name: str
+    holder: str
+
+    @property
+    def epoch(self) -> int: ...
+
+    def check(self) -> int:
+        """The epoch, or raises LeaseLost."""
+        ...
+
+    def wait_certain(self, timeout: float = ...) -> int:
+        """The epoch, once the lease is mine beyond doubt. Raises LeaseLost, StoreError."""
+        ...
+
+    def lose(self, reason: Loss, detail: str = "") -> None:
+        """Close it from now on; the watching thread demotes."""
+        ...
+
+    def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
+        """See `Lease.note`."""
+        ...
+
+    def noted(self, kind: str) -> dict[str, str]:
+        """See `Lease.noted`."""
+        ...

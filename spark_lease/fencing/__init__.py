@@ -1,0 +1,1 @@
+"""The guarded store refuses the writes of an old epoch."""

@@ -1,0 +1,1 @@
+"""Writing a DataFrame into a SQL table in one fenced transaction."""

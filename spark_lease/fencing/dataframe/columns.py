@@ -1,0 +1,172 @@
+"""How the columns of a DataFrame get into those of a table: what Spark makes of each, how it is staged and moved.
+
+What Arrow, CSV and a driver's values say alike is staged as itself. All else (binary, arrays, intervals, structs) Spark
+turns into the text that the database reads for that type: as CSV an hour once arrived as a million hours, silently.
+Times without a zone are wall times of Spark's session, as they are for its JDBC writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...database.dialects import BACKENDS
+from .target import Field, Target, refusal
+
+_TEXT = {"postgresql": "text", "mysql": "longtext CHARACTER SET utf8mb4", "sqlite": "text"}
+_AS_IT_IS: dict[str, dict[str, str]] = {
+    "postgresql": {
+        "boolean": "boolean", "byte": "smallint", "short": "smallint", "integer": "integer", "long": "bigint",
+        "float": "real", "double": "double precision", "decimal": "numeric", "date": "date",
+        "timestamp": "timestamptz", "timestamp_ntz": "timestamp",
+    },
+    "mysql": {
+        "boolean": "tinyint", "byte": "smallint", "short": "smallint", "integer": "integer", "long": "bigint",
+        "float": "double", "double": "double", "decimal": "{0}", "date": "date", "binary": "longblob",
+        "timestamp_ntz": "datetime(6)",
+    },
+    "sqlite": {
+        "boolean": "integer", "byte": "integer", "short": "integer", "integer": "integer", "long": "integer",
+        "float": "real", "double": "real", "binary": "blob",
+    },
+}  # fmt: skip
+_NESTED = ("struct", "map", "variant")
+_SECONDS = "CAST(extract(SECOND FROM {0}) AS STRING)"
+_INSTANT = "date_format({0}, 'yyyy-MM-dd HH:mm:ss.SSSSSSXXXXX')"
+_ZONED = ("timestamptz", "_timestamptz")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`expression` in Spark's SQL is staged as a column of the type `staged`, which `moved` turns into `field`."""
+
+    field: Field
+    expression: str
+    staged: str
+    moved: str
+
+
+def columns_of(schema: Any, target: Target, dialect: str) -> list[Column]:
+    """For each field of a DataFrame's `schema`, by name. Raises ConfigError if they do not fit together.
+
+    In the order of the table: a row that is laid out like the table's moves there as it is.
+    """
+    dialect = "mysql" if dialect == "mariadb" else dialect
+    assert dialect in BACKENDS
+    sources = sorted(schema.fields, key=lambda each: target.fields.index(target.field_of(each.name)))
+    found = [_column(each, target.field_of(each.name), dialect, number) for number, each in enumerate(sources)]
+    names = [each.field.name for each in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise refusal(f"several columns of the DataFrame are called {', '.join(twice)}: rename or drop them")
+    if missing := [each.name for each in target.fields if each.is_needed and each.name not in names]:
+        raise refusal(
+            f"{target.name} needs {', '.join(missing)}, which the DataFrame has not, and has no default for it"
+        )
+    if made := [each.field.name for each in found if each.field.is_made_there]:
+        raise refusal(f"{target.name} makes {', '.join(made)} itself: drop it from the DataFrame")
+    if not found:
+        raise refusal("the DataFrame has no columns")
+    return found
+
+
+def _column(source: Any, field: Field, dialect: str, number: int) -> Column:
+    kind, expression = source.dataType.typeName(), "`" + source.name.replace("`", "``") + "`"
+    if dialect == "postgresql":
+        if field.kind in ("char", "name"):
+            raise refusal(f"{field.name} is of the type {field.type}, which cuts off text in silence: make it text")
+        kind, expression = _in_zone(kind, expression, field)
+        if kind in ("float", "double") and field.kind == "numeric":
+            # A cast from real knows 6 digits, from double precision 15; the text of a double knows them all.
+            kind, expression = "", f"CAST({expression} AS DOUBLE)"
+    elif dialect == "sqlite" and kind == "decimal" and source.dataType.precision > 15 and _makes_floats(field.type):
+        hint = "SQLite keeps 15 digits of a decimal unless the column is TEXT: make it that, or cast to double"
+        raise refusal(f"{field.name} is of the type {field.type}: {hint}")
+    elif dialect == "sqlite" and kind in ("float", "double"):
+        problem = f"write_sql: {field.name} has NaN, which SQLite would store as NULL".replace("'", "\\'")
+        expression = f"if(isnan({expression}), raise_error('{problem}'), {expression})"
+    elif kind == "timestamp" and dialect == "mysql":
+        kind, expression = "timestamp_ntz", f"CAST({expression} AS TIMESTAMP_NTZ)"
+    staged = _AS_IT_IS[dialect].get(kind, "").format(source.dataType.simpleString())
+    if kind == "byte":
+        expression = f"CAST({expression} AS SMALLINT)"
+    if not staged:
+        expression, staged = _text(expression, source.dataType, field, dialect), _TEXT[dialect]
+    place = f"c{number}"
+    # Not to a text type: a cast to varchar(3) cuts off in silence, where an assignment refuses.
+    is_read = dialect == "postgresql" and staged == "text" and field.category != "S"
+    return Column(field, expression, staged, f"CAST({place} AS {field.type})" if is_read else place)
+
+
+def _makes_floats(declared: str) -> bool:
+    """Whether SQLite turns the text of a number into a float there (its documentation, "Determination Of Column
+    Affinity")."""
+    upper = declared.upper()
+    return bool(upper) and ("INT" in upper or not any(word in upper for word in ("CHAR", "CLOB", "TEXT", "BLOB")))
+
+
+def _in_zone(kind: str, expression: str, field: Field) -> tuple[str, str]:
+    if kind == "timestamp" and field.kind != "timestamptz":
+        return "timestamp_ntz", f"CAST({expression} AS TIMESTAMP_NTZ)"
+    if kind == "timestamp_ntz" and field.kind == "timestamptz":
+        return "timestamp", f"CAST({expression} AS TIMESTAMP)"
+    return kind, expression
+
+
+def _text(expression: str, kind: Any, field: Field, dialect: str) -> str:
+    """Spark's SQL for the text of it that the database reads."""
+    name = kind.typeName()
+    if name == "binary":
+        return f"concat(char(92), 'x', lower(hex({expression})))"
+    if name in _NESTED or (name == "array" and field.category != "A"):
+        return f"to_json({expression}, map('ignoreNullFields', 'false'))"
+    if name == "array":
+        return _array(expression, kind.elementType, field, 0)
+    if name == "daytimeinterval":
+        return _duration(expression, dialect)
+    if name == "yearmonthinterval":
+        months = f"CAST({expression} AS INTERVAL YEAR TO MONTH)"
+        return f"concat(12 * extract(YEAR FROM {months}) + extract(MONTH FROM {months}), ' months')"
+    if name in ("timestamp", "timestamp_ntz"):
+        return f"date_format({expression}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
+    if name in ("string", "char", "varchar"):
+        return expression
+    if name in ("interval", "udt", "object"):
+        raise refusal(f"{field.name}: a value of the type {kind.simpleString()} has no equal here: cast it to another")
+    return f"CAST({expression} AS STRING)"
+
+
+def _duration(expression: str, dialect: str) -> str:
+    """In hours: what an interval calls a day has 24 of them for Spark, but not for PostgreSQL."""
+    whole = f"CAST({expression} AS INTERVAL DAY TO SECOND)"
+    hours, minutes = f"24 * extract(DAY FROM {whole}) + extract(HOUR FROM {whole})", f"extract(MINUTE FROM {whole})"
+    seconds = _SECONDS.format(whole)
+    if dialect == "postgresql":
+        return f"concat({hours}, ' hours ', {minutes}, ' minutes ', {seconds}, ' seconds')"
+    sign = f"if({whole} < INTERVAL '0' SECOND, '-', '')"
+    fraction = f"lpad(CAST(abs(extract(SECOND FROM {whole})) AS STRING), 9, '0')"
+    return f"concat({sign}, abs({hours}), ':', lpad(abs({minutes}), 2, '0'), ':', {fraction})"
+
+
+def _array(expression: str, element: Any, field: Field, depth: int) -> str:
+    """PostgreSQL documentation, "Array Input and Output Syntax"."""
+    each = f"e{depth}"
+    item = f"coalesce({_element(each, element, field, depth)}, 'NULL')"
+    return f"concat('{{', array_join(transform({expression}, {each} -> {item}), ','), '}}')"
+
+
+def _element(each: str, kind: Any, field: Field, depth: int) -> str:
+    name = kind.typeName()
+    if name == "array":
+        return _array(each, kind.elementType, field, depth + 1)
+    if name == "timestamp" or (name == "timestamp_ntz" and field.kind in _ZONED):
+        text = _INSTANT.format(f"CAST({each} AS TIMESTAMP)")
+    else:
+        text = _text(each, kind, field, "postgresql")
+    back = "char(92)"
+    return f"concat('\"', replace(replace({text}, {back}, concat({back}, {back})), '\"', concat({back}, '\"')), '\"')"
+
+
+def selected(frame: Any, columns: Sequence[Column]) -> Any:
+    """`frame` as it is staged: c0, c1, …"""
+    return frame.selectExpr(*(f"{each.expression} AS c{number}" for number, each in enumerate(columns)))

@@ -1,0 +1,157 @@
+"""From a staging table into the user's, in the one fenced transaction; and the rehearsal that goes before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from ...database.dialects import code_of
+from ...errors import StagingLost
+from ..sql.claim import said
+from ..sql.tables import where_is
+from .columns import Column
+from .staging import staged
+from .target import Target, demand_strict, no_key, quote, refusal, run
+
+_HERE = "spark_lease_frame"
+_KEYS = "spark_lease_keys"
+_NO_SUCH_KEY = ("42P10", "ON CONFLICT clause does not match")
+_LOCKED = "55P03"
+_NAMES = {"timestamptz": "timestamp with time zone", "timestamp": "timestamp without time zone"}
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What is to be done with rows that are staged. `keys` are names of the target's columns; none but for upsert."""
+
+    target: Target
+    columns: Sequence[Column]
+    mode: str
+    keys: Sequence[str]
+
+    def is_copied(self) -> bool:
+        """Whether COPY into the table itself does the same: each column is staged as its own type, or is text."""
+        pairs = [(_NAMES.get(each.staged, each.staged), each.field.type) for each in self.columns]
+        is_same = all(staged in ("text", kind) for staged, kind in pairs)
+        return self.target.takes_copy and not self.keys and is_same
+
+    def statement(self, engine: Engine, source: str) -> str:
+        """INSERT … SELECT. `source` is a staging table, and which of its rows count."""
+        names = [quote(engine, each.field.name) for each in self.columns]
+        moved = ", ".join(each.moved for each in self.columns)
+        insert = f"INSERT INTO {self.target.name} ({', '.join(names)}) SELECT {moved} FROM {source}"
+        return insert + self._upsert(engine) if self.keys else insert
+
+    def _upsert(self, engine: Engine) -> str:
+        keys = ", ".join(quote(engine, each) for each in self.keys)
+        rest = [quote(engine, each.field.name) for each in self.columns if each.field.name not in self.keys]
+        if engine.dialect.name in ("mysql", "mariadb"):
+            first = quote(engine, self.keys[0])
+            updates = ", ".join(f"{each} = VALUES({each})" for each in rest) or f"{first} = {self.target.name}.{first}"
+            return f" ON DUPLICATE KEY UPDATE {updates}"
+        updates = ", ".join(f"{each} = excluded.{each}" for each in rest)
+        return f" ON CONFLICT ({keys}) DO " + (f"UPDATE SET {updates}" if updates else "NOTHING")
+
+
+def rehearse(connection: Connection, move: Move, table: str) -> None:
+    """Have the database judge the move, on no rows at all: types, keys, rights. Raises ConfigError."""
+    engine = connection.engine
+    try:
+        make_here(connection, move.columns)
+        run(connection, f"EXPLAIN {move.statement(engine, f'{here(connection)} WHERE 1 = 1')}")
+        drop_here(connection)
+    except DBAPIError as error:
+        if error.connection_invalidated or code_of(error) == _LOCKED:
+            raise
+        if any(each in (code_of(error) or "", str(error.orig)[: len(each)]) for each in _NO_SUCH_KEY):
+            raise no_key(table, move.keys) from error
+        raise refusal(f"{table} cannot take this DataFrame: {said(engine, error)}") from error
+
+
+def make_here(connection: Connection, columns: Sequence[Column]) -> None:
+    demand_strict(connection)
+    drop_here(connection)  # MariaDB does not roll its making back
+    run(connection, f"CREATE TEMPORARY TABLE {here(connection)} ({staged(columns)})")
+
+
+def drop_here(connection: Connection) -> None:
+    kind = "TEMPORARY TABLE" if connection.dialect.name in ("mysql", "mariadb") else "TABLE"
+    run(connection, f"DROP {kind} IF EXISTS {here(connection)}")
+
+
+def here(connection: Connection) -> str:
+    """The staging table of the driver's own session, which no other can see, nor make in its place."""
+    schema = {"postgresql": "pg_temp.", "sqlite": "temp."}.get(connection.dialect.name, "")
+    return schema + _HERE
+
+
+def move_all(connection: Connection, move: Move, source: str, rows: int) -> None:
+    """Move `rows` rows, or raise StagingLost: a server that crashed has emptied a table that it does not log."""
+    demand_strict(connection)
+    if move.keys:
+        _refuse_equal_keys(connection, move, source, rows)
+    empty(connection, move)
+    moved = run(connection, move.statement(connection.engine, source)).rowcount
+    if moved != rows or move.keys:  # a trigger may keep some from the table; MariaDB counts an updated row twice
+        refuse_less(connection, run(connection, f"SELECT count(*) FROM {source}").scalar(), rows)
+
+
+def empty(connection: Connection, move: Move) -> None:
+    """For readers nothing is gone until COMMIT, which TRUNCATE could not say. On PostgreSQL two overwrites take turns:
+    else neither would delete what the other inserts."""
+    if move.mode == "overwrite":
+        if connection.dialect.name == "postgresql":
+            level = run(connection, "SHOW transaction_isolation").scalar()
+            if level != "read committed":  # by which what another has committed meanwhile is seen
+                raise refusal(f"overwrite needs an engine with READ COMMITTED transactions, this one has {level}")
+            run(connection, f"LOCK TABLE {move.target.name} IN SHARE ROW EXCLUSIVE MODE")
+        run(connection, f"DELETE FROM {move.target.name}")
+
+
+def refuse_less(connection: Connection, there: int, rows: int) -> None:
+    if there != rows:
+        raise StagingLost(where_is(connection.engine), f"{there} of {rows} staged rows are there")
+
+
+def _refuse_equal_keys(connection: Connection, move: Move, source: str, rows: int) -> None:
+    """Equal as the table will have them: to it 12:00:00.1 and 12:00:00.2, or 'a' and 'A', may be the same key."""
+    keys = [(f"c{number}", each) for number, each in enumerate(move.columns) if each.field.name in move.keys]
+    named, none = ", ".join(move.keys), " OR ".join(f"{place} IS NULL" for place, _ in keys)
+    if run(connection, f"SELECT count(*) FROM {source} AND ({none})").scalar():
+        raise refusal(f"the DataFrame has NULL in a key ({named}), which is equal to none")
+    names = ", ".join(quote(connection.engine, each.field.name) for _, each in keys)
+    places, table = ", ".join(place for place, _ in keys), move.target.name
+    match connection.dialect.name:
+        case "postgresql":  # which refuses by itself what is equal only there
+            found = run(connection, f"SELECT count(*) FROM (SELECT DISTINCT {places} FROM {source}) AS found").scalar()
+            distinct = int(found or 0)
+        case "sqlite":
+            distinct = _as_stored(connection, table, names, source, places)
+        case _:
+            distinct = _as_indexed(connection, table, names, source, places)
+    if distinct < rows:
+        raise refusal(f"{rows - distinct} of {rows} rows have a key ({named}) that another one has as well: keep one")
+
+
+def _as_stored(connection: Connection, table: str, names: str, source: str, places: str) -> int:
+    """SQLite: how many keys they are once they have gone into columns like those of `table`, in its collation, which
+    the left side of a UNION gives."""
+    run(connection, f"DROP TABLE IF EXISTS temp.{_KEYS}")
+    run(connection, f"CREATE TEMPORARY TABLE {_KEYS} AS SELECT {names} FROM {table} LIMIT 0")
+    run(connection, f"INSERT INTO temp.{_KEYS} SELECT {places} FROM {source}")
+    both = f"SELECT {names} FROM {table} WHERE 0 UNION SELECT {names} FROM temp.{_KEYS}"
+    found = run(connection, f"SELECT count(*) FROM ({both})").scalar()
+    run(connection, f"DROP TABLE temp.{_KEYS}")
+    return int(found or 0)
+
+
+def _as_indexed(connection: Connection, table: str, names: str, source: str, places: str) -> int:
+    """MariaDB, MySQL: how many of them a unique index over the columns of `table` accepts."""
+    run(connection, f"DROP TEMPORARY TABLE IF EXISTS {_KEYS}")
+    run(connection, f"CREATE TEMPORARY TABLE {_KEYS} (UNIQUE ({names})) AS SELECT {names} FROM {table} LIMIT 0")
+    accepted = run(connection, f"INSERT IGNORE INTO {_KEYS} SELECT {places} FROM {source}")
+    run(connection, f"DROP TEMPORARY TABLE {_KEYS}")
+    return int(accepted.rowcount)

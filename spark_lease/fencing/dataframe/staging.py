@@ -1,0 +1,164 @@
+"""Staging tables that executors can reach: made, swept, dropped; and with what words they connect to the database.
+
+`spark_lease_<16 digits of the lease>_<epoch>_<run>`, one for each write, beside the table that is written. Whatever is
+there of an older epoch is a dead run's, because mine has claimed the database: the next write of the lease sweeps it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import DBAPIError
+
+from ...database.dialects import code_of
+from ...election.ports import HeldLease
+from ..sql.claim import said
+from ..sql.session import digest, libpq_words
+from .columns import Column
+from .load import NUMBER, TASK, Place
+from .target import parts_of, quote, refusal, run
+
+log = logging.getLogger(__name__)
+
+_NAMES = {
+    "postgresql": "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE n.nspname = '{schema}' AND c.relkind = 'r' AND CAST(c.relname AS text) LIKE 'spark_lease_%'",
+}
+_OTHER_NAMES = (
+    "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'spark_lease_%' "
+    "AND table_schema = '{schema}' AND table_type = 'BASE TABLE'"
+)
+_SCHEMA = {"postgresql": "SELECT pg_catalog.current_schema()"}
+_PATIENCE = {"postgresql": "SET LOCAL lock_timeout = '2s'"}
+# Those of libpq that an executor's is sure to know; what is not said has the same default there.
+_LIBPQ = frozenset(
+    (
+        *("host", "hostaddr", "port", "dbname", "user", "passfile", "options", "application_name", "connect_timeout"),
+        *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout"),
+        *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "gssencmode", "krbsrvname"),
+        *("target_session_attrs", "channel_binding"),
+    )
+)
+_BOUNDED = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 10, "keepalives_count": 3}
+_BOUNDED_TCP = 30_000
+_PYMYSQL = {"connect_timeout": 10, "read_timeout": 300, "write_timeout": 300}
+_DENIED = ("42501", "1142", "1044")
+_live: set[str] = set()
+"""Tables of writes that are under way in this process."""
+
+
+@contextmanager
+def staging(lease: HeldLease, engine: Engine, table: str, columns: Sequence[Column]) -> Iterator[Place]:
+    """A staging table for `columns`, until the end of the block. Raises ConfigError, DBAPIError."""
+    with engine.begin() as connection:
+        schema, words = _schema(connection, table), _words(connection, lease)
+    name = f"spark_lease_{digest(lease.name)}_{lease.epoch}_{uuid.uuid4().hex[:8]}"
+    full = f"{quote(engine, schema)}.{name}"
+    _live.add(name)
+    try:
+        with engine.begin() as connection:
+            _make(connection, schema, _create(engine, full, columns))
+            mark = _mark(connection, full)
+        yield Place(engine.dialect.name, engine.driver, full, mark, words)
+    finally:
+        _live.discard(name)
+        _drop(lease, engine, full)
+
+
+def _schema(connection: Connection, table: str) -> str:
+    given = parts_of(connection.engine, table)[:-1]
+    found = given or run(connection, _SCHEMA.get(connection.dialect.name, "SELECT database()")).scalars().all()
+    return str(found[0])
+
+
+def _create(engine: Engine, full: str, columns: Sequence[Column]) -> str:
+    if engine.dialect.name == "postgresql":
+        return f"CREATE UNLOGGED TABLE {full} ({staged(columns)})"
+    return f"CREATE TABLE {full} ({staged(columns)}, {TASK} bigint NOT NULL) ENGINE = InnoDB"
+
+
+def _mark(connection: Connection, full: str) -> int:
+    """A row that is there as long as nothing is lost. What only writes to a table that is not logged leaves no trace in
+    PostgreSQL's log: after a crash another may get the number of its transaction, and this one's never."""
+    if connection.dialect.name != "postgresql":
+        return 0
+    run(connection, f"INSERT INTO {full} DEFAULT VALUES")
+    return int(run(connection, NUMBER).scalar() or 0)
+
+
+def _make(connection: Connection, schema: str, statement: str) -> None:
+    try:
+        run(connection, statement)
+    except DBAPIError as error:
+        if code_of(error) not in _DENIED:
+            raise
+        problem = f'this role may make no table there: GRANT CREATE ON SCHEMA {schema} to it, or through="driver"'
+        raise refusal(f"{said(connection.engine, error)}; {problem}") from error
+
+
+def staged(columns: Sequence[Column]) -> str:
+    """The columns of a staging table."""
+    return ", ".join(f"c{number} {each.staged}" for number, each in enumerate(columns))
+
+
+def sweep(lease: HeldLease, engine: Engine, table: str) -> None:
+    """Drop what dead runs of this lease left beside `table`: all of older epochs, of mine what is not under way."""
+    mine = re.compile(rf"spark_lease_{digest(lease.name)}_(\d+)_[0-9a-f]{{8}}")
+    with engine.begin() as connection:
+        schema = _schema(connection, table)
+        statement = _NAMES.get(engine.dialect.name, _OTHER_NAMES)
+        names = run(connection, statement.format(schema=schema.replace("'", "''"))).scalars().all()
+    for name in names:
+        if (found := mine.fullmatch(name)) and 0 < lease.epoch >= int(found[1]) and name not in _live:
+            _drop(lease, engine, f"{quote(engine, schema)}.{name}")
+
+
+def _drop(lease: HeldLease, engine: Engine, full: str) -> None:
+    """No part of the write: what an abandoned task still writes to stays until the next write."""
+    try:
+        with engine.connect() as connection:
+            connection.detach()  # MariaDB's setting is the session's
+            run(connection, _PATIENCE.get(engine.dialect.name, "SET lock_wait_timeout = 2"))
+            run(connection, f"DROP TABLE IF EXISTS {full}")
+            connection.commit()
+    except Exception as error:  # whatever it is, of a pool or a driver: what was asked for may be committed
+        problem = said(engine, error) if isinstance(error, DBAPIError) else type(error).__name__
+        log.warning("%s: %s stays until the next write: %s", lease.name, full, problem)
+
+
+def _words(connection: Connection, lease: HeldLease) -> dict[str, Any]:
+    if connection.dialect.name == "postgresql":
+        return _of_libpq(connection, lease)
+    found: dict[str, Any] = {}
+
+    def note(dialect: Any, record: Any, words: Any, keywords: dict[str, Any]) -> None:
+        found.update(keywords)
+
+    engine = connection.engine
+    event.listen(engine, "do_connect", note)
+    try:
+        engine.pool.recreate().connect().close()
+    finally:
+        event.remove(engine, "do_connect", note)
+    if not found:
+        raise refusal('this engine has a way of its own to connect, which executors have not: through="driver"')
+    return (_PYMYSQL if engine.driver == "pymysql" else {}) | found
+
+
+def _of_libpq(connection: Connection, lease: HeldLease) -> dict[str, Any]:
+    """As this very connection was made, wherever its words came from; with the epoch, by which a claim ends it."""
+    info = getattr(connection.connection.driver_connection, "info", None)
+    if info is None:
+        raise refusal(f"the driver {connection.engine.driver} cannot say how it connected: use psycopg2 or psycopg")
+    given = info.get_parameters() if hasattr(info, "get_parameters") else info.dsn_parameters
+    words = _BOUNDED | {key: given[key] for key in _LIBPQ if key in given}
+    if not str(words.get("host", "/")).startswith("/"):
+        words.setdefault("tcp_user_timeout", _BOUNDED_TCP)
+    words |= libpq_words(lease.name, lease.epoch, given)
+    return words | ({"password": info.password} if info.password else {})

@@ -1,0 +1,180 @@
+"""The table that a DataFrame is written to: what it is called, its columns, and why it cannot be written to.
+
+What only the database can judge (types, keys, rights) it is asked for in `frames_move.rehearse`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from ...errors import ConfigError
+
+_PART = re.compile(r'"(?:[^"\0]|"")+"|`(?:[^`\0]|``)+`|[^."`\s\0]+')
+_POSTGRES = """
+SELECT a.attname, pg_catalog.format_type(a.atttypid, -1), t.typcategory::text, coalesce(b.typname, t.typname),
+       a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND t.typdefault IS NULL,
+       a.attgenerated <> '' OR a.attidentity = 'a'
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = t.typbasetype
+WHERE a.attrelid = pg_catalog.to_regclass(%(table)s)::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+# COPY passes over rules, and is refused by views and by row-level security; what a trigger (here: before, each row,
+# insert) keeps from the table is not counted.
+_TAKES_COPY = """
+SELECT relkind IN ('r', 'p') AND NOT relhasrules AND NOT relrowsecurity AND NOT EXISTS (
+    SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgtype::int4 & 7 = 7 AND tgrelid IN (
+        SELECT c.oid UNION SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)))
+FROM pg_class c WHERE oid = pg_catalog.to_regclass(%(table)s)::oid
+"""
+_MYSQL = """
+SELECT column_name, data_type, '', data_type,
+       is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
+       extra LIKE '%% GENERATED%%' OR extra IN ('VIRTUAL', 'PERSISTENT', 'STORED')
+FROM information_schema.columns WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
+ORDER BY ordinal_position
+"""
+_MYSQL_ENGINE = """
+SELECT engine FROM information_schema.tables
+WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
+"""
+# Last: whether the column, if it is not written, gets what no other row has: its next number, or NULL.
+_MYSQL_UNIQUE = """
+SELECT index_name, column_name, sub_part IS NULL,
+       extra LIKE '%%auto_increment%%' OR (
+         is_nullable = 'YES' AND coalesce(column_default, 'NULL') = 'NULL' AND extra = '')
+FROM information_schema.statistics LEFT JOIN information_schema.columns USING (table_schema, table_name, column_name)
+WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s AND NOT non_unique
+"""
+_STRICT = {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"}
+_SQLITE = (
+    "SELECT name, type, '', lower(type), "
+    "\"notnull\" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER' AND max(pk) OVER () = 1), "
+    "hidden IN (2, 3) "
+    "FROM pragma_table_xinfo(?, ?) WHERE hidden <> 1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of the table. `category` is PostgreSQL's of its type (S text, A array), `kind` the short name."""
+
+    name: str
+    type: str
+    category: str
+    kind: str
+    is_needed: bool
+    is_made_there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table: its name as SQL has to spell it, its columns, and whether COPY does there what INSERT does."""
+
+    name: str
+    fields: tuple[Field, ...]
+    takes_copy: bool
+
+    def field_of(self, source: str) -> Field:
+        """The column that `source` of a DataFrame goes to: exactly so called, or but for upper and lower case."""
+        exactly = [each for each in self.fields if each.name == source]
+        nearly = [each for each in self.fields if each.name.lower() == source.lower()]
+        for found in (exactly, nearly):
+            if len(found) == 1:
+                return found[0]
+        raise refusal(
+            f"the DataFrame has a column {source}, and {self.name} has {_listed(self.fields)}: rename or drop it"
+        )
+
+
+def refusal(problem: str) -> ConfigError:
+    return ConfigError("write_sql", problem)
+
+
+def quote(engine: Engine, identifier: str) -> str:
+    mark = "`" if engine.dialect.name in ("mysql", "mariadb") else '"'
+    return mark + identifier.replace(mark, mark * 2) + mark
+
+
+def run(connection: Connection, statement: str, values: Any = None) -> Any:
+    """`statement` as it is: no % in it is a place for a value, unless there are `values`."""
+    if values is None and connection.dialect.name != "sqlite":
+        statement = statement.replace("%", "%%")
+    return connection.exec_driver_sql(statement, values or ())
+
+
+def parts_of(engine: Engine, table: str) -> list[str]:
+    """Schema, if given, and name: quoted parts as they are, PostgreSQL's others in lower case. Raises ConfigError."""
+    parts = _PART.findall(table)
+    if ".".join(parts) != table or not 1 <= len(parts) <= 2:
+        raise refusal(f'{table!r} is no name of a table, like flights, public.flights or "My Table"')
+    return [_plain(engine, each) for each in parts]
+
+
+def _plain(engine: Engine, part: str) -> str:
+    if part[0] in '"`':
+        return part[1:-1].replace(part[0] * 2, part[0])
+    return part.lower() if engine.dialect.name == "postgresql" else part
+
+
+def target_of(connection: Connection, table: str) -> Target:
+    """Look at `table`. Raises ConfigError if it is not there, or cannot be rolled back."""
+    *schema, name = parts_of(connection.engine, table)
+    quoted = [quote(connection.engine, each) for each in (*schema, name)]
+    fields = tuple(Field(*row[:4], *map(bool, row[4:])) for row in _columns(connection, schema, name, quoted))
+    if not fields:
+        raise refusal(f"there is no table {table}: make it first")
+    full = ".".join(quoted)
+    takes = connection.dialect.name == "postgresql" and run(connection, _TAKES_COPY, {"table": full}).scalar()
+    return Target(full, fields, bool(takes))
+
+
+def _columns(connection: Connection, schema: list[str], name: str, quoted: list[str]) -> Any:
+    where = {"schema": schema[0] if schema else None, "table": name}
+    if connection.dialect.name == "postgresql":
+        return run(connection, _POSTGRES, {"table": ".".join(quoted)}).all()
+    if connection.dialect.name == "sqlite":
+        return run(connection, _SQLITE, (name, schema[0] if schema else "main")).all()
+    engine = run(connection, _MYSQL_ENGINE, where).scalar()
+    if engine not in (None, "InnoDB"):
+        raise refusal(f"{name} is a table of {engine}, which cannot be rolled back: make it InnoDB")
+    return run(connection, _MYSQL, where).all()
+
+
+def refuse_other_keys(connection: Connection, table: str, keys: Sequence[str], written: Sequence[str]) -> None:
+    """MariaDB and MySQL update whatever row is in the way: only an index over `keys` may be. Raises ConfigError."""
+    *schema, name = parts_of(connection.engine, table)
+    unique: dict[str, set[str]] = defaultdict(set)
+    meets_none = set[str]()
+    for index, column, is_whole, is_free in run(
+        connection, _MYSQL_UNIQUE, {"schema": schema[0] if schema else None, "table": name}
+    ):
+        unique[index].add(column if is_whole and column else "")  # a part of a column, or an expression
+        if is_free and column not in written:
+            meets_none.add(index)
+    if set(keys) not in unique.values():
+        raise no_key(table, keys)
+    for index, columns in unique.items():
+        if columns != set(keys) and index not in meets_none:
+            raise refusal(f"{table} has another unique index, {index}, whose rows this database would update as well")
+
+
+def demand_strict(connection: Connection) -> None:
+    """MariaDB and MySQL cut off in silence what does not fit, unless they are told to refuse it. Raises ConfigError."""
+    if connection.dialect.name in ("mysql", "mariadb"):
+        mode = str(run(connection, "SELECT @@sql_mode").scalar())
+        if not _STRICT & set(mode.split(",")):
+            how = """create_engine(…, connect_args={"init_command": "SET sql_mode = 'STRICT_TRANS_TABLES'"})"""
+            raise refusal(f"sql_mode is {mode!r}, by which values that do not fit are cut off in silence: {how}")
+
+
+def no_key(table: str, keys: Sequence[str]) -> ConfigError:
+    return refusal(f"{table} has no primary key and no unique index over {', '.join(keys)}: upsert needs one")
+
+
+def _listed(fields: Sequence[Field]) -> str:
+    return ", ".join(each.name for each in fields)

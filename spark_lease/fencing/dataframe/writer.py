@@ -1,0 +1,215 @@
+"""A DataFrame into a table of a SQL database, all of it or nothing, and only while its lease's epoch is the newest.
+
+```
+executors   each try of a task: its rows into one staging table, COMMIT; then "task 7 wrote 1000 rows"
+driver      fenced transaction: do the rows of those who came first add up? INSERT … SELECT; check and COMMIT at once
+```
+Small ones, and all of SQLite's, go without executors: collected, and staged, or written, in the transaction itself.
+What it does not do: it makes no table. What differs between databases stands in `frames_columns`, `frames_place`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from ...election.ports import HeldLease
+from ...errors import SparkLeaseError
+from ..refusal import fenced
+from ..sql.claim import Desk
+from ..sql.psycopg2_driver import AUTOCOMMIT
+from ..sql.tables import refuse_unknown, where_is
+from ..sql.transaction import claim_once, fenced_sql
+from .collect import arriving, collected
+from .columns import columns_of, selected
+from .load import PATIENT, RESULT, Counted, copy, inserting, loader, rows_of, values
+from .move import Move, drop_here, empty, here, make_here, move_all, refuse_less, rehearse
+from .staging import staging, sweep
+from .target import quote, refusal, refuse_other_keys, run, target_of
+
+MODES, WAYS = ("append", "overwrite", "upsert"), ("auto", "driver", "executors")
+FEW_ROWS = 10_000
+FEW_BYTES = 64 << 20
+"""What Spark guesses a frame to have, beyond which it is not tried whether it has few rows."""
+_DRIVERS = ("psycopg2", "psycopg")
+_ROWS, _BYTES = (f"spark.sql.execution.arrow.max{each}PerBatch" for each in ("Records", "Bytes"))
+_BY_ROWS = {_ROWS: "5000", _BYTES: str(2**31 - 1)}
+_OF_PYTHON = re.compile("Python|Pandas|Arrow|RDD")
+"""In the names of Spark's operators."""
+_OF_ANY_LENGTH = ("array", "binary", "map", "struct", "variant")
+
+
+def write_sql(
+    lease: HeldLease, frame: Any, engine: Engine, table: str, *, mode: str, keys: Sequence[str], through: str
+) -> int:
+    """What `Lease.write_sql` promises."""
+    _refuse_words(engine, mode, keys, through)
+    if epoch := lease.wait_certain():  # 0: enabled = false
+        claim_once(lease, engine, epoch)
+    move = _plan(frame, engine, table, mode, keys)
+    rows = selected(frame, move.columns)
+    if engine.dialect.name == "sqlite":  # its one writer; nothing is computed while other writers are locked out
+        return _from_the_driver(lease, iter(collected(rows)), engine, move)
+    sweep(lease, engine, table)
+    if through == "auto":
+        few = collected(rows.limit(FEW_ROWS + 1)) if _guess(rows) <= FEW_BYTES else None
+        if few is not None and sum(each.num_rows for each in few) <= FEW_ROWS:
+            return _from_the_driver(lease, iter(few), engine, move)
+    if through == "driver":
+        with arriving(rows) as batches:
+            return _from_the_driver(lease, batches, engine, move)
+    return _through_executors(lease, rows, engine, table, move)
+
+
+def _refuse_words(engine: Engine, mode: str, keys: Sequence[str], through: str) -> None:
+    refuse_unknown(engine)
+    if mode not in MODES or through not in WAYS:
+        raise refusal(f"mode is one of {', '.join(MODES)}, and through one of {', '.join(WAYS)}")
+    if isinstance(keys, str) or (mode == "upsert") != bool(keys):
+        raise refusal('keys are for mode="upsert", and it needs them: keys=["day", "carrier"]')
+    if engine.dialect.name == "postgresql" and engine.driver not in _DRIVERS:
+        raise refusal(f"the driver {engine.driver} is not known here: use psycopg2 or psycopg")
+    if engine.dialect.name == "sqlite" and through == "executors":
+        raise refusal("SQLite has one writer, which is the driver: leave `through` away")
+
+
+def _plan(frame: Any, engine: Engine, table: str, mode: str, keys: Sequence[str]) -> Move:
+    with engine.connect() as connection:
+        if getattr(connection.connection.driver_connection, "autocommit", False) is True:
+            raise refusal(AUTOCOMMIT)
+        target = target_of(connection, table)
+        columns = columns_of(frame.schema, target, engine.dialect.name)
+        written = [each.field.name for each in columns]
+        wanted = [target.field_of(each).name for each in keys]
+        if absent := [each for each in wanted if each not in written]:
+            raise refusal(f"the DataFrame has no column {', '.join(absent)}, which is a key")
+        if wanted and engine.dialect.name in ("mysql", "mariadb"):
+            refuse_other_keys(connection, table, wanted, written)
+        move = Move(target, columns, mode, wanted)
+        if engine.dialect.name == "postgresql":
+            run(connection, "SET LOCAL lock_timeout = '10s'")
+        rehearse(connection, move, table)
+        connection.rollback()
+    return move
+
+
+def _guess(rows: Any) -> int:
+    """Bytes, as Spark's optimizer has them: never to be relied upon, and enough not to compute much in vain."""
+    plan = getattr(rows, "_jdf", None)  # with Spark Connect there is none to be asked
+    return int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes())) if plan is not None else 0
+
+
+def _from_the_driver(lease: HeldLease, batches: Iterator[Any], engine: Engine, move: Move) -> int:
+    rows = Counted(batches)
+
+    def write(connection: Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            run(connection, PATIENT)
+        if move.is_copied():
+            empty(connection, move)
+            names = [quote(engine, each.field.name) for each in move.columns]
+            refuse_less(connection, _copy(connection, move.target.name, rows, names), rows.count)
+            return
+        make_here(connection, move.columns)
+        _stage(connection, rows)
+        move_all(connection, move, f"{here(connection)} WHERE 1 = 1", rows.count)
+        drop_here(connection)
+
+    _move(lease, engine, write)
+    return rows.count
+
+
+def _stage(connection: Connection, batches: Iterable[Any]) -> None:
+    if connection.dialect.name == "postgresql":
+        _copy(connection, here(connection), batches)
+        return
+    mark = "?" if connection.dialect.name == "sqlite" else "%s"
+    for batch in batches:
+        connection.exec_driver_sql(inserting(here(connection), batch, mark), values(batch))
+
+
+def _copy(connection: Connection, table: str, batches: Iterable[Any], names: Sequence[str] = ()) -> int:
+    base = connection.dialect.loaded_dbapi.Error
+    driver: Any = connection.connection.driver_connection
+    try:
+        with closing(connection.connection.cursor()) as cursor:
+            return copy(cursor, table, iter(batches), names)
+    except base as error:  # as SQLAlchemy would have it, whom the fence listens to
+        lost = connection.dialect.is_disconnect(error, driver, None)
+        if lost:
+            connection.invalidate(error)
+        raise DBAPIError.instance("COPY", None, error, base, connection_invalidated=lost) from error
+
+
+def _through_executors(lease: HeldLease, rows: Any, engine: Engine, table: str, move: Move) -> int:
+    with staging(lease, engine, table, move.columns) as place:
+        try:
+            with _batches_by_rows(rows):
+                won = rows.mapInArrow(loader(place), RESULT).collect()
+        except Exception as error:  # whatever Spark raises; if a claim has ended the sessions, that is why
+            _refuse_older(lease, engine, error)
+            raise
+        lease.check()
+        total, source = sum(each["rows"] for each in won), rows_of(place, [each["number"] for each in won])
+
+        def write(connection: Connection) -> None:
+            if place.mark and not run(connection, f"SELECT 1 FROM {rows_of(place, [place.mark])} LIMIT 1").scalar():
+                refuse_less(connection, 0, total)
+            move_all(connection, move, source, total)
+
+        _move(lease, engine, write)
+    return int(total)
+
+
+@contextmanager
+def _batches_by_rows(rows: Any) -> Iterator[None]:
+    """In the block, Spark's jobs of this thread end a batch for Python by its rows alone.
+
+    For its bytes Spark (since 4.1) asks each column again after every row, half of what the JVM does here. They are
+    given up only where no row is long: a text is taken for short. What the user has set goes before, and what else of
+    Python runs in these jobs goes by the same: then all is left as it is.
+    """
+    # With Spark Connect there is no thread of the JVM's to tell.
+    few = hasattr(rows, "_jdf") and 0 < int(rows.sparkSession.conf.get(_ROWS)) <= FEW_ROWS
+    if not few or _may_be_long(rows) or _runs_python(rows):
+        yield
+        return
+    context = rows.sparkSession.sparkContext
+    before = {key: context.getLocalProperty(key) for key in _BY_ROWS}
+    try:
+        for key, value in _BY_ROWS.items():
+            context.setLocalProperty(key, value)
+        yield
+    finally:
+        with suppress(Exception):  # Spark was stopped, and its properties with it: what is raised is why
+            for key, value in before.items():
+                context.setLocalProperty(key, value)
+
+
+def _may_be_long(rows: Any) -> bool:
+    return any(each.dataType.typeName() in _OF_ANY_LENGTH for each in rows.schema.fields)
+
+
+def _runs_python(rows: Any) -> bool:
+    """True also if it cannot be told: an RDD hides what it is made by."""
+    return bool(_OF_PYTHON.search(rows._jdf.queryExecution().optimizedPlan().toString()))
+
+
+def _refuse_older(lease: HeldLease, engine: Engine, error: Exception) -> None:
+    lease.check()
+    try:
+        newest = Desk(engine).newest(lease.name) if lease.epoch else 0
+    except SparkLeaseError:  # not known: the error stays Spark's
+        return
+    if newest > lease.epoch:
+        raise fenced(lease, where_is(engine), newest) from error
+
+
+def _move(lease: HeldLease, engine: Engine, write: Callable[[Connection], None]) -> None:
+    with fenced_sql(lease, engine) as connection:
+        write(connection)

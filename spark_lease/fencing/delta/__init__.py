@@ -1,0 +1,1 @@
+"""Fences in Delta tables: a claimed epoch in the table's own log."""

@@ -1,0 +1,85 @@
+"""Fenced writes to a Delta table through delta-rs, for code that writes without Spark.
+
+delta-rs has no hook, but each of its writes is made on a snapshot that we hold: the epoch is looked at in that very
+snapshot, and a claim that comes after it is a conflict ("Metadata changed since last commit").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ...clock import Clock
+from ...config import Config
+from ...election.ports import HeldLease
+from .fence import address, as_hadoop, options_for
+from .tables import DeltaFence
+
+T = TypeVar("T")
+
+
+class FencedTable:
+    """The Delta table at path or URL `table`, for the master of a lease. Use `Lease.delta_rs`.
+
+    Every write raises Fenced if the table was claimed under a newer epoch, LeaseLost, StoreError, and what delta-rs
+    raises; then nothing was written. `how` is what delta-rs takes besides.
+    """
+
+    def __init__(self, lease: HeldLease, table: str, config: Config, clock: Clock) -> None:
+        # Absolute: a master after me may stand elsewhere, and has to find it.
+        self._table = as_hadoop(table)
+        self._options = options_for(table, config.storage_options)
+        self._fence = DeltaFence(lease, config, clock)
+
+    def append(self, data: Any, **how: Any) -> None:
+        """Add the rows of `data` (whatever deltalake.write_deltalake takes); makes the table where there is none."""
+        self._write_rows(data, "append", how)
+
+    def overwrite(self, data: Any, **how: Any) -> None:
+        """Replace the rows, or those of a `predicate`."""
+        self._write_rows(data, "overwrite", how)
+
+    def delete(self, predicate: str | None = None, **how: Any) -> dict[str, Any]:
+        """Delete the rows for which `predicate` holds; what delta-rs says of it."""
+        return self._commit(lambda there: there.delete(predicate, **how))
+
+    def merge(self, source: Any, predicate: str, clauses: Callable[[Any], Any], **how: Any) -> dict[str, Any]:
+        """Merge `source`; `clauses` gets delta-rs's merger and gives it back with its `when_…` clauses."""
+        return self._commit(lambda there: clauses(there.merge(source, predicate, **how)).execute())
+
+    def _write_rows(self, data: Any, mode: str, how: dict[str, Any]) -> None:
+        from deltalake import write_deltalake  # heavy
+
+        def write(there: Any) -> None:
+            # Where there is none, only the one who is first to make it succeeds.
+            where = there or address(self._table)
+            write_deltalake(where, data, mode=mode if there else "error", storage_options=self._options, **how)
+
+        self._commit(write, or_make=True)
+
+    def _commit(self, write: Callable[[Any], T], *, or_make: bool = False) -> T:
+        from deltalake.exceptions import CommitFailedError, TableNotFoundError  # heavy
+
+        try:
+            there = self._open()
+        except TableNotFoundError:
+            if not or_make:
+                raise
+            there = None
+        self._begin(there)
+        self._fence.commit()
+        try:
+            return write(there)
+        except CommitFailedError:
+            if there is not None:
+                self._begin(self._open())  # if it was a claim, that says so
+            raise
+
+    def _begin(self, there: Any) -> None:
+        newest = None if there is None else there.metadata().configuration.get(self._fence.property)
+        self._fence.begin(self._table, newest)
+
+    def _open(self) -> Any:
+        from deltalake import DeltaTable  # heavy
+
+        return DeltaTable(address(self._table), storage_options=self._options)

@@ -1,0 +1,159 @@
+"""The fence of a Delta table: a property of the table that says up to which epoch it was claimed.
+
+A claim is a commit of that property and of nothing else (`delta_log.py`). It is a conflict for every transaction that
+is under way in any engine (Delta protocol, "Change Metadata"; ConflictChecker.checkNoMetadataUpdates), and what begins
+later has the property in its own snapshot: `spark/delta_hook.py` looks at it there. So check and commit are one atomic
+step, and nothing is asked of the job.
+
+What it does not hold back: the creation of a table, which has no property yet; and writers that do not ask, such as a
+Spark without the hook that begins after the claim.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...clock import Clock
+from ...election.ports import HeldLease
+from ...errors import ConfigError, Fenced, SparkLeaseError, StoreError
+from ...stores.folders.words import secrets_of, words
+from ..refusal import fenced
+from .folders import LocalFolder
+from .log import Log
+
+_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_TRIES = 6
+"""Errors in a row, with longer and longer pauses, after which no other try will heal it: some three seconds."""
+_NEVER = threading.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a table is to remember: `epoch` of `holder` under the property of lease `name`."""
+
+    name: str
+    epoch: int
+    holder: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What is needed to get at an object store, besides the environment."""
+
+
+def property_of(name: str) -> str:
+    """The table property that keeps the newest epoch of lease `name`: two leases may share a table."""
+    return f"spark_lease.epoch.{name}"
+
+
+def newer_than(name: str, epoch: int, table: str, newest: str | None) -> int:
+    """The epoch under which the table has been claimed, if it is newer than `epoch`, else 0. Raises ConfigError."""
+    if newest is None:
+        return 0
+    if not re.fullmatch(r"\d{1,19}", newest):
+        raise ConfigError("fence", f"{table} has {property_of(name)} = {newest!r}, which no epoch is: {_unset(name)}")
+    return int(newest) if int(newest) > epoch else 0
+
+
+def refuse_newer(lease: HeldLease, name: str, table: str, newest: str | None) -> None:
+    """Raise Fenced if the table has been claimed under a newer epoch than `lease`'s; ConfigError for what is none."""
+    if newer := newer_than(name, lease.epoch, table, newest):
+        raise fenced(lease, table, newer)
+
+
+def newest_of(name: str, table: str, options: Mapping[str, str], *, timeout: float) -> str | None:
+    """The property of lease `name` as the table has it now. Raises what its store raises. A request to an object store
+    takes at most `timeout` seconds; a file system may hang for longer."""
+    there = _log_of(table, options, timeout).newest()
+    return None if there is None else there.properties.get(property_of(name))
+
+
+def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
+    """Raise the epoch of the Delta table at path or URL `table`; False if there is no such table.
+
+    May be repeated: a claim that was made, and whose answer was lost, is found. Raises Fenced if a newer epoch has it,
+    ConfigError, ModuleNotFoundError, StoreError if it could not be made, or not within `timeout` seconds. A file
+    system or an object store may hang beyond that: `delta_claims.py` has a process for it.
+    """
+    end, errors = clock.now() + timeout, 0
+    while clock.now() < end:
+        try:
+            if (done := _claim_once(wanted, table, timeout)) is not None:
+                return done
+            errors = 0
+        except (SparkLeaseError, ModuleNotFoundError):
+            raise
+        except Exception as error:  # an object store raises anything: what is there at the next look is what counts
+            errors += 1
+            if errors >= _TRIES:
+                said = words(error, secrets_of(wanted.options, os.environ))
+                raise StoreError(table, f"cannot be claimed: {said}") from None
+        clock.wait(_NEVER, min(_PAUSE * 4**errors, _LONGEST_PAUSE))
+    raise StoreError(table, f"cannot be claimed: others kept writing to it for {timeout:g} s")
+
+
+def _claim_once(wanted: Claim, table: str, timeout: float) -> bool | None:
+    """True once it is claimed, False if there is none, None if it has to be looked at again."""
+    log, key = _log_of(table, wanted.options, timeout), property_of(wanted.name)
+    there = log.newest()
+    if there is None:
+        return False
+    newest = there.properties.get(key)
+    if newer := newer_than(wanted.name, wanted.epoch, table, newest):
+        raise Fenced(wanted.name, table, wanted.epoch, newer, _advice(wanted.name))
+    if newest is not None and int(newest) == wanted.epoch:
+        return True
+    said = {"lease": wanted.name, "epoch": wanted.epoch, "holder": wanted.holder}
+    log.set_property(there, key, str(wanted.epoch), said=said)
+    return None  # Made, or another commit was faster, or its log was cleaned up meanwhile: the next look tells which.
+
+
+def _log_of(table: str, options: Mapping[str, str], timeout: float) -> Log:
+    path = local_path(table)
+    if path is not None:
+        return Log(table, LocalFolder(path))
+    from .bucket import ObjectFolder, is_bucket  # heavy, and most tables are in no object store
+
+    url = address(table)
+    if not is_bucket(url):
+        raise StoreError(table, "cannot be claimed: only folders of this machine and s3, gs, az, abfs, abfss are")
+    return Log(table, ObjectFolder(url, options, timeout))
+
+
+def address(table: str) -> str:
+    """What delta-rs calls the table that Hadoop calls `table`: s3a:// and s3n:// are s3://, a path is a URL.
+
+    Hadoop does not escape what it prints, and delta-rs reads an escape in a path as what it stands for.
+    """
+    path = local_path(table)
+    return re.sub(r"^s3[an]://", "s3://", table) if path is None else path.as_uri()
+
+
+def local_path(table: str) -> Path | None:
+    """The folder of this machine that `table` is; None if it is none. A relative one is of this working folder."""
+    if re.match(r"(?!file:)[A-Za-z][\w+.-]*:/", table):
+        return None
+    return Path(re.sub(r"^file:(//(?=/))?", "", table)).absolute()
+
+
+def as_hadoop(table: str) -> str:
+    """As Spark notes it: a folder of this machine is file:/path."""
+    path = local_path(table)
+    return table if path is None else f"file:{path}"
+
+
+def options_for(table: str, options: Mapping[str, str]) -> dict[str, str] | None:
+    return dict(options) if options and local_path(table) is None else None
+
+
+def _unset(name: str) -> str:
+    return f"ALTER TABLE … UNSET TBLPROPERTIES ('{property_of(name)}')"
+
+
+def _advice(name: str) -> str:
+    return (
+        "If no other master is at work, the lease's own record was lost or restored and its epochs began anew below "
+        f"the table's: {_unset(name)}, once you are sure"
+    )

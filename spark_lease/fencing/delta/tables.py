@@ -1,0 +1,162 @@
+"""Which Delta tables a lease guards: those that its holders wrote to, noted beside it before the first write.
+
+So there is no list to keep, and a new holder, who claims all of them before his work begins, knows each table to which
+a write of an old one can still be on its way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shlex
+from contextlib import closing
+
+from ...clock import Clock
+from ...config import Config, redacted
+from ...election.ports import HeldLease
+from ...election.record import LeaseRecord
+from ...errors import ConfigError, Loss, StoreError
+from ...journal.unowned import note_beside
+from ...stores.folders.words import secrets_of, words
+from ...stores.registry import open_notes
+from ...system.call_timeout import Bounded
+from .claims import Answer, claim_side_by_side
+from .fence import Claim, as_hadoop, newest_of, property_of, refuse_newer
+from .log import get_ready
+
+log = logging.getLogger(__name__)
+
+KIND = "table"
+"""Of the notes that name a table."""
+
+
+class DeltaFence:
+    """What each Delta transaction of this process is asked for one lease. Used by several threads at once."""
+
+    def __init__(self, lease: HeldLease, config: Config, clock: Clock) -> None:
+        self._lease, self._config, self._clock = lease, config, clock
+        self._name = config.shared_name
+        self._known: set[str] = set()
+        self.property = property_of(self._name)
+
+    @property
+    def is_wanted(self) -> bool:
+        return self._config.fence_delta != "off" and self._config.enabled
+
+    def claim_all(self) -> str:
+        """Claim what holders before wrote to, and what `fence_tables` names; to be called before the work begins.
+
+        Raises Fenced, LeaseLost; and what kept a table from being claimed, if `fence_delta` is "required", else that is
+        a warning. Returns why nothing can be noted beside the lease, so that nothing can be fenced; most often "".
+        """
+        if not self.is_wanted:
+            return ""
+        problem, noted = "", list[str]()
+        try:
+            noted = list(self._lease.noted(KIND))
+        except ConfigError as error:
+            if self._config.fence_delta == "required":
+                raise
+            problem = str(error)
+        self._known = set(noted)
+        wanted = Claim(self._name, self._lease.check(), self._lease.holder, self._config.storage_options)
+        limit, tables = self._config.lease_duration, {*noted, *map(as_hadoop, self._config.fence_tables)}
+        answers = claim_side_by_side(wanted, tables, clock=self._clock, timeout=limit, still_mine=self._lease.check)
+        for table, answer in sorted(answers.items()):
+            if answer is not True:
+                self._not_claimed(table, answer)
+        return problem
+
+    def begin(self, table: str, newest: str | None) -> None:
+        """A transaction on `table` begins, in whose snapshot the property is `newest`. To refuse it, raises
+        Fenced, LeaseLost, StoreError or ConfigError."""
+        if not self.is_wanted:
+            return
+        refuse_newer(self._lease, self._name, table, newest)
+        epoch = self._lease.wait_certain()
+        if table not in self._known:
+            # Before it goes on: a master after me claims what is noted, and nothing else.
+            self._record(table, epoch)
+            self._known.add(table)
+
+    def commit(self) -> None:
+        """It is about to be committed. Raises LeaseLost to refuse that."""
+        if self.is_wanted:
+            self._lease.check()
+
+    def get_ready(self) -> None:
+        """Import what `aborted` needs: by then the lease may be lost, and every moment counts."""
+        with contextlib.suppress(ImportError):
+            get_ready()
+
+    def aborted(self, table: str) -> None:
+        """A transaction on `table` came to nothing: if a newer claim may be why, raises Fenced. Any other reason stays
+        Delta's own; so does one that is not found within `attempt_timeout`."""
+        if not self.is_wanted:
+            return
+        # Not by Spark, which may be in the middle of being stopped.
+        limit = self._config.attempt_timeout
+        looking = Bounded(redacted(table), timeout=limit, clock=self._clock)
+        try:
+            newest = looking.call(lambda: newest_of(self._name, table, self._config.storage_options, timeout=limit))
+        except Exception as error:  # an object store raises anything, and what was aborted is aborted
+            said = words(error, secrets_of(self._config.storage_options, os.environ))
+            log.debug("%s: cannot look why a transaction on %s was aborted: %s", self._name, redacted(table), said)
+            return
+        finally:
+            looking.close()
+        refuse_newer(self._lease, self._name, table, newest)
+
+    def _record(self, table: str, epoch: int) -> None:
+        text = json.dumps({"epoch": epoch, "holder": self._lease.holder})
+        if self._lease.note(KIND, table, text) is None:
+            self._lease.lose(Loss.TAKEN, f"{table} was to be written to, and the lease is another's")
+            self._lease.check()
+        log.info("%s: guards %s", self._lease.name, redacted(table))
+
+    def _not_claimed(self, table: str, answer: Answer) -> None:
+        """Raise why, or say it where that is all that was asked for."""
+        where = redacted(table)
+        if not answer and table not in self._known:  # this lease has not written to it
+            log.info("%s: there is no %s yet: its first write will note it", self._lease.name, where)
+            return
+        if not answer:
+            # It may be a share that is not mounted. Nothing is forgotten by itself: it would not be claimed again.
+            forget = f"spark-lease fence forget --lease {shlex.quote(self._name)} --on {shlex.quote(where)}"
+            problem = f"there is no such table; if it is gone for good: {forget}"
+            answer = StoreError(where, problem)
+        if not isinstance(answer, StoreError) or self._config.fence_delta == "required":
+            raise answer  # type: ignore[misc]
+        log.warning("%s: NOT FENCED: %s: %s", self._lease.name, where, answer.problem)
+
+
+def level_of(fence: DeltaFence, problem: str) -> str:
+    """What `Fences.delta` is without a hook, after `claim_all` returned `problem`."""
+    return "off" if not fence.is_wanted else "none" if problem else "claims"
+
+
+def noted_tables(config: Config, clock: Clock) -> dict[str, str]:
+    """The tables that the lease `config.name` guards, and who noted each: JSON. Raises StoreError, ConfigError."""
+    with closing(open_notes(config, clock)) as notes:
+        return notes.all(config.shared_name, KIND)
+
+
+def note_table(config: Config, clock: Clock, table: str) -> bool:
+    """Have `table` guarded from the next master on, or by this one's claims; False if it is already.
+
+    Raises StoreError; ConfigError if the lease was never taken, so that there is nothing to note it beside.
+    """
+
+    def text(record: LeaseRecord) -> str:
+        return json.dumps({"epoch": record.epoch, "holder": ""})
+
+    return note_beside(config, clock, KIND, table, text, advice="give fence_tables for its first run")
+
+
+def forget_table(config: Config, clock: Clock, table: str) -> bool:
+    """Have `table` guarded no more; False if it was not. To be done while no job writes to it under the lease: a
+    holder who has noted it already does not do so again. Raises StoreError, ConfigError."""
+    with closing(open_notes(config, clock)) as notes:
+        return notes.remove(config.shared_name, KIND, table)

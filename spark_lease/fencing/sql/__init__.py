@@ -1,0 +1,1 @@
+"""Fences in SQL databases: a claimed epoch, transactions that check it, triggers."""

@@ -1,0 +1,314 @@
+"""Claim: the guarded database remembers my epoch, if it is newer than what it knows.
+
+A claim is one statement in a session of its own that ends with it, so that no claim can be frozen half-way; done twice
+it is done once, so that an answer that was lost does no harm. Where a transaction of an older epoch is in its way,
+PostgreSQL is told to end that session. Every wait ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, Executable, delete, event
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+
+from ...clock import BootClock, Clock
+from ...database.connections import CutOff, descriptor_of
+from ...database.dialects import CONFLICTS, backend_of, code_of, says
+from ...election.ports import HeldLease
+from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
+from ..refusal import fenced
+from .search_path import look_astray
+from .stale_sessions import end_holders, end_older_sessions
+from .tables import (
+    DONE,
+    FENCE,
+    NO_EPOCH,
+    RUN,
+    forget_done,
+    forget_runs,
+    insert_run,
+    look_at_server,
+    prune_runs,
+    raise_epoch,
+    read_done,
+    read_epoch,
+    read_run,
+    refuse_unknown,
+    tables_sql,
+    where_is,
+)
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+TIMEOUT = 10.0
+_GRACE = 0.05
+"""Seconds for a transaction of an older epoch to come to its end by itself, before its session is ended."""
+_AGAIN = 0.05
+_REMEMBERED = 24 * 3600 * 1000
+"""Epochs, which are milliseconds, for which a run with an unknown end is kept: its master may be frozen so long."""
+_SQLITE_LOCKED = "database is locked"
+_PASSES = (*CONFLICTS, _SQLITE_LOCKED)
+"""Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
+_NO_CONNECTION = ("2002", "2003", "2006", "2013", "57P03")
+_LOWER = (
+    "If no other master is at work, the lease's own row was lost or restored from a backup and its epochs began anew "
+    "below it: `spark-lease fence forget --lease {name}`, with the --fence-url of this database, clears what the fence "
+    "remembers, once you are sure"
+)
+
+
+def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT, clock: Clock | None = None) -> None:
+    """Raise the fence of `lease` in the database of `engine` to my epoch; at once if it is there already.
+
+    The tables of the fence are made where they are missing. Takes no longer than `timeout` seconds and what it takes to
+    connect. Raises LeaseLost; Fenced if a newer epoch was claimed; FenceUnreachable; ConfigError.
+    """
+    epoch = lease.check()
+    newest = Desk(engine, timeout=timeout, clock=clock).raise_to(lease.name, epoch)
+    if newest > epoch:
+        raise fenced(lease, where_is(engine), newest, _LOWER.format(name=lease.name))
+
+
+class Desk:
+    """Where a fence is looked at and claimed: short sessions on the user's engine, of which every wait ends."""
+
+    def __init__(self, engine: Engine, *, timeout: float = TIMEOUT, clock: Clock | None = None) -> None:
+        refuse_unknown(engine)
+        self._engine, self._timeout, self._clock = engine, timeout, clock or BootClock()
+        self._backend = backend_of(engine)
+        self._is_postgres = engine.dialect.name == "postgresql"
+
+    def raise_to(self, name: str, epoch: int) -> int:
+        """The newest epoch of `name` after it was raised to `epoch`. Raises FenceUnreachable, ConfigError."""
+
+        def ask(session: Connection) -> int:
+            if problem := self._look_at_the_tables(session, name):
+                raise ConfigError("fence", f"{where_is(self._engine)}: {problem}")
+            before = self._read(session, name)
+            if before < epoch:
+                session.execute(raise_epoch(self._engine, name, epoch))
+                session.commit()
+            newest = self._read(session, name)
+            if newest == epoch:
+                self._tidy(session, name, epoch, before)
+            return newest
+
+        return self._ask(ask, lambda session, end: self._make_way(session, end, name, epoch))
+
+    def newest(self, name: str) -> int:
+        """The newest epoch that was claimed; 0 if none was. Makes nothing. Raises FenceUnreachable, ConfigError."""
+
+        def ask(session: Connection) -> int:
+            try:
+                return self._read(session, name)
+            except DBAPIError as error:
+                if says(error, self._backend.shape):  # its tables are made by the first claim
+                    return 0
+                raise
+
+        return self._ask(ask)
+
+    def has_fence(self, name: str) -> bool:
+        """True if the database, which is PostgreSQL, has a fence, or fenced tables of lease `name`. Raises
+        FenceUnreachable."""
+        there = f"SELECT to_regclass('{FENCE.name}') IS NOT NULL"
+        return self._ask(lambda session: bool(session.exec_driver_sql(there).scalar() or look_astray(session, name)))
+
+    def was_committed(self, name: str, epoch: int, run: str) -> bool:
+        """Whether the transaction that was to write the row of `run` was committed; if not, it cannot be any more.
+
+        A row of the same key waits for a transaction that is still open, and keeps out one that is not there yet. It
+        has no epoch, so that a look whose own answer was lost does not take it for the transaction's.
+        Raises FenceUnreachable while that is not known, and for good where the run may have been pruned: epochs are
+        when a lease was acquired, and a master may have written long after.
+        """
+
+        def ask(session: Connection) -> bool:
+            session.execute(insert_run(self._engine, {"name": name, "run": run, "epoch": NO_EPOCH}))
+            session.commit()
+            committed = bool(session.execute(read_run(name, run)).scalar() == epoch)
+            if not committed and epoch < self._read(session, name) - _REMEMBERED:
+                raise FenceUnreachable(where_is(self._engine), "its epoch is so old that the run may be forgotten")
+            return committed
+
+        return self._ask(ask)
+
+    def forget(self, name: str) -> int:
+        """Clear the fence of `name`; the epoch that it had, 0 if none. Raises FenceUnreachable, ConfigError."""
+
+        def ask(session: Connection) -> int:
+            before = session.execute(read_epoch(name)).scalar()
+            session.execute(delete(FENCE).where(FENCE.c.name == name))
+            session.commit()
+            return before or 0
+
+        return self._ask(ask)
+
+    def forget_runs(self, name: str, runs: Sequence[str]) -> None:
+        """They will not be asked for again. Raises FenceUnreachable."""
+        self._write(forget_runs(self._engine, name, runs))
+
+    def done_under(self, name: str, key: str) -> int | None:
+        """The epoch under which the run key was completed; None if it was not. Raises FenceUnreachable, ConfigError."""
+        return self._ask(lambda session: session.execute(read_done(name, key)).scalar())
+
+    def forget_done(self, name: str, age: float) -> None:
+        """Those that were completed more than `age` seconds ago. Raises FenceUnreachable."""
+        self._write(forget_done(name, self._backend.now_ms, age))
+
+    def _write(self, statement: Executable) -> None:
+        def ask(session: Connection) -> None:
+            session.execute(statement)
+            session.commit()
+
+        self._ask(ask)
+
+    def _ask(
+        self, ask: Callable[[Connection], _T], make_way: Callable[[Connection, float], str] = lambda session, end: ""
+    ) -> _T:
+        """What `ask` answers, tried again until it does or the time is over."""
+        end, never, hindrance = self._clock.now() + self._timeout, threading.Event(), ""
+        while True:
+            try:
+                with self._session(end) as session:
+                    try:
+                        return ask(session)
+                    except DBAPIError as error:
+                        if not says(error, self._backend.locked) or error.connection_invalidated:
+                            raise
+                        session.rollback()
+                        hindrance = make_way(session, end)
+                        problem: SQLAlchemyError = error
+            except SQLAlchemyError as error:
+                problem = error
+                if says(error, self._backend.shape):
+                    problem = self._make_tables(end) or error
+                elif not self._may_pass(error):
+                    raise self._unreachable(error) from error
+            except SparkLeaseError:
+                raise
+            except Exception as error:  # whatever the user's own way to a connection raises
+                raise FenceUnreachable(where_is(self._engine), f"cannot be asked: {type(error).__name__}") from error
+            if self._clock.now() >= end:
+                raise self._unreachable(problem, hindrance) from problem
+            if not says(problem, (*self._backend.locked, _SQLITE_LOCKED)):  # then it has waited already
+                self._clock.wait(never, _AGAIN)
+
+    def _may_pass(self, error: SQLAlchemyError) -> bool:
+        lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        # No connection to be had: a server that starts again, or one whose place another takes.
+        code = code_of(error)
+        no_way = isinstance(error, OperationalError) and (code is None or code in _NO_CONNECTION)
+        if no_way and self._engine.dialect.name != "sqlite" and not says(error, self._backend.denied):
+            return True
+        return lost or says(error, self._backend.locked + _PASSES)
+
+    @contextlib.contextmanager
+    def _session(self, end: float) -> Iterator[Connection]:
+        """A session that is ended with its use. It commits what the caller says, or each statement by itself; its
+        settings are those of its transactions on PostgreSQL: no other client of a pooler is to get them."""
+        cut_off = CutOff(max(end - self._clock.now(), _AGAIN), self._clock)
+        try:
+            with self._engine.connect() as pooled:
+                ours: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": False}
+                connection = pooled.execution_options(
+                    **ours if self._is_postgres else {"isolation_level": "AUTOCOMMIT"}
+                )
+                if (fd := descriptor_of(connection.connection.driver_connection)) is not None:
+                    cut_off.arm(fd)
+                connection.detach()
+                bounds = self._bounds(end)
+                if self._is_postgres:
+                    event.listen(connection, "begin", lambda begun: begun.exec_driver_sql(bounds))
+                else:
+                    connection.exec_driver_sql(bounds)
+                yield connection
+        finally:
+            cut_off.disarm()
+            cut_off.close()
+
+    def _bounds(self, end: float) -> str:
+        left = max(end - self._clock.now(), _AGAIN)
+        if self._is_postgres:
+            grace, bound = (math.ceil(seconds * 1000) for seconds in (_GRACE, left + 2 * _GRACE))
+            return f"SET LOCAL lock_timeout = {grace}; SET LOCAL statement_timeout = {bound}"
+        if self._engine.dialect.name == "sqlite":
+            # Shorter than SQLite's own pauses become: against a busy writer one has to ask often.
+            return f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}"
+        return "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"  # it counts in whole seconds
+
+    def _read(self, session: Connection, name: str) -> int:
+        epoch = session.execute(read_epoch(name)).scalar()
+        if epoch is None:
+            return 0
+        if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
+            problem = f"{FENCE.name} has EPOCH={epoch!r} for {name}, which no lease has: correct it by hand"
+            raise FenceUnreachable(where_is(self._engine), problem)
+        return epoch
+
+    def _look_at_the_tables(self, session: Connection, name: str) -> str:
+        """Why a claim would hold back no writer, if so."""
+        if self._engine.dialect.name == "sqlite":
+            return ""
+        return look_astray(session, name) if self._is_postgres else look_at_server(session)
+
+    def _make_way(self, session: Connection, end: float, name: str, epoch: int) -> str:
+        if not self._is_postgres:
+            return ""
+        denied = end_older_sessions(session, name, epoch)
+        if not denied:
+            with self._session(end) as waiting:
+                denied = end_holders(session, waiting, name)
+        return denied or (
+            "a transaction without the application_name of an older epoch holds it, or a server process that stands "
+            "still: see pg_blocking_pids"
+        )
+
+    def _tidy(self, session: Connection, name: str, epoch: int, before: int) -> None:
+        """What is of use after a claim, and no part of it. The runs of the epoch before may still be asked for."""
+        try:
+            if self._is_postgres and (denied := end_older_sessions(session, name, epoch)):
+                log.warning("%s: %s. It can write nothing more, but may hold locks on rows", name, denied)
+            if 0 < before < epoch:
+                session.execute(prune_runs(name, min(before, epoch - _REMEMBERED)))
+                session.commit()
+        except DBAPIError as error:
+            session.rollback()
+            log.debug("%s: not tidied up after the claim: %s", name, error)
+
+    def _make_tables(self, end: float) -> SQLAlchemyError | None:
+        """What was in the way, if it may pass. Raises ConfigError if they cannot be made here."""
+        statements = tables_sql(self._engine.dialect)
+        try:
+            with self._session(end) as session:
+                for statement in statements:
+                    session.exec_driver_sql(statement)
+                    session.commit()
+        except SQLAlchemyError as error:
+            # IF NOT EXISTS does not exclude another process: the slower one fails on the catalogue's own keys.
+            if self._may_pass(error) or says(error, (*self._backend.duplicate, "1050", "already exists")):
+                return error
+            problem = f"its tables are missing and cannot be made here ({said(self._engine, error)})"
+            sql = "; ".join(statements)
+            raise ConfigError("fence", f"{where_is(self._engine)}: {problem}. Run: {sql}") from error
+        return None
+
+    def _unreachable(self, error: SQLAlchemyError, hindrance: str = "") -> SparkLeaseError:
+        if code_of(error) in ("42501", "1142"):
+            hindrance = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {FENCE.name}, {RUN.name}, {DONE.name} TO this role"
+        words = said(self._engine, error) + (f" ({hindrance})" if hindrance else "")
+        return FenceUnreachable(where_is(self._engine), words)
+
+
+def said(engine: Engine, error: SQLAlchemyError) -> str:
+    """What the database said, in one line and without the password."""
+    words = " ".join(str(getattr(error, "orig", None) or error).split())
+    secret: Any = engine.url.password
+    return words.replace(str(secret), "***") if secret else words

@@ -1,0 +1,241 @@
+"""The two ends of a fenced transaction in each database's own way: how it begins, and check and COMMIT in one step.
+
+The check locks the fence's row in share mode: a claim waits for the transaction to end, and a transaction that
+reads a snapshot of its own is refused instead of seeing the old epoch. Where the driver sends several statements as one
+message, check and COMMIT travel together: a client cannot be frozen between them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import lru_cache
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Engine
+
+from ...errors import ConfigError
+from .guarded_connection import Inside
+from .psycopg2_driver import AUTOCOMMIT, SIGN, Psycopg2
+from .refusals import refuse_ended, unwatch, watch
+from .session import application_of, setting_of
+
+
+class Ends(Protocol):
+    """How one transaction begins and ends."""
+
+    def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
+        """A connection in its transaction, from the first statement on at the latest, which refuses to end it."""
+        ...
+
+    def leave(self) -> None:
+        """The block is over. Raises ConfigError if the transaction has ended inside it."""
+        ...
+
+    def commit(self, run: str) -> None:
+        """Writes the row of the run and commits, if my epoch is still the newest. Raises DBAPIError, NotNewest."""
+        ...
+
+    def close(self) -> None:
+        """Gives the connection back, in no transaction: what was not committed is rolled back."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """The connection was lost inside the block."""
+        ...
+
+
+class NotNewest(Exception):
+    """The fence has another epoch than mine, or none: nothing was committed."""
+
+
+def ends_of(engine: Engine) -> Ends:
+    """What fits the database and its driver, for one transaction. Call it once there has been a connection."""
+    if engine.dialect.name == "postgresql":
+        return Psycopg2() if engine.driver == "psycopg2" else _Postgres()
+    if engine.dialect.name == "sqlite":
+        return _Sqlite()
+    return _MariaDb() if getattr(engine.dialect, "is_mariadb", False) else _MySql()
+
+
+@lru_cache(maxsize=64)
+def values_of(name: str, epoch: int) -> dict[str, Any]:
+    return {"name": name, "epoch": epoch, "setting": setting_of(name), "application": application_of(name, epoch)}
+
+
+_RUN = "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (%(name)s, %(run)s, %(epoch)s)"
+_MINE = "FROM spark_lease_fence WHERE name = %(name)s AND epoch = %(epoch)s"
+
+
+class _Watched(ABC):
+    """With any driver: what is done inside is seen by SQLAlchemy's events."""
+
+    def __init__(self) -> None:
+        self._connection: Any = None
+        self._values: dict[str, Any] = {}
+
+    def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
+        connection = self._connection = Inside(engine)
+        self._values = values
+        self._begin(connection, values)
+        if not connection.in_transaction():
+            connection.begin()  # so that an ORM session inside joins it, and begins and commits none
+        watch(connection)
+        connection.shut()
+        return connection
+
+    @property
+    def is_lost(self) -> bool:
+        return self._connection is not None and bool(self._connection.closed)
+
+    def leave(self) -> None:
+        refuse_ended(self._connection)
+        unwatch(self._connection)
+        self._connection.open()
+
+    def commit(self, run: str) -> None:
+        self._commit(self._connection, self._values | {"run": run})
+
+    def close(self) -> None:
+        if self._connection is None:
+            return
+        unwatch(self._connection)
+        self._connection.open()
+        try:
+            self._close(self._connection)
+        finally:
+            self._connection.close()
+
+    @abstractmethod
+    def _begin(self, connection: Connection, values: dict[str, Any]) -> None: ...
+
+    @abstractmethod
+    def _commit(self, connection: Connection, values: dict[str, Any]) -> None: ...
+
+    def _close(self, connection: Connection) -> None:
+        _roll_back(connection)
+
+
+class _Postgres(_Watched):
+    """With any driver: the check, then COMMIT. The row of the run is NULL, and so refused, where my epoch is not."""
+
+    _BEGIN = (
+        "SELECT pg_catalog.set_config(%(setting)s, CAST(%(epoch)s AS text), true), "
+        f"pg_catalog.set_config('application_name', %(application)s, true), pg_catalog.set_config('{SIGN}', '1', true)"
+    )
+    # Cast, because a driver that binds on the server tells no types.
+    _RUN = (
+        "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (CAST(%(name)s AS text), CAST(%(run)s AS text), "
+        "(SELECT epoch FROM spark_lease_fence WHERE CAST(name AS text) = CAST(%(name)s AS text) "
+        f"AND epoch = CAST(%(epoch)s AS bigint) AND pg_catalog.current_setting('{SIGN}', true) = '1' FOR SHARE))"
+    )
+
+    def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
+        _refuse_autocommit(getattr(connection.connection.driver_connection, "autocommit", False))
+        connection.exec_driver_sql(self._BEGIN, dict(values))
+
+    def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        connection.exec_driver_sql(self._RUN, values)
+        connection.commit()
+
+
+class _MySql(_Watched):
+    _CHECK = f"SELECT 1 {_MINE} LOCK IN SHARE MODE"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._committed = False
+
+    def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
+        driver: Any = connection.connection.driver_connection
+        is_on = driver.get_autocommit() if hasattr(driver, "get_autocommit") else getattr(driver, "autocommit", False)
+        _refuse_autocommit(not callable(is_on) and bool(is_on))
+
+    def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        connection.exec_driver_sql(_RUN, values)
+        if connection.exec_driver_sql(self._CHECK, values).first() is None:
+            raise NotNewest
+        connection.commit()
+        self._committed = True
+
+    def _close(self, connection: Connection) -> None:
+        if not self._committed:
+            _roll_back(connection)
+
+
+REFUSED_BY_THE_BLOCK = "1644"
+
+
+class _MariaDb(_MySql):
+    _AT_ONCE = (
+        f"BEGIN NOT ATOMIC DECLARE mine INT; {_RUN}; SELECT count(*) INTO mine {_MINE} LOCK IN SHARE MODE; "
+        "IF mine = 0 OR @@autocommit THEN "
+        "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'spark_lease: another epoch was claimed'; END IF; "
+        "COMMIT; END"
+    )
+
+    def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        connection.exec_driver_sql(self._AT_ONCE, values)
+        self._committed = True
+
+
+_LEGACY = -1
+"""`sqlite3.LEGACY_TRANSACTION_CONTROL`, of Python 3.12."""
+
+
+class _Sqlite(_Watched):
+    """The one writer of the file from its first statement on, so that the check holds until the end."""
+
+    _MINE = "SELECT 1 FROM spark_lease_fence WHERE name = ? AND epoch = ?"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._driver: Any = None
+        self._found: Any = None
+
+    def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
+        driver: Any = connection.connection.driver_connection
+        _refuse_autocommit(driver.isolation_level is None)
+        if getattr(driver, "autocommit", _LEGACY) != _LEGACY:
+            raise ConfigError("fenced_sql", "sqlite3's `autocommit` begins and ends transactions: leave it as it is")
+        self._driver, self._found = driver, driver.isolation_level
+        driver.isolation_level = None  # Python's BEGIN comes late
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        self._check(connection, values)
+
+    def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        self._check(connection, values)  # again: a cursor of the driver's may have begun another transaction
+        connection.commit()
+
+    def _check(self, connection: Connection, values: dict[str, Any]) -> None:
+        if connection.exec_driver_sql(self._MINE, (values["name"], values["epoch"])).first() is None:
+            raise NotNewest
+
+    def _close(self, connection: Connection) -> None:
+        if self._driver is None:
+            return
+        try:
+            self._driver.rollback()  # itself: the connection may have been given back inside
+        except connection.dialect.loaded_dbapi.Error:
+            if not connection.closed:
+                connection.invalidate()
+        finally:
+            self._driver.isolation_level = self._found
+
+
+def _roll_back(connection: Connection) -> None:
+    """By the driver: SQLAlchemy takes a transaction for ended whose commit() was refused, and leaves it open."""
+    if connection.invalidated or connection.closed:
+        return
+    driver: Any = connection.connection.driver_connection
+    if driver is None:
+        return  # it was given back to the pool, which has rolled it back
+    try:
+        driver.rollback()
+    except connection.dialect.loaded_dbapi.Error:
+        connection.invalidate()
+
+
+def _refuse_autocommit(is_on: bool) -> None:
+    if is_on:
+        raise ConfigError("fenced_sql", AUTOCOMMIT)

@@ -1,0 +1,75 @@
+"""A run key that is completed by a fenced transaction: its row is committed with the data, or neither is.
+
+It is looked for before the transaction, so that nothing is done in vain, and written as its last statement: two masters
+cannot both commit it. Beside the lease, where `is_done` looks, it is noted afterwards; if that did not come about, by a
+crash, say, the next contender that finds the row here notes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy import Connection, Engine, insert, literal_column
+from sqlalchemy.exc import IntegrityError
+
+from ...config import MAX_NAME
+from ...database.dialects import backend_of
+from ...election.ports import HeldLease
+from ...errors import AlreadyDone, ConfigError, SparkLeaseError
+from .claim import Desk
+from .tables import DONE
+from .transaction import fenced_sql
+
+log = logging.getLogger(__name__)
+
+Note = Callable[[str, int], None]
+"""Notes beside the lease that a key is done, and under which epoch."""
+
+
+@contextmanager
+def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, retention: float) -> Iterator[Connection]:
+    """`fenced_sql`, which completes the run key `key` of the lease as well.
+
+    Raises AlreadyDone if that is done, under whichever epoch: then nothing was written; and what `fenced_sql` raises.
+    Keys are remembered for `retention` seconds.
+    """
+    if not key or len(key) > MAX_NAME or not key.isprintable():
+        raise ConfigError("completes", f"{key[:50]!r} is not a printable text of 1 to {MAX_NAME} characters")
+    if lease.wait_certain() == 0:  # enabled = false: nothing is guarded, and nothing noted
+        with fenced_sql(lease, engine) as connection:
+            yield connection
+        return
+    desk = Desk(engine)
+    _refuse_done(desk, lease, key, note)
+    completing = False
+    try:
+        with fenced_sql(lease, engine) as connection:
+            yield connection
+            completing = True
+            now: Any = literal_column(backend_of(engine).now_ms)
+            connection.execute(insert(DONE).values(name=lease.name, run_key=key, epoch=lease.epoch, finished=now))
+    except IntegrityError:
+        if completing:
+            _refuse_done(desk, lease, key, note)
+        raise
+    _note(lease, key, lease.epoch, note)
+    with suppress(Exception):  # whatever it is: what was asked for is committed
+        desk.forget_done(lease.name, retention)
+
+
+def _refuse_done(desk: Desk, lease: HeldLease, key: str, note: Note) -> None:
+    epoch = desk.done_under(lease.name, key)
+    if epoch is not None:
+        _note(lease, key, epoch, note)
+        raise AlreadyDone(lease.name, key, epoch)
+
+
+def _note(lease: HeldLease, key: str, epoch: int, note: Note) -> None:
+    """The row is what counts: whatever keeps the note from being made, the next one who comes makes it."""
+    try:
+        note(key, epoch)
+    except SparkLeaseError as error:
+        log.warning("%s: run key %r is done, and not noted beside the lease: %s", lease.name, key, error)

@@ -1,0 +1,103 @@
+"""Cursors of psycopg2 that refuse what would end a fenced transaction, and begin it with the first statement."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Protocol
+from weakref import ref
+
+from .refusals import IDLE, OVER, refuse, refuse_end
+
+_ONE = re.compile(rb"\s*(?:INSERT|UPDATE|DELETE|SELECT|WITH|MERGE)\b[^;]*+;?\s*\Z", re.I)
+"""Surely one statement, and none that ends a transaction: where none is open behind BEGIN and this, nothing was run."""
+_LOOKS = "looks_for_spark_lease"
+_READY = 1
+"""Of psycopg2, which is imported by those who have it: has begun no transaction."""
+
+
+class Block(Protocol):
+    """What a cursor has to know of a fenced transaction that has not begun."""
+
+    def begin(self) -> None:
+        """Alone."""
+        ...
+
+    def begin_with(self, cursor: Any, execute: Any, statement: bytes) -> Any:
+        """With one `statement`, in one message."""
+        ...
+
+
+unbegun: dict[Any, ref[Block]] = {}
+"""The driver's connections of blocks that have sent nothing yet, and are not in autocommit. What goes past the cursors
+of the block by then, from a connection that was kept from before it, is refused if it has not ended its transaction."""
+
+
+def unbegun_block(connection: Any) -> Block | None:
+    known = unbegun.get(connection)
+    return known() if known else None
+
+
+@lru_cache(maxsize=16)
+def looking(base: Any) -> Any:
+    """`base`, a class of psycopg2's cursors, that refuses what would end the transaction or comes after its end."""
+    if hasattr(base, _LOOKS):
+        return base
+    methods = ("execute", "executemany", "callproc", "copy_expert", "copy_from", "copy_to")
+    guarded = {each: _guarded(getattr(base, each), each == "execute" and _is_plain(base)) for each in methods}
+    return type(base.__name__, (base,), {"__slots__": (), _LOOKS: True, **guarded})
+
+
+def refuse_unlooked(cursor: Any) -> None:
+    if not hasattr(cursor, _LOOKS):
+        refuse(f"this connection makes cursors ({type(cursor).__name__}) that cannot be looked at: use psycopg2's own")
+
+
+def _is_plain(base: Any) -> bool:
+    """Its execute and mogrify are psycopg2's own: another's execute may run more than what it is given."""
+    owners = (next(c for c in base.__mro__ if each in vars(c)) for each in ("execute", "mogrify"))
+    return all(owner.__module__.startswith("psycopg2.") for owner in owners)
+
+
+def _guarded(method: Any, goes_along: bool) -> Any:
+    """BEGIN may go along with what a method is given to execute.
+
+    The driver's own commit and rollback do nothing while it is in autocommit. What it begins by itself, in `with` or
+    out of autocommit, they would end: it is refused with what it begins with.
+    """
+
+    def guarded(cursor: Any, *args: Any, **more: Any) -> Any:
+        connection = cursor.connection
+        block = unbegun_block(connection)
+        if block is None and connection.get_transaction_status() == IDLE:
+            refuse(OVER)
+        if block is not None and goes_along and not (more or cursor.name):
+            statement = cursor.mogrify(*args)
+            if _ONE.match(statement):
+                result = block.begin_with(cursor, method, statement)
+                refuse_own(connection)
+                return result
+        refuse_end(_text(cursor, args[0] if args else more.get("query", more.get("sql"))))
+        if block is not None:
+            block.begin()
+        result = method(cursor, *args, **more)
+        refuse_own(connection)
+        return result
+
+    return guarded
+
+
+def refuse_own(driver: Any) -> None:
+    if driver.status != _READY:
+        refuse(
+            "the driver has a transaction of its own: neither `with` nor autocommit inside, and none from before: "
+            "what listens to the pool has to end what it begins"
+        )
+
+
+def _text(cursor: Any, query: Any) -> str:
+    if isinstance(query, str):
+        return query
+    if isinstance(query, bytes):
+        return query.decode(errors="replace")
+    return str(query.as_string(cursor)) if hasattr(query, "as_string") else ""  # of psycopg2.sql, or a file

@@ -1,0 +1,93 @@
+"""At a take-over: claim the database of the configuration before anything of the guarded work runs.
+
+Then nothing of the master before can still be on its way into a table that is fenced there. Loads SQLAlchemy only where
+there is something to claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ...clock import BootClock, Clock
+from ...config import Config, redacted
+from ...election.ports import HeldLease
+from ...errors import ConfigError, SparkLeaseError
+from ..refusal import fenced
+
+log = logging.getLogger(__name__)
+
+
+def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = None) -> bool:
+    """Claim the database of `fence_url`; by default the lease store itself, if it is PostgreSQL and has a fence. False
+    if there is none to claim.
+
+    To be called once the lease is held and before the work begins. Takes `attempt_timeout` at most, and what it takes
+    to connect. Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
+    """
+    if not _may_have_to_claim(config):
+        return False
+    from .claim import Desk, claim
+
+    is_store = not config.fence_url
+
+    with open_database(config, clock or BootClock()) as engine:
+        limits: dict[str, Any] = {"timeout": config.attempt_timeout, "clock": clock}
+        if is_store and not Desk(engine, **limits).has_fence(lease.name):
+            return False
+        claim(lease, engine, **limits)
+    return True
+
+
+def prepare(config: Config) -> None:
+    """Import what a claim needs, while another may still be master."""
+    if _may_have_to_claim(config):
+        importlib.import_module(f"{__package__}.claim")
+
+
+def _may_have_to_claim(config: Config) -> bool:
+    return config.enabled and (bool(config.fence_url) or config.url.startswith("postgresql"))
+
+
+def look_for_a_newer_claim(config: Config, lease: HeldLease, *, clock: Clock) -> None:
+    """The guarded work has failed under a lease whose database was claimed: if there is a newer claim, lose the lease.
+
+    A fenced table refuses in the words of whatever driver it was written through, so the fence is asked instead. Never
+    raises; takes `attempt_timeout` at most, and what it takes to connect.
+    """
+    from .claim import Desk
+
+    try:
+        with open_database(config, clock) as engine:
+            newest = Desk(engine, timeout=config.attempt_timeout, clock=clock).newest(lease.name)
+    except SparkLeaseError as error:
+        log.debug("%s: cannot look whether the fence is why the work has failed: %s", lease.name, error)
+        return
+    if newest > lease.epoch:
+        fenced(lease, redacted(config.fence_url or config.url), newest)
+
+
+@contextlib.contextmanager
+def open_database(config: Config, clock: Clock) -> Iterator[Any]:
+    """An Engine for the database with the fences, of which every wait ends. Raises ConfigError."""
+    from ...database.connections import CutOff, descriptor_of, make_engine
+
+    if config.fence_url:
+        config = replace(config, url=config.fence_url, password=config.fence_password)
+    cut_off = CutOff(config.attempt_timeout, clock)
+
+    def opened(connection: Any) -> None:
+        if (fd := descriptor_of(connection)) is not None:
+            cut_off.arm(fd)
+
+    try:
+        yield make_engine(config, opened)
+    except ConfigError as error:
+        raise ConfigError("fence_url" if error.key == "url" else error.key, error.problem) from error
+    finally:
+        cut_off.disarm()
+        cut_off.close()

@@ -1,0 +1,96 @@
+"""The connection of a fenced transaction: it neither ends it, nor begins another, nor goes to another session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Engine, PoolProxiedConnection, RootTransaction, TwoPhaseTransaction
+
+from .refusals import NO_BEGIN, NO_CLOSE, NO_COMMIT, NO_ROLLBACK, OVER, refuse
+
+_COMMIT_FIRST = ("begin", "autocommit", "set_autocommit", "tpc_begin", "executescript")
+"""Methods of the drivers' connections."""
+
+
+class Inside(Connection):
+    """Between `shut` and `open` it refuses, by itself and by its `connection`. One that is lost does not come back."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.is_shut = self.is_over = False
+        """`is_over`: rolled back by what cannot be refused, an ORM session that failed for one. Nothing may follow."""
+        super().__init__(engine, _allow_revalidate=False)
+
+    def shut(self) -> None:
+        self.is_shut = True
+
+    def open(self) -> None:
+        self.is_shut = False
+
+    @property
+    def connection(self) -> PoolProxiedConnection:
+        if not self.is_shut:
+            return super().connection
+        self.before_it_is_shown()
+        return _Handle(self, super().connection)  # type: ignore[return-value]
+
+    def before_it_is_shown(self) -> None:
+        """The driver's own connection, for code that asks for it."""
+
+    def new_cursor(self, pooled: PoolProxiedConnection, *args: Any, **more: Any) -> Any:
+        """What `connection.cursor` gives."""
+        return pooled.cursor(*args, **more)
+
+    def roll_back(self, pooled: PoolProxiedConnection) -> None:
+        """What `connection.rollback` does, which SQLAlchemy calls as well."""
+        self.is_over = True
+        pooled.rollback()
+
+    def begin(self) -> RootTransaction:
+        self._refuse_begin()
+        return super().begin()
+
+    def begin_twophase(self, xid: Any = None) -> TwoPhaseTransaction:
+        self._refuse_begin()
+        return super().begin_twophase(xid)
+
+    def _refuse_begin(self) -> None:
+        if self.is_shut:
+            refuse(NO_BEGIN if self.in_transaction() else OVER)
+
+    def commit(self) -> None:
+        refuse(NO_COMMIT) if self.is_shut else super().commit()
+
+    def rollback(self) -> None:
+        refuse(NO_ROLLBACK) if self.is_shut else super().rollback()
+
+    def close(self) -> None:
+        refuse(NO_CLOSE) if self.is_shut else super().close()
+
+
+class _Handle:
+    """SQLAlchemy's handle of the driver's connection, for the block: without what would end the transaction."""
+
+    __slots__ = ("_inside", "_pooled")
+
+    def __init__(self, inside: Inside, pooled: PoolProxiedConnection) -> None:
+        self._inside, self._pooled = inside, pooled
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._pooled, name)
+        return _refuse_begin if name in _COMMIT_FIRST and callable(found) else found
+
+    def cursor(self, *args: Any, **more: Any) -> Any:
+        return self._inside.new_cursor(self._pooled, *args, **more)
+
+    def commit(self) -> None:
+        refuse(NO_COMMIT)
+
+    def rollback(self) -> None:
+        self._inside.roll_back(self._pooled)
+
+    def close(self) -> None:
+        refuse(NO_CLOSE)
+
+
+def _refuse_begin(*_: object, **__: object) -> None:
+    refuse(NO_BEGIN)

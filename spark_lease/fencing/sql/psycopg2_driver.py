@@ -1,0 +1,291 @@
+"""The two ends of a fenced transaction with psycopg2: no more messages than without a fence.
+
+From the first statement of the block on the driver is in autocommit and begins nothing by itself: BEGIN and the
+settings travel with that statement, and check and COMMIT in one message, so that a client cannot be frozen between
+them. Left to itself the driver would not notice that COMMIT, and send what comes next in silent autocommit. (Cursors
+that the server keeps, `stream_results`, `yield_per`, and large objects need its own BEGIN: use them outside. A cursor
+of another class, which `driver_connection` is asked for, is looked at only when the block ends.)
+
+What would end the transaction inside the block is refused by the connection (`sql_inside`) and by the driver's cursors
+(`sql_cursors`) themselves: SQLAlchemy's events would cost every transaction of the engine a fifth of its time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakSet, ref
+
+from sqlalchemy import Connection, Engine, Pool, PoolProxiedConnection, event
+from sqlalchemy.exc import DBAPIError
+
+from ...database.dialects import code_of
+from ...errors import ConfigError
+from .cursors import looking, refuse_own, refuse_unlooked, unbegun, unbegun_block
+from .guarded_connection import Inside
+from .refusals import IDLE, LOST, NO_BEGIN, OVER, refuse
+
+AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
+SIGN = "spark_lease.block"
+"""A setting that is gone with the transaction: the check finds it in no other that came in its place."""
+_PREPARED = "spark_lease_commit_3"
+# The row is refused, because NULL, where my epoch is not the newest: then COMMIT behind it is not reached.
+_RUN = (
+    "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES "
+    "({name}, {run}, (SELECT epoch FROM spark_lease_fence WHERE CAST(name AS text) = {name} AND epoch = {epoch} "
+    f"AND pg_catalog.current_setting('{SIGN}', true) = '1' FOR SHARE))"
+)
+_PREPARE = f"PREPARE {_PREPARED} (text, text, bigint) AS {_RUN.format(name='$1', run='$2', epoch='$3')}".encode()
+_COMMIT = _RUN.format(name="%(name)s", run="%(run)s", epoch="%(epoch)s") + "; COMMIT"
+_COMMIT_PREPARED = f"EXECUTE {_PREPARED} (%(name)s, %(run)s, %(epoch)s); COMMIT"
+_NO_RUN = "0" * 32
+_SET = f"SET LOCAL {{setting}} = %(epoch)s; SET LOCAL application_name = %(application)s; SET LOCAL {SIGN} = 1"
+_LEVELS = {1: "READ COMMITTED", 2: "REPEATABLE READ", 3: "SERIALIZABLE", 4: "READ UNCOMMITTED"}
+_BEGINS = {level: f"BEGIN ISOLATION LEVEL {name}; ".encode() for level, name in _LEVELS.items()}
+_WORDS, _KEPT = "spark_lease_words", "spark_lease_kept"
+_NOT_KEPT = ("26000", "42P05")
+"""A prepared statement is unknown, or there already: this session is not ours alone."""
+_shared: WeakSet[Pool] = WeakSet()
+"""Pools behind a pooler that hands every transaction to another session."""
+_CANCELLED = "57014"
+
+
+class _Inside(Inside):
+    """The driver's own connection, if code asks for it, is in its transaction."""
+
+    def __init__(self, engine: Engine, block: Psycopg2) -> None:
+        self._block = block
+        super().__init__(engine)
+
+    def before_it_is_shown(self) -> None:
+        self._block.begin()
+
+    def new_cursor(self, pooled: PoolProxiedConnection, *args: Any, **more: Any) -> Any:
+        told = dict(zip(("name", "cursor_factory", "scrollable", "withhold"), args, strict=False)) | more
+        if isinstance(told.get("cursor_factory"), type):
+            told["cursor_factory"] = looking(told["cursor_factory"])
+        cursor = super().new_cursor(pooled, **told)
+        refuse_unlooked(cursor)
+        return cursor
+
+    def roll_back(self, pooled: PoolProxiedConnection) -> None:
+        self.is_over = True
+        self._block.roll_back()
+
+
+class _Words:
+    """What is sent for one epoch of a lease; bound to its values by the driver, once for a connection."""
+
+    def __init__(self, cursor: Any, values: dict[str, Any]) -> None:
+        self.cursor, self._values, self._encoding = cursor, values, cursor.connection.encoding
+        self.settings: bytes = cursor.mogrify(_SET.format(setting=values["setting"]), values)
+        commit: bytes = cursor.mogrify(_COMMIT_PREPARED, values | {"run": _NO_RUN})
+        self._before, _, self._after = commit.rpartition(_NO_RUN.encode())
+
+    def are_for(self, driver: Any, values: dict[str, Any]) -> bool:
+        return values is self._values and driver.encoding == self._encoding
+
+    def commit(self, run: str) -> bytes:
+        """`run` is made of hexadecimal digits."""
+        return self._before + run.encode() + self._after
+
+    def commit_unprepared(self, run: str) -> bytes:
+        return bytes(self.cursor.mogrify(_COMMIT, self._values | {"run": run}))
+
+
+def _restore(driver: Any, kept: Any) -> None:
+    """As it was, and in no transaction: the pool's own rollback() does nothing in autocommit."""
+    _, cursor, level, factory = kept
+    if driver.get_transaction_status() != IDLE:
+        cursor.execute("ROLLBACK")
+    driver.cursor_factory = factory
+    driver.autocommit = False
+    if level is not None:
+        driver.isolation_level = level
+
+
+def _catch(driver: Any, record: Any) -> None:
+    """The pool gets a connection of a block that an interrupt kept from restoring it."""
+    kept = record.info.get(_KEPT)
+    if kept is None or ((block := kept[0]()) and block.is_inside):  # the one of a pool for all, and another had it too
+        return
+    del record.info[_KEPT]
+    unbegun.pop(kept[1].connection, None)
+    try:
+        _restore(driver, kept)
+    except BaseException as error:  # lost; or an interrupt: it must not be reused as it is now
+        record.invalidate()
+        if not isinstance(error, Exception):
+            raise
+
+
+class Psycopg2:
+    """Implements `sql_commit.Ends`."""
+
+    def __init__(self) -> None:
+        self._connection: Any = None
+        self._pooled: Any = None
+        self._cursor: Any = None
+        self._driver: Any = None
+        self._is_heard = self._prepared = False
+        self._level: int | None = None
+        self._kept: Any = None
+        self._words: Any = None
+        self._begin_words = b""
+        self._transaction: Any = None
+
+    def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
+        connection = self._connection = _Inside(engine, self)
+        pooled = self._pooled = connection.connection
+        driver: Any = pooled.driver_connection
+        self._driver = driver
+        if driver.autocommit:
+            raise ConfigError("fenced_sql", AUTOCOMMIT)
+        if driver.readonly:
+            raise ConfigError("fenced_sql", "this engine's transactions are READ ONLY, and a fenced one writes")
+        refuse_own(driver)
+        info, plain = pooled.info, engine.dialect.loaded_dbapi.extensions
+        words = self._words = info.get(_WORDS)
+        if words is None or not words.are_for(driver, values):
+            words = self._words = info[_WORDS] = _Words(driver.cursor(cursor_factory=plain.cursor), values)
+            if _catch not in tuple(engine.pool.dispatch.checkin):  # event.contains may mean a pool that is gone
+                event.listen(engine.pool, "checkin", _catch)
+        cursor = self._cursor = words.cursor
+        if unbegun_block(cursor.connection):
+            refuse(NO_BEGIN)  # the pool has one connection for all
+        self._level = driver.isolation_level
+        self._begin_words = _BEGINS.get(self._level, b"BEGIN; ") + words.settings
+        self._prepared = engine.pool not in _shared
+        if self._prepared and _PREPARED not in info:
+            self._prepare()
+        me = unbegun[cursor.connection] = ref(self)
+        self._kept = info[_KEPT] = me, cursor, self._level, driver.cursor_factory
+        if type(driver) is plain.connection and driver.cursor_factory is None:
+            driver.cursor_factory = looking(plain.cursor)
+        else:  # a class of the user's may have its own mind; what traces a driver wraps its cursors
+            driver.cursor_factory = looking(driver.cursor().__class__)
+            refuse_unlooked(driver.cursor())
+        self._is_heard = getattr(engine, "_has_events", True)
+        if self._is_heard:  # what listens has the driver's own connection, and may write
+            self.begin()
+        self._transaction = connection.begin()  # an ORM session inside joins it, and begins and commits none
+        connection.shut()
+        return connection
+
+    def _prepare(self) -> None:
+        """Once in a session, and not in the block's transaction, whose snapshot it would take."""
+        try:
+            self._send(b"SELECT pg_catalog.pg_backend_pid()")
+            self._prepared = self._cursor.fetchone()[0] == self._driver.info.backend_pid
+            if self._prepared:
+                self._send(_PREPARE)
+                self._pooled.info[_PREPARED] = True
+            else:  # a pooler has told a number of its own: the next transaction may get another session
+                _shared.add(self._connection.engine.pool)
+        except DBAPIError as error:
+            if code_of(error) != "42P05":
+                raise
+            self._prepared = False
+        try:
+            self._driver.rollback()
+        except self._connection.dialect.loaded_dbapi.Error as error:
+            raise self._wrapped(b"ROLLBACK", error) from error
+
+    def begin(self) -> None:
+        """Alone, unless it has been done with the first statement."""
+        if unbegun_block(self._cursor.connection) is self:
+            self._to_autocommit()
+            self._send(self._begin_words)
+            del unbegun[self._cursor.connection]
+
+    def begin_with(self, cursor: Any, execute: Any, statement: bytes) -> Any:
+        """Begin, and `execute` one `statement` on `cursor`, in one message. Raises what the statement does."""
+        self._to_autocommit()
+        try:
+            return execute(cursor, self._begin_words + b";\n" + statement)
+        except self._connection.dialect.loaded_dbapi.Error as error:
+            if self._driver.get_transaction_status() != IDLE or error.pgcode == _CANCELLED:
+                raise
+        finally:
+            if self._driver.get_transaction_status() != IDLE:
+                unbegun.pop(cursor.connection, None)
+        # What is no SQL fails before anything is run. A plain transaction would be there, and failed: so is this.
+        self.begin()
+        return execute(cursor, statement)
+
+    def _to_autocommit(self) -> None:
+        refuse_own(self._driver)
+        if self._level is not None:
+            self._driver.isolation_level = None  # else the way out of autocommit is a message
+        self._driver.autocommit = True
+
+    @property
+    def is_inside(self) -> bool:
+        return bool(self._connection.is_shut)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._driver is not None and bool(self._driver.closed)
+
+    def leave(self) -> None:
+        if self._driver.closed or not self._is_mine():
+            refuse(LOST)
+        self.begin()
+        if self._driver.get_transaction_status() == IDLE or not self._transaction.is_active:
+            refuse(OVER)
+        self._connection.open()
+
+    def commit(self, run: str) -> None:
+        if self._is_heard:
+            self._connection.commit()  # tells who listens; the driver's own does nothing in autocommit
+        self._send(self._words.commit(run) if self._prepared else self._words.commit_unprepared(run))
+
+    def roll_back(self) -> None:
+        if self._driver.get_transaction_status() != IDLE:
+            self._send(b"ROLLBACK")
+
+    def _is_mine(self) -> bool:
+        """False if the connection was given back to the pool behind SQLAlchemy's back: another may have it."""
+        return self._pooled.dbapi_connection is self._driver
+
+    def close(self) -> None:
+        if self._connection is None:
+            return
+        if self._cursor is not None and unbegun_block(self._cursor.connection) is self:
+            del unbegun[self._cursor.connection]
+        self._connection.open()
+        try:
+            self._give_back()
+        except BaseException as error:  # lost; or an interrupt: the pool would hand on an open transaction
+            if not self._connection.closed:
+                self._connection.invalidate()
+            if not isinstance(error, self._connection.dialect.loaded_dbapi.Error):
+                raise
+        finally:
+            self._connection.close()
+
+    def _give_back(self) -> None:
+        """Before SQLAlchemy does: those who listen to the pool find it as they know it."""
+        if self.is_lost and not self._connection.closed:
+            self._connection.invalidate()
+        elif self._kept is not None and self._is_mine():
+            _restore(self._driver, self._kept)
+            self._pooled.info.pop(_KEPT, None)
+
+    def _send(self, statement: bytes) -> None:
+        """Past SQLAlchemy, whose way costs half as much as the message; its errors are SQLAlchemy's all the same."""
+        try:
+            self._cursor.execute(statement)
+        except self._connection.dialect.loaded_dbapi.Error as error:
+            raise self._wrapped(statement, error) from error
+
+    def _wrapped(self, statement: bytes, error: Any) -> Exception:
+        connection = self._connection
+        lost = connection.dialect.is_disconnect(error, self._driver, self._cursor)
+        base = connection.dialect.loaded_dbapi.Error
+        words = statement.decode(errors="replace")
+        if lost:
+            connection.invalidate(error)
+        if code_of(error) in _NOT_KEPT:
+            _shared.add(connection.engine.pool)
+        wrapped: Exception = DBAPIError.instance(words, None, error, base, connection_invalidated=lost)
+        return wrapped

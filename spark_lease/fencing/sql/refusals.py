@@ -1,0 +1,116 @@
+"""What must not stand in a fenced transaction, because it would end it before the check; as far as a look can tell."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Engine, event
+
+from ...errors import ConfigError
+
+_COMMENTS = r"(?:[\s;]|/\*(?!M?!)(?>.*?\*/)|--[^\n]*\n|#[^\n]*\n)*"
+_ENDS = re.compile(
+    _COMMENTS + r"(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(WORK\s+)?TO\b))\b",
+    re.I | re.S,
+)
+# MariaDB knowledge base, "SQL statements that cause an implicit commit".
+_DDL = re.compile(
+    _COMMENTS + r"((CREATE|DROP)(?!\s+(OR\s+REPLACE\s+)?TEMPORARY\b)|ALTER|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK"
+    r"|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|FLUSH|RESET|INSTALL|UNINSTALL|SET\s+PASSWORD|SET\b[^;]*\bautocommit|SET\s+STATEMENT|EXECUTE\s+IMMEDIATE)\b",
+    re.I | re.S,
+)
+_NAME = r"((?:`[^`]+`|\w+)(?:\s*\.\s*(?:`[^`]+`|\w+))?)"
+_WRITES = re.compile(
+    _COMMENTS + r"(?:(?:INSERT|REPLACE)\b(?:\s+(?:LOW_PRIORITY|DELAYED|HIGH_PRIORITY|IGNORE|INTO))*\s+"
+    r"|UPDATE\b(?:\s+(?:LOW_PRIORITY|IGNORE))*\s+"
+    r"|DELETE\b(?:\s+(?:LOW_PRIORITY|QUICK|IGNORE))*\s+FROM\s+"
+    r"|LOAD\s+DATA\b.*?\bINTO\s+TABLE\s+)" + _NAME,
+    re.I | re.S,
+)
+_ENGINE = (
+    "SELECT engine FROM information_schema.tables "
+    "WHERE table_schema = coalesce(%s, database()) AND table_name = %s AND engine IS NOT NULL"
+)
+_known: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
+"""Tables of MariaDB that have been looked at and roll back."""
+
+NO_COMMIT = "the block commits when it ends: no commit() inside"
+NO_ROLLBACK = "the block rolls back when an exception leaves it: no rollback() inside"
+NO_BEGIN = "the block has begun its transaction: no begin() inside, begin_nested() for a savepoint"
+NO_CLOSE = "the block gives its connection back when it ends: no close() inside"
+LOST = "the connection was lost inside the block, and with it the transaction"
+OVER = "the transaction has ended inside the block, by itself or by a statement of it"
+"""What comes next would be committed at once."""
+IDLE = 0
+"""A libpq connection in no transaction."""
+_inside: dict[Connection, Any] = {}
+"""The connections that are in a fenced transaction, and the driver's own below each of them."""
+
+
+def refuse(problem: str) -> NoReturn:
+    raise ConfigError("fenced_sql", problem)
+
+
+def refuse_end(statement: str) -> None:
+    """Raise ConfigError if `statement` would end the transaction."""
+    if _ENDS.match(statement):
+        refuse(f"the block itself begins and ends its transaction: {statement.strip()[:40]!r}")
+
+
+def watch(connection: Connection) -> None:
+    """From here on refuse, with a ConfigError before it is run, what would end or evade the transaction."""
+    if not event.contains(connection.engine, "before_cursor_execute", _look):
+        event.listen(connection.engine, "before_cursor_execute", _look)
+    _inside[connection] = connection.connection.driver_connection
+
+
+def unwatch(connection: Connection) -> None:
+    _inside.pop(connection, None)
+
+
+def refuse_ended(connection: Connection) -> None:
+    """Raise ConfigError if the transaction that is watched has ended."""
+    if connection.closed or connection.connection.driver_connection is not _inside.get(connection):
+        refuse(LOST)
+    if _is_over(connection):
+        refuse(OVER)
+
+
+def _is_over(connection: Any) -> bool:
+    driver: Any = connection.connection.driver_connection
+    if connection.is_over:
+        return True
+    if connection.dialect.name == "sqlite":
+        return not driver.in_transaction
+    return bool(connection.engine.driver == "psycopg" and driver.info.transaction_status == IDLE)
+
+
+def _look(connection: Connection, cursor: Any, statement: str, *_: object) -> None:
+    if connection not in _inside:
+        return
+    if connection.connection.driver_connection is not _inside[connection]:
+        refuse(LOST)
+    if _is_over(connection):
+        refuse(OVER)
+    refuse_end(statement)
+    if connection.dialect.name not in ("mysql", "mariadb"):
+        return
+    if _DDL.match(statement):
+        refuse(f"this database commits at {statement.strip()[:40]!r}, before the check: do it outside")
+    if (written := _WRITES.match(statement)) and written[1] not in (
+        known := _known.setdefault(connection.engine, set())
+    ):
+        _refuse_without_rollback(connection, written[1])
+        known.add(written[1])
+
+
+def _refuse_without_rollback(connection: Connection, name: str) -> None:
+    *schema, table = [part.strip().strip("`") for part in re.split(r"\.(?=(?:[^`]*`[^`]*`)*[^`]*$)", name)]
+    cursor: Any = connection.connection.cursor()
+    cursor.execute(_ENGINE, (schema[0] if schema else None, table))
+    found = cursor.fetchone()
+    cursor.close()
+    if found and found[0] != "InnoDB":
+        refuse(f"{name} is a table of {found[0]}, which cannot be rolled back: make it InnoDB")

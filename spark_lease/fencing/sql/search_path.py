@@ -1,0 +1,62 @@
+"""PostgreSQL: fenced tables whose trigger goes by another fence than the one that this role finds.
+
+A fence is found by the search path. If no trigger looks at the fence that is claimed, the claim stops no writer. Any
+role can put such a trigger on a table of its own. So a table of a role that is not trusted stops no claim: it is a
+warning.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import Connection
+
+from .tables import FENCE
+
+log = logging.getLogger(__name__)
+
+# Trusted are superusers, this role and those whose rights it has, and the owners of the database and of the fence that
+# is found. A superuser has the rights of all roles, and trusts none of them for that.
+# The lease is the first of a trigger's arguments, each of which ends with a zero byte (pg_trigger.tgargs).
+_ASTRAY = """
+WITH trusted AS (
+  SELECT r.oid FROM pg_roles r, pg_roles me WHERE me.rolname = current_user AND (
+    r.rolsuper OR r.oid = me.oid OR (NOT me.rolsuper AND pg_catalog.pg_has_role(me.oid, r.oid, 'MEMBER'))
+    OR r.rolname = 'pg_database_owner' OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
+    OR r.oid = (SELECT relowner FROM pg_class WHERE oid = pg_catalog.to_regclass(%(fence)s)::oid)))
+SELECT c.relowner IN (SELECT oid FROM trusted) AS counts,
+  p.proowner IN (SELECT oid FROM trusted) AND n.nspowner IN (SELECT oid FROM trusted) AS is_safe,
+  n.nspname AS schema, pg_catalog.format('%%I.%%I', cn.nspname, c.relname) AS fenced,
+  pg_get_userbyid(c.relowner) AS owner
+FROM pg_trigger t
+JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace cn ON cn.oid = c.relnamespace
+JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE t.tgname = 'spark_lease' AND NOT t.tgisinternal AND p.proname = 'spark_lease_check'
+AND substring(t.tgargs FROM 1 FOR position('\\x00'::bytea IN t.tgargs) - 1)
+    = pg_catalog.convert_to(%(name)s, pg_catalog.getdatabaseencoding())
+AND n.oid IS DISTINCT FROM (SELECT f.relnamespace FROM pg_class f WHERE f.oid = pg_catalog.to_regclass(%(fence)s)::oid)
+ORDER BY fenced
+"""
+
+
+def look_astray(connection: Connection, name: str) -> str:
+    """What is wrong, and what to do about it; "" if nothing is. Raises DBAPIError."""
+    found = connection.exec_driver_sql(_ASTRAY, {"name": name, "fence": FENCE.name}).all()
+    for each in found:
+        if not each.counts:
+            log.warning(
+                "%s: %s is fenced by another fence than this role finds, and not counted: its owner %s is neither this "
+                "role, nor one whose rights it has, nor the owner of the database or of the fence. If this lease "
+                "writes to it, change its owner",
+                *(name, each.fenced, each.owner),
+            )
+    counted = [each for each in found if each.counts]
+    if unsafe := [each.fenced for each in counted if not each.is_safe]:
+        return f"{', '.join(unsafe)}: fenced by code of a role that is not trusted: run spark-lease fence add again"
+    if not counted:
+        return ""
+    schemas = [f'"{each}"' for each in dict.fromkeys(each.schema for each in counted)]
+    return (
+        f"fenced tables of {name} go by the fence in schema {' and '.join(schemas)}, which this role's search_path "
+        f"does not find: set search_path = {', '.join(schemas)} for it"
+    )

@@ -1,0 +1,78 @@
+"""How a session of PostgreSQL says under which lease and epoch it works. Loads no database driver.
+
+A setting of the lease's own carries the epoch, so that one session can work under several leases:
+`spark_lease.epoch_<16 hex digits of the name's SHA-256> = 1795262899640`. Fenced tables compare it (`postgres.py`).
+`application_name` is `spark_lease/<epoch>/<the same digits>/<words to read>`, by which a newer master finds the
+sessions of older ones (`sql_older.py`). Both come with the connection: from the environment for everything on libpq, in
+the URL for JDBC.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, urlencode
+
+from ...errors import ConfigError
+
+LONGEST_APPLICATION_NAME = 63
+"""Bytes (NAMEDATALEN - 1); PostgreSQL cuts off what is more."""
+_OURS = re.compile(r"^spark_lease/\d+/[0-9a-f]{16}/")
+
+
+def digest(name: str) -> str:
+    """Stands for the name of a lease where not every name fits."""
+    import hashlib  # of the price of a start, for those who fence alone
+
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def setting_of(name: str) -> str:
+    """The setting that carries the epoch of the lease `name`."""
+    return f"spark_lease.epoch_{digest(name)}"
+
+
+def application_prefix(name: str, epoch: int) -> str:
+    """How the application_name of every session of this epoch begins."""
+    return f"spark_lease/{epoch}/{digest(name)}/"
+
+
+def application_of(name: str, epoch: int, words: str = "") -> str:
+    """The application_name of a session; `words` are for people, by default the name of the lease."""
+    readable = re.sub(r"[^ -~]", "?", _OURS.sub("", words) or name)
+    return (application_prefix(name, epoch) + readable)[:LONGEST_APPLICATION_NAME]
+
+
+def session_environment(name: str, epoch: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """PGOPTIONS and PGAPPNAME (PostgreSQL documentation, "Environment Variables"), besides what `environ` has there."""
+    return {
+        "PGOPTIONS": _with_epoch(environ.get("PGOPTIONS", ""), name, epoch),
+        "PGAPPNAME": application_of(name, epoch, environ.get("PGAPPNAME", "")),
+    }
+
+
+def libpq_words(name: str, epoch: int, given: Mapping[str, str]) -> dict[str, str]:
+    """The same as parameters of a connection, besides what `given` has there."""
+    return {
+        "options": _with_epoch(given.get("options", ""), name, epoch),
+        "application_name": application_of(name, epoch, given.get("application_name", "")),
+    }
+
+
+def jdbc_url(url: str, name: str, epoch: int) -> str:
+    """`url` with the epoch in it, for PostgreSQL's JDBC driver, which reads no environment. Raises ConfigError."""
+    if not url.startswith("jdbc:postgresql:"):
+        raise ConfigError("jdbc_url", "only jdbc:postgresql: carries an epoch: elsewhere write inside lease.fenced_sql")
+    base, _, query = url.partition("?")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    given["options"] = _with_epoch(given.get("options", ""), name, epoch)
+    given["ApplicationName"] = application_of(name, epoch, given.get("ApplicationName", ""))
+    # Java's URLDecoder takes + for a blank, as this writes it.
+    return f"{base}?{urlencode(given)}"
+
+
+def _with_epoch(options: str, name: str, epoch: int) -> str:
+    setting = setting_of(name)
+    kept = re.sub(rf"\s*-c\s*{re.escape(setting)}=\d+", "", options).lstrip()
+    return f"{kept} -c {setting}={epoch}".lstrip()

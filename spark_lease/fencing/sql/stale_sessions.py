@@ -1,0 +1,95 @@
+"""PostgreSQL: ending the sessions of older epochs. They may be frozen in a transaction that a claim has to wait for.
+
+A session is known by its application_name. Of one that works under several leases, that has the innermost alone. It is
+found by the row of the fence that it holds: a session of ours that does so has passed the check under an older epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from threading import Thread
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from ...database.dialects import code_of
+from .session import application_prefix
+from .tables import read_epoch
+
+log = logging.getLogger(__name__)
+
+_MUST_NOT = "42501"
+# In one statement: between a look and a kill the number of an ended session could be given to another one.
+_END = """
+SELECT pid, pg_catalog.pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = pg_catalog.current_database() AND pid = %(pid)s AND application_name = %(application)s
+"""
+_OLDER = """
+SELECT pid, application_name, usename FROM (
+    SELECT pid, application_name, usename,
+           CAST(substring(application_name FROM %(pattern)s) AS bigint) AS epoch
+    FROM pg_stat_activity WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
+) AS session WHERE epoch < %(epoch)s
+"""
+
+
+_BLOCKING = """
+SELECT pid, application_name, usename FROM pg_stat_activity
+WHERE pid = ANY (pg_catalog.pg_blocking_pids(%(waiting)s)) AND application_name LIKE 'spark\\_lease/%%'
+"""
+_LOOK_AGAIN = 0.005
+
+
+def end_older_sessions(connection: Connection, name: str, epoch: int) -> str:
+    """End every session of an older epoch of the lease `name` in this database; what keeps us from it, else "".
+
+    Commits, and rolls back what failed. Raises DBAPIError.
+    """
+    pattern = application_prefix(name, 0).replace("/0/", "/([0-9]{1,18})/", 1)
+    found = connection.exec_driver_sql(_OLDER, {"pattern": f"^{pattern}", "epoch": epoch}).all()
+    return _end(connection, name, found)
+
+
+def end_holders(connection: Connection, waiting: Connection, name: str) -> str:
+    """End every session of ours that holds the fence's row of the lease `name`, whatever lease its name tells of.
+
+    They are seen while `waiting` asks for that row, for as long as its lock_timeout. Returns and raises as above.
+    """
+    pid = waiting.exec_driver_sql("SELECT pg_catalog.pg_backend_pid()").scalar()
+    asking = Thread(target=_ask, args=(waiting, name), daemon=True)
+    asking.start()
+    found: Sequence[Any] = []
+    try:
+        while asking.is_alive() and not found:
+            found = connection.exec_driver_sql(_BLOCKING, {"waiting": pid}).all()
+            connection.rollback()  # pg_stat_activity is a snapshot for a transaction
+            asking.join(_LOOK_AGAIN)
+    finally:
+        asking.join()  # a server that hangs is cut off by the session's own deadline
+    return _end(connection, name, found)
+
+
+def _ask(waiting: Connection, name: str) -> None:
+    with contextlib.suppress(DBAPIError):  # it has waited for as long as it may
+        waiting.execute(read_epoch(name).with_for_update())
+
+
+def _end(connection: Connection, name: str, found: Sequence[Any]) -> str:
+    denied = ""
+    for pid, application, user in found:
+        try:
+            connection.exec_driver_sql(_END, {"pid": pid, "application": application})
+            connection.commit()
+            log.info("%s: ended a session of an older epoch, pid %d, user %s", name, pid, user)
+        except DBAPIError as error:
+            if code_of(error) != _MUST_NOT:
+                raise
+            connection.rollback()
+            denied = (
+                f"session {pid} of an older epoch belongs to the role {user}, and this one may not end it: "
+                "GRANT pg_signal_backend TO CURRENT_USER"
+            )
+    return denied

@@ -1,0 +1,178 @@
+"""The fence's own tables in a guarded database, and the statements about them in that database's SQL.
+
+`spark_lease_fence (name, epoch)`: the highest epoch that was claimed, a row for each lease.
+`spark_lease_fence_run (name, run, epoch)`: a row for each fenced transaction of late, which proves that it was
+committed to one whose answer was lost.
+`spark_lease_fence_done (name, run_key, epoch, finished)`: a row for each run key that was completed with its data.
+All are found by the session's search path, in its default schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    Table,
+    Text,
+    any_,
+    bindparam,
+    cast,
+    delete,
+    func,
+    literal,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.schema import CreateTable
+
+from ...config import redacted
+from ...database.dialects import BACKENDS
+from ...errors import ConfigError
+from ...stores.sql.schema import NAME
+from ...stores.sql.words import Words
+
+_INNODB: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mariadb_engine": "InnoDB",
+}  # another neither locks a row nor rolls back
+FENCE = Table(
+    "spark_lease_fence",
+    MetaData(),
+    Column("name", NAME, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    **_INNODB,
+)
+RUN = Table(
+    "spark_lease_fence_run",
+    MetaData(),
+    Column("name", NAME, primary_key=True),
+    Column("run", Words(32), primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    **_INNODB,
+)
+DONE = Table(
+    "spark_lease_fence_done",
+    MetaData(),
+    Column("name", NAME, primary_key=True),
+    Column("run_key", NAME, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("finished", BigInteger, nullable=False),  # milliseconds since 1970, by the database's clock
+    **_INNODB,
+)
+
+
+NO_EPOCH = 0
+"""Of a run that was looked for and was not there: it never will be."""
+
+
+def where_is(engine: Engine) -> str:
+    """The database, without credentials."""
+    return redacted(engine.url.render_as_string(hide_password=True))
+
+
+def refuse_unknown(engine: Engine) -> None:
+    """Raise ConfigError for a database that cannot keep a fence."""
+    if not isinstance(engine, Engine):
+        raise ConfigError(
+            "fence", f"{type(engine).__name__} cannot be fenced: give what SQLAlchemy's create_engine() makes"
+        )
+    if engine.dialect.is_async:  # its commits and rollbacks would have to be awaited
+        raise ConfigError(
+            "fence", "an asynchronous driver cannot be fenced: give an engine with another, such as psycopg2"
+        )
+    if engine.dialect.name not in BACKENDS:
+        known = ", ".join(BACKENDS)
+        raise ConfigError("fence", f"{engine.dialect.name} is no database that is known here: {known}")
+    if engine.dialect.name == "sqlite" and (
+        engine.url.database in (None, "", ":memory:") or "mode=memory" in str(engine.url)
+    ):
+        raise ConfigError("fence", "a SQLite database in memory is seen by this process alone: it needs no fence")
+
+
+def tables_sql(dialect: Dialect) -> Sequence[str]:
+    """The statements that make the tables."""
+    made = (CreateTable(each, if_not_exists=True).compile(dialect=dialect) for each in (FENCE, RUN, DONE))
+    return [" ".join(str(each).split()) for each in made]
+
+
+_OTHER_ENGINE = (
+    "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = database() "
+    "AND table_name IN (%s, %s, %s) AND engine <> 'InnoDB' ORDER BY table_name"
+)
+_CLUSTERS = {("wsrep_on", "ON"): "Galera", ("group_replication_single_primary_mode", "OFF"): "group replication"}
+_CLUSTERED = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')"
+
+
+def look_at_server(connection: Connection) -> str:
+    """MariaDB, MySQL: what to do about a fence that would not hold: a table without locks of rows, or a server that
+    knows only its own. "" if there is nothing. Raises DBAPIError."""
+    found = connection.exec_driver_sql(_OTHER_ENGINE, (FENCE.name, RUN.name, DONE.name)).first()
+    if found:
+        return f"{found[0]} is kept by {found[1]}: run ALTER TABLE {found[0]} ENGINE=InnoDB"
+    settings = {(name.lower(), value.upper()) for name, value in connection.exec_driver_sql(_CLUSTERED).all()}
+    cluster = next((each for setting, each in _CLUSTERS.items() if setting in settings), "")
+    if cluster:  # a claim on one node does not conflict with a commit of the master before it on another
+        return (
+            f"this server is a node of a cluster ({cluster}) that writes on several nodes, and a fence is a lock, of "
+            "which the other nodes know nothing: what is fenced has to be on a server that alone accepts writes"
+        )
+    return ""
+
+
+def raise_epoch(engine: Engine, name: str, epoch: int) -> Any:
+    """A statement that raises the epoch of `name`, and leaves a higher one. Doing it twice is doing it once."""
+    values = {"name": name, "epoch": epoch}
+    if engine.dialect.name in ("mysql", "mariadb"):
+        mine = mysql.insert(FENCE).values(values)
+        return mine.on_duplicate_key_update(epoch=func.greatest(FENCE.c.epoch, mine.inserted.epoch))
+    insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+    first: Any = insert(FENCE).values(values)
+    return first.on_conflict_do_update(
+        index_elements=["name"], set_={"epoch": epoch}, where=FENCE.c.epoch < first.excluded.epoch
+    )
+
+
+def read_epoch(name: str) -> Any:
+    return select(FENCE.c.epoch).where(FENCE.c.name == name)
+
+
+def insert_run(engine: Engine, values: dict[str, Any]) -> Any:
+    """Writes no row where it is there already; waits for a transaction that is about to write the same."""
+    if engine.dialect.name in ("mysql", "mariadb"):
+        return mysql.insert(RUN).values(values).prefix_with("IGNORE")
+    insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+    return insert(RUN).values(values).on_conflict_do_nothing()
+
+
+def read_run(name: str, run: str) -> Any:
+    return select(RUN.c.epoch).where(RUN.c.name == name, RUN.c.run == run)
+
+
+def prune_runs(name: str, before: int) -> Any:
+    """Forget the runs of epochs older than `before`."""
+    return delete(RUN).where(RUN.c.name == name, RUN.c.epoch < before)
+
+
+def read_done(name: str, key: str) -> Any:
+    return select(DONE.c.epoch).where(DONE.c.name == name, DONE.c.run_key == key)
+
+
+def forget_done(name: str, now_ms: str, age: float) -> Any:
+    """Forget the run keys that were completed more than `age` seconds ago."""
+    before = literal_column(now_ms, BigInteger) - bindparam("age", round(age * 1000), BigInteger)
+    return delete(DONE).where(DONE.c.name == name, DONE.c.finished < before)
+
+
+def forget_runs(engine: Engine, name: str, runs: Sequence[str]) -> Any:
+    these: Any = RUN.c.run.in_(runs)
+    if engine.dialect.name == "postgresql":  # one value instead of one for each
+        these = cast(RUN.c.run, Text) == any_(literal(runs, postgresql.ARRAY(Text)))
+    return delete(RUN).where(RUN.c.name == name, these)

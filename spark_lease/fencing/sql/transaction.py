@@ -1,0 +1,132 @@
+"""A SQL transaction that commits only while its lease's epoch is the newest, on any engine of SQLAlchemy that can.
+
+```
+with lease.fenced_sql(engine) as connection:     waits until the lease is certain; claims, the first time; begins
+    connection.execute(…)                        whatever you write
+                                                 at the end: my epoch still the newest? COMMIT, in the same step
+```
+What it does not do: it holds back no writer that goes past it. On PostgreSQL a fenced table does (`postgres.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Engine, Pool
+from sqlalchemy.exc import DBAPIError, ResourceClosedError
+
+from ...database.dialects import code_of
+from ...election.ports import HeldLease
+from ...errors import FenceUnreachable, SparkLeaseError
+from ..refusal import fenced
+from .claim import Desk, claim
+from .commit import REFUSED_BY_THE_BLOCK, NotNewest, ends_of, values_of
+from .refusals import LOST, OVER, refuse
+from .tables import RUN, where_is
+
+log = logging.getLogger(__name__)
+
+_claimed: WeakKeyDictionary[Pool, set[tuple[str, int]]] = WeakKeyDictionary()
+"""By this process, or its parent. Doing it twice is doing it once, so threads need no order here. By the
+pool, which an engine shares with those that `execution_options` makes of it."""
+_runs: WeakKeyDictionary[Pool, dict[str, list[str]]] = WeakKeyDictionary()
+_random = random.Random()
+"""Asking the kernel would let go of the interpreter lock, in every transaction."""
+os.register_at_fork(after_in_child=_random.seed)
+_NULL = "23502"
+_AT_SOME = 1000
+"""Runs after which those whose end is known are forgotten."""
+
+
+@contextmanager
+def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
+    """One transaction under `lease`: committed at the end of the block, rolled back if an exception leaves it.
+
+    Raises Fenced if a newer epoch was claimed, LeaseLost if the lease is lost, and then nothing was written;
+    FenceUnreachable if it is not known whether it was; ConfigError; and what the database raises, after a look
+    whether the fence is the reason. An answer to COMMIT that was lost is looked for.
+    """
+    epoch = lease.wait_certain()
+    if epoch == 0:  # enabled = false: nothing is guarded
+        with engine.begin() as connection:
+            yield connection
+        return
+    claim_once(lease, engine, epoch)
+    run, committing, ends = new_run(), False, ends_of(engine)
+    try:
+        try:
+            yield ends.enter(engine, values_of(lease.name, epoch))
+            ends.leave()
+            lease.check()
+            committing = True
+            ends.commit(run)
+        except ResourceClosedError:
+            if ends.is_lost:
+                refuse(LOST)
+            raise
+        finally:
+            ends.close()
+        _forget(engine, lease.name, run)
+    except (DBAPIError, NotNewest) as error:
+        _judge(lease, engine, run if committing else "", error)
+
+
+def new_run() -> str:
+    """The name of a transaction that no other has: 32 hexadecimal digits."""
+    return f"{_random.getrandbits(128):032x}"
+
+
+def claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
+    """Claim, unless this process has done so. Raises what `claim` raises."""
+    known = _claimed.setdefault(engine.pool, set())
+    if (lease.name, epoch) not in known:
+        claim(lease, engine)
+        known.add((lease.name, epoch))
+
+
+def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNewest) -> None:
+    """Return if the transaction was committed after all; else raise what is the reason that it was not."""
+    desk, where = Desk(engine), where_is(engine)
+    if run and isinstance(error, DBAPIError) and _may_be_committed(engine, error):
+        try:
+            if desk.was_committed(lease.name, lease.epoch, run):
+                return
+        except SparkLeaseError as unknown:
+            problem = f"the answer to COMMIT was lost; it was committed if spark_lease_fence_run has {run} under "
+            problem += f"{lease.epoch} ({unknown})"
+            raise FenceUnreachable(where, problem) from error
+    try:
+        newest = desk.newest(lease.name)
+    except SparkLeaseError as unknown:
+        log.warning("%s: cannot look whether the fence is the reason: %s", lease.name, unknown)
+        newest = lease.epoch
+    if newest > lease.epoch:
+        raise fenced(lease, where, newest) from error
+    if newest == lease.epoch and isinstance(error, DBAPIError):
+        if run and code_of(error) == _NULL and RUN.name in str(error.orig):
+            refuse(OVER)  # the check found a transaction without the sign of the block's
+        raise error
+    _claimed.pop(engine.pool, None)  # the next try claims again
+    raise FenceUnreachable(where, f"the fence of {lease.name} was cleared meanwhile: nothing was written") from error
+
+
+def _may_be_committed(engine: Engine, error: DBAPIError) -> bool:
+    """MariaDB may be interrupted between the COMMIT of the block that it runs and the block's end."""
+    return error.connection_invalidated or (
+        getattr(engine.dialect, "is_mariadb", False) and code_of(error) != REFUSED_BY_THE_BLOCK
+    )
+
+
+def _forget(engine: Engine, name: str, run: str) -> None:
+    """Its end is known, so it is not asked for again."""
+    known = _runs.setdefault(engine.pool, {}).setdefault(name, [])
+    known.append(run)
+    if len(known) >= _AT_SOME:
+        done, known[:] = list(known), []
+        with suppress(Exception):  # whatever it is: what was asked for is committed
+            Desk(engine).forget_runs(name, done)

@@ -1,0 +1,87 @@
+"""What is fenced under a hold, as people see it: on the lease, and noted beside it for `spark-lease status`.
+
+Nothing is decided by it, and nothing waits for it: a thread of its own has the note written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from ..config import Config
+from ..election.ports import HeldLease, Notes
+from ..errors import RecordUnreadable, SparkLeaseError
+
+log = logging.getLogger(__name__)
+
+KIND = "fences"
+"""Of the notes: one for the newest epoch, by its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fences:
+    """`delta`: "hook" (each transaction asks the lease, and tables are claimed), "claims" (they are claimed, but what a
+    former master begins to write after that is not refused), "none" (not even that can be had), "off" (not wanted).
+    `sql`: "claimed" (the database of `fence_url`, so that fenced tables refuse older epochs), or "none"."""
+
+    delta: str = "none"
+    sql: str = "none"
+
+    def __str__(self) -> str:
+        return f"delta {self.delta}, sql {self.sql}"
+
+
+class ShowsFences(HeldLease, Protocol):
+    fences: Fences
+
+    def remaining(self) -> float: ...
+
+
+class Levels:
+    """Keeps `lease.fences` and its note what they should be. Never raises."""
+
+    def __init__(self, lease: ShowsFences, config: Config) -> None:
+        self._lease, self._config = lease, config
+        self._writing = threading.Lock()
+        self._written: Fences | None = None
+
+    def show(self, **levels: str) -> None:
+        self._lease.fences = replace(self._lease.fences, **levels)
+        if not self._config.enabled:
+            return
+        try:
+            threading.Thread(target=self._write, name=f"fences of {self._lease.name}", daemon=True).start()
+        except RuntimeError as error:  # this machine gives us no thread any more
+            self._warn(error)
+
+    def _write(self) -> None:
+        with self._writing:
+            shown = self._lease.fences
+            if shown == self._written:
+                return
+            try:
+                self._lease.note(KIND, str(self._lease.epoch), json.dumps(asdict(shown)), newest=True)
+                self._written = shown
+            except Exception as error:  # whatever it is, the work goes on
+                self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        said = error if isinstance(error, SparkLeaseError) else type(error).__name__
+        level = logging.WARNING if self._lease.remaining() else logging.DEBUG  # over: there is nothing to show
+        words = "%s: what is fenced (%s) is not shown by status: %s"
+        log.log(level, words, self._lease.name, self._lease.fences, said)
+
+
+def fences_of(notes: Notes, name: str, epoch: int) -> Fences | None:
+    """What is fenced under `epoch` of lease `name`; None if it was not noted. Raises StoreError, ConfigError."""
+    text = notes.get(name, KIND, str(epoch))
+    if text is None:
+        return None
+    try:
+        told: dict[str, Any] = json.loads(text)
+        return Fences(str(told["delta"]), str(told["sql"]))
+    except (ValueError, TypeError, KeyError):
+        raise RecordUnreadable(notes.where, f"cannot read a note of fences: {text[:80]!r}") from None

@@ -1,0 +1,1 @@
+"""Guarded work: a block of Python, a decorated function, a command."""

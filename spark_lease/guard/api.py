@@ -1,0 +1,136 @@
+"""The doors for Python code: `hold_lease` around a block, `@leased` on a main."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, overload
+
+from ..config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
+from ..errors import AlreadyDone, ConfigError, LeaseLost, SparkLeaseError
+from ..monitoring.events import OnEvent
+from ..outcome import exit_code_of
+from ..spark.conf import submitted_conf
+from .block import Guard, held_names
+from .typed import Settings
+
+log = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def hold_lease(name: str | None = None, *, on_event: OnEvent | None = None, **settings: Unpack[Settings]) -> Guard:
+    """`with hold_lease("nightly-flights") as lease:` runs the block as the only master, or not at all.
+
+    `settings` are those of `spark_lease.config.Config`; what is not given comes from spark.lease.*, the environment,
+    the TOML file and the defaults, in this order. Entering waits as `acquire_timeout` and `if_held` say and raises
+    LeaseHeldByOther, AlreadyDone (the `run_key` is), StoreError, Fenced or ConfigError. Leaving stops Spark if it still
+    works, then releases.
+
+    Raises LeaseLost, `from` whatever the block died of, if the lease was lost before the block ended. With
+    `on_lost = "exit"` (default) the process is then gone within `stop_budget`, by SIGKILL of its JVM and exit code 75
+    if need be. With "stop" Spark is stopped and the process lives on. A callable is called with the LeaseLost on a
+    thread of its own, and what happens beyond stopping Spark is its affair. SIGTERM and SIGHUP end the block, if it is
+    in the main thread, and raise SystemExit(128 + n) after the release. `on_event` gets each `LeaseEvent` (held, in
+    doubt, certain, lost) on a thread of its own.
+    """
+    return Guard(load_config(from_arguments({"name": name, **settings})), on_event=on_event)
+
+
+@overload
+def leased(name: Callable[_P, _R], /) -> Callable[..., _R]: ...
+
+
+@overload
+def leased(
+    name: str | None = None, *, on_event: OnEvent | None = None, **settings: Unpack[Settings]
+) -> Callable[[Callable[..., _R]], Callable[..., _R]]: ...
+
+
+def leased(name: Any = None, *, on_event: OnEvent | None = None, **settings: Unpack[Settings]) -> Any:
+    """Decorate a program's main: it runs under the lease `name`. `@leased` alone takes the name from the settings.
+
+    A main with a parameter `lease` gets the lease there, as a keyword, unless the caller gives something for it.
+
+    Settings and waiting are those of `hold_lease`. As a main's end is the program's end, whatever keeps it from
+    running becomes an exit code: 0 already done, 99 standby, 75 lost, 69 no store, 78 configuration, 128 + n a signal.
+    With `on_lost` other than "exit" the errors are raised instead.
+    """
+
+    if callable(name):
+        return leased()(name)
+
+    def decorate(main: Callable[..., _R]) -> Callable[..., _R]:
+        if inspect.iscoroutinefunction(main) or inspect.isgeneratorfunction(main) or inspect.isasyncgenfunction(main):
+            raise TypeError(
+                f"{main.__qualname__} runs after it returned: decorate a main that calls asyncio.run, or "
+                "use hold_lease around asyncio.run"
+            )
+        signature = inspect.signature(main)
+        found = signature.parameters.get("lease")
+        wants_lease = found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
+
+        @functools.wraps(main)
+        def guarded(*args: Any, **kwargs: Any) -> _R:
+            config, own_error = None, None
+            try:
+                guard = hold_lease(name, on_event=on_event, **settings)
+                config = guard.config
+                with guard as lease:
+                    try:
+                        if wants_lease and "lease" not in signature.bind_partial(*args, **kwargs).arguments:
+                            return main(*args, **kwargs, lease=lease)
+                        return main(*args, **kwargs)
+                    except SparkLeaseError as error:
+                        own_error = error
+                        raise
+            except (SparkLeaseError, KeyboardInterrupt) as error:
+                on_lost = config.on_lost if config else settings.get("on_lost", "exit")
+                if on_lost != "exit" or (error is own_error and not isinstance(error, AlreadyDone)):
+                    raise
+                log.log(logging.INFO if isinstance(error, AlreadyDone) else logging.ERROR, "%s", error or "interrupted")
+                if isinstance(error, LeaseLost):
+                    end_process(error.exit_code)
+                code = exit_code_of(error, config) if isinstance(error, SparkLeaseError) else INTERRUPTED
+                raise SystemExit(code) from error
+
+        return guarded
+
+    return decorate
+
+
+def end_process(code: int) -> NoReturn:
+    """End a program whose lease is lost, here and now.
+
+    Python's own way out may hang for ever on a lock that a thread held when it was taken away, and nothing of ours
+    runs any more by then.
+    """
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def load_config(strongest: Layer) -> Config:
+    """The settings for a guard in this process, from all sources. Raises ConfigError."""
+    layers = [from_spark(submitted_conf()), from_environment(), from_file()]
+    if held_names():  # a run key given from outside is that of the outermost lease
+        layers = [Layer(each.origin, {k: v for k, v in each.values.items() if k != "run_key"}) for each in layers]
+    config = resolve(strongest, *layers).config
+    if not config.name:
+        raise ConfigError("name", 'a lease needs a name: hold_lease("nightly-flights"), --lease or SPARK_LEASE_NAME')
+    told = os.environ.get(ENV + "NAME") if ENV + "EPOCH" in os.environ else None
+    if config.name in (told, *held_names()):
+        # It would wait for its own parent, or for itself, until acquire_timeout.
+        raise ConfigError("name", f"{config.name!r} is held already by this process or what started it: guard it once")
+    return config

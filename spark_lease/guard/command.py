@@ -1,0 +1,252 @@
+"""`spark-lease run`: a command that lives only while the lease does.
+
+This process is the keeper, with the command as a grandchild. The command gets a process group of its own and is killed
+with all that it started: on loss by `stop_by`, on a signal within `stop_budget`. The lease is released after the last
+of them is gone. If this process ends, or stands still past the lease, the kernel and the supervisor end the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import queue
+import shutil
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from types import FrameType
+
+from ..clock import BootClock, Clock
+from ..config import Config
+from ..election.journal_entries import FAILED, FINISHED, INTERRUPTED
+from ..election.keepalive import Keepalive
+from ..election.lifecycle import abandon, begin_hold, end_hold
+from ..election.record import Protection, new_holder
+from ..errors import ConfigError, LeaseLost, SparkLeaseError
+from ..fencing.delta.tables import DeltaFence, level_of
+from ..fencing.refusal import NothingBegun
+from ..fencing.sql.databases import look_for_a_newer_claim
+from ..fencing.status import Levels
+from ..keeper.enforced import Enforced
+from ..keeper.family import told_of
+from ..keeper.standstill import WhileItMoves
+from ..keeper.supervisor import GuardedWork, Supervisor, contained
+from ..lease import LocalLease, open_locker
+from ..monitoring.events import open_events
+from ..outcome import Outcome, ended, ending_of, outcome_of, refused
+from ..system.processes import exit_words, look, need_linux, signal_name
+from .environment import announcement
+
+log = logging.getLogger(__name__)
+
+NOT_FOUND, NOT_RUN = 127, 126
+"""The shell's exit codes for a command that does not exist, and for one that cannot be run."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_AFTER_IT = 0.5
+"""Seconds in which what the command has started may end after it, and still have ended by itself."""
+_LISTEN = 0.5
+"""Seconds after which a signal is heard that came just before the wait for the command's end."""
+
+
+_News = int | LeaseLost | ConfigError | None
+"""What there is to react to: a signal's number, a loss, a protection that is not enough, or the end of the command."""
+
+
+class _Interrupted(BaseException):
+    """A signal came while we waited for the lease."""
+
+
+def run(config: Config, command: Sequence[str]) -> Outcome:
+    """Wait for the lease, run `command` under it, and say how it ended. Call it in the main thread.
+
+    The command finds SPARK_LEASE_NAME, SPARK_LEASE_HOLDER and SPARK_LEASE_EPOCH in its environment.
+    """
+    if config.enabled:
+        need_linux()
+    if shutil.which(command[0]) is None:
+        if os.path.exists(command[0]) and os.sep in command[0]:
+            return outcome_of(config, "failed", NOT_RUN, reason=f"{command[0]}: is not executable (chmod +x)")
+        return outcome_of(config, "failed", NOT_FOUND, reason=f"{command[0]}: command not found")
+    return _Run(config, command).run()
+
+
+class _Run:
+    def __init__(self, config: Config, command: Sequence[str]) -> None:
+        self._config, self._command = config, command
+        self._clock: Clock = BootClock()
+        self._events = open_events(config)
+        self._supervisor = contained(command, config.contain) or Supervisor(command)
+        self._deadline = Enforced(config, contained=self._supervisor.init is not None)
+        self._level = level = self._deadline.protection if self._supervisor.adopts else Protection.KEEPER
+        if not level.covers(config.require_protection):
+            self._supervisor.dismiss()
+            why = self._deadline.why or "the command has no namespace of its own, see spark-lease doctor"
+            raise ConfigError("require_protection", f"{config.require_protection} is required, not {level}: {why}")
+        holder = new_holder(config.holder)
+        locker = WhileItMoves(
+            open_locker(
+                config, self._clock, holder=holder, protection=lambda: self._level, on_renewal=self._events.renewal
+            ),
+            name=config.name,
+            stands_still=self._stands_still,
+        )
+        self._lease = LocalLease(
+            locker, config, holder=holder, clock=self._clock, protection=level, published=self._deadline
+        )
+        self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
+        self._keepalive = Keepalive(
+            self._lease,
+            config,
+            clock=self._clock,
+            on_lost=self._on_lost,
+            on_look=self._look,
+        )
+        self._waiting, self._pid, self._interrupted_by = True, 0, 0
+        self._work: GuardedWork | None = None
+        self._status: int | None = None
+        self._has_claimed = False
+
+    def run(self) -> Outcome:
+        old = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number in _SIGNALS:
+            if old[number] is not signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
+        # Ctrl-Z would stop this process, and not the command, which has a group of its own: it would outlive the lease.
+        old[signal.SIGTSTP] = signal.signal(
+            signal.SIGTSTP, lambda *_: log.warning("a guarded command is not suspended")
+        )
+        try:
+            self._events.begin(self._lease)
+            return self._run()
+        except _Interrupted as interrupted:
+            return ended(self._lease, 128 + interrupted.args[0], interrupted=True)
+        except SparkLeaseError as error:
+            return refused(self._config, error, self._lease)
+        finally:
+            self._events.end(lost=self._lease.loss() is not None)
+            self._supervisor.dismiss()
+            self._lease.close()
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._interrupted_by = number
+        if self._waiting:
+            raise _Interrupted(number)
+        self._news.put(number)
+
+    def _on_lost(self, lost: LeaseLost) -> None:
+        self._events.lost(lost)
+        self._deadline.end_by(self._lease.stop_by())
+        self._news.put(lost)
+
+    def _look(self) -> None:
+        self._events.look(self._lease)
+        if self._work and self._level is not Protection.NONE and (strangers := self._work.out_of_reach()):
+            self._level = self._lease.protection = Protection.NONE
+            log.error("%s: protection none from now on: %s", self._lease.name, told_of(strangers))
+            if (wanted := self._config.require_protection) != "none":
+                self._news.put(ConfigError("require_protection", f"{wanted} is required: {told_of(strangers)}"))
+
+    def _run(self) -> Outcome:
+        try:
+            self._lease.prepare()
+            begin_hold(self._lease, self._keepalive)
+            self._lease.log_grant()
+            if self._config.run_key:
+                self._lease.runs.begin(self._config.run_key)
+            self._claim()
+            self._lease.check()  # all that may have taken its time
+            self._events.held(self._lease)
+            self._waiting = False
+            if self._interrupted_by:  # Python drops what a handler raises while a finalizer runs
+                raise _Interrupted(self._interrupted_by)
+        except BaseException as error:
+            self._waiting = False
+            self._give_up(*self._ending_of(error))
+            raise
+        lease = self._lease
+        told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
+        try:
+            self._pid = self._supervisor.start(told, self._deadline.wire)
+        except OSError as error:
+            self._give_up(FAILED, exit_words(NOT_RUN << 8))
+            problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
+            return replace(ended(lease, NOT_RUN), reason=problem)
+        self._work = work = self._supervisor.work(self._pid, self._clock)
+        threading.Thread(target=self._await, name="await command", daemon=True).start()
+        news = self._next()
+        by_itself = news is None and work.wait_until_over(self._clock.now() + _AFTER_IT)
+        if not by_itself:
+            work.signal(news if isinstance(news, int) else signal.SIGTERM)
+        code = 128 + news if isinstance(news, int) else self._code()
+        if self._has_claimed and by_itself and code and self._lease.loss() is None:
+            look_for_a_newer_claim(self._config, self._lease, clock=self._clock)
+        unnoted: list[SparkLeaseError] = []
+        lost = end_hold(
+            self._lease,
+            self._keepalive,
+            work,
+            clock=self._clock,
+            stop_budget=self._config.stop_budget,
+            dying=math.inf,  # our parent believes that the command has ended with us
+            on_over=lambda: unnoted.extend(self._note_the_run(news, code, by_itself)),
+        )
+        self._deadline.disarm()
+        if lost is not None:
+            self._events.lost(lost)
+            return refused(self._config, lost, self._lease)
+        self._events.ended(self._lease)
+        if isinstance(news, ConfigError):
+            return refused(self._config, news, self._lease)
+        if unnoted:
+            return refused(self._config, unnoted[0], self._lease)
+        return ended(self._lease, code, interrupted=isinstance(news, int))
+
+    def _next(self) -> _News:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._news.get(timeout=_LISTEN)
+
+    def _claim(self) -> None:
+        held, levels = NothingBegun(self._lease), Levels(self._lease, self._config)
+        self._has_claimed = self._lease.claim_databases()
+        sql = "claimed" if self._has_claimed else "none"
+        delta = DeltaFence(held, self._config, self._clock)
+        if problem := delta.claim_all():
+            log.warning("%s: Delta tables are NOT FENCED: %s", self._lease.name, problem)
+        levels.show(sql=sql, delta=level_of(delta, problem))
+
+    def _code(self) -> int:
+        """The command's exit code, as a shell says it."""
+        code = os.waitstatus_to_exitcode(self._status) if self._status is not None else -signal.SIGKILL
+        return code if code >= 0 else 128 - code
+
+    def _note_the_run(self, news: _News, code: int, by_itself: bool) -> list[SparkLeaseError]:
+        outcome = INTERRUPTED if isinstance(news, int) or not by_itself else FAILED if code else FINISHED
+        self._lease.ends_as(outcome, signal_name(news) if isinstance(news, int) else exit_words(self._status))
+        if self._config.run_key and not by_itself and not code:
+            log.error("%s: the command left work behind, which was ended: its key is not done", self._lease.name)
+        return self._lease.runs.settle(self._config.run_key, outcome)
+
+    def _stands_still(self) -> str:
+        found = look(self._pid) if self._pid else None
+        return f"the command (pid {found.pid}) was stopped" if found and found.state in "Tt" else ""
+
+    @staticmethod
+    def _ending_of(error: BaseException) -> tuple[str, str]:
+        return (INTERRUPTED, signal_name(error.args[0])) if isinstance(error, _Interrupted) else ending_of(error)
+
+    def _give_up(self, outcome: str, detail: str) -> None:
+        self._lease.ends_as(outcome, detail)
+        if self._lease.loss() is None:
+            self._lease.runs.settle(self._config.run_key, outcome)
+        abandon(self._lease, self._keepalive)
+        self._deadline.disarm()
+
+    def _await(self) -> None:
+        self._status = self._supervisor.await_end()
+        self._news.put(None)

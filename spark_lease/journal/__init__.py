@@ -1,0 +1,1 @@
+"""What is recorded beside a lease: run keys and standbys."""

@@ -1,0 +1,179 @@
+"""Run keys: what redundant schedulers both start, for the same day, say, is done once.
+
+Three kinds of notes beside the lease: a run has begun (under an epoch), it has ended otherwise than well, its key is
+done. A key is done when a master says so while it is master; there is one such note for a key, for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ..clock import Clock, iso_text, wall_time
+from ..config import Config
+from ..election.journal_entries import bounded_age
+from ..election.ports import HeldLease, Notes
+from ..errors import AlreadyDone, Loss, RecordUnreadable, SparkLeaseError, StoreError
+from ..stores.registry import open_notes
+
+log = logging.getLogger(__name__)
+
+BEGINNING, ENDED, DONE = "run", "run-ended", "run-done"
+KINDS = (BEGINNING, ENDED, DONE)
+BEGUN = "begun"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One attempt at a key. `outcome`: begun, failed, interrupted, already done, finished; how its hold ended,
+    where its own end was not noted. Times: UTC, the holder's."""
+
+    lease: str
+    key: str
+    epoch: int
+    holder: str
+    outcome: str
+    started: str = ""
+    finished: str = ""
+    application: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class Runs:
+    """The runs of one hold. Everything raises LeaseLost if it is over, StoreError, and ConfigError where the lease
+    store has no place for notes."""
+
+    def __init__(self, lease: HeldLease, config: Config, clock: Clock) -> None:
+        self._lease, self._config, self._clock = lease, config, clock
+        self.application: Callable[[], str] = str  # the id of Spark's that a run is noted with, as far as it is known
+        self._started: dict[str, str] = {}
+        self._is_pruned = False
+
+    def is_done(self, key: str) -> bool:
+        if not self._config.enabled:
+            return False
+        with closing(open_notes(self._config, self._clock)) as notes:
+            return notes.get(self._lease.name, DONE, key) is not None
+
+    def begin(self, key: str) -> None:
+        """Note that a run of `key` begins. Raises AlreadyDone if there is nothing to do."""
+        if not self._config.enabled:
+            return
+        with closing(open_notes(self._config, self._clock)) as notes:
+            self._refuse_done(notes, key)
+            run = self._run_of(key, BEGUN, started=iso_text(wall_time()))
+            self._started[key] = run.started
+            self._note(notes, BEGINNING, run)
+            self._prune(notes)
+
+    def end(self, key: str, outcome: str) -> None:
+        """Note that it ended otherwise than by being done: failed, interrupted, already done."""
+        run = self._ended(key, outcome)
+        with closing(open_notes(self._config, self._clock)) as notes:
+            self._note(notes, ENDED, run)
+
+    def complete(self, key: str, *, counts: Mapping[str, int]) -> None:
+        """Note that `key` is done; may be repeated. Raises AlreadyDone if it was done under another epoch."""
+        if not self._config.enabled:
+            return
+        run = self._ended(key, "finished", counts=dict(counts))
+        with closing(open_notes(self._config, self._clock)) as notes:
+            there = _run(self._note(notes, DONE, run), notes)
+            self._prune(notes)
+        if there.epoch != run.epoch:
+            raise AlreadyDone(run.lease, key, there.epoch)
+
+    def heal(self, key: str, epoch: int) -> None:
+        """Note that `key` was completed under `epoch`, mine or one before: what was guarded knows it."""
+        run = replace(self._ended(key, "finished"), epoch=epoch)
+        if epoch != self._lease.epoch:
+            run = replace(run, holder="", started="", application="")
+        with closing(open_notes(self._config, self._clock)) as notes:
+            self._note(notes, DONE, run)
+
+    def settle(self, key: str, outcome: str) -> list[SparkLeaseError]:
+        """Note how the run of `key` ended; nothing if it did not begin. Never raises.
+
+        Patient with the store if it finished: returns what kept it from being noted as done, so that it will be run
+        again.
+        """
+        patience = self._config.renew_deadline if outcome == "finished" else 0.0
+        end, never = self._clock.now() + patience, threading.Event()
+        while key in self._started:
+            try:
+                if outcome == "finished":
+                    self.complete(key, counts={})
+                else:
+                    self.end(key, outcome)
+                return []
+            except AlreadyDone as error:
+                log.warning("%s", error)
+                return []
+            except Exception as error:  # whatever it is, the release that comes after this has to come
+                if not isinstance(error, StoreError) or self._clock.now() >= end:
+                    log.error("%s: run key %r is not noted as %s: %s", self._lease.name, key, outcome, error)
+                    return [_as_ours(error)] if outcome == "finished" else []
+            self._clock.wait(never, self._config.retry_period / 5)
+        return []
+
+    def _prune(self, notes: Notes) -> None:
+        """Once in a hold: folders are listed for it."""
+        if self._is_pruned:
+            return
+        self._is_pruned = True
+        with contextlib.suppress(StoreError):  # no part of what was asked for
+            notes.prune(self._lease.name, KINDS, bounded_age(self._config.run_retention))
+
+    def _refuse_done(self, notes: Notes, key: str) -> None:
+        if epoch := done_under(notes, self._lease.name, key):
+            raise AlreadyDone(self._lease.name, key, epoch)
+
+    def _ended(self, key: str, outcome: str, **more: Any) -> Run:
+        return self._run_of(key, outcome, finished=iso_text(wall_time()), application=self.application(), **more)
+
+    def _run_of(self, key: str, outcome: str, **more: Any) -> Run:
+        told = {"started": self._started.get(key, ""), **more}
+        return Run(self._lease.name, key, self._lease.check(), self._lease.holder, outcome, **told)
+
+    def _note(self, notes: Notes, kind: str, run: Run) -> str:
+        """What is noted then."""
+        item = run.key if kind == DONE else f"{run.key}\n{run.epoch}"
+        text = json.dumps(asdict(run))
+        there = notes.add(run.lease, kind, item, text, holder=self._lease.holder, epoch=self._lease.epoch)
+        if there is None:
+            self._lease.lose(Loss.TAKEN, f"run key {run.key!r} was to be noted, and the lease is another's")
+            self._lease.check()
+        return there or text
+
+
+def done_under(notes: Notes, name: str, key: str) -> int:
+    """The epoch under which `key` was done; 0 if it was not. Raises StoreError."""
+    done = notes.get(name, DONE, key)
+    return _run(done, notes).epoch if done else 0
+
+
+def runs_of(notes: Notes, name: str) -> list[Run]:
+    """Every run of lease `name` that is still noted, the oldest first. Raises StoreError."""
+    found: dict[tuple[str, int], Run] = {}
+    noted = notes.every(name, KINDS)
+    for text in (text for kind in KINDS for text in noted[kind].values()):
+        run = _run(text, notes)
+        found[run.key, run.epoch] = run
+    return sorted(found.values(), key=lambda run: run.started)
+
+
+def _run(text: str, notes: Notes) -> Run:
+    try:
+        return Run(**json.loads(text))
+    except (ValueError, TypeError):
+        raise RecordUnreadable(notes.where, f"cannot read a note of a run: {text[:80]!r}") from None
+
+
+def _as_ours(error: Exception) -> SparkLeaseError:
+    return error if isinstance(error, SparkLeaseError) else StoreError("notes", repr(error))

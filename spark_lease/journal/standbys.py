@@ -1,0 +1,117 @@
+"""Who stands by for a lease: each contender that waits is noted beside it, seldom, and nothing waits for the note."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+
+from ..clock import Clock, wall_time
+from ..config import Config, redacted
+from ..election.ports import Grant, Held, Locker, Notes
+from ..errors import SparkLeaseError
+from ..stores.registry import open_notes
+from ..stores.wrapped import Wrapped
+from ..system.call_timeout import Bounded
+from .unowned import note_beside
+
+log = logging.getLogger(__name__)
+
+KIND = "standby"
+AGAIN = 300.0
+LATELY = 2 * AGAIN
+"""Seconds for which a standby that says nothing any more counts as seen lately."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """`at`: when it was noted, in seconds since 1970 by its own machine's clock."""
+
+    holder: str
+    site: str
+    host: str
+    at: float
+
+
+_KINDS = {"holder": str, "site": str, "host": str, "at": float}
+
+
+class Presence:
+    """A contender's note beside the lease, as long as it waits. Its methods wait for nothing, and nothing raises."""
+
+    def __init__(self, config: Config, clock: Clock, *, holder: str) -> None:
+        self._config, self._clock, self._holder = config, clock, holder
+        self._bounded = Bounded(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
+        self._due, self._is_noted = -math.inf, False
+
+    def say(self) -> None:
+        """It waits still."""
+        if self._config.enabled and self._clock.now() >= self._due:
+            self._due, self._is_noted = self._clock.now() + AGAIN, True
+            self._bounded.begin(lambda: self._try(self._note))
+
+    def forget(self) -> None:
+        """It does not wait any more."""
+        if self._is_noted:
+            self._is_noted = False
+            self._bounded.begin(lambda: self._try(self._remove))
+
+    def close(self) -> None:
+        self.forget()
+        self._bounded.close()
+
+    def _note(self) -> None:
+        self._remove()
+        me = Standby(self._holder, self._config.site, socket.gethostname(), wall_time())
+        note_beside(self._config, self._clock, KIND, self._holder, lambda _: json.dumps(asdict(me)))
+
+    def _remove(self) -> None:
+        with closing(open_notes(self._config, self._clock)) as notes:
+            notes.remove(self._config.shared_name, KIND, self._holder)
+            notes.prune(self._config.shared_name, (KIND,), LATELY)
+
+    def _try(self, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except (SparkLeaseError, OSError) as error:  # `status` shows one standby less, and that is all
+            log.debug("%s: standing by is not noted: %s", self._config.name, error)
+
+
+class NotesItself(Wrapped):
+    """`locker`, noted beside the lease as long as it waits."""
+
+    def __init__(self, locker: Locker, presence: Presence) -> None:
+        super().__init__(locker)
+        self._presence = presence
+
+    def wait(self, timeout: float, poll: float) -> None:
+        self._presence.say()
+        super().wait(min(timeout, AGAIN), poll)
+
+    def try_acquire(self) -> Grant | Held:
+        answer = super().try_acquire()
+        if isinstance(answer, Grant):
+            self._presence.forget()
+        return answer
+
+    def close(self) -> None:
+        self._presence.close()
+        super().close()
+
+
+def standbys_of(notes: Notes, name: str, now: float) -> list[Standby]:
+    """Who stood by for lease `name` lately. Raises StoreError."""
+    found = []
+    for text in notes.all(name, KIND).values():
+        try:
+            said = json.loads(text)
+            told = Standby(**{key: kind(said[key]) for key, kind in _KINDS.items()})
+        except (ValueError, TypeError, KeyError):  # not ours, and no reason to show nothing
+            continue
+        if abs(now - told.at) < LATELY:
+            found.append(told)
+    return sorted(found, key=lambda each: each.holder)

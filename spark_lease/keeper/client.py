@@ -1,0 +1,414 @@
+"""A lease that a process beside this one keeps: what this process sees of it, and what it tells and is told."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ..clock import Clock
+from ..config import Config
+from ..election.hold import OwnDeadline
+from ..election.keepalive import WATCH_PERIOD, VitalSign, watch_once
+from ..election.record import Protection
+from ..errors import ConfigError, LeaseLost, Loss, StoreError
+from ..fencing.delta.tables import KIND as DELTA_TABLES
+from ..lease import Lease
+from ..stores.timed import OnRenewal
+from ..system.kernel import Wire
+from ..system.processes import look
+from .channel import Closed
+from .deadline import SharedDeadline
+from .main import AT_ONCE, LAST_WORDS
+from .messages import refused
+from .spawn import Started
+
+log = logging.getLogger(__name__)
+
+_LATE = 1.2
+_BEGINS = 30.0
+"""Seconds for the keeper to look around as a block begins, of which it takes one in a thousand."""
+_LINGER = 2.0
+"""Seconds that the process may take to end, once there is nothing left to do for it."""
+_open: weakref.WeakSet[KeptLease] = weakref.WeakSet()
+
+
+class Session(Protocol):
+    """What the keeper has to know of the Spark in this process."""
+
+    def jvm(self) -> tuple[int, bool] | None:
+        """The pid of the JVM and whether it carries the mark; None if there is none."""
+        ...
+
+    def is_local(self) -> bool | None:
+        """True if all tasks run on this machine; None while there is no context."""
+        ...
+
+    def is_served(self) -> bool:
+        """True if what it runs is run by a server that is not a child of this driver."""
+        ...
+
+
+class KeptLease(Lease):
+    """Taken, renewed and given back by the process `started`; `check()` reads its deadline in shared memory.
+
+    A thread listens to that process all the time. A forked child of this one may `check()`, and nothing else.
+    """
+
+    def __init__(self, started: Started, config: Config, *, clock: Clock, on_renewal: OnRenewal | None = None) -> None:
+        self._on_renewal = on_renewal
+        level = Protection(started.level)
+        super().__init__(config, holder=started.holder, clock=clock, deadline=OwnDeadline(), protection=level)
+        self._started, self._pid = started, os.getpid()
+        self._wire = Wire() if level is Protection.KERNEL else None
+        self._files: dict[int, Sequence[int]] = {}
+        self._tied = {self._pid}
+        self._said: dict[str, Any] = {}
+        self._asked, self._claim, self._tables = itertools.count(), -1, -1
+        self._news = threading.Condition()
+        self._stop_by = 0.0
+        self._own_turn = max(AT_ONCE, config.kill_budget)
+        self._closing = self._ended = self._settled = self._taken = False
+        self._sayings: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
+        self.attendance: Attendance | None = None
+        _open.add(self)
+        self._listener = threading.Thread(target=self._listen, name=f"keeper of {self.name}", daemon=True)
+        self._listener.start()
+        threading.Thread(target=self._say, name=f"log of {self.name}'s keeper", daemon=True).start()
+
+    @property
+    def is_kept_by_another(self) -> bool:
+        # A stopped keeper kills nothing, and the kernel only what is tied to it: not what the work itself has started.
+        keeper = look(self._started.process.pid) if self._started.process else None
+        return not self._ended and keeper is not None and keeper.state not in "Tt"
+
+    def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
+        # Only now: a driver that was interrupted before this has no lease, and its keeper takes none.
+        self.tell({"order": "acquire"})
+        while self.answer("granted", WATCH_PERIOD) is None:
+            still_wanted()
+            has_ended = self._ended  # asked first: its last words come before its end
+            if self.answer("refused", 0.0):
+                raise refused(self._said)
+            if has_ended:
+                raise StoreError(self.name, "its keeper ended before it had the lease")
+        self._taken = True
+        # Both take as long as what comes next in this process, and are waited for once they are needed.
+        self._claim = self._begin_to_ask("claim_databases")
+        if self._config.fence_delta != "off":
+            self._tables = self._begin_to_ask("noted", DELTA_TABLES)
+        return self._epoch
+
+    def prepare(self) -> None:
+        """The keeper does."""
+
+    def stop_by(self) -> float:
+        if self._lost and self._lost[0][0] in (Loss.ORPHANED, Loss.SPARK_GONE):
+            return self._lost[0][2] + LAST_WORDS  # nothing is left to be stopped politely, and a standby waits
+        if self._lost and not self._stop_by and self._deadline.instant == 0.0:
+            return self._lost[0][2] + self._config.stop_budget - self._own_turn  # not told yet
+        return (self._stop_by or super().stop_by()) - self._own_turn  # after it we are killed, without a word
+
+    def lost_error(self) -> LeaseLost:
+        listening = threading.current_thread() is self._listener or os.getpid() != self._pid
+        if self._acquired and not self._lost and self._deadline.instant == 0.0 and not listening:
+            self.answer("lost", WATCH_PERIOD)  # the reason is on its way
+        return super().lost_error()
+
+    def stop(self) -> bool:
+        """Have it renewed no more; False if a request to the store is still under way."""
+        if self.loss() is not None:
+            return False  # nothing will be given back: what it still asks the store is not waited for
+        if self.answer("stopped", 0.0) is None:
+            self.tell({"order": "stop"})
+        request = self._config.attempt_timeout * _LATE + 2 * WATCH_PERIOD
+        return bool(self.answer("stopped", max(request, min(self.remaining(), _LINGER))))
+
+    def own_up(self, lost: LeaseLost) -> None:
+        """Tell the keeper of a loss that was noticed here, so that it renews no more and says why the work ended.
+
+        A process that ends itself says nothing: its end does, and its keeper need not kill it first. But inside a
+        namespace its exit code is lost with spark-submit's JVM, and the front door has to know that it was fenced.
+        """
+        is_fenced_inside = lost.reason is Loss.FENCED and self.protection is Protection.CONTAINED
+        if (self._config.on_lost != "exit" or is_fenced_inside) and "lost" not in self._said:
+            self.tell({"lost": [lost.reason, lost.detail]})
+
+    def release(self) -> bool:
+        self._refuse_in_a_fork()
+        self._refuse_in_block()
+        may = self.loss() is None and self.answer("released", 0.0) is None and self.stop()
+        self.lose(Loss.RELEASED)
+        if not may:
+            return False
+        self.tell({"order": "release", "ended": self._ending})
+        released = self.answer("released", self._config.attempt_timeout * 3)
+        if released is None:
+            raise StoreError(self.name, "its keeper gives no answer")
+        if problem := self.answer("problem", 0.0):
+            raise StoreError(*problem)
+        return bool(released)
+
+    def claim_databases(self) -> bool:
+        return bool(self._await_answer(self._claim))
+
+    def noted(self, kind: str) -> dict[str, str]:
+        if self._is_forked:
+            return super().noted(kind)
+        asked, self._tables = (self._tables, -1) if kind == DELTA_TABLES else (-1, self._tables)
+        found: dict[str, str] = self._await_answer(asked) if asked >= 0 else self._ask("noted", kind)
+        return found
+
+    def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
+        if self._is_forked:
+            return super().note(kind, key, text, newest)
+        noted: str | None = self._ask("note", kind, key, text, newest)
+        return noted
+
+    def _ask(self, what: str, *words: str | bool) -> Any:
+        return self._await_answer(self._begin_to_ask(what, *words))
+
+    def _begin_to_ask(self, what: str, *words: str | bool) -> int:
+        number = next(self._asked)
+        self.tell({"ask": what, "words": words, "number": number})
+        return number
+
+    def _await_answer(self, number: int) -> Any:
+        answer = self.answer(f"answer {number}", self._config.attempt_timeout * 3)
+        if answer is None:
+            raise StoreError(self.name, "its keeper gives no answer")
+        if "refused" in answer:
+            raise refused(answer)
+        return answer["found"]
+
+    def settle(self, *, left: bool = True) -> None:
+        if self._settled or not self._taken:
+            return
+        self._settled = True
+        if lost := self.loss():
+            self.own_up(lost)
+        self.tell({"order": "settle", "left": left})
+        if self._config.on_lost == "exit":
+            # Until it has untied them, our end is still the end of the JVM: spark-submit's, with -9 for our exit code.
+            self.answer("settled", self.stop_by() - self._clock.now())
+
+    def close(self, *, lost: bool = False) -> None:
+        if os.getpid() != self._pid or self._closing:
+            return
+        self._refuse_in_block()
+        if self._taken and "released" not in self._said and self._stays_tied(lost):
+            return
+        # An interrupted wait may have been granted by now, and only that process knows: it gives the lease back.
+        self.tell({"order": "leave" if self._taken else "abandon"})
+        self._closing = True
+        self._listener.join(_LINGER)
+        self._started.wait(_LINGER)
+        self._sayings.put(None)
+        shared, self._deadline = self._deadline, OwnDeadline()
+        if isinstance(shared, SharedDeadline):
+            shared.close()
+        self.let_go()
+
+    def _stays_tied(self, lost: bool) -> bool:
+        """Whether this process, or the Spark that it leaves behind, still has to end, or to be killed."""
+        return lost if self._config.on_lost == "exit" else not self._settled
+
+    def let_go(self) -> None:
+        """Close all that is open for it in this process, without a word; in a forked child that kills nothing."""
+        _open.discard(self)
+        if self._started.process:  # a front door is still to be told how this process ends
+            self._started.channel.close()
+        for target in list(self._files):
+            self._close_files(target)
+        if self._wire:
+            self._wire.close()
+            self._wire = None
+
+    def _close_files(self, target: int) -> None:
+        for fd in self._files.pop(target, ()):
+            os.close(fd)
+
+    def tell(self, message: dict[str, Any], target: int = 0) -> None:
+        """Say it. The process or group `target` is tied to this process meanwhile: its end will be theirs."""
+        self._refuse_in_a_fork()
+        if "jvm" in message:
+            self._tied = {self._pid, target}
+        fd = self._end_of(target) if target else -1
+        with contextlib.suppress(Closed):
+            self._started.channel.send(message, [fd] if fd >= 0 else [])
+        if fd >= 0:
+            os.close(fd)
+
+    def _end_of(self, target: int) -> int:
+        """The descriptor that the keeper needs to see, or cause, the end of `target`; -1: none."""
+        with contextlib.suppress(OSError):  # it has ended
+            if self._wire:
+                return self._wire.strand(target).fd
+            if not self._started.process:
+                return os.pidfd_open(target)
+        return -1
+
+    def answer(self, key: str, timeout: float) -> Any:
+        """What was said under `key`, waited for; None if nothing was."""
+        with self._news:
+            self._news.wait_for(lambda: key in self._said or self._ended, timeout)
+            return self._said.get(key)
+
+    def _listen(self) -> None:
+        try:
+            while not self._closing:
+                if received := self._started.channel.receive(WATCH_PERIOD):
+                    self._take(*received)
+                if self.attendance:
+                    self.attendance.look()
+        except Closed:
+            pass
+        except Exception:  # any error: without a listener, the lease is lost
+            log.exception("%s: cannot listen to its keeper", self.name)
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+        if not self._closing and "stopped" not in self._said and not self._lost:
+            self.lose(Loss.KEEPER_GONE, f"its keeper ({self._started.name}) ended")
+            if self.attendance:
+                self.attendance.look()
+
+    def _take(self, message: dict[str, Any], files: Sequence[int]) -> None:
+        match message:
+            case {"log": [name, level, words]}:
+                self.say(name, level, words)
+            case {"granted": epoch}:
+                self._deadline = SharedDeadline(files[0])
+                self._epoch, self._acquired = epoch, True
+            case {"lost": [reason, detail], "stop_by": instant}:
+                self._stop_by = instant
+                self.lose(Loss(reason), detail)
+            case {"renewal": [took, done]}:
+                if self._on_renewal:
+                    self._on_renewal(took, done)
+                return
+            case {"hold": target} if target not in self._tied:
+                self.tell({"wire": target}, target)
+            case {"drop": target}:
+                self._close_files(target)
+                return
+            case {"unprotected": why}:
+                self.protection = Protection.NONE
+                self.say(__name__, logging.ERROR, f"{self.name}: protection none from now on: {why}")
+                if self.attendance:
+                    self.attendance.on_unprotected(str(why))
+                return
+            case {"gone": pid} if self.attendance:
+                self.attendance.judge_the_end_of(pid)
+        if files:
+            target = message.get("hold", 0)
+            self._close_files(target)
+            self._files[target] = files
+        with self._news:
+            self._said |= message
+            self._news.notify_all()
+
+    def say(self, logger: str, level: int, words: str) -> None:
+        """Have it logged by another thread: a log handler may block, and this one has to go on listening."""
+        self._sayings.put((logger, level, words))
+
+    def _say(self) -> None:
+        while saying := self._sayings.get():
+            logger, level, words = saying
+            logging.getLogger(logger).log(level, "%s", words)
+
+    @property
+    def _is_forked(self) -> bool:
+        """True in a forked child, which has no channel to the keeper."""
+        return os.getpid() != self._pid
+
+    def _refuse_in_a_fork(self) -> None:
+        if self._is_forked:
+            raise ConfigError("lease", f"{self.name} is process {self._pid}'s: a forked child can only check() it")
+
+
+class Attendance:
+    """Watches the lease from this side, and tells the keeper about Spark. Has what `Keepalive` has."""
+
+    def __init__(
+        self,
+        lease: KeptLease,
+        session: Session,
+        *,
+        on_lost: Callable[[LeaseLost], None],
+        on_look: Callable[[], None] = lambda: None,
+        on_unprotected: Callable[[str], None] = lambda why: None,
+        vital_signs: Sequence[VitalSign] = (),
+    ) -> None:
+        """`on_unprotected` is told, on the listening thread, why some of the work cannot be ended any more."""
+        self.on_unprotected = on_unprotected
+        self._lease, self._session, self._on_lost, self._signs = lease, session, on_lost, vital_signs
+        self._on_look = on_look
+        self._level = lease.protection
+        self._jvm: tuple[int, bool] | None = None
+        self._local: bool | None = None
+        self._over = False
+
+    def start(self) -> None:
+        # Before anything of the block runs: what is not known to the keeper is neither tied nor killed.
+        self._report()
+        if self._jvm is None:
+            self._lease.tell({"jvm": 0, "marked": True})
+        # And what the block starts before the keeper has set aside what was there would count as there before.
+        self._lease.answer("begun", min(self._lease.remaining(), _BEGINS))
+        self._lease.attendance = self
+
+    def stop(self) -> bool:
+        self._over = True
+        return self._lease.stop()
+
+    def look(self) -> None:
+        """Once every `WATCH_PERIOD`, on the listening thread."""
+        if self._over:
+            return
+        if lost := watch_once(self._lease):
+            self._over = True
+            self._on_lost(lost)
+            return
+        with contextlib.suppress(Exception):  # whatever it is: this thread has to go on listening
+            self._on_look()
+        with contextlib.suppress(Exception):  # user code may be in the middle of making a session
+            self._report()
+
+    def judge_the_end_of(self, jvm: int) -> None:
+        """Tell whether that was meant, or lose the lease by it."""
+        if self._over or not watch_once(self._lease, self._signs):
+            self._lease.tell({"expected": jvm})
+
+    def _report(self) -> None:
+        jvm = self._session.jvm()
+        if jvm and jvm != self._jvm:
+            self._jvm, self._local = jvm, None
+            self._lease.tell({"jvm": jvm[0], "marked": jvm[1]}, jvm[0])
+        local = self._session.is_local()
+        if local is not None and local != self._local:
+            self._local = local
+            if self._lease.protection is not Protection.NONE:
+                self._lease.protection = Protection.SERVER if self._session.is_served() else self._level
+            self._lease.tell({"local": local, "level": self._lease.protection})
+            if not local:
+                level = self._lease.protection
+                words = f"tasks run elsewhere: it is not handed over at once after a crash, protection {level}"
+                self._lease.say(__name__, logging.WARNING, f"{self._lease.name}: its {words}")
+                if level is Protection.SERVER:
+                    self.on_unprotected("a Spark Connect server runs the work, and can only be asked to end it")
+
+
+def _close_in_child() -> None:
+    for lease in list(_open):
+        lease.let_go()
+        lease._started.channel.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,459 @@
+"""The keeper: a small process beside a driver, which takes, renews and gives back its lease.
+
+It runs the same policy as threads inside the driver would, where no C call holds it up and nothing of the user's runs.
+It tells the driver of a loss, and kills after `stop_budget` what did not end. And it arms the kernel: a timer ends this
+process at the instant that only a renewal moves, and with it, by the wire, all of the driver, even if all of them are
+frozen by then. The other way round it watches the driver: once that is dead and nothing is left of it, it hands over.
+
+```
+driver ── order ─────────────→ keeper     acquires
+       ←── granted, deadline ──           renews, watches
+       ── JVM, master ───────→            watches that as well
+       ←── lost ──────────────            waits until stop_by, then kills
+       ── stop, release ─────→            gives back
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import math
+import os
+import queue
+import select
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..clock import BootClock
+from ..config import Config
+from ..election.journal_entries import CRASHED
+from ..election.keepalive import Keepalive
+from ..election.lifecycle import abandon, begin_hold, end_hold
+from ..election.record import Protection, new_holder
+from ..errors import Loss, SparkLeaseError, StoreError
+from ..lease import LocalLease, open_locker
+from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, refused
+from ..system.containment import Init
+from .channel import Channel, Closed
+from .contained import ContainedDriver
+from .deadline import new_mapping
+from .driver import Driver
+from .enforced import Enforced
+from .family import told_of
+from .messages import ToDriver, refusal, say_on_stderr
+from .standstill import WhileItMoves
+
+log = logging.getLogger(__name__)
+
+TICK, TICK_WHILE_STARTING = 0.5, 0.25
+"""Seconds between two looks at what cannot be waited for; the shorter one while processes or threads are started."""
+LAST_WORDS = 0.25
+"""Seconds that a driver gets to say why it ends, where nothing of it can be stopped politely any more."""
+AT_ONCE = 0.05
+"""Seconds that it gets where another may be master already."""
+_FIRST_ORDER = 60.0
+_SWEEP = 1.0
+"""Seconds for the looks that find nothing left of a driver, before the grace of its executors begins."""
+_PID_1 = (
+    "this driver is pid 1 of its container, which the kernel lets nothing inside kill: start it by spark-lease run or "
+    "submit, by docker run --init, or under tini"
+)
+_SELDOM = 5.0
+"""Seconds between two looks of the watching thread: the main one waits for the deadline itself."""
+
+
+def main(fd: int) -> None:
+    """Serve the driver at the other end of the socket `fd`, until its lease is given back or it has ended."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # A SIGTERM to all processes of a service must not end the driver by force, as our own end would.
+        signal.signal(number, signal.SIG_IGN)
+    if sys.stderr:  # the driver's
+        faulthandler.enable()
+    channel = Channel.inherited(fd)
+    logging.basicConfig(level=logging.DEBUG, handlers=[ToDriver(channel)])
+    with contextlib.suppress(Closed, ProcessLookupError):  # the driver ended before it had a lease
+        received = channel.receive(_FIRST_ORDER)
+        if received:
+            try:
+                Keeper(channel, received[0], pid=received[0]["driver"]).run()
+            except SparkLeaseError as error:
+                channel.send(refusal(error))
+            os._exit(0)  # nothing is left to be tidied, and our end may be waited for
+
+
+class Keeper:
+    """One lease of one driver. Implements `Work`: what the driver does."""
+
+    def __init__(self, channel: Channel, order: Mapping[str, Any], *, pid: int, init: Init | None = None) -> None:
+        """`pid` is the driver. `init`: it is contained, this process is its front door, and nothing is released before
+        everything that was started in it has ended."""
+        logging.getLogger("spark_lease").setLevel(order["log_level"])
+        self._channel, self._clock, self._init = channel, BootClock(), init
+        self._config = config = Config(**order["config"])
+        self._announces = bool(order.get("announces"))
+        self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        mapped = f"spark_lease-{os.urandom(8).hex()}"
+        self._mapping = new_mapping(mapped)
+        self._deadline = Enforced(config, contained=bool(init), shared=self._mapping, on_lose=self._wake)
+        level, why = self._deadline.protection, self._deadline.why
+        if pid == 1:
+            level, why = Protection.THREAD, _PID_1
+        holder = order["holder"] or new_holder(config.holder)
+        self._driver: Driver | ContainedDriver
+        if init:
+            self._driver = ContainedDriver(pid, init, release_on_death=config.release_on_death, clock=self._clock)
+        else:
+            self._driver = Driver(
+                pid,
+                mark=order["mark"],
+                mapped=mapped,
+                wire=self._deadline.wire,
+                clock=self._clock,
+                on_lost_exit=config.on_lost == "exit",
+                release_on_death=config.release_on_death,
+            )
+        channel.send({"ready": level, "why": why, "holder": holder})
+        if self._driver.hidden:
+            log.warning(
+                "%s: %s: after a crash the lease runs out, nothing is handed over", config.name, self._driver.hidden
+            )
+        locker = open_locker(
+            config,
+            self._clock,
+            holder=holder,
+            protection=lambda: self._lease.protection,
+            on_renewal=self._tell_renewal,
+        )
+        self.lease = self._lease = LocalLease(
+            WhileItMoves(locker, name=config.name, stands_still=self._stands_still),
+            config,
+            holder=holder,
+            clock=self._clock,
+            protection=level,
+            published=self._deadline,
+        )
+        self._keepalive = Keepalive(
+            self._lease, config, clock=self._clock, on_lost=lambda lost: self._wake(), watch_period=_SELDOM
+        )
+        self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._owed: set[int] = set()
+        self._listening = True
+        self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._untied = False
+        self._settled = self._said_why = False
+        self._granted = self._finished = self._has_begun = False
+        self.outcome: Mapping[str, Any] = {}
+        """What the driver has said of its end; empty before it has."""
+        self._told_of, self._verdict_by = 0, math.inf
+        self._next_tick = 0.0
+
+    def run(self) -> None:
+        while not (self._wanted or self._dead or self._left):
+            self._attend(math.inf)
+        if not self._wanted:
+            return
+        acquiring = threading.Thread(target=self._begin, name="acquire", daemon=True)
+        acquiring.start()
+        while self._begun.empty() and not (self._dead or self._left):
+            self._attend(math.inf)
+        if self._begun.empty():  # the driver ended, or does not want it any more
+            self._unwanted = True
+            self._lease.close()
+            acquiring.join(2 * self._config.attempt_timeout)
+            if not self._begun.empty() and self._begun.get() is None:
+                abandon(self._lease, self._keepalive)  # granted all the same, and the driver was not told
+            return
+        if error := self._begun.get():
+            self._tell(refusal(error))
+            return
+        if self._left or self._dead:  # it never heard of the grant: nothing has begun
+            abandon(self._lease, self._keepalive)
+            return
+        self._granted = True
+        python = self._driver.strand_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
+        self._tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
+        while not (self._left or self._dead or self._finished) and self._lease.loss() is None:
+            self._attend(math.inf)
+        if self._unwanted:
+            abandon(self._lease, self._keepalive)
+        elif self._finished:
+            self._see_out()
+        elif self._dead and self._lease.loss() is None:
+            self._hand_over()
+        elif not self._left:
+            self._see_demotion()
+
+    def wait_until_over(self, until: float) -> bool:
+        # Once it is lost, it is enough that nothing of it is left here: what is released then is asked for more, by
+        # `_is_over_everywhere`. So it is where the driver has said that Spark is over.
+        is_over = self._driver.is_gone if self._finished or self._lease.loss() else self._driver.is_over
+        while not (over := self._left or is_over(until)) and self._clock.now() < until:
+            if self._dead and not self._untied:
+                self._driver.kill()  # no driver is left that could stop it politely
+            self._attend(until)
+        return over
+
+    def kill(self) -> None:
+        if (lost := self._lease.loss()) and not self._said_why:
+            self._said_why = True  # which it may not have come to itself
+            say_on_stderr(f"spark-lease ERROR {lost}; killing what is left of the driver")
+        self._driver.kill()
+
+    def _begin(self) -> None:
+        """On a thread of its own, because the store may hang and the driver end meanwhile."""
+        error: Exception | None = None
+        self._lease.prepare()
+        try:
+            begin_hold(self._lease, self._keepalive, still_wanted=self._still_wanted)
+        except BaseException as problem:  # whatever it is: the driver has to be told, and raises it
+            error = problem if isinstance(problem, Exception) else StoreError("keeper", repr(problem))
+            abandon(self._lease, self._keepalive)
+        self._begun.put(error)
+        self._wake()
+
+    def _still_wanted(self) -> None:
+        if self._unwanted:
+            raise SparkLeaseError("the driver does not wait for it any more")
+
+    def _hand_over(self) -> None:
+        """The driver is dead, or its JVM is and it did not answer: end what is left of it, then release."""
+        what = "driver" if self._driver.python.ended else "JVM"  # before both are
+        self._driver.kill()
+        self._lease.ends_as(CRASHED, f"its {what} ended")
+        early = self._driver.early_release
+        dying = self._config.lease_duration + early.grace if early.is_provable else 0.0
+        end_hold(
+            self._lease,
+            self._keepalive,
+            self,
+            clock=self._clock,
+            stop_budget=0.0,
+            dying=dying,
+            is_proven=self._is_over_everywhere,
+        )
+        self._announce(crashed(self._lease))
+
+    def _stands_still(self) -> str:
+        if not self._listening and not self._dead:
+            return f"the driver (pid {self._driver.python.pid}) has closed its channel to the keeper, by exec maybe"
+        return self._driver.stands_still()
+
+    def _see_out(self) -> None:
+        """The driver has done its work: wait until the last process inside has ended, then release."""
+        budget = self._config.stop_budget
+        end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=budget, dying=math.inf)
+
+    def _see_demotion(self) -> None:
+        """The lease is lost: the driver ends its work itself, or is killed, or the kernel does that."""
+        lost, now, stop_by = self._lease.lost_error(), self._clock.now(), self._lease.stop_by()
+        # A driver that was fenced has told us, and ends itself at once.
+        patience = 2 * LAST_WORDS if lost.reason is Loss.FENCED else 0.0
+        self._deadline.end_by(max(stop_by, now + patience))
+        self._tell({"lost": [lost.reason, lost.detail], "stop_by": stop_by})
+        self.wait_until_over(now + max(patience, AT_ONCE))
+        end_hold(
+            self._lease,
+            self._keepalive,
+            self,
+            clock=self._clock,
+            stop_budget=math.inf,
+            dying=math.inf,
+            is_proven=self._is_over_everywhere,
+        )
+        self._announce(refused(self._config, lost, self._lease))
+
+    def _announce(self, outcome: Outcome) -> None:
+        """Write the outcome file of `submit`, unless the driver did, or a run after this one."""
+        there = announced_epoch(self._config.outcome_file)
+        if self._announces and (there == NOT_ANNOUNCED or 0 < there < self._lease.epoch):
+            announce(outcome, self._config.outcome_file)
+
+    def _is_over_everywhere(self) -> bool:
+        """To be asked when nothing of it is left to be ended here: what the driver said, or what its end proves."""
+        if self._left:  # what lives on there is not ours any more
+            return self._settled
+        end = self._clock.now() + self._driver.early_release.grace + _SWEEP
+        while not (over := self._settled or (self._driver.python.ended and self._driver.is_over(end))):
+            if not self._driver.early_release.is_provable or self._clock.now() >= end:
+                break
+            self._attend(end)
+        return over
+
+    def _attend(self, until: float) -> None:
+        """Wait until `until` for something to happen, and react to it."""
+        python, jvm = self._driver.python, self._driver.jvm
+        watched: dict[int, Any] = {self._woken: None}
+        if self._listening:
+            watched[self._channel.fileno()] = None
+        watched |= {each.fileno(): None for each in self._driver.ends() if not each.ended}
+        if jvm and jvm.pid != self._told_of and not (python.ended and jvm.ended):
+            watched[jvm.fileno()] = None
+        end = min(until, self._next_tick, self._verdict_by, self._clock.now() + (self._lease.remaining() or math.inf))
+        if watched.pop(-1, self) is None:  # no pidfds here
+            end = min(end, self._clock.now() + AT_ONCE)
+        ready, _, _ = select.select(list(watched), [], [], max(end - self._clock.now(), 0.0))
+        if self._woken in ready:
+            os.read(self._woken, 4096)
+        if self._listening and self._channel.fileno() in ready:
+            self._listen()
+        if python.ended:
+            self._dead = True
+        elif jvm and jvm is self._driver.jvm and jvm.pid != self._told_of and jvm.ended:
+            self._ask_about(jvm.pid)
+        now = self._clock.now()
+        if now >= self._next_tick:
+            if self._has_begun:
+                self._look_for_children()
+            self._next_tick = now + (TICK_WHILE_STARTING if self._driver.may_have_started else TICK)
+        if now >= self._verdict_by:
+            self._verdict_by = math.inf
+            self._jvm_is_lost()
+
+    def _listen(self) -> None:
+        try:
+            received = self._channel.receive(0.0)
+        except Closed:
+            # Which does not prove its end: that is what the pidfd does. But nothing will ever hear of a grant. And what
+            # lives on after one is no driver any more, by exec say: the lease is not renewed for it, and runs out.
+            self._listening = False
+            self._left |= not self._granted
+            return
+        if received is None:
+            return
+        message, files = received
+        for fd in files:
+            self._driver.hold(message.get("wire") or message["jvm"], fd)
+        match message:
+            case {"jvm": pid, "marked": marked}:
+                self._told_of, self._verdict_by = 0, math.inf
+                with contextlib.suppress(ProcessLookupError):  # ended meanwhile: Python will notice as well
+                    self._driver.attach_jvm(pid, marked=marked)
+                    self._owed.clear()
+                    self._hand_strand(pid)
+                if not self._has_begun:
+                    self._has_begun = True
+                    self._driver.begin()
+                    self._tell({"begun": True})
+            case {"local": local, "level": level}:
+                self._driver.attach_master(local=local)
+                if self._lease.protection is not Protection.NONE:
+                    self._lease.protection = Protection(level)
+            case {"expected": pid} if pid == self._told_of:
+                self._verdict_by = math.inf
+                self._driver.attach_jvm(0, marked=True)
+            case {"lost": [reason, detail]}:
+                self._lease.lose(Loss(reason), detail)
+            case {"order": "acquire"}:
+                self._wanted = True
+            case {"outcome": outcome}:
+                self.outcome = outcome
+            case {"order": "leave"} if self._init and self._granted:
+                pass  # what it has started may still run
+            case {"order": "stop"} if self._init:
+                self._stopped = True
+                self._tell({"stopped": True})  # it is renewed until everything has ended
+            case {"order": "release", "ended": [why, detail]} if self._init:
+                self._lease.ends_as(why, detail)
+                self._finished = self._untied = True
+                self._tell({"released": False})
+            case {"order": "stop"}:
+                self._stopped = True
+                # Not here: a request that hangs is waited for, and meanwhile something may have to be killed.
+                threading.Thread(target=lambda: self._tell({"stopped": self._keepalive.stop()}), daemon=True).start()
+            case {"order": "release", "ended": [why, detail]}:
+                self._lease.ends_as(why, detail)
+                self._release()
+            case {"ask": "note" | "noted" | "claim_databases" as what, "words": words, "number": number}:
+                threading.Thread(target=self._look_up, args=(what, words, number), daemon=True).start()
+            case {"order": "settle", "left": left} if self._config.on_lost == "exit":
+                # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
+                self._untied, self._settled = True, left
+                self._driver.untie()
+                self._tell({"settled": True})
+            case {"order": "abandon"}:  # nothing has begun, whether it heard of a grant or not
+                self._unwanted = True
+                self._let_go()
+            case {"order": "settle", "left": left}:
+                self._settled = left
+                self._let_go()
+            case {"order": "leave"}:
+                self._let_go()
+
+    def _release(self) -> None:
+        # Published as lost before anything else: frozen here, the lease may run out without the kernel.
+        self._lease.lose(Loss.RELEASED)
+        self._let_go()
+        answer: dict[str, Any] = {"released": False}
+        try:
+            answer["released"] = self._lease.release()
+        except StoreError as error:
+            answer["problem"] = [error.where, error.problem]
+        self._tell(answer)
+
+    def _look_up(self, what: str, words: Sequence[Any], number: int) -> None:
+        answer: dict[str, Any]
+        try:
+            answer = {"found": getattr(self._lease, what)(*words)}
+        except Exception as error:  # whatever it is, the driver waits for an answer
+            answer = refusal(error)
+        self._tell({f"answer {number}": answer})
+
+    def _let_go(self) -> None:
+        self._left = True
+        self._deadline.disarm()
+        self._driver.disarm()
+
+    def _look_for_children(self) -> None:
+        appeared, ended = self._driver.look_around()
+        for target in {*self._owed, *appeared} - set(ended):
+            self._hand_strand(target)
+        for target in ended:
+            self._owed.discard(target)
+            self._tell({"drop": target})
+        if self._lease.protection is not Protection.NONE and (strangers := self._driver.out_of_reach()):
+            self._lease.protection = Protection.NONE
+            self._tell({"unprotected": told_of(strangers)})
+
+    def _hand_strand(self, target: int) -> None:
+        """Have Python hold a strand to the JVM, a child or a group; at the next tick if that cannot be had now."""
+        self._owed.discard(target)
+        try:
+            strand = self._driver.strand_to(target) if target else None
+            handed = strand is None or self._tell({"hold": target}, [strand.fd])
+        except PermissionError:  # it has become another user, and nothing of ours can end it
+            return
+        except OSError as error:
+            log.warning("%s: cannot tie process %d to it yet: %s", self._config.name, target, error)
+            handed = False
+        if not handed:
+            self._owed.add(target)
+
+    def _ask_about(self, pid: int) -> None:
+        """The JVM has ended. That is a crash, unless Python says that it wanted it so."""
+        self._told_of = pid
+        if not self._stopped and self._lease.loss() is None:
+            heard = self._tell({"gone": pid})
+            self._verdict_by = self._clock.now() + (2 * LAST_WORDS if heard else 0.0)
+
+    def _jvm_is_lost(self) -> None:
+        if self._config.on_lost == "exit":
+            self._dead = True  # as good as: it is killed now
+        else:
+            self._lease.lose(Loss.SPARK_GONE, f"the JVM (pid {self._told_of}) ended")
+
+    def _tell(self, message: Mapping[str, Any], files: list[int] | None = None) -> bool:
+        with contextlib.suppress(Closed):  # frozen, or dead: it reads the deadline, or nothing any more
+            self._channel.send(message, files or [])
+            return True
+        return False
+
+    def _tell_renewal(self, took: float, done: bool) -> None:
+        self._tell({"renewal": [took, done]})
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._waker, b"x")

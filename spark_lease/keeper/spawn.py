@@ -1,0 +1,154 @@
+"""Starting the process that keeps a lease.
+
+It gets nothing by argv or environment: a URL, a password and `sys.path` go through the socket that is its only
+inheritance. It is a session of its own, so that Ctrl-C and a signal to our group do not end it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from ..config import FRONT_DOOR, Config
+from ..system.processes import MARK, PYTHON, import_path
+from .channel import Channel, Closed
+from .family import KEEPS
+from .messages import refused
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT = 30.0
+"""Seconds that a loaded machine may take to start a Python."""
+_BOOT = (
+    "import json, socket, sys; s = socket.socket(fileno=int(sys.argv[1])); "
+    "sys.path[:] = json.loads(s.recv(1 << 17))['path']; "
+    "from spark_lease.keeper.main import main; main(s.detach())"
+)
+_running: set[int] = set()
+
+
+class CannotStart(Exception):
+    """There is no such process to be had here; the text says why."""
+
+
+class Started:
+    """Our end of the channel to a keeper, its `Protection`, why that is no more, and the holder that it is for.
+
+    `process` is None for a front door: it is outside of the namespace in which this process runs.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes] | None, channel: Channel) -> None:
+        """Waits until it is ready. Raises Closed, and what it refuses with."""
+        self.process, self.channel = process, channel
+        while received := channel.receive(START_TIMEOUT):
+            match received[0]:
+                case {"ready": level, "why": why, "holder": holder}:
+                    self.level, self.why, self.holder = str(level), str(why), str(holder)
+                    return
+                case {"refused": _}:
+                    raise refused(received[0])
+        raise Closed(f"no answer within {START_TIMEOUT:g} s")
+
+    @property
+    def name(self) -> str:
+        """Which process it is, for a log."""
+        return f"pid {self.process.pid}" if self.process else "the front door, spark-lease submit"
+
+    def wait(self, timeout: float) -> None:
+        """Bury it, if it ends within `timeout` seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self.process:
+                self.process.wait(timeout)
+                _running.discard(self.process.pid)
+
+
+class FrontDoor:
+    """The keeper outside, if this driver was started by one: `spark-lease submit`, contained."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    @staticmethod
+    def of_this_process() -> FrontDoor | None:
+        """Once: what this process starts has another keeper, or none."""
+        address = os.environ.pop(FRONT_DOOR, "")
+        if not address:
+            return None
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.settimeout(START_TIMEOUT)
+            connection.connect(f"\0{address}")
+            connection.settimeout(None)
+        except OSError as error:
+            connection.close()
+            log.warning("the front door that started this driver gives no answer (%s)", error)
+            return None
+        return FrontDoor(Channel(connection))
+
+    def begin(self, config: Config) -> Started:
+        """Have it keep the lease for this process. Raises CannotStart."""
+        try:
+            self._channel.send(_order(config, "", ""))
+            return Started(None, self._channel)
+        except Closed as error:
+            raise CannotStart(f"the front door that started this driver: {error}") from error
+
+    def tell(self, outcome: Mapping[str, Any]) -> None:
+        """How this process ends, for the line that the front door prints last."""
+        with contextlib.suppress(Closed):
+            self._channel.send({"outcome": outcome})
+
+
+def running() -> set[int]:
+    """The pids of all such processes of this one: they are no guarded work, and not to be ended with it."""
+    return set(_running)
+
+
+def start(config: Config, *, holder: str, mark: str, announces: bool = False) -> Started:
+    """Start it, and tell it which lease to take for this process. Raises CannotStart.
+
+    `announces`: it writes the outcome file if this process does not come to it.
+    """
+    ours, theirs = Channel.pair()
+    try:
+        process = subprocess.Popen(
+            [PYTHON, "-I", "-c", _BOOT, str(theirs.fileno()), f"{KEEPS} {config.name}"],
+            env={key: value for key, value in os.environ.items() if key != MARK},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[theirs.fileno()],
+        )
+    except (OSError, ValueError) as error:
+        ours.close()
+        raise CannotStart(str(error)) from error
+    finally:
+        theirs.close()
+    _running.add(process.pid)
+    try:
+        ours.send({"path": import_path()})
+        ours.send({**_order(config, holder, mark), "announces": announces})
+        return Started(process, ours)
+    except BaseException as error:
+        ours.close()
+        process.kill()
+        process.wait()
+        _running.discard(process.pid)
+        if not isinstance(error, Closed):
+            raise
+        raise CannotStart(f"{sys.executable}: {error} (exit code {process.returncode})") from error
+
+
+def _order(config: Config, holder: str, mark: str) -> Mapping[str, Any]:
+    values = {each.name: getattr(config, each.name) for each in fields(config)}
+    if callable(config.on_lost):
+        values["on_lost"] = "stop"
+    level = logging.getLogger("spark_lease").getEffectiveLevel()
+    return {"config": values, "driver": os.getpid(), "holder": holder, "mark": mark, "log_level": level}

@@ -1,0 +1,1 @@
+"""Looking at leases, counting, telling. Nothing here takes a lease."""

@@ -1,0 +1,165 @@
+"""What happens to a lease while work runs under it, told to callbacks and the log.
+
+How it is counted is in `metrics.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+from ..clock import iso_text, wall_time
+from ..config import Config
+from ..errors import ConfigError, LeaseLost
+from ..lease import Lease
+
+log = logging.getLogger(__name__)
+
+
+class What(StrEnum):
+    """What has happened."""
+
+    HELD = "held"
+    IN_DOUBT = "in doubt"
+    """A renewal is overdue: the lease is still mine, and may not be for long. Begin nothing new."""
+    CERTAIN = "certain"
+    """It was renewed after all."""
+    LOST = "lost"
+    ENDED = "ended"
+    """The work is over and was not disturbed; the lease is given back, or runs out."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEvent:
+    """`epoch` and `holder` are those of the hold; `remaining` are the seconds left of it, 0 once lost; `at` is the time
+    by this machine's clock, in seconds since 1970."""
+
+    what: What
+    name: str
+    epoch: int
+    remaining: float
+    detail: str = ""
+    holder: str = ""
+    at: float = 0.0
+
+    def as_dict(self) -> dict[str, str | int | float]:
+        """For a message: plain values, under names that stay."""
+        named: dict[str, str | int | float] = {"what": str(self.what), "lease": self.name, "holder": self.holder}
+        return named | {
+            "epoch": self.epoch,
+            "remaining": round(self.remaining, 3),
+            "detail": self.detail,
+            "at": iso_text(self.at),
+        }
+
+
+OnEvent = Callable[[LeaseEvent], None]
+
+
+class Reports(Protocol):
+    """Who counts what happens: `metrics.Report`. Waits for nothing but the end."""
+
+    def begin(self, lease: Lease) -> None: ...
+
+    def held(self, lease: Lease) -> None: ...
+
+    def count(self, what: str) -> None: ...
+
+    def renewal(self, took: float, done: bool) -> None: ...
+
+    def end(self, *, lost: bool) -> None: ...
+
+
+def open_events(config: Config, on_event: OnEvent | None = None) -> Events:
+    """With the metrics that `config` asks for. Raises ConfigError if they cannot be had."""
+    if not config.is_measured:
+        return Events(on_event)
+    try:
+        from .metrics import Report  # heavy, for those who ask for it
+    except ModuleNotFoundError as error:
+        raise ConfigError("metrics", f"needs {error.name}: pip install 'spark_lease[metrics]'") from error
+    return Events(on_event, Report(config))
+
+
+class Events:
+    """Tells the log and `on_event` on a thread of its own, one after the other: they may block and delay no lease."""
+
+    def __init__(self, on_event: OnEvent | None, report: Reports | None = None) -> None:
+        self._on_event, self._report = on_event, report
+        self._waiting: queue.SimpleQueue[LeaseEvent | None] = queue.SimpleQueue()
+        self._doubted = self._over = False
+        self._holder = ""
+
+    def begin(self, lease: Lease) -> None:
+        """It is waited for."""
+        if self._report:
+            self._report.begin(lease)
+
+    def held(self, lease: Lease) -> None:
+        self._holder = lease.holder
+        threading.Thread(target=self._tell, name=f"events of {lease.name}", daemon=True).start()
+        if self._report:
+            self._report.held(lease)
+        self._waiting.put(self._event(What.HELD, lease))
+
+    def look(self, lease: Lease) -> None:
+        """To be called again and again while it is held. Waits for nothing, not even for a log."""
+        doubted, self._doubted = self._doubted, lease.is_in_doubt
+        if self._doubted and not doubted:
+            self._say(self._event(What.IN_DOUBT, lease))
+        elif doubted and not self._doubted and lease.remaining():
+            self._say(self._event(What.CERTAIN, lease))
+
+    def renewal(self, took: float, done: bool) -> None:
+        """One was asked for, and `done` if it was confirmed."""
+        if self._report:
+            self._report.renewal(took, done)
+
+    def lost(self, lost: LeaseLost) -> None:
+        """May be found by several, and is told once, as the last."""
+        words = f"{lost.reason}: {lost.detail}"
+        self._say_last(LeaseEvent(What.LOST, lost.name, lost.epoch, 0.0, words, self._holder, wall_time()))
+
+    def ended(self, lease: Lease) -> None:
+        """The work is over, and the lease was not lost."""
+        self._say_last(replace(self._event(What.ENDED, lease), detail=lease.ending))
+
+    def end(self, *, lost: bool = False) -> None:
+        """Nothing more is to be told, once all that waits is."""
+        self._waiting.put(None)
+        if self._report:
+            self._report.end(lost=lost)
+
+    def _event(self, what: What, lease: Lease) -> LeaseEvent:
+        return LeaseEvent(what, lease.name, lease.epoch, lease.remaining(), "", lease.holder, wall_time())
+
+    def _say_last(self, event: LeaseEvent) -> None:
+        over, self._over = self._over, True
+        if not over:
+            self._say(event)
+
+    def _say(self, event: LeaseEvent) -> None:
+        self._waiting.put(event)
+        if self._report:
+            # By how the work ended, not only that it did: "failed" is what people want to be told of.
+            self._report.count(event.detail.partition(":")[0] if event.what is What.ENDED else event.what)
+
+    def _tell(self) -> None:
+        while event := self._waiting.get():
+            match event.what:
+                case What.IN_DOUBT:
+                    log.warning("%s: in doubt: a renewal is overdue, %.1f s left", event.name, event.remaining)
+                case What.CERTAIN:
+                    log.info("%s: certain again", event.name)
+            try:
+                if self._on_event:
+                    self._on_event(event)
+            except Exception:  # it is the user's: whatever it is, the next event may be the loss
+                log.exception("%s: on_event failed", event.name)
+            if event.what is What.LOST:
+                return

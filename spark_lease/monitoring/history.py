@@ -1,0 +1,267 @@
+"""Who held a lease when: put together from what was noted of each change of hands, and checked.
+
+Nothing here asks a store or a clock. Times are milliseconds since 1970 by the store's clock, as epochs are. What is not
+known is said to be unknown, and is never taken for an overlap.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..clock import iso_text
+from ..election.journal_entries import APPLICATION, ENDED, FINISHED, GRANT, RELEASED
+from ..election.record import Observed, is_forced
+from ..errors import RecordUnreadable
+from ..journal.runs import BEGUN, Run
+
+RAN_OUT, UNKNOWN = "ran out", "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """One hold of a lease. `start` None: not known, as with a broker, which has no epochs. `end` None: it goes on if
+    `why` is empty, else it is not known. `is_exact` False: it ended at `end` at the latest."""
+
+    lease: str
+    epoch: int
+    holder: str
+    host: str = ""
+    site: str = ""
+    start: int | None = None
+    end: int | None = None
+    is_exact: bool = True
+    why: str = ""
+    detail: str = ""
+    applications: tuple[str, ...] = ()
+    run_keys: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        return " · ".join(each for each in (self.host, self.site) if each)
+
+    @property
+    def goes_on(self) -> bool:
+        return not self.why
+
+    @property
+    def ended_by(self) -> str:
+        """For people: "failed: exit 3"."""
+        return ": ".join(filter(None, (self.why, self.detail)))
+
+    @property
+    def position(self) -> float:
+        """Where it stands among others."""
+        known = self.start if self.start is not None else self.end
+        return float("inf") if known is None else known
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two that held the lease at one time, from `start` to `end` (None: still)."""
+
+    first: Hold
+    second: Hold
+    start: int
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A record as the next grant found it, or as it stands now."""
+
+    holder: str | None
+    epoch: int
+    until: int | None
+    left: float | None = 0.0
+    """Seconds until it runs out; None if the store cannot say."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    epoch: int
+    holder: str
+    host: str
+    site: str
+    after: _Seen | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """All that was noted of one lease, in the order of the epochs."""
+
+    lease: str
+    grants: Sequence[_Grant]
+    ends: Mapping[int, Mapping[str, Any]]
+    now: _Seen | None
+    known: Mapping[int, str] = field(default_factory=dict)
+
+
+def holds_of(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Observed, *, where: str) -> list[Hold]:
+    """The holds of `lease`, the oldest first: from its notes by kind and key, and from the record as it stands.
+
+    A grant that was not noted is known from the one after it, or from the record. Raises RecordUnreadable for a note
+    that none of us would have made; `where` says of which store.
+    """
+    try:
+        notes = _parsed(lease, noted, seen)
+        holds = [_ended(notes, number) for number in range(len(notes.grants))]
+        holds += [hold for number in range(len(notes.grants)) for hold in _healed(notes, number)]
+        holds += _healed_now(notes)
+        applications = [key.partition("\n") for key in noted.get(APPLICATION, {})]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordUnreadable(where, f"cannot read a note of {lease}'s history: {error}") from None
+    joined = [_with(hold, [each for epoch, _, each in applications if epoch == str(hold.epoch)]) for hold in holds]
+    return sorted(joined, key=lambda hold: (hold.position, hold.epoch))
+
+
+def with_runs(holds: Iterable[Hold], runs: Iterable[Run]) -> list[Hold]:
+    """The same, with the run keys that were worked on, and the applications that did."""
+    found = []
+    for hold in holds:
+        mine = [run for run in runs if run.epoch == hold.epoch]
+        keys = tuple(dict.fromkeys(run.key for run in mine))
+        found.append(_with(replace(hold, run_keys=keys), [run.application for run in mine]))
+    return found
+
+
+def settled(runs: Iterable[Run], holds: Iterable[Hold]) -> list[Run]:
+    """The same; one that was begun and never noted as ended has ended with its hold, and as that did.
+
+    Not "finished", though: a key is done only if that was noted.
+    """
+    by_epoch = {hold.epoch: hold for hold in holds if not hold.goes_on}
+    found = []
+    for run in runs:
+        if run.outcome == BEGUN and (hold := by_epoch.get(run.epoch)):
+            end = "" if hold.end is None else iso_text(hold.end / 1000)
+            why = UNKNOWN if hold.why in (RELEASED, FINISHED) else hold.why
+            run = replace(run, outcome=why, finished=end)
+        found.append(run)
+    return found
+
+
+def since(holds: Iterable[Hold], instant: int) -> list[Hold]:
+    """Those that had not ended by `instant`, as far as that is known."""
+    return [hold for hold in holds if hold.end is None or hold.end >= instant]
+
+
+def overlaps(holds: Sequence[Hold]) -> list[Overlap]:
+    """Holds of which one had begun before the other had ended. There must be none."""
+    found, last = list[Overlap](), None
+    for hold in sorted((hold for hold in holds if hold.start is not None), key=lambda hold: hold.start or 0):
+        start = hold.start or 0
+        if last and (last.goes_on or (last.is_exact and (last.end or 0) > start)):
+            ends = [each.end for each in (last, hold) if each.end is not None]
+            found.append(Overlap(last, hold, start, min(ends, default=None)))
+        if hold.goes_on or (hold.is_exact and hold.end is not None):
+            last = hold if last is None or _reach(hold) > _reach(last) else last
+    return found
+
+
+def not_exact(holds: Iterable[Hold]) -> int:
+    """How many holds there are whose beginning or end is not known to the millisecond."""
+    return sum(1 for hold in holds if hold.start is None or not (hold.goes_on or (hold.is_exact and hold.end)))
+
+
+def _reach(hold: Hold) -> float:
+    return float("inf") if hold.goes_on else float(hold.end or 0)
+
+
+def _with(hold: Hold, applications: Iterable[str]) -> Hold:
+    return replace(hold, applications=tuple(dict.fromkeys(filter(None, [*hold.applications, *applications]))))
+
+
+def _parsed(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Observed) -> _Notes:
+    grants = []
+    for key, text in noted.get(GRANT, {}).items():
+        said = json.loads(text)
+        after = said["after"]
+        replaced = _Seen(after["holder"], int(after["epoch"]), after["until_ms"]) if after is not None else None
+        host, site = str(said.get("host", "")), str(said.get("site", ""))
+        grants.append(_Grant(int(key), str(said["holder"]), host, site, replaced))
+    ends = {int(key): json.loads(text) for key, text in noted.get(ENDED, {}).items()}
+    record, now = seen.record, None
+    if record:
+        until = None if seen.expires_in is None else record.stamp
+        now = _Seen(record.holder, record.epoch, until, seen.expires_in)
+    known = {each.epoch: each.holder for each in grants}
+    return _Notes(lease, sorted(grants, key=lambda each: each.epoch), ends, now, known)
+
+
+def _ended(notes: _Notes, number: int) -> Hold:
+    """The hold that the grant `number` began, and how it ended."""
+    grant = notes.grants[number]
+    following = notes.grants[number + 1] if number + 1 < len(notes.grants) else None
+    hold = Hold(
+        lease=notes.lease,
+        epoch=grant.epoch,
+        holder=grant.holder,
+        host=grant.host,
+        site=grant.site,
+        start=grant.epoch,
+    )
+    if end := notes.ends.get(grant.epoch):
+        return _as_noted(hold, end, following)
+    if notes.now and (notes.now.holder, notes.now.epoch) == (grant.holder, grant.epoch):
+        return _as_it_stands(hold, notes.now)
+    if following and following.after and following.after.epoch == grant.epoch:
+        return _as_replaced(hold, following.after, following.epoch)
+    if not following and notes.now and notes.now.holder is None and notes.now.epoch == grant.epoch:
+        return replace(hold, why=RELEASED, is_exact=False)
+    later = following or notes.now
+    end_by = later.epoch if later and later.epoch > grant.epoch else None
+    return replace(hold, why=UNKNOWN, end=end_by, is_exact=False)
+
+
+def _as_noted(hold: Hold, end: Mapping[str, Any], following: _Grant | None) -> Hold:
+    why, detail = str(end["why"]), str(end.get("detail", ""))
+    if "at" in end:  # a store whose clock went back may have granted it by a larger number
+        return replace(hold, why=why, detail=detail, end=max(int(end["at"]), hold.epoch))
+    latest = min(int(end["by"]), following.epoch) if following else int(end["by"])
+    return replace(hold, why=why, detail=detail, end=max(latest, hold.epoch), is_exact=False)
+
+
+def _as_replaced(hold: Hold, after: _Seen, epoch: int) -> Hold:
+    """The next grant, `epoch`, found the record `after`."""
+    if after.holder is None:
+        return replace(hold, why=RELEASED, end=epoch, is_exact=False)
+    if after.holder != hold.holder:  # a broker's, which came in between
+        return replace(hold, why=UNKNOWN, end=epoch, is_exact=False)
+    if after.until is None:
+        return replace(hold, why=RAN_OUT, end=epoch, is_exact=False)
+    return replace(hold, why=RAN_OUT, end=max(after.until, hold.epoch))
+
+
+def _as_it_stands(hold: Hold, now: _Seen) -> Hold:
+    if now.left is not None and now.left <= 0:
+        return replace(hold, why=RAN_OUT, end=max(now.until or 0, hold.epoch))
+    return hold
+
+
+def _healed(notes: _Notes, number: int) -> list[Hold]:
+    """The hold that the grant `number` put an end to, if there is no note of its own."""
+    grant = notes.grants[number]
+    if (hold := _from_record(notes, grant.after)) is None:
+        return []
+    if end := notes.ends.get(hold.epoch):
+        return [_as_noted(hold, end, grant)]
+    if grant.after and grant.after.until is not None:
+        return [replace(hold, why=RAN_OUT, end=max(grant.after.until, hold.start or 0))]
+    return [replace(hold, why=RAN_OUT, end=grant.epoch, is_exact=False)]
+
+
+def _healed_now(notes: _Notes) -> list[Hold]:
+    hold = _from_record(notes, notes.now)
+    return [_as_it_stands(hold, notes.now)] if hold and notes.now else []
+
+
+def _from_record(notes: _Notes, seen: _Seen | None) -> Hold | None:
+    """The hold that a record tells of, unless its grant is noted."""
+    if seen is None or seen.holder is None or is_forced(seen.holder) or notes.known.get(seen.epoch) == seen.holder:
+        return None
+    # Under an epoch that was another's: a broker, which writes none. Under 0: likewise.
+    own = seen.epoch if seen.epoch not in notes.known else 0
+    return Hold(lease=notes.lease, epoch=own, holder=seen.holder, start=own or None)

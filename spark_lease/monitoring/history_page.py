@@ -1,0 +1,297 @@
+"""The history of a lease as one page for a browser: a picture of who was master when, and a table of the same.
+
+One file that loads nothing: what it needs is in it, and it forbids its own browser to fetch anything else. The picture
+is drawn here; the script only shows the details of what is pointed at. Words of users are escaped wherever they stand.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from ..clock import iso_text, utc_text
+from ..election.directive import label_of
+from ..election.journal_entries import GIVEN_BACK
+from .history import RAN_OUT, UNKNOWN, Hold, Overlap, not_exact
+
+_LANE, _BAR, _TOP = 46, 20, 8
+_NARROWEST = 0.35
+"""Per cent of the width: what is shorter would not be seen."""
+_TICKS = 6
+_MARGIN = 12
+"""Per cent at both ends where no time is written: half of one, on a phone."""
+_STEPS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 3 * 3600, 6 * 3600, 12 * 3600, 86400]
+_STEPS += [86400 * days for days in (2, 5, 10, 30, 90, 365, 1825)]
+_ENDS = dict.fromkeys(GIVEN_BACK, "released") | {"": "holds", RAN_OUT: "ranout", UNKNOWN: "unknown"}
+
+
+def page(name: str, holds: Sequence[Hold], both: Sequence[Overlap], *, earliest: int, now: int, where: str) -> str:
+    """The whole page. It shows the time from `earliest` (0: the first that is known) to `now`; all in ms since 1970."""
+    instants = [each for hold in holds for each in (hold.start, hold.end) if each is not None]
+    begin, end = earliest or min(instants, default=now - 1000), max([now, *instants])
+    scale = _Scale(begin, max(end, begin + 1000))
+    lanes = list(dict.fromkeys(label_of(hold.holder) for hold in holds))
+    height = _TOP + _LANE * (len(lanes) + 1) + 26
+    picture = "\n".join(
+        [
+            *_axis(scale, height),
+            *_nobody(scale, holds),
+            *_bars(scale, holds, lanes),
+            *_alarms(scale, both, _TOP + _LANE * (len(lanes) + 1)),
+        ]
+    )
+    return _PAGE.format(
+        name=escape(name),
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_digest(_SCRIPT)}'",
+        style=_STYLE,
+        script=_SCRIPT,
+        when=f"{_time(begin)} – {_time(end)}",
+        where=escape(where),
+        made=_time(now),
+        verdict=_verdict(holds, both),
+        height=height,
+        picture=picture,
+        rows="\n".join(_row(number, hold) for number, hold in enumerate(holds)),
+    )
+
+
+class _Scale:
+    def __init__(self, begin: int, end: int) -> None:
+        self.begin, self.end = begin, end
+
+    def at(self, instant: int | None, otherwise: int) -> float:
+        """Per cent of the width."""
+        shown = min(max(otherwise if instant is None else instant, self.begin), self.end)
+        return 100 * (shown - self.begin) / (self.end - self.begin)
+
+
+def _axis(scale: _Scale, height: int) -> Iterator[str]:
+    span = (scale.end - scale.begin) / 1000
+    step = next((each for each in _STEPS if span / each <= _TICKS), _STEPS[-1]) * 1000
+    for number, instant in enumerate(range(scale.begin - scale.begin % step + step, scale.end + 1, step)):
+        x = scale.at(instant, instant)
+        label = utc_text(instant / 1000)
+        shown = label[:10] if step >= 86_400_000 else label[5:16] if step >= 60_000 else label[11:19]
+        yield f'<line class="tick" x1="{x:.3f}%" x2="{x:.3f}%" y1="0" y2="{height - 22}"/>'
+        if _MARGIN < x < 100 - _MARGIN:
+            few = " few" if number % 2 else ""
+            yield f'<text class="when{few}" x="{x:.3f}%" y="{height - 6}" text-anchor="middle">{shown}</text>'
+
+
+def _nobody(scale: _Scale, holds: Sequence[Hold]) -> Iterator[str]:
+    """The lane of the times in which the lease was free, as far as is known."""
+    yield f'<text class="who" x="0" y="{_TOP + 12}">no master</text>'
+    reached = scale.begin
+    for hold in sorted(holds, key=lambda hold: hold.position):
+        start = hold.start if hold.start is not None else hold.end or scale.end
+        if start > reached:
+            yield _gap(scale, reached, start)
+        reached = scale.end if hold.goes_on else max(reached, hold.end or start)
+    if reached < scale.end:
+        yield _gap(scale, reached, scale.end)
+
+
+def _gap(scale: _Scale, begin: int, end: int) -> str:
+    x, width = scale.at(begin, begin), scale.at(end, end) - scale.at(begin, begin)
+    words = f"no master for {_span(end - begin)}, from {_time(begin)} to {_time(end)}"
+    return (
+        f'<rect class="gap" x="{x:.3f}%" width="{max(width, 0.1):.3f}%" y="{_TOP + 18}" height="{_BAR}">'
+        f"<title>{words}</title></rect>"
+    )
+
+
+def _bars(scale: _Scale, holds: Sequence[Hold], lanes: Sequence[str]) -> Iterator[str]:
+    for lane, who in enumerate(lanes, start=1):
+        yield f'<text class="who" x="0" y="{_TOP + _LANE * lane + 12}">{escape(who)}</text>'
+    for number, hold in enumerate(holds):
+        y = _TOP + _LANE * (lanes.index(label_of(hold.holder)) + 1) + 18
+        x, end = scale.at(hold.start, hold.end or scale.begin), scale.at(hold.end, scale.end)
+        if hold.end is None and not hold.goes_on:  # not known: a mark where it began
+            end = x
+        width = max(end - x, _NARROWEST)
+        yield (
+            f'<rect class="hold {_ENDS.get(hold.why, "lost")}{"" if hold.is_exact else " bound"}" tabindex="0" '
+            f'role="button" data-row="{number}" aria-label="{escape(_words(hold))}" '
+            f'x="{min(x, 100 - width):.3f}%" width="{width:.3f}%" y="{y}" height="{_BAR}" rx="3"/>'
+        )
+
+
+def _alarms(scale: _Scale, both: Sequence[Overlap], height: int) -> Iterator[str]:
+    for each in both:
+        x, end = scale.at(each.start, each.start), scale.at(each.end, scale.end)
+        yield (
+            f'<rect class="overlap" x="{x:.3f}%" width="{max(end - x, _NARROWEST):.3f}%" y="{_TOP}" '
+            f'height="{height - _TOP}"><title>two held it</title></rect>'
+        )
+
+
+def _verdict(holds: Sequence[Hold], both: Sequence[Overlap]) -> str:
+    if both:
+        told = "".join(
+            f"<li>{_time(each.start)} – {_time(each.end) if each.end is not None else 'now'}: "
+            f"{escape(each.first.holder)} and {escape(each.second.holder)}</li>"
+            for each in both
+        )
+        return f'<div class="verdict alarm" role="alert"><b>⚠ Two held it at one time</b><ul>{told}</ul></div>'
+    if not holds:
+        return '<div class="verdict">It was free all this time.</div>'
+    unsure = not_exact(holds)
+    but = f" Of {unsure} it is not known to the millisecond when they began and ended." if unsure else ""
+    return f'<div class="verdict">✓ No two of {len(holds)} held it at one time.{but}</div>'
+
+
+def _row(number: int, hold: Hold) -> str:
+    end = "now" if hold.goes_on else "?" if hold.end is None else f"{'' if hold.is_exact else '≤ '}{_time(hold.end)}"
+    lasted = "" if hold.end is None or hold.start is None else _span(hold.end - hold.start)
+    why = (hold.why or "holds it") + (f": {hold.detail}" if hold.detail else "")
+    cells = {
+        "From": "?" if hold.start is None else _time(hold.start),
+        "To": end,
+        "Lasted": lasted,
+        "Ended by": why,
+        "Epoch": str(hold.epoch or "–"),
+        "Holder": hold.holder,
+        "Host": hold.where,
+        "Application": " ".join(hold.applications),
+        "Run keys": " ".join(hold.run_keys),
+    }
+    shown = "".join(f'<td data-label="{label}">{escape(text)}</td>' for label, text in cells.items())
+    return f'<tr id="row{number}">{shown}</tr>'
+
+
+def _words(hold: Hold) -> str:
+    end = "now" if hold.goes_on else "an unknown time" if hold.end is None else _time(hold.end)
+    begin = "an unknown time" if hold.start is None else _time(hold.start)
+    return f"{hold.holder}, from {begin} to {end}, {hold.why or 'holds it'}"
+
+
+def _time(instant: int) -> str:
+    return iso_text(instant / 1000)
+
+
+def _span(ms: int) -> str:
+    seconds = ms / 1000
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# Colours that differ in lightness as well (Okabe and Ito), and a pattern where the colour is not enough.
+_STYLE = """
+:root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --soft: #59636e; --line: #d5dbe1; --card: #f4f6f8;
+  --released: #0072b2; --holds: #007a58; --ranout: #c98500; --lost: #a3407c; --unknown: #7d8590; --alarm: #c8330b; }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #14181d; --text: #e6eaee; --soft: #9aa5b1; --line: #333b45; --card: #1e242b;
+    --released: #56b4e9; --holds: #2fc493; --ranout: #f0b429; --lost: #e18fc0; --unknown: #8b949e; --alarm: #ff7043; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1rem; max-width: 75rem; background: var(--back); color: var(--text);
+  font: 16px/1.45 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.35rem; margin: 0; }
+.soft, .who, .when { color: var(--soft); fill: var(--soft); font-size: .8rem; }
+.verdict { margin: .8rem 0; padding: .6rem .8rem; border-left: 4px solid var(--holds); background: var(--card); }
+.verdict.alarm { border-color: var(--alarm); color: var(--alarm); }
+.verdict ul { margin: .2rem 0 0; padding-left: 1.2rem; }
+svg.time { display: block; width: 100%; }
+.tick { stroke: var(--line); }
+.gap { fill: url(#hatch); stroke: var(--line); }
+.hold { cursor: pointer; stroke: var(--back); }
+.hold.bound { stroke: var(--text); stroke-dasharray: 3 3; }
+.hold.chosen, .hold:focus-visible { stroke: var(--text); stroke-width: 3; stroke-dasharray: none; outline: none; }
+.holds { fill: var(--holds); } .released { fill: var(--released); } .ranout { fill: var(--ranout); }
+.lost { fill: var(--lost); } .unknown { fill: var(--unknown); }
+.overlap { fill: url(#alarm); stroke: var(--alarm); stroke-width: 2; pointer-events: none; }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin: .5rem 0; padding: 0; list-style: none; }
+.legend svg { width: 14px; height: 14px; vertical-align: -2px; margin-right: .35rem; }
+#details { min-height: 8.5rem; margin: .5rem 0 1.2rem; padding: .6rem .8rem; background: var(--card); }
+#details dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem .8rem; margin: 0; }
+dt { color: var(--soft); } dd { margin: 0; }
+table { border-collapse: collapse; width: 100%; font-size: .8rem; }
+.wide { overflow-x: auto; }
+th, td { overflow-wrap: break-word; text-align: left; vertical-align: top; padding: .3rem .5rem; }
+th, td { border-bottom: 1px solid var(--line); }
+tr.chosen { background: var(--card); }
+@media (max-width: 700px) {
+  thead { display: none; } tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
+  .few { display: none; }
+  td { overflow-wrap: anywhere; display: grid; grid-template-columns: 6.5rem 1fr; border: 0; padding: .1rem .3rem; }
+  td:empty { display: none; } td::before { content: attr(data-label); color: var(--soft); } }
+"""
+
+_SCRIPT = """
+'use strict';
+const bars = [...document.querySelectorAll('.hold')], details = document.getElementById('details');
+function choose(bar) {
+  const row = document.getElementById('row' + bar.dataset.row), list = document.createElement('dl');
+  for (const cell of row.cells) {
+    if (!cell.textContent) continue;
+    const term = document.createElement('dt'), told = document.createElement('dd');
+    term.textContent = cell.dataset.label;
+    told.textContent = cell.textContent;
+    list.append(term, told);
+  }
+  details.replaceChildren(list);
+  for (const each of document.querySelectorAll('.chosen')) each.classList.remove('chosen');
+  bar.classList.add('chosen');
+  row.classList.add('chosen');
+}
+bars.forEach((bar, index) => {
+  for (const event of ['pointerenter', 'focus', 'click']) bar.addEventListener(event, () => choose(bar));
+  bar.addEventListener('keydown', event => {
+    const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    if (step && bars[index + step]) { bars[index + step].focus(); event.preventDefault(); }
+    if (event.key === 'Enter' || event.key === ' ') { choose(bar); event.preventDefault(); }
+  });
+});
+"""
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name}: who was master when</title>
+<style>{style}</style>
+</head>
+<body>
+<h1>{name}: who was master when</h1>
+<p class="soft">{when} UTC · {where} · made {made}</p>
+{verdict}
+<svg class="time" height="{height}" role="group" aria-label="time line">
+<defs>
+<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+<line x1="0" x2="0" y1="0" y2="6" stroke="var(--line)" stroke-width="3"/></pattern>
+<pattern id="alarm" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">
+<line x1="0" x2="0" y1="0" y2="8" stroke="var(--alarm)" stroke-width="3"/></pattern>
+</defs>
+{picture}
+</svg>
+<ul class="legend soft">
+<li><svg><rect class="holds" width="14" height="14"/></svg>holds it</li>
+<li><svg><rect class="released" width="14" height="14"/></svg>given back</li>
+<li><svg><rect class="ranout" width="14" height="14"/></svg>ran out</li>
+<li><svg><rect class="lost" width="14" height="14"/></svg>lost</li>
+<li><svg><rect class="unknown" width="14" height="14"/></svg>end not known</li>
+<li><svg><rect class="gap" width="14" height="14"/></svg>no master</li>
+<li><svg><rect class="overlap" width="14" height="14"/></svg>two at one time</li>
+</ul>
+<div id="details" aria-live="polite"><span class="soft">Point at a bar, tap it, or use Tab and the arrow keys.
+A dashed edge: it ended then at the latest.</span></div>
+<div class="wide"><table>
+<thead><tr><th>From</th><th>To</th><th>Lasted</th><th>Ended by</th><th>Epoch</th><th>Holder</th><th>Host</th>
+<th>Application</th><th>Run keys</th></tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table></div>
+<script>{script}</script>
+</body>
+</html>
+"""

@@ -1,0 +1,154 @@
+"""Metrics of the leases of this process, named in the style of client-go's leader election: how they are counted, and
+how they leave a process that is not scraped.
+
+They stand in prometheus_client's own registry, for a program that serves it, and in a file or at a Pushgateway, if the
+configuration says so. Held is computed when it is asked for, and `good_until` tells it from what a process that is gone
+has left behind. Nothing here is waited for by a lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, push_to_gateway, write_to_textfile
+from prometheus_client.metrics_core import Metric
+
+from ..clock import wall_time
+from ..config import Config
+from ..errors import ConfigError
+from ..lease import Lease
+
+log = logging.getLogger(__name__)
+
+JOB = "spark_lease"
+_LABELS = ["lease"]
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, float("inf"))
+_LINGER, _BRIEFLY = 2.0, 0.2
+"""Seconds that the end of a hold waits for the last numbers to be out; less where the lease was lost."""
+
+OURS = CollectorRegistry()
+STATUS = Gauge("spark_lease_master_status", "1 while this process is master", _LABELS, registry=OURS)
+IN_DOUBT = Gauge("spark_lease_in_doubt", "1 while it is master and a renewal is overdue", _LABELS, registry=OURS)
+LEFT = Gauge("spark_lease_seconds_left", "until it stops without another renewal", _LABELS, registry=OURS)
+GOOD_UNTIL = Gauge(
+    "spark_lease_good_until_timestamp_seconds",
+    "when that is, by the clock of its machine; 0: not master",
+    _LABELS,
+    registry=OURS,
+)
+EPOCH = Gauge("spark_lease_epoch", "of the last grant to this process", _LABELS, registry=OURS)
+TRANSITIONS = Counter("spark_lease_transitions", "what happened", [*_LABELS, "to"], registry=OURS)
+LATENCY = Histogram(
+    "spark_lease_renewal_latency_seconds", "of a renewal in the store", _LABELS, buckets=_BUCKETS, registry=OURS
+)
+FAILURES = Counter("spark_lease_renewal_failures", "renewals that were not confirmed", _LABELS, registry=OURS)
+
+METRICS = (STATUS, IN_DOUBT, LEFT, GOOD_UNTIL, EPOCH, TRANSITIONS, LATENCY, FAILURES)
+for _each in METRICS:
+    REGISTRY.register(_each)
+
+_leases: dict[str, Lease] = {}
+"""Those that are waited for or held, by name."""
+
+
+class Report:
+    """What one hold tells. Its methods wait for nothing but `end`. Raises ConfigError if a folder is missing."""
+
+    def __init__(self, config: Config) -> None:
+        self._config, self._name = config, config.name
+        self._file: Path | None = None
+        if config.metrics_textfile:
+            folder = Path(config.metrics_textfile)
+            if not folder.is_dir():
+                raise ConfigError("metrics_textfile", f"{folder} is no folder: create it")
+            self._file = folder / f"spark_lease_{quote(self._name, safe='')}.prom"
+        self._leaves = bool(self._file or config.metrics_push)
+        self._kicked, self._over = threading.Event(), False
+        self._failed: set[str] = set()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, lease: Lease) -> None:
+        """It is waited for from now on."""
+        name = self._name
+        _leases[name] = lease
+        STATUS.labels(name).set_function(lambda: float(_left(name) > 0))
+        LEFT.labels(name).set_function(lambda: _left(name))
+        GOOD_UNTIL.labels(name).set_function(lambda: left + wall_time() if (left := _left(name)) else 0.0)
+        IN_DOUBT.labels(name).set_function(lambda: float(name in _leases and _leases[name].is_in_doubt))
+
+    def held(self, lease: Lease) -> None:
+        EPOCH.labels(self._name).set(lease.epoch)
+        self.count("held")
+        if self._leaves:
+            self._thread = threading.Thread(target=self._run, name=f"metrics of {self._name}", daemon=True)
+            self._thread.start()
+
+    def count(self, what: str) -> None:
+        """Something has happened to it."""
+        TRANSITIONS.labels(self._name, what).inc()
+        self._kicked.set()
+
+    def renewal(self, took: float, done: bool) -> None:
+        """One was asked for, and `done` if it was confirmed."""
+        LATENCY.labels(self._name).observe(took)
+        FAILURES.labels(self._name).inc(0 if done else 1)
+
+    def end(self, *, lost: bool) -> None:
+        """Nothing more is to be told."""
+        _leases.pop(self._name, None)
+        self._over = True
+        self._kicked.set()
+        if self._thread:
+            self._thread.join(_BRIEFLY if lost else _LINGER)
+
+    def collect(self) -> Iterator[Metric]:
+        """What is told of this lease: what leaves the process."""
+        for family in OURS.collect():
+            mine = Metric(family.name, family.documentation, family.type)
+            mine.samples = [each for each in family.samples if each.labels.get("lease") == self._name]
+            yield mine
+
+    def _run(self) -> None:
+        over = False
+        while not over:
+            self._kicked.clear()
+            over = self._over
+            self._out()
+            self._kicked.wait(self._config.retry_period)
+
+    def _out(self) -> None:
+        if self._file:
+            self._try("metrics_textfile", self._write)
+        if self._config.metrics_push:
+            self._try("metrics_push", self._push)
+
+    def _write(self) -> None:
+        write_to_textfile(str(self._file), self)
+
+    def _push(self) -> None:
+        group = {"lease": self._name, "instance": self._config.holder or socket.gethostname()}
+        push_to_gateway(
+            self._config.metrics_push,
+            JOB,
+            self,
+            grouping_key=group,
+            timeout=self._config.attempt_timeout,
+        )
+
+    def _try(self, setting: str, out: Callable[[], None]) -> None:
+        try:
+            out()
+            self._failed.discard(setting)
+        except Exception as error:  # whatever it is: numbers are no reason to disturb the work
+            if setting not in self._failed:
+                log.warning("%s: no metrics leave the process: %s: %s", self._name, setting, error)
+            self._failed.add(setting)
+
+
+def _left(name: str) -> float:
+    return _leases[name].remaining() if name in _leases else 0.0

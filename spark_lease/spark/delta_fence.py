@@ -1,0 +1,91 @@
+"""The Delta fence of a guarded driver: claims before its work begins, and the hook in every Spark that it makes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any
+
+from ..clock import Clock
+from ..config import Config
+from ..errors import ConfigError
+from ..fencing.delta.tables import DeltaFence, level_of
+from ..fencing.status import Levels
+from ..lease import Lease
+from .connect import is_connected
+from .contexts import is_watchable, unwatch_contexts, watch_contexts
+from .delta_observer import NO_DELTA, DeltaHook
+from .session import under_spark_submit
+
+log = logging.getLogger(__name__)
+
+_SERVED = "a Spark of this process (it is a Spark Connect server's)"
+_hook = DeltaHook()
+"""One for all leases of this process: a transaction asks each of them."""
+
+
+class Fencing:
+    """From the grant of one lease to its end."""
+
+    def __init__(self, lease: Lease, config: Config, clock: Clock, levels: Levels) -> None:
+        self._lease, self._config, self._levels = lease, config, levels
+        self._fence = DeltaFence(lease, config, clock)
+        self._problem = self._said = ""
+
+    def prepare(self) -> None:
+        """While another may still be master: import what will be needed, so that the grant does not wait for it."""
+        if self._fence.is_wanted:
+            with contextlib.suppress(Exception):  # whatever it is, it is said when it is needed
+                is_watchable()
+
+    def begin(self) -> None:
+        """Claim, then watch for Sparks. Raises Fenced, LeaseLost, StoreError, ConfigError: then nothing must begin."""
+        self._problem = self._fence.claim_all()
+        self._levels.show(delta=level_of(self._fence, self._problem))
+        if not self._fence.is_wanted:
+            return
+        if not self._problem:
+            _hook.add(self._fence)
+        watch_contexts(self._install)
+        if is_connected():
+            self._install(None)
+
+    def end(self) -> None:
+        """After the work has ended. Never raises, waits for nothing."""
+        unwatch_contexts(self._install)
+        _hook.discard(self._fence)
+
+    def _install(self, context: Any | None) -> None:
+        try:
+            lacking = _SERVED if context is None else _hook.install(context)
+        except Exception as error:  # Py4J raises anything
+            lacking = f"the hook ({type(error).__name__}: {error})"
+        if not self._problem:
+            self._levels.show(delta="claims" if lacking else "hook")
+        if not lacking:
+            self._fence.get_ready()
+        if lacking == NO_DELTA and (packages := _asked_for_too_late(context)):
+            words = "%s: the script asks for %s, and Spark runs already: give it to spark-submit, as --packages %s"
+            log.warning(words, self._lease.name, packages, packages)
+        if lacking == NO_DELTA and self._config.fence_delta == "auto":
+            return
+        if lacking and self._config.fence_delta == "required":
+            raise ConfigError("fence_delta", f"is required, and cannot be had without {lacking}")
+        if lacking and lacking == self._said:
+            return
+        self._said = lacking
+        if self._problem:
+            log.warning("%s: Delta tables are NOT FENCED: %s", self._lease.name, self._problem)
+        elif lacking:
+            log.warning(
+                "%s: Delta tables are fenced by claims alone: what a former master begins to write after them is not "
+                "refused, without %s",
+                self._lease.name,
+                lacking,
+            )
+
+
+def _asked_for_too_late(context: Any) -> str:
+    """The packages of Delta that a script asks for in vain, by `configure_spark_with_delta_pip` say; most often ""."""
+    packages = str(context.getConf().get("spark.jars.packages", "") or "")
+    return packages if "io.delta:" in packages and under_spark_submit() else ""

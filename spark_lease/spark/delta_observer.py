@@ -1,0 +1,185 @@
+"""The hook through which every Delta transaction of a driver asks the fences of this process.
+
+Delta tells an observer of the thread when a transaction starts, and before it commits (TransactionExecutionObserver, a
+Java interface of Delta's main source; `DeltaLog.startTransaction` is the only place where one is made). Ours stands in
+every thread of the JVM, those of native streams included, because the ThreadLocal itself is replaced. An observer is a
+Python object, so a JVM whose Python is frozen or dead commits nothing. What was under way at a claim Delta refuses by
+itself, and tells us just before it says so: then we look whether that is why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..errors import SparkLeaseError
+from ..fencing.delta.tables import DeltaFence
+from .refusals import Refusals
+
+log = logging.getLogger(__name__)
+
+NO_DELTA = "Delta"
+"""What is missing where there is nothing to fence."""
+_DELTA = "org.apache.spark.sql.delta."
+_OBSERVER = "TransactionExecutionObserver"
+_SETTER = "_setter_$threadObserver_$eq"
+_DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
+"""Set by it in each of its drivers."""
+_AT_ONCE = 4
+"""Tables with a transaction under way on one thread; most often it is one."""
+
+
+class DeltaHook:
+    """Asks all `fences`, which may change meanwhile, about each transaction of the JVMs into which it was put.
+
+    Whatever one of them raises refuses it.
+    """
+
+    def __init__(self) -> None:
+        self.fences: tuple[DeltaFence, ...] = ()
+        self.refusals = Refusals()
+        self._gateways: list[Any] = []
+        self._changing = threading.Lock()
+
+    def add(self, fence: DeltaFence) -> None:
+        with self._changing:
+            self.fences = (*self.fences, fence)
+
+    def discard(self, fence: DeltaFence) -> None:
+        """Ask it no more. The hook stays, and asks nothing: no thread has to wait for a JVM that may hang."""
+        with self._changing:
+            self.fences = tuple(each for each in self.fences if each is not fence)
+
+    def install(self, context: Any) -> str:
+        """Put it into the JVM of a SparkContext, if it is not there. Returns what is missing for that, else nothing."""
+        gateway = context._gateway
+        if problem := _missing(context):  # a setting of each context, so that a JVM that has the hook is asked as well
+            return problem
+        if any(known is gateway for known in self._gateways):
+            return ""
+        from pyspark.java_gateway import ensure_callback_server_started  # heavy, and there: the context is its own
+
+        calls = logging.getLogger("py4j.clientserver")
+        if calls.level == logging.NOTSET:
+            calls.setLevel(logging.WARNING)  # it logs every call, and there are some for each transaction
+        ensure_callback_server_started(gateway)
+        self.refusals.install()
+        companion = getattr(getattr(context._jvm.org.apache.spark.sql.delta, _OBSERVER + "$"), "MODULE$")
+        setters = [each for each in dir(companion) if each.endswith(_SETTER)]
+        if not setters:
+            return f"a Delta Lake whose {_OBSERVER} can be set (delta-spark 3.3 or newer)"
+        getattr(companion, setters[0])(context._jvm.java.lang.ThreadLocal.withInitial(_Observers(self)))
+        self._gateways.append(gateway)
+        return ""
+
+
+def _missing(context: Any) -> str:
+    if _DATABRICKS in os.environ:
+        return "an open-source Delta Lake (Databricks' own has no such hook)"
+    if not _has_class(context, _DELTA + "DeltaLog"):
+        return NO_DELTA
+    if type(context._gateway).__name__ != "ClientServer":
+        # Else a call back from Python runs on another thread of the JVM than the transaction.
+        return "a thread of the JVM for each thread of Python (PYSPARK_PIN_THREAD is off)"
+    if not _has_class(context, _DELTA + _OBSERVER):
+        return f"a Delta Lake with {_OBSERVER} (delta-spark 3.3 or newer)"
+    if context.getConf().get("spark.databricks.delta.v2.enableMode", "").upper() == "STRICT":
+        return "Delta's v1 write path (spark.databricks.delta.v2.enableMode is STRICT)"
+    return ""
+
+
+def _has_class(context: Any, name: str) -> bool:
+    from py4j.protocol import Py4JJavaError  # as above
+
+    loader = context._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        context._jvm.java.lang.Class.forName(name, False, loader)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+class _Observer:
+    """What one thread of the JVM tells. Called on the Python thread that waits for it, or on one made for it."""
+
+    def __init__(self, hook: DeltaHook) -> None:
+        self._hook = hook
+        self._begun: deque[str] = deque(maxlen=_AT_ONCE)
+
+    def startingTransaction(self, start: Any) -> Any:
+        transaction = start.apply()
+        table = str(transaction.deltaLog().dataPath().toString())
+        if table not in self._begun:
+            self._begun.append(table)
+        properties = transaction.metadata().configuration()
+        with self._told():
+            for fence in self._hook.fences:
+                newest = properties.get(fence.property)
+                fence.begin(table, str(newest.get()) if newest.isDefined() else None)
+        return transaction
+
+    def preparingCommit(self, prepare: Any) -> Any:
+        self.beginDoCommit()
+        return prepare.apply()
+
+    def beginDoCommit(self) -> None:
+        with self._told():
+            for fence in self._hook.fences:
+                fence.commit()
+
+    def transactionCommitted(self) -> None:
+        self._begun.clear()
+
+    def transactionAborted(self) -> None:
+        """Delta is about to raise why. A claim that came in between is told as what it is, in place of that."""
+        begun = list(self._begun)
+        self._begun.clear()
+        with self._told():
+            for table in begun:
+                for fence in self._hook.fences:
+                    fence.aborted(table)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except SparkLeaseError as error:
+            self._hook.refusals.add(error)
+            raise
+
+    def createChild(self) -> _Observer:
+        return self
+
+    def equals(self, other: object) -> bool:
+        return other is self
+
+    def hashCode(self) -> int:
+        return id(self) & 0x7FFFFFFF
+
+    def toString(self) -> str:
+        return "spark_lease"
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """All else that Delta tells, of this version or another, is of no interest."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_: None
+
+    class Java:
+        implements = (_DELTA + _OBSERVER,)
+
+
+class _Observers:
+    def __init__(self, hook: DeltaHook) -> None:
+        self._hook = hook
+
+    def get(self) -> _Observer:
+        return _Observer(self._hook)
+
+    class Java:
+        implements = ("java.util.function.Supplier",)

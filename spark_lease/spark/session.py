@@ -1,0 +1,360 @@
+"""Ending the Spark work of this driver: politely with `stop()`, then with SIGKILL, and knowing when it is over.
+
+`stop()` of the context is what ends the writing (no task writes 0.1 s later); cancelling jobs alone lets Python
+workers write for seconds. It is repeated, because user code may start a new session meanwhile, and it runs on a thread
+of its own, because a JVM that is frozen makes it hang for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..clock import Clock
+from ..keeper.spawn import running
+from ..system.processes import Process, add_mark, is_proc_there, kill, look, marked, marks_of, tree
+from .connect import interrupt_all, is_connected, stop_all
+
+log = logging.getLogger(__name__)
+
+_STOP_AGAIN = 0.2
+_LOOK_AGAIN = 0.05
+_LOOKS = 6
+_TASK, _STREAM = "Executor task launch worker for task", "stream execution thread for"
+"""How the names of threads begin that run a task, or a stream."""
+
+
+def under_spark_submit() -> bool:
+    """True if spark-submit started this Python: then the JVM is its parent and not its child."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def mark_of_this_process() -> str:
+    """The mark of what this process starts from now on. A fork of it has one of its own: its end is not ours."""
+    return _mark_of(os.getpid())
+
+
+@functools.cache
+def _mark_of(pid: int) -> str:
+    return add_mark(os.environ)
+
+
+def spark_context() -> Any:
+    """The active classic SparkContext of any thread, None if there is none. Never imports pyspark."""
+    return getattr(_context_class(), "_active_spark_context", None)
+
+
+def _context_class() -> Any:
+    return getattr(sys.modules.get("pyspark"), "SparkContext", None)
+
+
+def submitting_jvm() -> int:
+    """The JVM of spark-submit, which started this Python or its wrapper; 0 if there is none among our ancestors."""
+    ancestor = look(os.getppid())
+    while ancestor and ancestor.name != "java":
+        ancestor = look(ancestor.parent)
+    return ancestor.pid if ancestor else 0
+
+
+def jvm_pid(submitter: int) -> int | None:
+    """The driver's JVM: `submitter` under spark-submit, else our child; None if there is none."""
+    if under_spark_submit():
+        return submitter or None
+    process = gateway_process()
+    return None if process is None else int(process.pid)
+
+
+def gateway_process() -> Any:
+    """The Popen of a JVM that this Python started, None if it started none."""
+    return getattr(getattr(_context_class(), "_gateway", None), "proc", None)
+
+
+def jvm_is_gone(submitter: int) -> str:
+    """Why there is no JVM any more, in words; empty if it lives, or if there never was one."""
+    if under_spark_submit():
+        jvm = look(submitter)
+        return "" if jvm and jvm.name == "java" else f"spark-submit (pid {submitter}) is gone"
+    process = ended_jvm()
+    return "" if process is None else f"the JVM (pid {process.pid}) ended"
+
+
+def ended_jvm() -> Any:
+    """The Popen of a JVM that this Python started, if it has ended with all its threads; else None."""
+    process = gateway_process()
+    return None if process is None or process.poll() is None else process
+
+
+def forget_a_jvm_that_ended() -> None:
+    """PySpark goes on asking it: without this no session could be had any more in a process that lives on.
+
+    To be called where no lease is held: to a hold the end of its JVM is a sign of its own end.
+    """
+    if ended := ended_jvm():
+        if ended.stdin:
+            ended.stdin.close()
+        made = _context_class()
+        if made._active_spark_context is not None:
+            made._active_spark_context._jsc = None  # by which its sessions count as stopped
+        made._active_spark_context = made._gateway = made._jvm = None  # as before the first session
+
+
+def is_busy() -> bool:
+    """True if Spark still runs a job, a task or a stream; what runs on a server is interrupted by that question.
+
+    May hang, or raise whatever Py4J raises.
+    """
+    context = spark_context()
+    if context is None or context._jsc is None:
+        return interrupt_all() or _active_in_jvm() is not None or bool(_working_threads())
+    tracker = context._jsc.sc().statusTracker()
+    if list(tracker.getActiveJobIds()) or any(each.numRunningTasks() for each in tracker.getExecutorInfos()):
+        return True
+    return bool(_working_threads(_STREAM))
+
+
+class Spark:
+    """The Spark work of this driver, from the moment the guard is entered. Knows whether it is over."""
+
+    def __init__(
+        self, *, clock: Clock, submitter: int, mark: str = "", ends_python: bool = True, grace: float | None = None
+    ) -> None:
+        """`submitter` is the JVM that started this process, or 0; `mark` is given if the JVM was started with it.
+        `ends_python`: to kill its work includes what Python started, and not the JVM alone. `grace` are the seconds
+        after which executors elsewhere count as ended, once they were told to; None: nothing proves that they have."""
+        self._clock, self._submitter, self._ends_python, self._grace = clock, submitter, ends_python, grace
+        self.mark = mark or mark_of_this_process()
+        self._idle = gateway_process() if spark_context() is None else None
+        """A JVM from before, until it works for the first time under this guard."""
+        # A JVM that is there already and has no mark of ours: only stop() can prove that its workers are gone.
+        jvm = None if mark else jvm_pid(submitter)
+        self._mark_is_proof = is_proc_there() and (jvm is None or self.mark in marks_of(jvm))
+        self._jvm: tuple[int, bool] | None = None
+        self._over, self._closed, self._was_asked = threading.Event(), threading.Event(), threading.Event()
+        self._was_served = self._begun = self.was_busy = False
+        self._worked_elsewhere = self._ran_elsewhere = False
+
+    def jvm(self) -> tuple[int, bool] | None:
+        """The driver's JVM, and whether it and what it started carry the mark; None if there is none."""
+        pid = jvm_pid(self._submitter)
+        if pid and (self._jvm is None or self._jvm[0] != pid):
+            self._jvm = pid, bool(look(pid)) and self.mark in marks_of(pid)
+        return self._jvm if pid else None
+
+    def is_local(self) -> bool | None:
+        """True if all tasks run on this machine; None while there is no context. Asks no JVM."""
+        context = spark_context()
+        if context is None:
+            return False if is_connected() else None
+        self._idle = None
+        self._ran_elsewhere |= not _runs_here(context)
+        return _runs_here(context)
+
+    def has_an_idle_jvm(self) -> bool:
+        """True if the JVM, dead or alive, was there before this guard and has had no session under it."""
+        self.is_local()
+        return self._idle is not None and gateway_process() is self._idle
+
+    def look(self) -> None:
+        """To be called now and then: what there was is not known any more once it has ended."""
+        self.jvm()
+        self.is_local()
+
+    def _is_forgotten(self) -> bool:
+        """There was a JVM, and `forget_a_jvm_that_ended` was called for the next block."""
+        return self._jvm is not None and jvm_pid(self._submitter) is None
+
+    def is_served(self) -> bool:
+        """True if a Spark Connect server runs what this process asks for."""
+        return spark_context() is None and is_connected()
+
+    def quiesce(self, left: threading.Event) -> None:
+        """Begin to stop Spark if it is busy; an idle one stays. Returns at once."""
+        self._begin(lambda: self._quiesce(left))
+
+    def stop(self, left: threading.Event) -> None:
+        """Begin to stop Spark, and again whatever context shows up until the block was `left`. Returns at once."""
+        self._begin(lambda: self._stop(left))
+
+    def wait_until_over(self, until: float) -> bool:
+        """True once nothing of Spark runs any more; False if that cannot be said by the instant `until`."""
+        while not (over := self._clock.wait(self._over, _LOOK_AGAIN) or self._nobody_is_left()):
+            if self._clock.now() >= until:
+                break
+        return over
+
+    def cannot_be_proven(self, until: float) -> bool:
+        """True as soon as it is known that Spark was stopped, and that nothing will prove the end of its executors."""
+        # Not only until `stop()` has come back: where the JVM ended with us, at Ctrl-C, it never does.
+        while not self.wait_until_over(self._clock.now()) and self._clock.now() < until:
+            if self._worked_elsewhere and self._was_asked.is_set():
+                return True
+            if self._ran_elsewhere and self._grace is None and jvm_is_gone(self._submitter):
+                return True
+        return False
+
+    def wait_until_asked(self, until: float) -> None:
+        """Wait until the first `stop()` has come back, until the instant `until` at most."""
+        self._clock.wait(self._was_asked, until - self._clock.now())
+
+    def close(self) -> None:
+        """Stop no more contexts: what is started from now on is not guarded by us."""
+        self._closed.set()
+
+    def kill(self) -> None:
+        """SIGKILL the JVM and its workers, or all that it or we started, but not us. Waits for nothing."""
+        kill(self._others() if self._ends_python else self._of_the_jvm())
+
+    def _begin(self, target: Callable[[], None]) -> None:
+        if not self._begun:
+            self._begun = True
+            with contextlib.suppress(RuntimeError):  # no thread to be had: then it is not stopped but killed
+                threading.Thread(target=target, name="stop Spark", daemon=True).start()
+
+    def _quiesce(self, left: threading.Event) -> None:
+        if self.has_an_idle_jvm() and ended_jvm():
+            self._over.set()
+        elif _may_be_busy() or jvm_is_gone(self._submitter):
+            self.was_busy = True
+            log.warning("the block was left while Spark still worked: that work is ended")
+            self._stop(left)
+        else:
+            self._over.set()
+
+    def _stop(self, left: threading.Event) -> None:
+        last = False
+        while not (last and self._over.is_set()):
+            last = left.is_set()  # looked at first: there is always a pass after the block was left
+            self._stop_once()
+            self._was_asked.set()
+            if self._clock.wait(self._closed, _STOP_AGAIN):
+                return
+
+    def _stop_once(self) -> None:
+        context = spark_context()
+        if context is None and is_connected():
+            self._mark_is_proof, self._was_served = False, True
+            stop_all()
+            return
+        if context is None and (jvm_is_gone(self._submitter) or self._is_forgotten()):
+            return  # its workers may be left, and it cannot be asked
+        if context is not None:
+            self._over.clear()
+            if not _runs_here(context):
+                # No mark on this machine proves that they have ended. They are told to end, and do, some time later.
+                self._mark_is_proof = False
+                self._worked_elsewhere |= self._grace is None and _may_be_busy()
+        if stopped() and not self._was_served:
+            if context is not None and not self._closed.is_set():  # else it was killed
+                log.warning("SparkContext stopped")
+            if context is not None and not _runs_here(context) and self._grace:
+                self._clock.wait(self._closed, self._grace)
+            if not self._worked_elsewhere:
+                self._over.set()
+
+    def _nobody_is_left(self) -> bool:
+        """Twice none: a worker may be between fork and the first look. One that is being killed shows no mark."""
+        if (
+            not self._mark_is_proof
+            or self.is_local() is False
+            or self._ran_elsewhere
+            or marked(self.mark)
+            or marked(self.mark)
+        ):
+            return False
+        return gateway_process() is None or ended_jvm() is not None
+
+    def _of_the_jvm(self) -> list[Process]:
+        jvm = jvm_pid(self._submitter)
+        ours = {each.pid for each in tree(os.getpid())} if under_spark_submit() else set()
+        return [each for each in (tree(jvm) if jvm else []) if each.pid not in ours]
+
+    def _others(self) -> list[Process]:
+        jvm = jvm_pid(self._submitter)
+        found = {each.pid: each for each in [*(tree(jvm) if jvm else []), *tree(os.getpid()), *marked(self.mark)]}
+        return [each for pid, each in found.items() if pid not in {os.getpid(), *running()}]
+
+
+def stopped() -> bool:
+    """Stop the context. True if the JVM says afterwards that nothing of Spark runs. May hang."""
+    try:
+        context = spark_context()
+        if context is not None:
+            _cancel(context)
+            context.stop()
+        # It only warns where its connection was cut, which Py4J does to all of them when one thread is interrupted,
+        # and where the JVM is gone; and it returns at once where the JVM is stopping by itself already.
+        active = _active_in_jvm()
+        if active is not None:
+            active.stop()
+        return _active_in_jvm() is None and not _is_ending() and not _interrupt_work()
+    except Exception as error:  # Py4J raises anything once the JVM is on its way out
+        log.debug("SparkContext.stop: %s", error)
+        return False
+
+
+def _cancel(context: Any) -> None:
+    """Mark all tasks as killed: in local mode `stop()` ends no thread of a task that runs in the JVM."""
+    with contextlib.suppress(Exception):  # Py4J raises anything
+        context.cancelAllJobs()
+        tracker, never = context._jsc.sc().statusTracker(), threading.Event()
+        for _ in range(_LOOKS):  # it returns before the jobs have heard of it, and what is stopped hears no more
+            if not list(tracker.getActiveJobIds()):
+                break
+            never.wait(_LOOK_AGAIN)
+
+
+def _may_be_busy() -> bool:
+    try:
+        return is_busy()
+    except Exception as error:  # Py4J raises anything
+        log.debug("cannot ask Spark what it does: %s", error)
+        return True
+
+
+def _interrupt_work() -> bool:
+    """Interrupt what still works in a JVM whose context was stopped; True if there is anything.
+
+    A thread of a task that has nothing to do any more ends with its context, and a stream's with its query.
+    """
+    working = _working_threads()
+    for each in working:
+        each.interrupt()
+    return bool(working)
+
+
+def _working_threads(*kinds: str) -> list[Any]:
+    """The JVM's threads that run a task or a stream, of all sessions. May hang, or raise anything.
+
+    Executor.TaskRunner and StreamExecution name them so in Spark 3.5 to 4.2.
+    """
+    jvm = getattr(_context_class(), "_jvm", None)
+    if jvm is None or ended_jvm() is not None:
+        return []
+    threads = jvm.java.lang.Thread.getAllStackTraces().keySet()
+    if not any(kind in threads.toString() for kind in kinds or (_TASK, _STREAM)):
+        return []
+    return [each for each in threads.toArray() if each.getName().startswith(kinds or (_TASK, _STREAM))]
+
+
+def _runs_here(context: Any) -> bool:
+    """True if all tasks run on this machine, in the driver's JVM and its workers."""
+    return str(context.master).startswith("local")
+
+
+def _active_in_jvm() -> Any:
+    """The JVM's own SparkContext, until its end is complete; None if there is none. May hang, or raise anything."""
+    jvm = getattr(_context_class(), "_jvm", None)
+    active = jvm and getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
+    return active.get() if active and active.isDefined() else None
+
+
+def _is_ending() -> bool:
+    """True if the JVM is stopping by itself."""
+    jvm = getattr(_context_class(), "_jvm", None)
+    return bool(jvm and jvm.org.apache.spark.util.ShutdownHookManager.inShutdown())

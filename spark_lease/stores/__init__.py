@@ -1,0 +1,1 @@
+"""The places that keep lease records: SQL tables, shared files, Delta tables."""

@@ -1,0 +1,302 @@
+"""A lease store in Delta tables, through delta-rs: for sites that share a lake and no database.
+
+`delta:///folder`, or `delta+s3://bucket/folder`, holds one table for each lease, with one row that any engine can read.
+A write is one commit that adds the same tiny data file again, with other partition values: the newest add of a path is
+the one that counts (Delta protocol, "Add File and Remove File"). So there is nothing to vacuum, and no Spark job in it.
+Where the folder is, and what is looked for there besides, is in `delta_files.py` and `delta_objects.py`.
+
+The swap is put-if-absent of the next version, without retries: a writer that read an older version is refused. There is
+no clock that all share: a lease has run out when its record stood still for its duration (`record.expires_in`). The
+column `expires` is for people.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from arro3.core import Array, DataType, Field, Schema, Table
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+
+from ...clock import BootClock, Clock, utc_text, wall_time
+from ...config import MAX_NAME, Config, redacted
+from ...election.record import LeaseRecord, Observed
+from ...errors import ConfigError, RecordUnreadable, StoreError
+from ...system.call_timeout import Bounded
+from .history import FolderHistory
+from .log_files import Files, LocalFiles
+from .note_files import NoteFiles, note_files
+
+log = logging.getLogger(__name__)
+
+_COLUMNS = {
+    "lease": DataType.string(),
+    "holder": DataType.string(),
+    "epoch": DataType.int64(),
+    "duration_ms": DataType.int64(),
+    "expires": DataType.timestamp("us", tz="UTC"),
+    "protection": DataType.string(),
+    "wish": DataType.string(),
+}
+_CHANGING = [column for column in _COLUMNS if column != "lease"]
+_ONLY_NEXT = CommitProperties(max_commit_retries=0)
+"""The default would rebase a stale write on what is there by then and let both through."""
+_NOTHING_ELSE = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""A checkpoint that fails after the commit raises as if the commit had failed; and a renewal does not wait for one."""
+_SETTINGS = {"delta.logRetentionDuration": "interval 5 seconds", "delta.enableExpiredLogCleanup": "true"}
+_TIDY_EVERY = 50
+
+
+class DeltaStore:
+    """Implements `LeaseStore`, `Remembers`. Raises ConfigError at once for a URL that cannot be used."""
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        self.where = redacted(config.url)
+        self._config, self._files = config, files_of(config)
+        self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
+        self._tables: dict[str, DeltaTable] = {}
+        self._rows: dict[str, tuple[DeltaTable, int, dict[str, Any]]] = {}
+        self._known: dict[str, LeaseRecord] = {}
+        self._tidying = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
+        notes = self._files if isinstance(self._files, NoteFiles) else note_files(config)
+        self._history = FolderHistory(config, clock or BootClock(), notes)
+
+    def read(self, name: str) -> Observed:
+        return self._bounded.call(lambda: self._read(name))
+
+    def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        written = self._bounded.call(lambda: self._swap(name, old, new))
+        if written:
+            self._history.changed(name, old, written)
+        return written
+
+    def names(self) -> Sequence[str]:
+        return self._bounded.call(self._names)
+
+    def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
+        self._history.note_end(name, epoch, why, at, detail)
+
+    def ends_as(self, why: str, detail: str) -> None:
+        self._history.ends_as(why, detail)
+
+    def after_release(self, name: str) -> None:
+        self._history.after_release(name)
+
+    def close(self) -> None:
+        self._bounded.close()
+        self._tidying.close()
+        self._history.close()
+
+    def init(self) -> Sequence[str]:
+        """Make the folder, and the table of `name` if there is one; what was made. Raises ConfigError, StoreError."""
+        return self._bounded.call(self._init)
+
+    def _init(self) -> list[str]:
+        self._files.check()
+        made, name = self._files.init(), self._config.name
+        if name and not self._files.has_log(name):
+            self._create(name)
+            made.append(f"made {self._files.table(name)}")
+        return made
+
+    def _names(self) -> list[str]:
+        return [each for each in self._files.names() if self._files.has_log(each)]
+
+    def _read(self, name: str) -> Observed:
+        # A standby asks this all day: one look for the next version, and one at the last.
+        known = self._known.get(name)
+        if known and not self._files.has_commit(name, (known.stamp or 0) + 1) and self._stands(name, known):
+            return Observed(known, None)
+        table = self._latest(name)
+        return Observed(None if table is None else self._record(name, table), None)
+
+    def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        self._files.check()
+        table = self._latest(name)
+        if table is None and old is None:
+            old, table = self._create(name)
+        there = None if table is None else self._record(name, table)
+        if table is None or there is None or there != old:
+            return None
+        epoch = new.epoch
+        if epoch != old.epoch:  # also over a table that was lost, as far as clocks agree
+            epoch = max(epoch, round(wall_time() * 1000))
+        if not self._commit(name, table, epoch, new):
+            return None
+        # Paused before the put for so long that the log was cleaned up beyond it, or the table replaced, a version that
+        # no reader sees can be written and is called a success: what counts is what is there now, on top of what was.
+        if not self._stands(name, there):
+            del self._tables[name]
+        table = self._latest(name)
+        there = self._record(name, table) if table else there
+        return there if (there.holder, there.epoch) == (new.holder, epoch) else None
+
+    def _latest(self, name: str) -> DeltaTable | None:
+        """The table as it is now; None if there is none, and never was. Raises StoreError."""
+        path = self._files.table(name)
+        if table := self._tables.get(name):
+            try:
+                table.update_incremental()
+                if self._stands(name, self._record(name, table)):
+                    return table
+            except (RecordUnreadable, ConfigError):
+                raise
+            except Exception as error:  # delta-rs raises anything where the log was cleaned up meanwhile
+                log.debug("%s: opened anew: %s", path, self._files.words(error))
+            del self._tables[name]
+        if not self._files.has_log(name):
+            if name in self._known:
+                raise RecordUnreadable(self.where, f"the table {path} is gone")
+            return None
+        try:
+            self._tables[name] = DeltaTable(path, storage_options=self._files.options)
+        except Exception as error:  # "not found" as well, which it also says of a log that is being cleaned up
+            raise StoreError(self.where, f"{path}: {self._files.words(error)}") from None
+        return self._tables[name]
+
+    def _stands(self, name: str, record: LeaseRecord) -> bool:
+        """True if `record` is what its commit wrote; what is newer than it, delta-rs finds, and nothing else."""
+        text = self._files.commit(name, record.stamp or 0)
+        try:
+            lines = (text or "").splitlines()
+            (values,) = [action["add"]["partitionValues"] for line in lines if "add" in (action := json.loads(line))]
+        except (ValueError, KeyError):  # cleaned up, or another engine's: open it anew
+            return False
+        return (values.get("holder"), values.get("epoch")) == (record.holder, str(record.epoch))
+
+    def _create(self, name: str) -> tuple[LeaseRecord | None, DeltaTable | None]:
+        """Make the table, with a row without a holder, which still has none; None if another was faster."""
+        row = dict.fromkeys(_COLUMNS) | {"lease": name, "epoch": 0, "duration_ms": 0}
+        schema = Schema([Field(column, kind, nullable=True) for column, kind in _COLUMNS.items()])
+        cells = [
+            Array([row[column]], DataType.int64() if column == "expires" else kind) for column, kind in _COLUMNS.items()
+        ]
+        self._files.make(name)
+        try:
+            write_deltalake(
+                self._files.table(name),
+                Table.from_arrays(
+                    [cell.cast(kind) for cell, kind in zip(cells, _COLUMNS.values(), strict=True)], schema=schema
+                ),
+                partition_by=_CHANGING,
+                mode="error",
+                configuration=_SETTINGS,
+                storage_options=self._files.options,
+                commit_properties=_ONLY_NEXT,
+                post_commithook_properties=_NOTHING_ELSE,
+            )
+        except CommitFailedError:
+            return None, None
+        except Exception as error:
+            if self._files.has_log(name):  # made by another between our look and our attempt
+                return None, None
+            raise self._files.refusal(name, error) from None
+        table = self._latest(name)
+        made = None if table is None else self._record(name, table)
+        # Frozen since then, I would find the grant of another who took what I made, and write mine in its place.
+        return (made, table) if made and made.stamp == 0 else (None, None)
+
+    def _commit(self, name: str, table: DeltaTable, epoch: int, new: LeaseRecord) -> bool:
+        """Put the next version; False if there is one already. Raises StoreError if it may be there or not."""
+        path, size = self._file(name, table)
+        values = {
+            "holder": new.holder,
+            "epoch": str(epoch),
+            "duration_ms": str(round(new.duration * 1000)),
+            "expires": utc_text(wall_time() + new.duration) if new.holder else None,
+            "protection": new.protection or None,
+            "wish": new.wish or None,
+        }
+        stats = json.dumps({"numRecords": 1})
+        action = AddAction(path, size, values, round(wall_time() * 1000), True, stats)
+        try:
+            table.create_write_transaction(
+                [action],
+                "append",
+                table.schema(),
+                partition_by=_CHANGING,
+                commit_properties=_ONLY_NEXT,
+                post_commithook_properties=_NOTHING_ELSE,
+            )
+        except CommitFailedError:
+            return False
+        except Exception as error:
+            raise self._files.refusal(name, error) from None
+        if (table.version() + 1) % _TIDY_EVERY == 0 and not self._tidying.is_busy:
+            self._tidying.begin(lambda: _tidy(self._files, name))  # beside the renewals
+        return True
+
+    def _record(self, name: str, table: DeltaTable) -> LeaseRecord:
+        """Its one row. Raises RecordUnreadable for anything that we would not have written."""
+        row = self._row(name, table)
+        holder, epoch, duration, protection, wish = (
+            row[f"partition.{each}"] for each in ("holder", "epoch", "duration_ms", "protection", "wish")
+        )
+
+        def refuse(column: str, value: object) -> RecordUnreadable:
+            path = self._files.table(name)
+            return RecordUnreadable(
+                self.where, f"{path} has {column}={value!r}, which no lease has: correct it by hand"
+            )
+
+        if not (holder is None or (isinstance(holder, str) and 0 < len(holder) <= MAX_NAME)):
+            raise refuse("holder", holder)
+        for column, value in (("epoch", epoch), ("duration_ms", duration)):
+            if not (isinstance(value, int) and value >= 0):
+                raise refuse(column, value)
+        version = table.version()
+        self._known[name] = LeaseRecord(holder, epoch, duration / 1000, version, protection or "", wish or "")
+        return self._known[name]
+
+    def _file(self, name: str, table: DeltaTable) -> tuple[str, int]:
+        row = self._row(name, table)
+        return unquote(row["path"]), row["size_bytes"]
+
+    def _row(self, name: str, table: DeltaTable) -> dict[str, Any]:
+        known, version, row = self._rows.get(name, (None, 0, {}))
+        if known is table and version == table.version():
+            return row
+        try:
+            actions = table.get_add_actions(flatten=True)
+        except Exception as error:  # delta-rs may read for it, and raises anything
+            raise self._files.refusal(name, error) from None
+        columns = set(actions.schema.names)
+        if lacking := [each for each in _CHANGING if f"partition.{each}" not in columns]:
+            words = (
+                f"is another program's table, without the partition column {', '.join(lacking)}: name another folder"
+            )
+            raise RecordUnreadable(self.where, f"{self._files.table(name)} {words}")
+        found = {column: actions.column(column).to_pylist() for column in actions.schema.names}
+        rows = sum(each or 0 for each in found["num_records"])
+        if rows != 1 or actions.num_rows != 1:
+            raise RecordUnreadable(
+                self.where, f"{self._files.table(name)} has {rows} rows, a lease has one: correct it by hand"
+            )
+        row = {column: values[0] for column, values in found.items()}
+        self._rows[name] = table, table.version(), row
+        return row
+
+
+def files_of(config: Config) -> Files:
+    """Where the tables of `config.url` are. Raises ConfigError."""
+    if config.url.startswith("delta:"):
+        return LocalFiles(config)
+    from .object_store import ObjectFiles  # not needed for a folder of this machine
+
+    return ObjectFiles(config)
+
+
+def _tidy(files: Files, name: str) -> None:
+    """Keep the log short. It may fail, or be killed, at any moment."""
+    path = files.table(name)
+    try:
+        table = DeltaTable(path, storage_options=files.options)
+        table.create_checkpoint()
+        table.cleanup_metadata()
+    except Exception as error:  # delta-rs raises anything; the log is longer until the next time
+        log.debug("%s: not tidied: %s", path, files.words(error))

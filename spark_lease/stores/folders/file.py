@@ -1,0 +1,252 @@
+"""A lease store in a shared folder, and a lock of the operating system beside it: for sites that share files alone.
+
+`file:///folder` holds a folder for each lease, `folder/NAME`, with its record as the last of some numbered files:
+`00000000000000000012.json`. A write is put-if-absent of the next number: a whole file under another name, synced, then
+link(2), which is atomic on NFS as well and tells a second writer that it came too late. No reader sees half a record.
+
+The lock is flock(2) on `folder/NAME/lock`. Linux makes it a lock of the server on NFS (since 2.6.12), it belongs to the
+open file (so two contenders of one process exclude each other, and a reader's close(2) does not drop it, as with
+fcntl(2)), and it goes with the process. It is not trusted alone: a file server may lose it. A contender that finds it
+free waits, as with every store without a clock, until the record stood still for the duration that it names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...clock import BootClock, Clock, utc_text, wall_time
+from ...config import Config, redacted
+from ...election.record import LeaseRecord, Observed
+from ...errors import ConfigError, RecordUnreadable, StoreError
+from ...system.call_timeout import Bounded
+from .history import FolderHistory
+from .note_files import note_files
+from .paths import folder_of, folders_in, make, named, put_new, refusal, refuse_missing
+
+_KEPT = 3
+"""How many of the last files stay: a reader may be about to open the one before the last."""
+_TRIES = 20
+
+
+class FileStore:
+    """Implements `LeaseStore`, `Remembers`. Raises ConfigError at once for a URL that cannot be used."""
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        self.where = redacted(config.url)
+        self._config, self._root = config, folder_of(config.url, "file")
+        self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
+        self._seen: set[str] = set()
+        self._history = FolderHistory(config, clock or BootClock(), note_files(config))
+
+    def read(self, name: str) -> Observed:
+        return self._bounded.call(lambda: Observed(self._read(name)))
+
+    def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        written = self._bounded.call(lambda: self._swap(name, old, new))
+        if written:
+            self._history.changed(name, old, written)
+        return written
+
+    def names(self) -> Sequence[str]:
+        return self._bounded.call(lambda: [each for each in self._folders() if self._last(self._path(each))])
+
+    def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
+        self._history.note_end(name, epoch, why, at, detail)
+
+    def ends_as(self, why: str, detail: str) -> None:
+        self._history.ends_as(why, detail)
+
+    def after_release(self, name: str) -> None:
+        self._history.after_release(name)
+
+    def close(self) -> None:
+        self._bounded.close()
+        self._history.close()
+
+    def init(self) -> Sequence[str]:
+        """Make the folder, and that of `name` if there is one; what was made. Raises ConfigError, StoreError."""
+        return self._bounded.call(self._init)
+
+    def _init(self) -> list[str]:
+        made = [] if self._root.is_dir() else [f"made {self._root}"]
+        folder = named(self._root, self._config.name) if self._config.name else self._root
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            if not folder.is_dir():
+                folder.mkdir()
+                made.append(f"made {folder}")
+        except OSError as error:
+            raise refusal(self.where, folder, error) from error
+        return made
+
+    def _path(self, name: str) -> Path:
+        return named(self._root, name)
+
+    def _folders(self) -> Sequence[str]:
+        return folders_in(self._root, self._config)
+
+    def _read(self, name: str) -> LeaseRecord | None:
+        folder = self._path(name)
+        for _ in range(_TRIES):
+            last = self._last(folder)
+            if last is None:
+                if name in self._seen:
+                    raise RecordUnreadable(self.where, f"the record in {folder} is gone")
+                refuse_missing(self._root, self._config)
+                return None
+            with contextlib.suppress(FileNotFoundError):  # it was the last when we looked: look again
+                text = (folder / last).read_bytes()
+                self._seen.add(name)
+                return self._record(folder / last, text)
+        raise StoreError(self.where, f"{folder} changes faster than it can be read")
+
+    def _last(self, folder: Path) -> str | None:
+        try:
+            return max((each for each in os.listdir(folder) if _is_record(each)), default=None)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refusal(self.where, folder, error) from error
+
+    def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        if self._read(name) != old:
+            return None
+        epoch = new.epoch
+        if old is None or epoch != old.epoch:  # also over a record that was lost, as far as clocks agree
+            epoch = max(epoch, round(wall_time() * 1000))
+        stamp = (old.stamp or 0) + 1 if old else 1
+        written = LeaseRecord(new.holder, epoch, new.duration, stamp, new.protection, new.wish)
+        folder = self._path(name)
+        try:
+            make(self._root, folder, replace(self._config, name=name))
+            if not put_new(folder / _file(stamp), self._text(name, written)):
+                return None
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.EOPNOTSUPP) and error.filename2:
+                raise ConfigError("url", f"{folder}: this file system has no hard links: name another") from error
+            raise refusal(self.where, folder, error) from error
+        self._seen.add(name)
+        # Paused before the put while others went far ahead and their old files were removed, a number that no one
+        # reads can be written: what counts is the last.
+        if self._last(folder) != _file(stamp):
+            return None if self._read(name) != written else written
+        self._tidy(folder, stamp)
+        return written
+
+    @staticmethod
+    def _tidy(folder: Path, stamp: int) -> None:
+        with contextlib.suppress(OSError):
+            for each in os.listdir(folder):
+                if _is_record(each) and each <= _file(stamp - _KEPT):
+                    os.unlink(folder / each)
+
+    def _text(self, name: str, record: LeaseRecord) -> str:
+        expires = utc_text(wall_time() + record.duration) if record.holder else None
+        said: dict[str, Any] = {
+            "lease": name,
+            "holder": record.holder,
+            "epoch": record.epoch,
+            "duration": record.duration,
+            "expires": expires,  # for people
+            "protection": record.protection,
+            "wish": record.wish,
+        }
+        return json.dumps(said, indent=1) + "\n"
+
+    def _record(self, path: Path, text: bytes) -> LeaseRecord:
+        try:
+            said = json.loads(text)
+            holder, epoch, duration = said["holder"], said["epoch"], said["duration"]
+            fits = (holder is None or (isinstance(holder, str) and holder)) and isinstance(epoch, int) and epoch >= 0
+            if not (fits and isinstance(duration, (int, float)) and duration >= 0):
+                raise ValueError
+        except (ValueError, KeyError, TypeError):
+            raise RecordUnreadable(self.where, f"{path} is no record of a lease: correct it by hand") from None
+        others = (str(said.get(each) or "") for each in ("protection", "wish"))
+        return LeaseRecord(holder, epoch, float(duration), int(path.stem), *others)
+
+
+class FileLock:
+    """flock(2) on one file, for as long as the holder lives. Implements `Lock`."""
+
+    def __init__(self, config: Config, root: Path, *, clock: Clock) -> None:
+        """In the folder of lease `config.name` below `root`."""
+        self._config, self._root = config, root
+        self._where, self._path = redacted(config.url), named(root, config.name) / "lock"
+        self._bounded = Bounded(self._where, timeout=config.attempt_timeout, clock=clock)
+        self._fd = -1
+
+    def try_lock(self) -> bool:
+        return self._bounded.call(self._try_lock)
+
+    def is_held(self) -> bool:
+        return self._bounded.call(self._is_ours)
+
+    def unlock(self) -> None:
+        self._bounded.call(self._let_go)
+
+    def close(self) -> None:
+        self._bounded.close(last=self._let_go)
+
+    def _try_lock(self) -> bool:
+        if self._is_ours():
+            return True
+        self._let_go()
+        try:
+            make(self._root, self._path.parent, self._config)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise refusal(self._where, self._path, error) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise ConfigError("url", f"{self._path}: this file system has no locks: {error.strerror}") from error
+            raise refusal(self._where, self._path, error) from error
+        self._fd = fd
+        return self._is_ours()
+
+    def _is_ours(self) -> bool:
+        """Whether the file that is locked is still the one that others would lock."""
+        if self._fd < 0:
+            return False
+        try:
+            there, ours = os.stat(self._path), os.fstat(self._fd)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise refusal(self._where, self._path, error) from error
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def _let_go(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            # Not only closed: a forked child has the same open file, and with it the lock.
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+
+
+def lock_of(config: Config, clock: Clock) -> FileLock:
+    """The lock beside the records of lease `config.name`."""
+    return FileLock(config, folder_of(config.url, "file"), clock=clock)
+
+
+def _file(stamp: int) -> str:
+    return f"{stamp:020}.json"
+
+
+def _is_record(name: str) -> bool:
+    return name.endswith(".json") and name[:-5].isdigit()

@@ -1,0 +1,1 @@
+"""The lease store in a SQL table."""

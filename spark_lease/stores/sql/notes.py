@@ -1,0 +1,195 @@
+"""Notes beside leases in a SQL database: one table, `<table>_notes`, a row for each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    insert,
+    literal,
+    literal_column,
+    or_,
+    select,
+)
+from sqlalchemy.exc import SQLAlchemyError
+
+from ...clock import Clock
+from ...config import Config, redacted
+from ...database.connections import CutOff, descriptor_of, make_engine, store_error
+from ...database.dialects import backend_of, says
+from ...errors import ConfigError, SparkLeaseError
+from . import schema as sql_schema
+from .statements import BROKER_ID
+from .words import Words
+
+
+class SqlNotes:
+    """Implements `Notes`. Holds no connection between its calls. Raises ConfigError for a URL that cannot be used."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._config, self.where = config, redacted(config.url)
+        self._cut_off = CutOff(config.attempt_timeout, clock)
+        self._engine = make_engine(config, opened=self._opened)
+        self._backend = backend_of(self._engine)
+        dotted = sql_schema.spelled(self._engine, config.record_table, broker_row=config.has_broker_record)
+        self._leases = sql_schema.lease_table(dotted, config.column_types)
+        self._table = notes_table(sql_schema.spelled(self._engine, config.notes_table, broker_row=False))
+
+    def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
+        def insertion() -> Any:
+            return self._insertion(name, kind, key, text)
+
+        try:
+            added = self._run(insertion, {"holder": holder, "epoch": epoch})
+        except SQLAlchemyError as error:
+            if not says(error, self._backend.duplicate):
+                raise self._error(error) from error
+        else:
+            return text if added.rowcount else None
+        return self.get(name, kind, key)
+
+    def _insertion(self, name: str, kind: str, key: str, text: str) -> Any:
+        lease = self._leases.c
+        row = lease.id == BROKER_ID if self._config.has_broker_record else lease.name == self._config.row_of(name)
+        mine = row & self._backend.equal(lease.broker_name, bindparam("holder")) & (lease.epoch == bindparam("epoch"))
+        values: dict[str, Any] = {
+            "lease": literal(name, String),
+            "kind": literal(kind, String),
+            "digest": literal(_digest(key), String),
+            "item": literal(key, String),
+            "content": literal(text, String),
+            "noted": literal_column(self._backend.now_ms),
+        }
+        # With the row locked: who takes the lease at this moment waits, and finds the note, or we find his epoch.
+        seen = select(*values.values()).select_from(self._leases).where(mine).with_for_update(read=True)
+        return insert(self._table).from_select(list(values), seen)
+
+    def get(self, name: str, kind: str, key: str) -> str | None:
+        def wanted(column: Any) -> Any:
+            return select(column.content).where(_is(column, name, kind), column.digest == _digest(key))
+
+        there = self._rows(wanted)
+        return str(there[0][0]) if there else None
+
+    def all(self, name: str, kind: str) -> dict[str, str]:
+        return self.every(name, [kind])[kind]
+
+    def every(self, name: str, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+        found = {kind: dict[str, str]() for kind in kinds}
+
+        def wanted(column: Any) -> Any:
+            those = select(column.kind, column.item, column.content).where(_is_any(column, name, kinds))
+            return those.order_by(column.noted)
+
+        for kind, key, text in self._rows(wanted):
+            found[kind][str(key)] = str(text)
+        return found
+
+    def remove(self, name: str, kind: str, key: str) -> bool:
+        return self._delete(lambda column: _is(column, name, kind) & (column.digest == _digest(key))) > 0
+
+    def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
+        before = literal_column(self._backend.now_ms, BigInteger) - bindparam("age", round(age * 1000), BigInteger)
+        self._delete(lambda column: _is_any(column, name, kinds) & (column.noted < before))
+
+    def close(self) -> None:
+        self._cut_off.close()
+
+    def _rows(self, wanted: Callable[[Any], Any]) -> Sequence[Any]:
+        try:
+            return self._run(lambda: wanted(self._table.c)).all()  # type: ignore[no-any-return]
+        except SQLAlchemyError as error:
+            raise self._error(error) from error
+
+    def _delete(self, those: Callable[[Any], Any]) -> int:
+        try:
+            return int(self._run(lambda: delete(self._table).where(those(self._table.c))).rowcount)
+        except SQLAlchemyError as error:
+            raise self._error(error) from error
+
+    def _run(self, statement: Callable[[], Any], values: dict[str, object] | None = None) -> Any:
+        """Run it; a table that is missing is looked for in other letters, or made. Raises SQLAlchemyError."""
+        try:
+            return self._run_once(statement(), values)
+        except SQLAlchemyError as error:
+            if not says(error, self._backend.shape):
+                raise
+            if not self._respell():
+                if not sql_schema.may_make(self._engine, self._config):
+                    raise
+                with self._engine.connect() as connection:
+                    sql_schema.make(connection, self._table)
+        return self._run_once(statement(), values)
+
+    def _respell(self) -> bool:
+        """True if the database spells a table in other letters than we did, as `sql_schema.as_there` finds out."""
+        before = (self._leases.name, self._table.name)
+        try:
+            with self._engine.connect() as connection:
+                self._leases = sql_schema.as_there(connection, self._leases)
+                self._table = sql_schema.as_there(connection, self._table)
+        finally:
+            self._cut_off.disarm()
+        return before != (self._leases.name, self._table.name)
+
+    def _run_once(self, statement: Any, values: dict[str, object] | None) -> Any:
+        try:
+            with self._engine.connect() as connection:
+                result = connection.execute(statement, values or {})
+                return result.freeze()() if result.returns_rows else result
+        finally:
+            self._cut_off.disarm()
+
+    def _opened(self, connection: Any) -> None:
+        if (fd := descriptor_of(connection)) is not None:
+            self._cut_off.arm(fd)
+
+    def _error(self, error: SQLAlchemyError) -> SparkLeaseError:
+        if says(error, self._backend.shape):
+            return ConfigError("table", f"{self._table.fullname} does not exist: run spark-lease init")
+        return store_error(self._engine, self.where, error)
+
+
+def notes_table(dotted: str) -> Table:
+    """`digest` stands for `item` in the key: a path may be longer than a key may be. `noted`: ms since 1970."""
+    schema, _, name = dotted.rpartition(".")
+    text = sql_schema.NAME
+    return Table(
+        name,
+        MetaData(),
+        Column("lease", text, nullable=False),
+        Column("kind", Words(16), nullable=False),
+        Column("digest", Words(64), nullable=False),
+        Column("item", Text, nullable=False),
+        Column("content", Text, nullable=False),
+        Column("noted", BigInteger, nullable=False),
+        PrimaryKeyConstraint("lease", "kind", "digest", name=f"{name}_key"),
+        schema=schema or None,
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        mariadb_charset="utf8mb4",
+    )
+
+
+def _is(column: Any, name: str, kind: str) -> Any:
+    return (column.lease == name) & (column.kind == kind)
+
+
+def _is_any(column: Any, name: str, kinds: Sequence[str]) -> Any:
+    return (column.lease == name) & or_(*(column.kind == kind for kind in kinds))
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,201 @@
+"""What a SQL store lets this user do, found out by doing it, and leaving nothing behind.
+
+What is written is written in a transaction that is rolled back, under a name that no lease has. In a broker's table no
+row is made at all: statements that can match none are refused like any other where a right is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Table, delete, false, insert, literal, literal_column, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from ...clock import Clock, wall_time
+from ...config import Config, redacted
+from ...database.connections import CutOff, descriptor_of, make_engine, store_error
+from ...database.dialects import backend_of, code_of
+from ...errors import ConfigError, StoreError
+from . import schema as sql_schema
+from .notes import notes_table
+from .statements import overridden, statements
+
+_SAMPLES = 5
+# A grantee that is no role is PUBLIC. What a schema's owner may is no grant where nothing was ever granted.
+_MAKERS = """
+SELECT quote_ident(n.nspname) AS schema, coalesce(quote_ident(r.rolname), 'PUBLIC') AS maker
+FROM pg_namespace n CROSS JOIN aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
+LEFT JOIN pg_roles r ON r.oid = a.grantee
+WHERE n.nspname::text = ANY (%(path)s::text[]) AND a.privilege_type = 'CREATE' AND (r.oid IS NULL OR NOT (
+    r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
+    OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())))
+ORDER BY 1, 2
+"""
+
+
+class SqlProbe:
+    """Each method connects anew and takes no longer than `attempt_timeout`. Raises StoreError and ConfigError."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self.where, self._config = redacted(config.url), config
+        self._cut_off = CutOff(config.attempt_timeout, clock)
+        self._engine = make_engine(config, opened=self._opened)
+        self._broker_row = config.has_broker_record
+        self._told = config.notify and self._engine.driver == "psycopg2"
+
+    def close(self) -> None:
+        self._cut_off.close()
+
+    def server(self) -> str:
+        """The product and its version."""
+        with self._connected() as connection:
+            dialect: Any = connection.dialect
+            product = "mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name
+            version = [each for each in dialect.server_version_info if isinstance(each, int)]
+            return f"{product} {'.'.join(map(str, version))}"
+
+    def makers(self) -> list[tuple[str, str]]:
+        """PostgreSQL: schemas of the search path, and the roles that may make functions and operators there, quoted.
+
+        This role, superusers and the owner of the database are left out.
+        """
+        with self._connected(transaction=True) as connection:
+            path = connection.exec_driver_sql("SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]").scalar()
+            connection.exec_driver_sql("SET LOCAL search_path = pg_catalog, pg_temp")  # what they made is not called
+            return [(each.schema, each.maker) for each in connection.exec_driver_sql(_MAKERS, {"path": path})]
+
+    def clock_difference(self) -> tuple[float, float]:
+        """Seconds that this machine's clock is ahead of the store's, and by how much that may be wrong."""
+        now: Any = select(literal_column(backend_of(self._engine).now_ms))
+        found = []
+        with self._connected() as connection:
+            for _ in range(_SAMPLES):
+                before = wall_time()
+                there = connection.execute(now).scalar_one() / 1000
+                half = (wall_time() - before) / 2
+                found.append((half, before + half - there))
+        half, ahead = min(found)
+        return ahead, half + 0.001
+
+    def lacking(self) -> dict[str, Sequence[str] | None]:
+        """By table, what it lacks; None: all of it. Raises ConfigError for a foreign table."""
+        found: dict[str, Sequence[str] | None] = {}
+        with self._connected() as connection:
+            for table in self._lease_tables:
+                sql_schema.refuse_engine(connection, table)
+                missing = sql_schema.missing_columns(connection, table)
+                sql_schema.refuse_foreign(table, missing or ())
+                found[table.fullname] = missing
+            notes = self._notes()
+            found[notes.fullname] = None if sql_schema.missing_columns(connection, notes) is None else ()
+        return found
+
+    def exercise(self) -> None:
+        """Take, renew and release a lease, and note something beside it. Raises StoreError for what is refused."""
+        with self._connected(transaction=True) as connection:
+            self._exercise_record(connection)
+            self._exercise_row(connection)
+
+    def exercise_notes(self) -> None:
+        """Note something beside a lease, and take it away. Raises StoreError for what is refused."""
+        row = dict.fromkeys(("lease", "digest", "item", "content"), literal(_name())) | {"kind": literal("doctor")}
+        notes = self._notes()
+        with self._connected(transaction=True) as connection:
+            connection.execute(insert(notes).values(row | {"noted": 0}))
+            connection.execute(select(notes.c.content).where(notes.c.kind == "doctor"))
+            connection.execute(delete(notes).where(notes.c.kind == "doctor"))
+
+    def sharing(self) -> str:
+        """Why a session is not ours alone; empty if it is.
+
+        While one connection is in a transaction, another must not get its session, and must keep its own.
+        """
+        pid = "SELECT pg_backend_pid()"
+        with self._connected() as one:
+            mine = one.exec_driver_sql(pid).scalar()
+            with self._connected(transaction=True) as other:
+                if other.exec_driver_sql(pid).scalar() == mine or one.exec_driver_sql(pid).scalar() != mine:
+                    return "a pooler gives one session to several connections"
+        return ""
+
+    def _exercise_record(self, connection: Connection) -> None:
+        table = self._lease_tables[0]
+        ours = statements(self._engine, table, broker_row=self._broker_row, notifies=self._told)
+        sql = overridden(ours, self._config.statements, self._engine)
+        values: dict[str, Any] = {"name": _name(), "holder": "doctor", "epoch": 1, "duration": 1000, "protection": ""}
+        values |= {"channel": f"spark_lease_{_name()}", "old_holder": "doctor", "old_epoch": -1, "old_time": 0}
+        values |= {"wish": "doctor", "old_wish": None}
+        if not self._broker_row:
+            connection.exec_driver_sql(sql["insert"], _for(sql["insert"], values))
+        for what in ("renew", "wish", "release", "take"):
+            rows = connection.exec_driver_sql(sql["read"], _for(sql["read"], values)).all()
+            if not self._broker_row:
+                if not rows:
+                    raise StoreError(self.where, f"a row of {table.fullname} that was just written cannot be seen")
+                row = rows[0]
+                values |= {"old_holder": row[0], "old_time": row[1], "old_epoch": row[2], "old_wish": row[-1]}
+            done = connection.exec_driver_sql(sql[what], _for(sql[what], values))
+            written = len(done.all()) if done.returns_rows else done.rowcount
+            if written != (0 if self._broker_row else 1):
+                raise StoreError(self.where, f"{what} wrote {written} rows of {table.fullname} where one stood")
+
+    def _exercise_row(self, connection: Connection) -> None:
+        """That which a session locks for life, if it does."""
+        if self._config.locker == "lease" or self._engine.dialect.name == "sqlite":
+            return
+        table = self._lease_tables[-1]
+        connection.execute(select(table.c.id).where(false()).with_for_update(nowait=True))
+        connection.execute(insert(table).from_select(["id"], select(table.c.id).where(false())))
+
+    @functools.cached_property
+    def _lease_tables(self) -> list[Table]:
+        """That of the records, then that in which rows are locked."""
+        names = [self._config.record_table] + ([self._config.table] if self._config.locker == "database" else [])
+        broker = (self._broker_row, self._config.has_broker_row)
+        tables = [self._table(name, broker_row=broker[at]) for at, name in enumerate(names)]
+        return tables[:1] if self._engine.dialect.name == "sqlite" else tables
+
+    def _table(self, name: str, *, broker_row: bool) -> Table:
+        spelled = sql_schema.spelled(self._engine, name, broker_row=broker_row)
+        table = sql_schema.lease_table(spelled, self._config.column_types)
+        with self._engine.connect() as connection:
+            return sql_schema.as_there(connection, table)
+
+    def _notes(self) -> Table:
+        return notes_table(sql_schema.spelled(self._engine, self._config.notes_table, broker_row=False))
+
+    @contextlib.contextmanager
+    def _connected(self, *, transaction: bool = False) -> Iterator[Connection]:
+        """A connection of its own, rolled back at the end."""
+        level = "SERIALIZABLE" if self._engine.dialect.name == "sqlite" else "READ COMMITTED"
+        with self._asking(), self._engine.connect() as connection:
+            yield connection.execution_options(isolation_level=level) if transaction else connection
+            connection.rollback()
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
+            if code_of(error) == "25006":
+                raise ConfigError("url", f"{self.where} is a replica, or read-only: name the primary") from error
+            raise store_error(self._engine, self.where, error) from error
+        finally:
+            self._cut_off.disarm()
+
+    def _opened(self, connection: Any) -> None:
+        if (fd := descriptor_of(connection)) is not None:
+            self._cut_off.arm(fd)
+
+
+def _name() -> str:
+    return f"doctor-{secrets.token_hex(8)}"
+
+
+def _for(sql: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Those of the values that a statement names: sqlite3 takes no others."""
+    return {key: value for key, value in values.items() if f":{key}" in sql or f"%({key})" in sql}

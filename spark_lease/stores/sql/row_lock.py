@@ -1,0 +1,180 @@
+"""The database lock: a row that a session locks with SELECT … FOR UPDATE, in a transaction that lasts as long as it.
+
+It stands beside the lease record and does not replace it. While the session lives no other contender is granted the
+lease, whatever a clock or a restored row says. Once it has ended, no contender is granted it before the record has run
+out or was given back, because a session can end under a holder that works on (an administrator, a proxy, a network).
+
+The row is that of the lease in `table` (or an ActiveMQ broker's, ID 1, whose database locker locks the same row); the
+record is in the table `<table>_epoch`, where it survives the session. SQLite locks no rows: there it is a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, insert, literal_column, null, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from ...clock import Clock
+from ...config import Config, redacted
+from ...database.connections import CutOff, descriptor_of, make_engine, refusal
+from ...database.dialects import backend_of, says, usable_url
+from ...errors import ConfigError
+from ..folders.file import FileLock
+from . import schema as sql_schema
+from .statements import BROKER_ID
+
+
+class SessionLock:
+    """Implements `Lock`. Raises ConfigError for a URL that cannot be used; connects when first asked."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._where, self._config = redacted(config.url), config
+        self._cut_off = CutOff(config.attempt_timeout, clock)
+        self._engine = make_engine(config, opened=self._arm)
+        self._backend = backend_of(self._engine)
+        name = sql_schema.spelled(self._engine, config.table, broker_row=config.has_broker_row)
+        self._table = sql_schema.lease_table(name, config.column_types)
+        self._session: Connection | None = None
+
+    def try_lock(self) -> bool:
+        if self._session is not None and self.is_held():
+            return True
+        try:
+            if sql_schema.has_engines(self._engine):
+                with self._engine.connect() as connection:
+                    sql_schema.refuse_engine(connection, self._table)
+            session = self._engine.connect()
+        except SQLAlchemyError as error:
+            raise refusal(self._engine, self._config, error) from error
+        finally:
+            self._cut_off.disarm()
+        try:
+            locked = self._lock(session)
+        except SQLAlchemyError as error:
+            _drop(session)
+            if says(error, self._backend.locked):
+                return False
+            if says(error, self._backend.shape):
+                self._make_or_refuse_table()
+                return self.try_lock()
+            raise refusal(self._engine, self._config, error) from error
+        finally:
+            self._cut_off.disarm()
+        if not locked:
+            _drop(session)
+            return False
+        self._session = session
+        return True
+
+    def _make_or_refuse_table(self) -> None:
+        try:
+            with self._engine.connect() as connection:
+                self._table = sql_schema.make_or_refuse(connection, self._config, self._table)
+        except SQLAlchemyError as error:
+            raise refusal(self._engine, self._config, error) from error
+        finally:
+            self._cut_off.disarm()
+
+    def is_held(self) -> bool:
+        """Ask in the very transaction that locked it: another session, or another transaction, cannot answer."""
+        if self._session is None:
+            return False
+        try:
+            self._arm(self._session.connection.driver_connection)
+            self._session.execute(select(literal_column("1")).where(self._row)).first()
+        except SQLAlchemyError:
+            # Ended by the server, or cut off because it hangs: either way the lock is gone, or will be in a moment.
+            self.close_session()
+            return False
+        finally:
+            self._cut_off.disarm()
+        return True
+
+    def unlock(self) -> None:
+        self.close_session()
+
+    def close(self) -> None:
+        self._cut_off.close()
+        self.close_session()
+
+    def close_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            _drop(session)
+
+    @property
+    def _row(self) -> Any:
+        if self._config.has_broker_row:
+            return self._table.c.id == BROKER_ID
+        return self._table.c.name == self._config.name
+
+    def _lock(self, session: Connection) -> bool:
+        session.execution_options(isolation_level="READ COMMITTED")
+        columns: list[Any] = [self._table.c.broker_name, self._table.c.time - literal_column(self._backend.now_ms)]
+        look = select(*columns).where(self._row).with_for_update(nowait=True)
+        for _ in range(2):
+            for statement in self._bounds():
+                self._arm(session.connection.driver_connection)
+                session.exec_driver_sql(statement)
+            self._arm(session.connection.driver_connection)
+            row = session.execute(look).first()
+            if row is not None:
+                holder, expires_in = row
+                # Another holder has this very row: a broker, or a contender with another locker.
+                return holder is None or expires_in is None or expires_in <= 0
+            self._make_row(session)
+        return False
+
+    def _make_row(self, session: Connection) -> None:
+        first: Any = select(literal_column(str(BROKER_ID)), null())
+        if not self._config.has_broker_row:
+            key: Any = literal_column(f"coalesce(max(id), {BROKER_ID}) + 1")
+            first = select(key, bindparam("lease", self._config.name)).select_from(self._table)
+        try:
+            session.execute(insert(self._table).from_select(["id", "name"], first))
+            session.commit()
+        except SQLAlchemyError as error:
+            session.rollback()
+            if not says(error, self._backend.duplicate):
+                raise
+
+    def _bounds(self) -> list[str]:
+        """So that the server ends a session of which it hears nothing any more. On PostgreSQL for this transaction: no
+        other client of a pooler is to get a session with them."""
+        seconds = math.ceil(self._config.lease_duration)
+        if self._engine.dialect.name == "postgresql":
+            third = max(1, seconds // 3)
+            return [
+                f"SET LOCAL idle_in_transaction_session_timeout = {seconds * 1000}",
+                f"SET LOCAL tcp_keepalives_idle = {third}",
+                f"SET LOCAL tcp_keepalives_interval = {third}",
+                "SET LOCAL tcp_keepalives_count = 2",
+            ]
+        bounds = [f"SET SESSION wait_timeout = {seconds}"]
+        if getattr(self._engine.dialect, "is_mariadb", False):
+            bounds.append(f"SET SESSION idle_transaction_timeout = {seconds}")
+        return bounds
+
+    def _arm(self, connection: Any) -> None:
+        if (fd := descriptor_of(connection)) is not None:
+            self._cut_off.arm(fd)
+
+
+def lock_beside_sqlite(config: Config, clock: Clock) -> FileLock:
+    """A lock on a file beside the database file."""
+    database = usable_url(config).database
+    if not database:
+        raise ConfigError("url", "names no file")
+    return FileLock(replace(config, create_table="true"), Path(f"{database}.locks"), clock=clock)
+
+
+def _drop(session: Connection) -> None:
+    with contextlib.suppress(SQLAlchemyError):
+        session.invalidate()
+    with contextlib.suppress(SQLAlchemyError):
+        session.close()

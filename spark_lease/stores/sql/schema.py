@@ -1,0 +1,286 @@
+"""The table of the leases: ActiveMQ's three columns, then ours; made, completed, and told apart from other tables.
+
+ActiveMQ's statements name their columns, so columns that are nullable or have a default do not disturb a broker.
+Ours are added to a table that a broker made, never the other way round, and no row is ever deleted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Index,
+    Inspector,
+    MetaData,
+    Table,
+    UniqueConstraint,
+    inspect,
+    text,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
+from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.types import UserDefinedType
+
+from ...config import MAX_NAME, Config
+from ...election import directive as wish
+from ...errors import ConfigError
+from .words import Words
+
+ACTIVEMQ_COLUMNS = ("id", "time", "broker_name")
+OUR_COLUMNS = ("name", "epoch", "duration", "protection", "wish")
+UNIQUE = "name (unique)"
+
+
+# Two names are two leases, whatever the server's collation says. A broker's own column stays as it was made.
+NAME = Words(MAX_NAME).with_variant(
+    mysql.VARCHAR(MAX_NAME, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+)
+
+
+class _Spelled(UserDefinedType[Any]):
+    """A type that the configuration names."""
+
+    cache_ok = True
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def get_col_spec(self, **_: Any) -> str:
+        return self.words
+
+
+def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) -> Table:
+    """`time` and `duration` are milliseconds: the expiry since 1970 by the database's clock, the holder's lease.
+
+    `types` are those of the configuration, by column. Raises ConfigError for what cannot be one.
+    """
+    for column, words in types.items():
+        if column not in (*ACTIVEMQ_COLUMNS, *OUR_COLUMNS):
+            known = ", ".join((*ACTIVEMQ_COLUMNS, *OUR_COLUMNS))
+            raise ConfigError("column_types", f"there is no column {column}: {known}")
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_ ]*(\([0-9, ]+\))?[A-Za-z0-9_ ]*", words):
+            raise ConfigError("column_types", f"{words!r} is no type for {column}, like NUMERIC(20)")
+
+    def of(column: str, ours: Any) -> Any:
+        return _Spelled(types[column]) if column in types else ours
+
+    schema, _, name = dotted.rpartition(".")
+    return Table(
+        name,
+        MetaData(),
+        Column("id", of("id", BigInteger), primary_key=True, autoincrement=False),
+        Column("time", of("time", BigInteger)),
+        Column("broker_name", of("broker_name", NAME)),
+        Column("name", of("name", NAME)),
+        Column("epoch", of("epoch", BigInteger), nullable=False, server_default=text("0")),
+        Column("duration", of("duration", BigInteger)),
+        Column("protection", of("protection", Words(16))),
+        Column("wish", of("wish", Words(wish.LONGEST))),
+        UniqueConstraint("name", name=f"{name}_name"),
+        schema=schema or None,
+        mysql_engine="InnoDB",  # another may lock nothing at all
+        mariadb_engine="InnoDB",
+    )
+
+
+def spelled(engine: Engine | Connection, dotted: str, *, broker_row: bool) -> str:
+    """The name as a broker, which does not quote it, makes the database spell it."""
+    if engine.dialect.name == "postgresql":
+        return dotted.lower()
+    return dotted.upper() if broker_row and engine.dialect.name in ("mysql", "mariadb") else dotted
+
+
+def as_there(connection: Connection, table: Table) -> Table:
+    """The table, or the one that there is instead and differs from it in upper and lower case alone."""
+    with _looking(connection, table) as (seen, schema):
+        names = seen.get_table_names(schema=schema)
+    twins = [each for each in names if each.lower() == table.name.lower()]
+    if len(twins) != 1 or twins[0] == table.name:
+        return table
+    return table.to_metadata(MetaData(), name=twins[0])
+
+
+def creation(engine: Engine | Connection, table: Table) -> Sequence[str]:
+    """The one statement that makes the table where it is missing, for this database."""
+    return [" ".join(str(CreateTable(table, if_not_exists=True).compile(dialect=engine.dialect)).split())]
+
+
+def addition(engine: Engine | Connection, table: Table, missing: Sequence[str]) -> Sequence[str]:
+    """The statements that add what is missing of ours to a table that ActiveMQ made."""
+    quote = engine.dialect.identifier_preparer.format_table(table)
+    columns = [CreateTable(table).columns[list(table.c.keys()).index(key)] for key in missing if key != UNIQUE]
+    added = [f"ALTER TABLE {quote} ADD COLUMN {each.compile(dialect=engine.dialect)}" for each in columns]
+    if UNIQUE in missing:
+        index = CreateIndex(Index(f"{table.name}_name", table.c.name, unique=True))
+        added.append(str(index.compile(dialect=engine.dialect)))
+    return [" ".join(each.split()) for each in added]
+
+
+def missing_columns(connection: Connection, table: Table) -> Sequence[str] | None:
+    """The columns that the table in the database lacks, and `UNIQUE`; None if there is no such table."""
+    with _looking(connection, table) as (seen, schema):
+        where: dict[str, Any] = {"table_name": table.name, "schema": schema}
+        try:
+            there = {column["name"].lower() for column in seen.get_columns(**where)}
+            unique: list[Any] = [each["column_names"] for each in seen.get_unique_constraints(**where)]
+            unique += [each["column_names"] for each in seen.get_indexes(**where) if each["unique"]]
+        except NoSuchTableError:
+            return None
+        if table.name in seen.get_view_names(schema=schema):
+            raise a_view(table)
+    if not there:  # SQLite: it was made between two questions of the inspection
+        return None
+    # Without it two contenders insert a row each, and both are master.
+    there |= {UNIQUE} if ["name"] in [[str(column).lower() for column in key] for key in unique] else set()
+    return [each for each in (*ACTIVEMQ_COLUMNS, *OUR_COLUMNS, UNIQUE) if each not in there]
+
+
+def refuse_foreign(table: Table, missing: Sequence[str]) -> None:
+    """Raise ConfigError if the table is neither ours nor ActiveMQ's."""
+    foreign = [column for column in missing if column in ACTIVEMQ_COLUMNS]
+    if foreign:
+        raise ConfigError(
+            "table",
+            f"{table.fullname} is another program's table: it has no column {', '.join(foreign)}. Name another",
+        )
+
+
+def a_view(table: Table) -> ConfigError:
+    """What it selects runs with the rights of who reads it."""
+    return ConfigError("table", f"{table.fullname} is a view, and a lease needs a table")
+
+
+def has_engines(engine: Engine | Connection) -> bool:
+    """Whether its tables are kept in engines of several kinds."""
+    return engine.dialect.name in ("mysql", "mariadb")
+
+
+def refuse_engine(connection: Connection, table: Table) -> None:
+    """Raise ConfigError if MySQL or MariaDB keeps the table in an engine that locks no rows, and loses some in a crash,
+    or if it is a view.
+
+    Nothing for a table that is not there. Raises SQLAlchemyError.
+    """
+    if not has_engines(connection):
+        return
+    where = {"schema": table.schema, "name": table.name}
+    found = connection.execute(text(_ENGINE), where).first()
+    if found and "VIEW" in found.table_type.upper():
+        raise a_view(table)
+    if found and found.engine and found.engine.lower() != "innodb":
+        raise ConfigError(
+            "table", f"{table.fullname} is kept by {found.engine}: run ALTER TABLE {table.fullname} ENGINE=InnoDB"
+        )
+
+
+_ENGINE = """\
+SELECT engine AS engine, table_type AS table_type FROM information_schema.tables
+WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"""
+
+
+def complete(connection: Connection, table: Table) -> Sequence[str]:
+    """Create the table, or add our columns to ActiveMQ's; the statements that were run.
+
+    Safe to be run by several processes at once. Raises ConfigError for a foreign table, SQLAlchemyError if
+    the database refuses.
+    """
+    refuse_engine(connection, table)
+    missing = missing_columns(connection, table)
+    if missing is None:
+        statements = creation(connection, table)
+    elif missing:
+        refuse_foreign(table, missing)
+        statements = addition(connection, table, missing)
+    else:
+        statements = []
+    try:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    except SQLAlchemyError:
+        # IF NOT EXISTS does not exclude another process: the slower one fails on the catalogue's own keys.
+        connection.rollback()
+        if missing_columns(connection, table) != []:
+            raise
+    return statements
+
+
+def refuse_incomplete(connection: Connection, table: Table) -> None:
+    """Raise ConfigError that says what to do about a table that is missing, foreign or lacks our columns."""
+    refuse_engine(connection, table)
+    missing = missing_columns(connection, table)
+    if missing is None:
+        raise ConfigError("table", f"{table.fullname} does not exist: run spark-lease init, or set create_table = true")
+    refuse_foreign(table, missing)
+    if missing:
+        raise ConfigError("table", f"{table.fullname} lacks {', '.join(missing)}: run spark-lease init")
+
+
+def may_make(engine: Engine | Connection, config: Config) -> bool:
+    """Whether a table that is missing is made on first use."""
+    return config.create_table == "true" or (config.create_table == "auto" and engine.dialect.name == "sqlite")
+
+
+def make(connection: Connection, table: Table) -> Sequence[str]:
+    """Create a table of our own where it is missing; what was run. Raises SQLAlchemyError if the database refuses."""
+    if _is_there(connection, table):
+        return []
+    statements = creation(connection, table)
+    try:
+        connection.exec_driver_sql(statements[0])
+    except SQLAlchemyError:  # another process was faster: see `complete`
+        connection.rollback()
+        if not _is_there(connection, table):
+            raise
+    return statements
+
+
+def _is_there(connection: Connection, table: Table) -> bool:
+    with _looking(connection, table) as (seen, schema):
+        return seen.has_table(table.name, schema=schema)
+
+
+@contextmanager
+def _looking(connection: Connection, table: Table) -> Iterator[tuple[Inspector, str | None]]:
+    """SQLAlchemy's inspector, and the schema in which it is to look. The connection is in autocommit.
+
+    On PostgreSQL its questions are asked where no schema's functions and operators are found but the database's own.
+    """
+    if connection.dialect.name != "postgresql":
+        yield inspect(connection), table.schema
+        return
+    name = connection.dialect.identifier_preparer.format_table(table)
+    schema = table.schema or connection.exec_driver_sql(_SCHEMA, {"name": name}).scalar()
+    connection.exec_driver_sql("BEGIN")
+    try:
+        connection.exec_driver_sql("SET LOCAL search_path = pg_catalog, pg_temp")
+        yield inspect(connection), schema
+    finally:
+        if not connection.invalidated:  # what broke it is what has to be said
+            connection.exec_driver_sql("ROLLBACK")
+
+
+_SCHEMA = """\
+SELECT coalesce(
+    (SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.oid = CAST(pg_catalog.to_regclass(%(name)s) AS oid)),
+    pg_catalog.current_schema())"""
+"""That of the table which this name finds, or else the one in which it would be made."""
+
+
+def make_or_refuse(connection: Connection, config: Config, table: Table) -> Table:
+    """The table as it is there, made if `create_table` says so; else ConfigError. Raises SQLAlchemyError."""
+    table = as_there(connection, table)
+    if may_make(connection, config) and missing_columns(connection, table) is None:
+        complete(connection, table)
+    else:
+        refuse_incomplete(connection, table)
+    return table

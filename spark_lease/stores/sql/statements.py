@@ -1,0 +1,151 @@
+"""Every statement of the SQL store, compiled once for the database's dialect, with named parameters."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    Engine,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    insert,
+    literal_column,
+    null,
+    select,
+    text,
+    true,
+    update,
+)
+from sqlalchemy.sql.elements import ColumnElement
+
+from ...config import BROKER
+from ...database.dialects import backend_of
+from ...errors import ConfigError
+
+BROKER_ID = 1
+"""The one row of which an ActiveMQ broker knows."""
+
+
+def statements(
+    engine: Engine,
+    table: Table,
+    *,
+    broker_row: bool,
+    notifies: bool,
+    weave: Callable[[str, Any], Any] = lambda what, write: write,
+) -> dict[str, str]:
+    """By what they do. `broker_row`: the lease is row ID 1, else the row with its NAME. `weave` may put into a write
+    what is to be written with it."""
+    backend = backend_of(engine)
+    now: ColumnElement[int] = literal_column(backend.now_ms)
+    stamp: ColumnElement[int] = literal_column(backend.stamp_ms)
+    column = table.c
+    own: ColumnElement[int] = literal_column(str(BROKER_ID))
+    row = column.id == own if broker_row else column.name == bindparam("name")
+    stands = (
+        row
+        & (column.epoch == bindparam("old_epoch"))
+        & backend.equal(column.broker_name, bindparam("old_holder"))
+        & column.time.is_not_distinct_from(bindparam("old_time"))
+        & column.wish.is_not_distinct_from(bindparam("old_wish"))
+    )
+    # Not just one more than the last: a row that was deleted, or restored from a backup, has to go on with larger
+    # epochs than it ever had. One more where the clock went back.
+    bigger = getattr(func, backend.greatest)(bindparam("epoch"), now)
+    kept: dict[str, Any] = {"epoch": bindparam("epoch"), "duration": bindparam("duration")}
+    held = kept | {
+        "broker_name": bindparam("holder"),
+        "time": stamp + bindparam("duration"),
+        "protection": bindparam("protection"),
+    }
+    freed = kept | {"broker_name": null(), "time": literal_column("0")}
+    # Two leases inserted at once may compute one ID: the second is told "no" and asks again.
+    key: dict[str, Any] = {"id": literal_column(f"coalesce(max(id), {BROKER_ID}) + 1"), "name": bindparam("name")}
+    if broker_row:
+        key = {"id": own, "name": null()}
+    first: dict[str, Any] = key | held | {"epoch": bigger}
+    values = select(*first.values()).select_from(table).where(true()) if not broker_row else select(*first.values())
+    writes: dict[str, Any] = {
+        "insert": insert(table).from_select(list(first), values),
+        "take": update(table).where(stands).values(held | {"epoch": bigger, "wish": null()}),
+        "renew": update(table).where(stands).values(held),
+        "release": update(table).where(stands).values(freed),
+        "wish": update(table).where(stands).values(wish=bindparam("wish")),
+    }
+    if backend.returning:
+        writes = {what: each.returning(column.time, column.epoch) for what, each in writes.items()}
+    reads: dict[str, Any] = {
+        "read": select(
+            column.broker_name, column.time, column.epoch, column.duration, now, column.protection, column.wish
+        ).where(row),
+        "names": select(column.name).where(column.name.is_not(None)).order_by(column.name),
+        "now": select(now),
+    }
+    if broker_row:
+        reads["names"] = select(literal_column(f"'{BROKER}'")).select_from(table).where(row)
+    if notifies:  # in the transaction of the release: who is woken finds it
+        release, wish = writes["release"].cte("freed"), writes["wish"].cte("wished")
+        told = func.pg_catalog.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))
+        # A release that a crash of the server undoes is a lease that runs out: no need to wait for the disk.
+        at_once: ColumnElement[str] = literal_column("pg_catalog.set_config('synchronous_commit', 'off', true)")
+        writes["release"] = select(release.c.time, release.c.epoch, told, at_once)
+        writes["wish"] = select(
+            wish.c.time, wish.c.epoch, func.pg_catalog.pg_notify(bindparam("channel"), literal_column("'look again'"))
+        )
+    writes = {what: weave(what, each) for what, each in writes.items()}
+    return {what: str(each.compile(dialect=engine.dialect)) for what, each in (reads | writes).items()}
+
+
+def overridden(ours: Mapping[str, str], theirs: Mapping[str, str], engine: Engine) -> dict[str, str]:
+    """`ours` with `theirs` in their places. Raises ConfigError for one that cannot do the work of the one it replaces.
+
+    They name their values as `:name`. The comparison with what stands there is in them, so all of ours have to be used.
+    """
+    found = dict(ours)
+    for what, words in theirs.items():
+        if what not in ours:
+            raise ConfigError("statements", f"there is none called {what!r}: {', '.join(sorted(ours))}")
+        clause = text(words)
+        wanted, given = set(_PLACE.findall(ours[what])), set(clause.compile().params)
+        if wanted != given:
+            lacks, knows_not = sorted(wanted - given), sorted(given - wanted)
+            problem = [f"lacks :{', :'.join(lacks)}"] if lacks else []
+            problem += [f"has :{', :'.join(knows_not)}, which there is not"] if knows_not else []
+            raise ConfigError(f"statements: {what}", f"{' and '.join(problem)}. Ours: {ours[what]}")
+        if "RETURNING" in ours[what] and "RETURNING" not in words.upper():
+            raise ConfigError(f"statements: {what}", "has to return time and epoch (RETURNING time, epoch)")
+        found[what] = str(clause.compile(dialect=engine.dialect))
+    return found
+
+
+_PLACE = re.compile(r"(?:%\(|(?<!:):)(\w+)")
+"""A value in a compiled statement: %(name)s or :name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    prepare: str
+    execute: str
+
+
+def prepared(sql: Mapping[str, str]) -> dict[str, Prepared]:
+    """The statements of every day, to be planned once for each connection: that is a fifth of a renewal.
+
+    Named after what they are, so that a session which a pooler had given to another client cannot run another's.
+    """
+    found = {}
+    for what in ("read", "renew", "take", "release"):
+        names, text = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql[what]))), sql[what]
+        for number, each in enumerate(names, start=1):
+            text = text.replace(f"%({each})s", f"${number}")
+        name = f"spark_lease_{zlib.crc32(text.encode()):08x}"
+        values = f" ({', '.join(f'%({each})s' for each in names)})" if names else ""
+        found[what] = Prepared(f"PREPARE {name} AS {text}", f"EXECUTE {name}{values}")
+    return found

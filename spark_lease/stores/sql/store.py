@@ -1,0 +1,388 @@
+"""A lease store in one SQL table, through SQLAlchemy: PostgreSQL, MariaDB, MySQL and SQLite.
+
+SQLAlchemy Core writes the statements and knows the dialects; they are compiled once and run on one dedicated
+autocommit connection of the driver, because the way through its execution layer costs another third of a renewal.
+Every request is one statement, and "now" is the database's, read inside that statement. A change of hands is noted in
+the same request, unless the note would keep it from being made (`sql_history.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import random
+import re
+import ssl
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Table
+from sqlalchemy.exc import SQLAlchemyError
+
+from ...clock import BootClock, Clock, wall_time
+from ...config import Config, redacted
+from ...database.connections import SHARED, Alarm, CutOff, cursor_of, descriptor_of, last_answer, make_engine, refusal
+from ...database.dialects import backend_of, code_of, local_bounds, says
+from ...election.journal_entries import ENDED, KINDS, bounded_age, end_text, is_first_of_its_day, is_grant
+from ...election.record import LeaseRecord, Observed, is_wish
+from ...errors import ConfigError, RecordUnreadable, SparkLeaseError
+from . import schema as sql_schema
+from .history import Note, SqlHistory
+from .notes import SqlNotes
+from .rows import observed
+from .statements import Prepared, overridden, prepared, statements
+
+log = logging.getLogger(__name__)
+
+_NOT_KEPT = {"26000", "42P05"}
+"""PostgreSQL: a prepared statement is unknown, or there already: this session is not ours alone."""
+
+_EPOCH = re.compile("[0-9]{1,18}")
+_JITTER = 0.02
+"""Seconds by which a wait may be longer, by chance: so that very many who wait for one moment do not ask all at once.
+The earliest may ask in vain, and none is late by more."""
+_BRIEF = 0.5
+"""A poll period, in seconds, for which a connection is not given up."""
+_UNHEARD = 0.05
+"""Seconds after which to look again, for a release just before we began to listen."""
+
+
+class SqlStore:
+    """Implements `LeaseStore`, `Notifies`, `Remembers`. Raises ConfigError at once for a URL that cannot be used."""
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        self.where = redacted(config.url)
+        self._config, self._clock = config, clock or BootClock()
+        self._cut_off = CutOff(config.attempt_timeout, self._clock)
+        self._engine = make_engine(config, opened=self._opened)
+        self._backend = backend_of(self._engine)
+        self._alarm = Alarm()
+        self._is_told = config.notify and self._engine.driver == "psycopg2"
+        self._listening_to = ""
+        # A broker's row that is locked for life is no place for a record.
+        self._broker_row = config.has_broker_record
+        self._history = SqlHistory(self._engine, config)
+        self._rest: Note | None = None
+        self._may_be_old = False
+        if config.has_broker_row and not config.holder.isascii():
+            raise ConfigError("holder", f"{config.holder!r} does not fit a broker's table: use ASCII")
+        name = sql_schema.spelled(self._engine, config.record_table, broker_row=self._broker_row)
+        self._use_table(sql_schema.lease_table(name, config.column_types))
+        self._connection: Any = None
+        self._cursor: Any = None
+        self._planned: Mapping[str, Prepared] = {}
+        self._local = ""
+        self._asking = ""
+        self._fd: int | None = None
+        self._table_seen = self._clocks_compared = self._is_closed = False
+        self._in_use = threading.Lock()
+
+    def _use_table(self, table: Table) -> None:
+        self._table = table
+        ours = statements(self._engine, table, broker_row=self._broker_row, notifies=self._is_told)
+        self._plain = overridden(ours, self._config.statements, self._engine)
+        self._weave()
+
+    def _weave(self) -> None:
+        woven = self._history.woven(self._plain, self._table, broker_row=self._broker_row, notifies=self._is_told)
+        self._sql = self._plain | woven
+        # Planned for a session that is kept, and that is ours alone.
+        self._prepared = prepared(self._sql) if self._is_told else {}
+
+    def read(self, name: str) -> Observed:
+        row = self._first_row("read", {"name": self._config.row_of(name)})
+        if row is None:
+            return Observed(None, 0.0)
+        return observed(row, self.where, f"{self._table.fullname} row NAME={name!r}")
+
+    def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+        if old is None:
+            self._make_or_refuse_table()  # once in the life of a lease: a table without its unique key has two masters
+        if is_wish(old, new):
+            what = "wish"
+        elif new.holder is None:
+            what = "release"
+        elif old is None:
+            what = "insert"
+        else:
+            what = "renew" if new.epoch == old.epoch else "take"
+        values: dict[str, Any] = {"name": self._config.row_of(name), "holder": new.holder, "epoch": new.epoch}
+        values["duration"] = round(new.duration * 1000)
+        values |= {"protection": new.protection, "channel": self._channel(name), "wish": new.wish or None}
+        if old is not None:
+            values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
+            values["old_wish"] = old.wish or None
+        row = self._first_row(what, values | self._history.values(name, old, new))
+        if row is not None:
+            self._follow(what, name, old, replace(new, epoch=row[1]))
+        if not self._config.notify:  # a write is the last for some time
+            self._drop_connection()
+        return None if row is None else replace(new, epoch=row[1], stamp=row[0])
+
+    def _follow(self, what: str, name: str, old: LeaseRecord | None, new: LeaseRecord) -> None:
+        """What comes after a write. A release does not wait for it."""
+        self._rest = self._history.rest(what, name, new.epoch)
+        if is_grant(old, new):
+            self._may_be_old = is_first_of_its_day(old, new.epoch)
+            self._remember()
+
+    def _remember(self) -> None:
+        """Note what is left to be noted. Never raises."""
+        rest, self._rest = self._rest, None
+        if rest is None or not self._history.is_noting:
+            return
+        try:
+            self._run(*rest)
+        except (SQLAlchemyError, self._driver_error) as error:
+            self._drop_connection()
+            if not says(error, self._backend.duplicate):
+                self._history.end(error)
+                self._weave()
+
+    def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
+        self._rest = "note", self._history.note(name, ENDED, epoch, end_text(why, at=at, detail=detail))
+        self._remember()
+
+    def ends_as(self, why: str, detail: str) -> None:
+        self._history.ending = why, detail
+
+    def after_release(self, name: str) -> None:
+        self._remember()
+        if self._may_be_old and self._history.is_noting:
+            self._may_be_old = False
+            with contextlib.suppress(SparkLeaseError), contextlib.closing(SqlNotes(self._config, self._clock)) as notes:
+                notes.prune(self._config.row_of(name), KINDS, bounded_age(self._config.history_retention))
+
+    def names(self) -> Sequence[str]:
+        """Raises ConfigError as `read` does, also where no row has to be read."""
+        found = [name for (name,) in self._rows("names", {})]
+        if not found:
+            self.read("")
+        return found
+
+    def await_release(self, name: str, timeout: float, poll: float) -> LeaseRecord | bool:
+        timeout += random.random() * min(_JITTER, timeout)
+        if not self._is_told:
+            if poll > _BRIEF or not self._config.notify:
+                self._drop_connection()
+            self._alarm.wait(None, min(timeout, poll))
+            return True
+        # A broker does not tell of a release, nor does a holder with another driver, or with notify = false.
+        timeout = min(timeout, poll)
+        try:
+            if self._listening_to != name:
+                answered = self._cursor is not None  # a store that fails is not asked again before its time
+                self._listen(name)
+                timeout = min(timeout, _UNHEARD) if answered else timeout
+            driver: Any = self._connection.driver_connection
+            driver.poll()
+            if not driver.notifies:
+                self._alarm.wait(driver.fileno(), timeout)
+                driver.poll()
+            told = [each.payload for each in driver.notifies]
+            driver.notifies.clear()
+        except (SQLAlchemyError, self._driver_error, OSError, ValueError, AttributeError) as error:
+            log.debug("%s: cannot listen: %s", self.where, error)  # closed by another thread, or the server is gone
+            self._drop_connection()
+            return False
+        # Any role that may connect can notify: no more is believed than that it is worth a look.
+        return LeaseRecord(None, int(told[-1]), 0.0, 0) if told and _EPOCH.fullmatch(told[-1]) else True
+
+    def _listen(self, name: str) -> None:
+        try:
+            if self._cursor is None:
+                self._connect()
+            if self._fd is not None:
+                self._cut_off.arm(self._fd)
+            self._cursor.execute(f'LISTEN "{self._channel(name)}"')  # which takes no parameter
+        finally:
+            self._cut_off.disarm()
+        self._listening_to = name
+
+    def _channel(self, name: str) -> str:
+        """One for each lease, so that no standby is woken for another lease; any name fits."""
+        told = f"{self._table.fullname}:{self._config.row_of(name)}"
+        return f"spark_lease_{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+
+    def close(self) -> None:
+        self._alarm.ring()
+        self._cut_off.close()
+        self._is_closed = True
+        self._drop_if_idle()
+
+    def init(self) -> Sequence[str]:
+        """Make or complete the table; the statements that it took. Raises ConfigError, StoreError."""
+        try:
+            with self._engine.connect() as connection:
+                tables = [sql_schema.as_there(connection, each) for each in self._all_tables()]
+                done = [statement for each in tables for statement in sql_schema.complete(connection, each)]
+                return [*done, *sql_schema.make(connection, self._history.table)]
+        except (SQLAlchemyError, self._driver_error) as error:
+            raise self._store_error(error) from error
+        finally:
+            self._cut_off.disarm()
+
+    def init_statements(self) -> Mapping[str, Sequence[str]]:
+        """What `init` would run on a new table, and on one that ActiveMQ made. Asks no database."""
+        ours = (*sql_schema.OUR_COLUMNS, sql_schema.UNIQUE)
+        made = [line for each in self._all_tables() for line in sql_schema.creation(self._engine, each)]
+        *_, last = self._all_tables()
+        added = [*made[:-1], *sql_schema.addition(self._engine, last, ours)]
+        notes = sql_schema.creation(self._engine, self._history.table)
+        return {
+            "what is noted beside the leases": notes,
+            "a new table": made,
+            "or, on a table that ActiveMQ made": added,
+        }
+
+    def _all_tables(self) -> list[Table]:
+        """That of the records, and last that in which rows are locked, or shared with a broker."""
+        if self._config.locker == "lease":
+            return [self._table]
+        name = sql_schema.spelled(self._engine, self._config.table, broker_row=self._config.has_broker_row)
+        return [self._table, sql_schema.lease_table(name, self._config.column_types)]
+
+    @property
+    def _driver_error(self) -> type[Exception]:
+        error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
+        return error
+
+    def _first_row(self, what: str, values: Mapping[str, object]) -> Any:
+        rows = self._rows(what, values)
+        return rows[0] if rows else None
+
+    def _rows(self, what: str, values: Mapping[str, object]) -> list[Any]:
+        """Run one statement. A table that is missing at first sight may be made; one that vanishes later is a loss."""
+        try:
+            rows = self._run(what, values)
+            if self._history.went_well(what):
+                self._weave()
+            return rows
+        except (SQLAlchemyError, self._driver_error) as error:
+            if what == "insert" and says(error, self._backend.duplicate):
+                return []
+            self._drop_connection()
+            if code_of(error) in _NOT_KEPT:
+                self._prepared = {}  # a pooler hands every statement to another session
+            elif self._history.gives_way(self._asking, error):
+                return self._rows(what, values)
+            if what in self._config.statements and says(error, self._backend.shape + self._backend.syntax):
+                raise ConfigError(f"statements: {what}", str(self._store_error(error))) from error
+            if not says(error, self._backend.shape):
+                raise self._store_error(error) from error
+            if self._table_seen:
+                raise RecordUnreadable(self.where, f"table {self._table.fullname} or its columns are gone") from error
+        self._make_or_refuse_table()
+        self._table_seen = True
+        return self._rows(what, values)
+
+    def _run(self, what: str, values: Mapping[str, object]) -> list[Any]:
+        try:
+            with self._in_use:
+                return self._ask(what, values)
+        finally:
+            if self._is_closed:
+                self._drop_if_idle()
+
+    def _ask(self, what: str, values: Mapping[str, object]) -> list[Any]:
+        self._asking = ""
+        try:
+            if self._cursor is None:
+                self._connect()
+            if not self._table_seen and sql_schema.has_engines(self._engine):
+                with self._engine.connect() as connection:
+                    sql_schema.refuse_engine(connection, self._table)
+            prepared = None if self._history.skips else self._planned.get(what)
+            sql = self._plain if self._history.skips else self._sql
+            self._asking = what
+            if self._fd is not None:
+                self._cut_off.arm(self._fd)
+            self._cursor.execute(prepared.execute if prepared else self._local + sql[what], values)
+            if self._local:
+                last_answer(self._cursor, self._engine.driver)
+            rows: list[Any] = self._cursor.fetchall() if self._cursor.description else self._written(what, values)
+        finally:
+            self._cut_off.disarm()
+        self._table_seen |= what != "names"  # which needs one column only
+        return rows
+
+    def _written(self, what: str, values: Mapping[str, Any]) -> list[Any]:
+        """What a write returns elsewhere, made of the one number that MySQL and MariaDB bring back."""
+        if self._cursor.rowcount < 1 or "epoch" not in values:
+            return []
+        now, epoch = self._cursor.lastrowid, values["epoch"]
+        if what == "release":
+            return [(0, epoch)]
+        if what == "wish":
+            return [(values["old_time"], epoch)]
+        return [(now + values["duration"], epoch if what == "renew" else max(epoch, now))]
+
+    def _connect(self) -> None:
+        try:
+            self._connection = self._engine.raw_connection()
+        except ssl.SSLError as error:
+            raise self._store_error(error) from error
+        except (TypeError, RuntimeError, ValueError, FileNotFoundError, PermissionError) as error:
+            # A parameter, or a way to authenticate, that the driver has not; a certificate that is not there.
+            raise ConfigError("url", f"{self.where} cannot be used: {error}") from error
+        driver: Any = self._connection.driver_connection
+        is_shared = self._connection.info.get(SHARED, False)
+        self._local = local_bounds(self._config) if is_shared else ""
+        self._cursor = cursor_of(driver, self._engine.driver, several=is_shared)
+        self._fd = descriptor_of(driver)
+        if not self._backend.returning:  # only now is a MariaDB told from a MySQL
+            self._weave()
+        self._planned = {} if self._history.skips or is_shared else self._prepared
+        for what, each in self._planned.items():
+            self._asking = what
+            self._cursor.execute(each.prepare)
+        self._history.begin(driver, self._table)
+        if self._config.max_allowable_diff_from_db_time and not self._clocks_compared:
+            self._warn_of_clock_difference()
+
+    def _opened(self, connection: Any) -> None:
+        """Everything that is asked from now on until the connection is of use has to end in time as well."""
+        if (fd := descriptor_of(connection)) is not None:
+            self._cut_off.arm(fd)
+
+    def _drop_connection(self) -> None:
+        connection, self._connection, self._cursor, self._listening_to = self._connection, None, None, ""
+        if connection is not None:
+            connection.invalidate()
+
+    def _drop_if_idle(self) -> None:
+        """Unless another thread is amid a request, which then drops it: SQLite's library crashes if that is closed."""
+        if not self._in_use.locked():
+            with self._in_use:
+                self._drop_connection()
+
+    def _warn_of_clock_difference(self) -> None:
+        self._cursor.execute(self._sql["now"])
+        self._clocks_compared = True
+        difference = wall_time() - self._cursor.fetchone()[0] / 1000
+        if abs(difference) > self._config.max_allowable_diff_from_db_time:
+            log.warning("%s: this machine's clock is %+.1f s off the database's", self._config.name, difference)
+
+    def _make_or_refuse_table(self) -> None:
+        try:
+            with self._engine.connect() as connection:
+                self._use_table(sql_schema.make_or_refuse(connection, self._config, self._table))
+                self._history.make(connection)
+        except (SQLAlchemyError, self._driver_error) as error:
+            raise self._store_error(error) from error
+        finally:
+            self._cut_off.disarm()
+
+    def _store_error(self, error: Exception) -> SparkLeaseError:
+        if "file is not a database" in str(error):
+            return ConfigError("url", f"{self.where} is a file of another kind: name another")
+        note = "{}"
+        if says(error, self._backend.locked):
+            note = (
+                f"a row of {self._table.fullname} is locked by another transaction; an ActiveMQ broker with the "
+                "database locker does that for as long as it is master: {}"
+            )
+        return refusal(self._engine, self._config, error, note)

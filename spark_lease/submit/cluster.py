@@ -1,0 +1,252 @@
+"""`spark-lease submit -- --deploy-mode cluster …`: the guard travels with the job, and its outcome comes back.
+
+The driver runs on a machine of the cluster. The package goes there as a zip, the settings as spark.lease.* keys, the
+script as a file beside the launcher; no secret does. How the driver ended is read from beside the lease: cluster
+managers do not hand its exit code back. A standby waits here, and takes nothing of the cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..clock import BootClock
+from ..config import ENV, SECRETS, SPARK, URLS, Config, Resolved, camel, has_password, redacted, without_password
+from ..election.contender import Waits
+from ..election.record import new_holder
+from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
+from ..journal.standbys import Presence
+from ..monitoring.observer import Lookout
+from ..outcome import STANDBY, Outcome, announce, outcome_of
+from .bundle import write_bundle
+from .command_line import LAUNCHER, conf_of, find_spark_submit, local_file, name_of, value_of
+from .launcher import SUBMISSION
+from .outcomes import noted_outcome
+
+log = logging.getLogger(__name__)
+
+_NOT_WAITED = ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion")
+_AM_WAITS = "spark.yarn.am.waitTime"
+"""For how long YARN lets a driver be without a SparkContext, which a standby is."""
+_DRIVER_WAITS, _UNWATCHED, _MARGIN = 60.0, 480.0, 100.0
+"""Seconds for which a driver may wait that finds the lease taken after all, before the waiting goes on here; or, where
+this command gave up on it, before YARN ends it, which it does after ten minutes without a SparkContext."""
+_TO_DRIVER = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driver.secretKeyRef.", "spark.kubernetes.driverEnv.")
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PATIENCE = 10.0
+"""Seconds that spark-submit has to end after it was told to."""
+_LISTEN = 0.5
+"""Seconds after which a signal is heard that came just before the wait for spark-submit's end."""
+_never = threading.Event()
+
+
+class _Interrupted(BaseException):
+    """A signal told us to end; args[0] is its number."""
+
+
+def submit_to_cluster(
+    found: Resolved, spark_submit: str, options: Sequence[str], script: str, rest: Sequence[str]
+) -> int:
+    """The driver's exit code, once it has ended. Raises ConfigError, and what keeps it from being submitted."""
+    config, clock = found.config, BootClock()
+    end = clock.now() + config.acquire_timeout
+    with tempfile.TemporaryDirectory(prefix="spark-lease-") as folder, _ended_by_signals():
+        try:
+            job = _Job(found, spark_submit, options, script, rest, Path(folder))
+            while True:
+                _stand_by(config, end)
+                outcome = job.run(max(end - clock.now(), 0.0))
+                if outcome.outcome != STANDBY or config.if_held != "wait" or clock.now() >= end:
+                    break
+        except _Interrupted as interrupted:
+            reason = "the application, if it was submitted, goes on in the cluster: end it there"
+            log.warning("%s: %s", config.name, reason)
+            outcome = outcome_of(config, "interrupted", 128 + interrupted.args[0], reason=reason)
+    announce(outcome, config.outcome_file)
+    return outcome.exit_code
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    def on_signal(number: int, _: object) -> None:
+        raise _Interrupted(number)
+
+    heard = [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup's is not
+    old = {number: signal.signal(number, on_signal) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _stand_by(config: Config, end: float) -> None:
+    """Wait where that costs nothing, which is here. Guards nothing: the driver takes the lease.
+
+    Raises LeaseHeldByOther and AlreadyDone; StoreError if one that did answer does not any more, until `end`.
+    """
+    clock, lookout, said, waits = BootClock(), Lookout(config), "", config.if_held == "wait"
+    waiting = Waits()
+    with closing(Presence(config, clock, holder=new_holder(_label(config)))) as presence:
+        while True:
+            left = max(end - clock.now(), 0.0)
+            try:
+                lookout.refuse_known(again=waits)
+                return
+            except LeaseHeldByOther as held:
+                if not waits or not left:
+                    raise
+                said = held.why or f"{held.holder} is master"
+                waiting.say(clock.now(), said, "%s: standby, %s", config.name, said)
+            except (StoreError, ConfigError):  # don't know is not no: the driver may reach what we do not
+                if not said:
+                    return
+                if not left:
+                    raise
+            presence.say()
+            clock.wait(_never, min(config.poll_period, left))
+
+
+class _Job:
+    """One submission, as often as it is made. Raises ConfigError for what cannot work, before anything is sent."""
+
+    def __init__(
+        self,
+        found: Resolved,
+        spark_submit: str,
+        options: Sequence[str],
+        script: str,
+        rest: Sequence[str],
+        folder: Path,
+    ) -> None:
+        self._config, self._options, self._rest = found.config, options, rest
+        _refuse_cluster(options, found.config)
+        self._command, self._environ = find_spark_submit(spark_submit)
+        if "PYSPARK_PYTHON" not in os.environ:  # that of this machine is none of the cluster's
+            del self._environ["PYSPARK_PYTHON"]
+        self._told = _settings(found)
+        # All files of an application lie in one folder: no script may be called as this one is.
+        self._launcher = str(shutil.copy(LAUNCHER, folder / "spark_lease_launcher.py"))
+        self._words = [*name_of(script, options), *options]
+        self._words += _with(
+            options, "--py-files", "spark.submit.pyFiles", str(write_bundle(folder / "spark_lease.zip"))
+        )
+        self._script = script.removeprefix("local://")
+        if self._script == script:
+            source = script if "://" in script else str(local_file(script))
+            self._words += _with(options, "--files", "spark.files", source)
+            self._script = Path(script).name
+
+    def run(self, left: float) -> Outcome:
+        """Submit it, and wait for its end if spark-submit does; `left` are seconds of `acquire_timeout`."""
+        submission = f"{self._config.name}-{secrets.token_hex(8)}"
+        is_waited_for = all(conf_of(self._options).get(key, "true").lower() != "false" for key in _NOT_WAITED)
+        waits = min(left, _DRIVER_WAITS if is_waited_for else _UNWATCHED)
+        told = self._told | {SPARK + camel("acquire_timeout"): str(waits)}
+        if _AM_WAITS not in conf_of(self._options):  # only YARN knows it
+            told[_AM_WAITS] = f"{waits + self._config.lease_duration + _MARGIN:.0f}s"
+        settings = [word for key, value in told.items() for word in ("--conf", f"{key}={value}")]
+        launched = [self._launcher, SUBMISSION, submission, self._script, *self._rest]
+        code = _call([self._command, *self._words, *settings, *launched], self._environ)
+        if not is_waited_for and not code:
+            return outcome_of(self._config, "submitted", 0)
+        if not self._config.enabled:
+            word = "failed" if code else "finished"
+            return outcome_of(self._config, word, code)
+        return self._noted(submission, code)
+
+    def _noted(self, submission: str, code: int) -> Outcome:
+        config = self._config
+        try:
+            if noted := noted_outcome(replace(config, create_table="false"), BootClock(), submission):
+                return noted
+            exit_code, why = code or 1, f"spark-submit ended with {code}, and the driver noted no outcome"
+        except SparkLeaseError as error:
+            exit_code, why = error.exit_code, f"spark-submit ended with {code}; {error}"
+        reason = f"{why}: spark-lease history {config.name} says who held the lease"
+        log.error("%s: %s", config.name, reason)
+        return outcome_of(config, "unknown", exit_code, reason=reason)
+
+
+def _with(options: Sequence[str], flag: str, key: str, file: str) -> list[str]:
+    """`flag` with `file` and those that it, or else the setting `key`, names: spark-submit takes the last."""
+    return [flag, ",".join([file, *filter(None, [value_of(options, flag, key)])])]
+
+
+_HERE_ALONE = SECRETS | {"outcome_file"}
+
+
+def _settings(found: Resolved) -> dict[str, str]:
+    """What the driver does not find on its machine, and is not told already."""
+    here = [key for key, origin in found.origins.items() if origin not in ("default", "spark conf")]
+    told = {SPARK + camel(key): _as_text(key, getattr(found.config, key)) for key in here if key not in _HERE_ALONE}
+    return told | {SPARK + "holder": _label(found.config)}
+
+
+def _label(config: Config) -> str:
+    """The contender is this scheduler, whatever machine of the cluster its driver is on."""
+    return config.holder or socket.gethostname()
+
+
+def _as_text(key: str, value: Any) -> str:
+    if key in URLS:
+        bare, _ = without_password(str(value))
+        if has_password(bare):
+            raise ConfigError(key, f"carries a password as a parameter: use {ENV}{URLS[key].upper()} or PGPASSWORD")
+        return bare
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _refuse_cluster(options: Sequence[str], config: Config) -> None:
+    """Raise ConfigError for what cannot work in a cluster."""
+    if value_of(options, "--master", "spark.master").startswith("spark:"):
+        raise ConfigError("submit", "a standalone cluster runs no Python driver: use --deploy-mode client")
+    if not config.enabled:
+        return
+    if config.url.startswith("sqlite"):
+        raise ConfigError("url", f"{redacted(config.url)} is a file of this machine, and the driver runs on another")
+    given = [key.removeprefix(prefix) for key in conf_of(options) for prefix in _TO_DRIVER if key.startswith(prefix)]
+    here = {key for key in SECRETS if getattr(config, key)}
+    here |= {secret for url, secret in URLS.items() if without_password(getattr(config, url))[1]}
+    for key in sorted(here):
+        name = ENV + key.upper()
+        if name not in given:
+            raise ConfigError(
+                key,
+                "is known here and does not travel with the job. Kubernetes: --conf "
+                f"spark.kubernetes.driver.secretKeyRef.{name}=SECRET:KEY. YARN: spark.yarn.appMasterEnv.{name} in a "
+                "--properties-file, or ~/.pgpass on the cluster's machines and none here",
+            )
+
+
+def _call(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """spark-submit's exit code; ends it if we are told to end."""
+    process = subprocess.Popen(command, env=environ)
+    try:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(_LISTEN)
+    except _Interrupted:
+        process.terminate()
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE)
+        finally:  # told once more, or in vain
+            process.kill()
+        raise

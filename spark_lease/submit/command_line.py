@@ -1,0 +1,120 @@
+"""spark-submit: where it is, and what stands on its command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..system.processes import add_mark
+
+JAVA_MISSING = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
+LAUNCHER = Path(__file__).parents[1] / "submit" / "launcher.py"
+
+_SWITCHES = {"--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error", "--load-spark-defaults"}
+"""The options of spark-submit that take no value (spark-submit --help)."""
+
+
+def split(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """spark-submit's command line as options, script and the script's arguments. Raises ConfigError."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        at += 1 if words[at] in _SWITCHES or "=" in words[at] else 2
+    if at >= len(words) or not words[at].endswith(".py"):
+        raise ConfigError(
+            "submit", "no app.py among the arguments of spark-submit; for anything else use spark-lease run"
+        )
+    return list(words[:at]), words[at], list(words[at + 1 :])
+
+
+def local_file(script: str) -> Path:
+    """The absolute path of a script on this machine. Raises ConfigError if there is none."""
+    if not Path(script).is_file():
+        raise ConfigError("submit", f"{script} does not exist on this machine")
+    return Path(script).absolute()
+
+
+def conf_of(options: Sequence[str]) -> dict[str, str]:
+    """The `--conf key=value` among the options, in both of spark-submit's spellings, over those of its file."""
+    pairs = [after for option, after in pairwise(options) if option in ("--conf", "-c")]
+    pairs += [option.partition("=")[2] for option in options if option.startswith("--conf=")]
+    return _properties(options) | {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def _properties(options: Sequence[str]) -> dict[str, str]:
+    """What spark-submit reads besides; nothing of a file that cannot be read, which it will say."""
+    home = os.environ.get("SPARK_HOME", "/nonexistent")
+    defaults = Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf"), "spark-defaults.conf")
+    file = _given(options, "--properties-file") or defaults
+    try:
+        lines = [line.strip() for line in Path(file).read_text().splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return {}
+    pairs = [re.split(r"\s*[=:\s]\s*", line, maxsplit=1) for line in lines if line and line[0] not in "#!"]
+    return {key: "".join(value) for key, *value in pairs}
+
+
+def _given(options: Sequence[str], flag: str) -> str:
+    given = [after for option, after in pairwise(options) if option == flag]
+    given += [option.partition("=")[2] for option in options if option.startswith(f"{flag}=")]
+    return given[-1] if given else ""
+
+
+def name_of(script: str, options: Sequence[str]) -> list[str]:
+    """The option that names the application: the launcher is what Spark runs, the script what people look for."""
+    return [] if value_of(options, "--name", "spark.app.name") else ["--name", Path(script).name]
+
+
+def value_of(options: Sequence[str], flag: str, key: str = "") -> str:
+    """What `flag`, or else the Spark setting `key`, says among the options; empty if neither does."""
+    return _given(options, flag) or conf_of(options).get(key, "")
+
+
+def is_for_cluster(options: Sequence[str]) -> bool:
+    """Whether the driver is to run on a machine of the cluster."""
+    return value_of(options, "--deploy-mode", "spark.submit.deployMode") == "cluster"
+
+
+def has_java() -> bool:
+    """True if spark-submit will find a Java: that of JAVA_HOME, or the one on PATH."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(str(Path(home, "bin", "java")) if home else "java") is not None
+
+
+def find_spark_submit(wanted: str = "") -> tuple[str, dict[str, str]]:
+    """spark-submit (`wanted`, by name or path, if given) and the environment for it: the Python for driver and workers,
+    and the mark. Raises ConfigError."""
+    environ = dict(os.environ)
+    home = environ.get("SPARK_HOME") or _own_spark()
+    if wanted or not home:
+        command = shutil.which(wanted or "spark-submit")
+    else:
+        environ["SPARK_HOME"] = home
+        command = str(Path(home, "bin", "spark-submit"))
+    if not command or not Path(command).is_file():
+        missing = f"there is no {wanted or 'spark-submit'}"
+        raise ConfigError("submit", f"{missing}: pip install 'spark_lease[spark]', set SPARK_HOME, or put it on PATH")
+    if not has_java():
+        raise ConfigError("submit", JAVA_MISSING)
+    environ.setdefault("PYSPARK_PYTHON", _python_of(command))
+    add_mark(environ)
+    return command, environ
+
+
+def _own_spark() -> str:
+    """The Spark in this Python's packages; empty if there is none, or only a client of Spark Connect."""
+    package = importlib.util.find_spec("pyspark")
+    folders = list(package.submodule_search_locations or ()) if package else []
+    return next((each for each in folders if Path(each, "bin", "spark-submit").is_file()), "")
+
+
+def _python_of(command: str) -> str:
+    """The Python beside a spark-submit that pip installed into another environment; else this one."""
+    beside = Path(command).with_name("python3")
+    return str(beside) if beside.exists() else sys.executable

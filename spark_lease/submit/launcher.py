@@ -1,0 +1,149 @@
+"""What spark-submit runs in place of the user's script: takes the lease, then is that script.
+
+The script finds what it would find under plain spark-submit: its own `sys.argv`, `__main__`, `__file__`, its folder
+first in `sys.path`, and its exit code is the exit code. Nothing of Spark is started before the lease is held.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+SUBMISSION = "--submission"
+
+
+def main() -> int:
+
+    from spark_lease.clock import BootClock
+    from spark_lease.config import Config, from_arguments
+    from spark_lease.errors import LeaseLost, SparkLeaseError
+    from spark_lease.guard.api import INTERRUPTED, end_process, load_config
+    from spark_lease.guard.block import Guard
+    from spark_lease.guard.environment import announcement
+    from spark_lease.keeper.spawn import FrontDoor
+    from spark_lease.lease import Lease
+    from spark_lease.logs import log_to_stderr
+    from spark_lease.outcome import Outcome, announce, ended, outcome_of, refused
+    from spark_lease.submit.outcomes import code_for_cluster, forget_outcome, note_outcome
+    from spark_lease.system.processes import MARK
+
+    log_to_stderr()
+    submission = ""
+    if sys.argv[1] == SUBMISSION:  # a cluster runs us
+        submission, sys.argv[1:3] = sys.argv[2], []
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
+
+    config: Config | None = None
+    lease: Lease | None = None
+    front_door = FrontDoor.of_this_process()
+
+    def last_words(lost: LeaseLost) -> str:
+        return "" if front_door else str(refused(config, lost, lease))
+
+    def stopped(code: int) -> Outcome:
+        if lease:
+            return ended(lease, code, interrupted=True)
+        return outcome_of(config, "interrupted", code) if config else Outcome("", "interrupted", code)
+
+    try:
+        config = load_config(from_arguments({}))
+        if submission:
+            with suppress(SparkLeaseError):
+                forget_outcome(config, BootClock(), submission)
+        mark = os.environ.get(MARK, "").rpartition(":")[2]
+        guard = Guard(config, mark=mark, last_words=last_words, front_door=front_door)
+        for key in announcement(name="", holder="", epoch=0):
+            # Where setenv(3) adds a name it moves what getenv(3) may be reading, on a thread that connects; where it
+            # replaces a value it does not. So they are added while there is no such thread.
+            os.environ.setdefault(key, "")
+        try:
+            with guard as lease:
+                told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
+                os.environ.update(told)
+                if code := run_script(os.path.abspath(sys.argv[0])):
+                    raise SystemExit(code)  # the guard has to know that it failed
+            outcome = ended(lease, 0)
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else 1
+            outcome = ended(lease, code) if lease and not guard.signalled else stopped(code)
+    except SparkLeaseError as error:
+        print(f"spark-lease: {error}", file=sys.stderr)
+        outcome = refused(config, error, lease)
+    except KeyboardInterrupt:
+        outcome = stopped(INTERRUPTED)
+    if front_door:  # prints it, once everything has ended and the lease is given back
+        front_door.tell(outcome.as_dict())
+    else:
+        announce(outcome, config.outcome_file if config and not submission else "")
+    if submission and config:
+        try:
+            note_outcome(config, BootClock(), submission, outcome)
+        except SparkLeaseError as error:
+            print(f"spark-lease: cannot tell the submitter how it ended: {error}", file=sys.stderr)
+        if outcome.outcome != "lost":
+            return code_for_cluster(outcome, config)
+    if outcome.outcome == "lost":
+        end_process(outcome.exit_code)
+    return outcome.exit_code
+
+
+def run_script(script: str) -> int:
+    """Be the script until it and its threads have ended; the exit code that Python itself would end with.
+
+    Raises AlreadyDone if the script did, and KeyboardInterrupt.
+    """
+    from spark_lease.errors import AlreadyDone
+
+    code = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as exit:
+        code = _code_of(exit)
+    except (KeyboardInterrupt, AlreadyDone):
+        raise
+    except BaseException as error:  # as Python itself does, whatever ends the script
+        found = _of_script(error, script)
+        code = 1
+        try:
+            sys.excepthook(type(error), error.with_traceback(found), found)
+        except SystemExit as exit:
+            code = _code_of(exit)
+        except Exception:  # the script's own hook: Python prints both, and ends with 1
+            traceback.print_exc()
+    # As Python would before it joins; there is no public way. A pool that was not shut down waits for work for ever.
+    for kind in ("process", "thread"):
+        if pools := sys.modules.get(f"concurrent.futures.{kind}"):
+            pools._python_exit()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    return code
+
+
+def _code_of(exit: SystemExit) -> int:
+    """As Python has it: a text is said, and is 1."""
+    if exit.code is None or isinstance(exit.code, int):
+        return exit.code or 0
+    print(exit.code, file=sys.stderr)
+    return 1
+
+
+def _of_script(error: BaseException, script: str) -> TracebackType | None:
+    """The traceback of `error` from the script's own first line on; all of it if the script was never begun."""
+    found = error.__traceback__
+    while found and found.tb_frame.f_code.co_filename != script:
+        found = found.tb_next
+    return found or (None if isinstance(error, SyntaxError) else error.__traceback__)
+
+
+if __name__ == "__main__":
+    # Python put this file's folder first, where the script's will be. The package may be a plain folder, not installed.
+    sys.path.append(str(Path(__file__).absolute().parents[2]))
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""What became of a driver that a cluster runs, for the process that submitted it: its outcome, noted beside the lease.
+
+No cluster manager hands a driver's exit code back, and none knows of leases.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import TypeVar
+
+from ..clock import Clock
+from ..config import Config
+from ..election.journal_entries import ALREADY_DONE, bounded_age
+from ..errors import RecordUnreadable, StoreError
+from ..journal.unowned import note_beside
+from ..outcome import STANDBY, Outcome
+from ..stores.registry import open_notes
+
+KIND = "outcome"
+T = TypeVar("T")
+
+
+def note_outcome(config: Config, clock: Clock, submission: str, outcome: Outcome) -> None:
+    """Note how the submission ended, in place of what an attempt before this one noted.
+
+    Patient for a lease_duration. Raises StoreError, and ConfigError if the lease was never held.
+    """
+
+    config = replace(config, if_denied="wait")  # it let the driver in before
+
+    def note() -> None:
+        forget_outcome(config, clock, submission)
+        note_beside(config, clock, KIND, submission, lambda _: str(outcome))
+
+    _patiently(note, config, clock)
+
+
+def forget_outcome(config: Config, clock: Clock, submission: str) -> None:
+    """Nothing is known of an attempt that begins. Raises StoreError and ConfigError."""
+    with closing(open_notes(config, clock)) as notes:
+        notes.remove(config.shared_name, KIND, submission)
+        notes.prune(config.shared_name, (KIND,), bounded_age(config.run_retention))
+
+
+def noted_outcome(config: Config, clock: Clock, submission: str) -> Outcome | None:
+    """How the submission ended; None if that was not noted. Patient for a lease_duration.
+
+    Raises StoreError and ConfigError.
+    """
+
+    def read() -> Outcome | None:
+        with closing(open_notes(config, clock)) as notes:
+            text, where = notes.get(config.shared_name, KIND, submission), notes.where
+        try:
+            return Outcome(**json.loads(text)) if text else None
+        except (ValueError, TypeError):
+            raise RecordUnreadable(where, f"cannot read a note of an outcome: {text!r:.80}") from None
+
+    return _patiently(read, config, clock)
+
+
+def _patiently(what: Callable[[], T], config: Config, clock: Clock) -> T:
+    end = clock.now() + config.lease_duration
+    while True:
+        try:
+            return what()
+        except StoreError as error:
+            if isinstance(error, RecordUnreadable) or clock.now() >= end:
+                raise
+        clock.wait(threading.Event(), config.retry_period)
+
+
+def code_for_cluster(outcome: Outcome, config: Config | None) -> int:
+    """What a driver says to its cluster: one that had nothing to do has not failed.
+
+    YARN takes a driver that ends without a SparkContext for failed all the same.
+    """
+    had_nothing_to_do = outcome.outcome in (STANDBY, ALREADY_DONE)
+    return 0 if had_nothing_to_do and config and outcome.exit_code == config.standby_exit_code else outcome.exit_code

@@ -1,0 +1,225 @@
+"""Processes of this machine: finding those of a Spark driver or a command in /proc, and ending them for certain.
+
+```
+python job.py                         spark-submit job.py (client mode)
+python                                java SparkSubmit
+ └ java                                ├ python job.py
+    └ pyspark.daemon (own group)       └ pyspark.daemon (own group)
+       └ worker, worker                   └ worker, worker
+```
+Workers outlive a JVM that was killed, and then hang on no tree any more: a mark in the environment finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Collection, Iterator, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ConfigError
+
+MARK = "SPARK_LEASE_MARK"
+"""Environment variable that is set before the JVM starts, and inherited by all that it starts.
+
+A list: a guarded process that is started by guarded work adds its own mark behind those it inherited.
+"""
+
+PYTHON = sys.executable or "/proc/self/exe"
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    name: str
+    pid: int
+    parent: int
+    group: int
+    state: str
+    started: int = 0
+    """Clock ticks after boot at which it started: tells it from another that got its number. 0: not known."""
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in "ZX"
+
+
+def need_linux() -> None:
+    """Raise ConfigError elsewhere: what ends guarded work for certain is Linux's."""
+    if sys.platform != "linux":
+        problem = f"is {sys.platform}, and guarded work is ended for certain on Linux alone: use a container there"
+        raise ConfigError("system", f"{problem}, or enabled = false for development without a lease")
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time one
+        return f"signal {number}"
+
+
+def exit_words(status: int | None) -> str:
+    """How a process ended, from what waitpid(2) says: "exit 3", "SIGKILL"; empty if it ended well, or is not known."""
+    code = os.waitstatus_to_exitcode(status) if status is not None else 0
+    return signal_name(-code) if code < 0 else f"exit {code}" if code else ""
+
+
+def is_proc_there() -> bool:
+    """False in an image or a chroot without /proc: then nothing can be searched for."""
+    return _PROC.joinpath("self").exists()
+
+
+def sees_others() -> bool:
+    """False where /proc hides the processes of other users (proc(5), hidepid)."""
+    return _PROC.joinpath("1").exists()
+
+
+def processes() -> dict[int, Process]:
+    """All processes of this machine that can be seen; none without /proc."""
+    return {process.pid: process for process in _read_all()} if is_proc_there() else {}
+
+
+def _read_all() -> Iterator[Process]:
+    for name in os.listdir(_PROC):
+        if name.isdigit() and (found := _read(int(name))):
+            yield found
+
+
+def proc_file(pid: int, what: str) -> bytes:
+    """/proc/PID/`what` (proc(5)). Raises OSError if it is another user's, or has ended."""
+    with open(f"/proc/{pid}/{what}", "rb", buffering=0) as file:
+        return file.read()
+
+
+def _read(pid: int) -> Process | None:
+    """proc(5), /proc/pid/stat."""
+    with contextlib.suppress(OSError, IndexError):  # it ended while we looked
+        before, _, after = proc_file(pid, "stat").decode(errors="replace").rpartition(")")
+        fields = after.split()
+        return Process(before.partition("(")[2], pid, int(fields[1]), int(fields[2]), fields[0], int(fields[19]))
+    return None
+
+
+class Births:
+    """Tells whether any process may have been started since the last look, far cheaper than looking at all.
+
+    The kernel says which number it gave out last (proc(5), /proc/loadavg). Where it does not, or an imitation of it
+    does not keep up, the answer is always yes; and in any case every now and then.
+    """
+
+    _TRUST = 10
+
+    def __init__(self) -> None:
+        self._fd, self._trusted = -1, 0
+        with contextlib.suppress(OSError):
+            self._fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+        self._last = self._newest()
+        probe = threading.Thread(target=lambda: None)  # takes a number like a process
+        probe.start()
+        self._is_live = self._newest() != self._last
+        probe.join()
+
+    def any(self) -> bool:
+        """True if there may be a new process since the last time that this said so."""
+        newest = self._newest()
+        self._trusted = self._trusted + 1 if self._is_live and newest == self._last else 0
+        # Twice after a start: a process has its number a moment before it can be seen.
+        if self._trusted > 1 and self._trusted % self._TRUST:
+            return False
+        self._last = newest
+        return True
+
+    def _newest(self) -> bytes:
+        with contextlib.suppress(OSError):
+            return os.pread(self._fd, 128, 0).split()[-1]
+        return b""
+
+
+def look(pid: int) -> Process | None:
+    """The process `pid` if it is alive; without /proc no more is known of it than that."""
+    found = _read(pid) if is_proc_there() else _ask(pid)
+    return found if found and found.alive else None
+
+
+def _ask(pid: int) -> Process | None:
+    try:
+        return Process("?", pid, 0, os.getpgid(pid), "?")
+    except OSError:
+        return None
+
+
+def is_out_of_reach(pid: int) -> bool:
+    """True for a process that is there and may not be signalled: it runs as another user."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def tree(root: int) -> list[Process]:
+    """The living descendants of process `root` and itself, parents first."""
+    everything = processes()
+    found = [everything[root]] if root in everything else []
+    for process in found:
+        found.extend(each for each in everything.values() if each.parent == process.pid and each not in found)
+    return [process for process in found if process.alive]
+
+
+def marked(mark: str, among: Collection[Process] | None = None) -> list[Process]:
+    """The living processes that carry the mark, but for this one (proc(5), /proc/pid/environ)."""
+    others = processes().values() if among is None else among
+    return [each for each in others if each.alive and each.pid != os.getpid() and mark in marks_of(each.pid)]
+
+
+def mapping(name: str, among: Collection[Process]) -> list[Process]:
+    """Those that have mapped memory of this name: children that were forked show no mark (proc(5), /proc/pid/maps)."""
+    found = []
+    for each in among:
+        with contextlib.suppress(OSError):
+            if name.encode() in proc_file(each.pid, "maps"):
+                found.append(each)
+    return found
+
+
+def marks_of(pid: int) -> list[str]:
+    """The marks that a process was started with; none if it ended, is another user's, or was only forked."""
+    with contextlib.suppress(OSError):  # it ended, or is another user's
+        for entry in proc_file(pid, "environ").split(b"\0"):
+            if entry.startswith(MARK.encode() + b"="):
+                return entry.decode().partition("=")[2].split(":")
+    return []
+
+
+def add_mark(environ: MutableMapping[str, str]) -> str:
+    """Put a new mark into `environ`, behind what is there; the mark."""
+    mark = os.urandom(16).hex()
+    # A list: a guard inside a guard that replaced the mark would hide its work from the outer one.
+    environ[MARK] = ":".join([*filter(None, [environ.get(MARK)]), mark])
+    return mark
+
+
+def kill(victims: Collection[Process], number: int = signal.SIGKILL) -> None:
+    """Signal each of them, and the whole group of those that lead one: it may have forked since we looked.
+
+    Never pid 1, and never -1, which the group of pid 1 would be: that is every process of this machine, or container.
+    """
+    victims = [victim for victim in victims if victim.pid > 1]
+    # Never our own group, which would end us before the others: its members are signalled one by one.
+    groups = {victim.pid for victim in victims if victim.pid == victim.group} - {os.getpgrp()}
+    for pid in [-group for group in groups] + [each.pid for each in victims if each.group not in groups]:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def import_path() -> list[str]:
+    """`sys.path` for a process that may stand elsewhere, with this package in it for certain."""
+    path = [str(Path(each or ".").absolute()) for each in sys.path]
+    package = str(Path(__file__).parents[2])
+    return path if package in path else [*path, package]

@@ -45,7 +45,7 @@ class Lease(Hold):
         self.fences = Fences()
 
     def fenced_sql(self, engine: Any, *, completes: str = "") -> AbstractContextManager[Any]:
-        """One transaction on an Engine of SQLAlchemy, which commits only while my epoch is the newest: `fences.sql`.
+        """One transaction on an Engine of SQLAlchemy, which commits only while my epoch is the newest: `fencing.sql`.
 
         Gives the Connection. Commits at the end of the block, rolls back if an exception leaves it. The run key
         `completes` is done with it, in the same transaction: no other can complete it, even as a later master.
@@ -70,7 +70,7 @@ class Lease(Hold):
         keys: Sequence[str] = (),
         through: str = "auto",
     ) -> int:
-        """Rows of the DataFrame `df` into `table`, all or none, in one `fenced_sql`; how many (`fences.frames`).
+        """Rows of the DataFrame `df` into `table`, all or none, in one `fenced_sql`; how many (`fencing.dataframe`).
 
         Columns by name. `mode`: "append"; "overwrite" (DELETE, then INSERT, in that transaction); "upsert", by the
         columns `keys` over which the table has a unique index. `through`: "driver" collects the rows, "executors" have
@@ -107,7 +107,7 @@ class Lease(Hold):
             prepare(self._config)
 
     def claim_databases(self) -> bool:
-        """Claim what `fences.databases` says, before the work begins; by the process that keeps the lease.
+        """Claim what `fencing.sql.databases` says, before the work begins; by the process that keeps the lease.
 
         Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
         """

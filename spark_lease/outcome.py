@@ -97,7 +97,7 @@ def announce(outcome: Outcome, file: str) -> None:
 
 
 def ending_of(error: BaseException | None) -> tuple[str, str]:
-    """How work ended that raised `error`: a word of `changes.GIVEN_BACK`, and more.
+    """How work ended that raised `error`: a word of `journal_entries.GIVEN_BACK`, and more.
 
     Not the message of the error, which may hold a secret.
     """

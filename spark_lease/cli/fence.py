@@ -14,7 +14,7 @@ from ..config import Config, redacted
 from ..errors import ConfigError, StoreError
 from ..fencing.delta.fence import as_hadoop, newer_than, newest_of
 from ..fencing.delta.tables import forget_table, note_table, noted_tables
-from ..fencing.sql import triggers as postgres
+from ..fencing.sql import triggers
 from ..fencing.sql.claim import Desk
 from ..fencing.sql.databases import open_database
 from ..stores.folders.words import secrets_of, words
@@ -44,10 +44,10 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
         for table in names:
             options = {"allow_unleased": arguments.allow_unleased}
             if arguments.print_sql:
-                statements = postgres.statements_of(table, config.name, **options)
+                statements = triggers.statements_of(table, config.name, **options)
                 print(*(f"{each};" for each in statements), sep="\n")
                 continue
-            postgres.add(engine, table, config.name, **options)
+            triggers.add(engine, table, config.name, **options)
             print(f"{table} is written only under the lease {config.name}")
     return 0
 
@@ -57,7 +57,7 @@ def _drop(arguments: argparse.Namespace, config: Config) -> int:
         raise ConfigError("on", f"{paths[0]} is a Delta table: spark-lease fence forget --lease NAME --on {paths[0]}")
     with open_database(_of_postgres(config), BootClock()) as engine:
         for table in arguments.tables:
-            was = postgres.drop(engine, table)
+            was = triggers.drop(engine, table)
             print(f"every session may write to {table} again" if was else f"{table} was not fenced, nothing to do")
     return 0
 
@@ -106,7 +106,7 @@ def _claimed(config: Config, table: str) -> int | None:
 
 def _postgres_rows(config: Config) -> list[dict[str, object]]:
     with open_database(config, BootClock()) as engine:
-        desk, tables = Desk(engine, timeout=config.attempt_timeout), postgres.fenced_tables(engine, config.name)
+        desk, tables = Desk(engine, timeout=config.attempt_timeout), triggers.fenced_tables(engine, config.name)
         epochs = {name: desk.newest(name) for name in {each.lease for each in tables}}
     return [
         {"table": each.name, "lease": each.lease, "epoch": epochs[each.lease], "allow_unleased": each.allow_unleased}

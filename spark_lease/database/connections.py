@@ -1,6 +1,6 @@
 """Connections of which every wait has an end: the engine, the cut-off, the alarm.
 
-What differs between databases is in `sql_backends.py`.
+What differs between databases is in `dialects.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What a store says is judged in `locker.py`, what its answers mean for a hold in `contender.py`; the rules of a record
 are in `record.py`, the loops that renew and watch in `keepalive.py`.
 
-What it does not do: it stops no work (`guard.py`, `runner.py`) and it cannot hold back a write that was sent while
+What it does not do: it stops no work (`guard/`) and it cannot hold back a write that was sent while
 the lease was good and lands after it ran out. Only a fence in the guarded store can do that.
 
 ```
@@ -212,7 +212,7 @@ class Hold(ABC):
             raise ConfigError("release", f"{self.name} is given back at the end of its block: leave that instead")
 
     def ends_as(self, why: str, detail: str = "") -> None:
-        """Say how the work ended, by one of `changes.GIVEN_BACK`: the release notes it, and `ending` tells it."""
+        """Say how the work ended: a word of `journal_entries.GIVEN_BACK`, and more. The release notes it."""
         self._ending = why, detail
 
     @property

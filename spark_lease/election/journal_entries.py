@@ -1,8 +1,8 @@
 """What is noted beside a lease of each change of hands: who was granted it in place of which record, why a hold ended.
 
-Keys are epochs, texts are JSON. Stores write them, together with the change where they can; `history.py` reads them.
-A change that was not noted is healed by the next one, which names the record that it replaced. Times are the store's,
-in milliseconds since 1970.
+Keys are epochs, texts are JSON. Stores write them, together with the change where they can; `monitoring/history.py`
+reads them. An entry that is missing is filled in by the next one, which names the record that it replaced. Times are
+the store's, in milliseconds since 1970.
 """
 
 from __future__ import annotations

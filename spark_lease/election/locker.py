@@ -1,6 +1,6 @@
 """The rules of a lease record, over any store: who may take it, and what an answer means that was lost, or says no.
 
-Part of the policy, of which `lease.py` has the rest: this knows no deadline of its own, and stops nothing.
+It knows no deadline and stops nothing: that is in `hold.py` and `contender.py`.
 """
 
 from __future__ import annotations

@@ -82,15 +82,18 @@ class Notifies(Protocol):
 
 @runtime_checkable
 class Remembers(Protocol):
-    """A `LeaseStore` that notes each change of hands beside the lease (`changes.py`). The lease comes first: what
-    cannot be noted is no error, and nothing here raises, or waits for much longer than `attempt_timeout`."""
+    """A `LeaseStore` that notes each change of hands beside the lease (`journal_entries.py`).
+
+    The lease comes first: an entry that cannot be written is no error. Nothing here raises, or waits for much longer
+    than `attempt_timeout`.
+    """
 
     def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
         """The hold under `epoch` ended otherwise than by a release, at `at`: ms since 1970, counted from the epoch."""
         ...
 
     def ends_as(self, why: str, detail: str) -> None:
-        """The next release is that of a hold whose work ended so: one of `changes.GIVEN_BACK`."""
+        """The next release is that of a hold whose work ended so: one of `journal_entries.GIVEN_BACK`."""
         ...
 
     def after_release(self, name: str) -> None:

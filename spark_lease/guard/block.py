@@ -352,7 +352,7 @@ class Guard:
         self._put_away()
 
     def _ending_of(self, error: BaseException | None) -> tuple[str, str]:
-        """How the block ended: a word of `changes.GIVEN_BACK`, and more words. No message, which may have a secret."""
+        """How the block ended: a word of `journal_entries.GIVEN_BACK`, and more. No message: it may have a secret."""
         if self._refused:
             return FAILED, self._refused.key
         if self._signal or isinstance(error, KeyboardInterrupt):

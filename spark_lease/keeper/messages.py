@@ -1,6 +1,6 @@
 """What does not go by itself from the keeper to its driver: an exception, and a line of the log.
 
-Both ends stand here side by side: `refusal` and `refused`, and `ToDriver`, whose lines `kept.py` logs.
+Both ends stand here side by side: `refusal` and `refused`, and `ToDriver`, whose lines `client.py` logs.
 """
 
 from __future__ import annotations

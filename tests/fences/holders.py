@@ -9,7 +9,7 @@ from spark_lease.errors import LeaseLost, Loss
 
 @dataclass
 class Holder:
-    """Implements `fences.base.Held`."""
+    """Implements `HeldLease`."""
 
     name: str
     epoch: int

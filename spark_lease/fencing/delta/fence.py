@@ -1,9 +1,9 @@
 """The fence of a Delta table: a property of the table that says up to which epoch it was claimed.
 
-A claim is a commit of that property and of nothing else (`delta_log.py`). It is a conflict for every transaction that
+A claim is a commit of that property and of nothing else (`log.py`). It is a conflict for every transaction that
 is under way in any engine (Delta protocol, "Change Metadata"; ConflictChecker.checkNoMetadataUpdates), and what begins
-later has the property in its own snapshot: `spark/delta_hook.py` looks at it there. So check and commit are one atomic
-step, and nothing is asked of the job.
+later has the property in its own snapshot: `spark/delta_observer.py` looks at it there. So check and commit are one
+atomic step, and nothing is asked of the job.
 
 What it does not hold back: the creation of a table, which has no property yet; and writers that do not ask, such as a
 Spark without the hook that begins after the claim.
@@ -75,7 +75,7 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
 
     May be repeated: a claim that was made, and whose answer was lost, is found. Raises Fenced if a newer epoch has it,
     ConfigError, ModuleNotFoundError, StoreError if it could not be made, or not within `timeout` seconds. A file
-    system or an object store may hang beyond that: `delta_claims.py` has a process for it.
+    system or an object store may hang beyond that: `claims.py` has a process for it.
     """
     end, errors = clock.now() + timeout, 0
     while clock.now() < end:

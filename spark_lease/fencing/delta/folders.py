@@ -1,4 +1,4 @@
-"""The folder of a Delta table's log, and that on this machine. `delta_bucket.py` has those in object stores."""
+"""The folder of a Delta table's log, and that on this machine. `bucket.py` has those in object stores."""
 
 from __future__ import annotations
 

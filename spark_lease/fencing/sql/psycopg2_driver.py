@@ -119,7 +119,7 @@ def _catch(driver: Any, record: Any) -> None:
 
 
 class Psycopg2:
-    """Implements `sql_commit.Ends`."""
+    """Implements `commit.Ends`."""
 
     def __init__(self) -> None:
         self._connection: Any = None

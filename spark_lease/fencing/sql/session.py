@@ -1,10 +1,10 @@
 """How a session of PostgreSQL says under which lease and epoch it works. Loads no database driver.
 
 A setting of the lease's own carries the epoch, so that one session can work under several leases:
-`spark_lease.epoch_<16 hex digits of the name's SHA-256> = 1795262899640`. Fenced tables compare it (`postgres.py`).
+`spark_lease.epoch_<16 hex digits of the name's SHA-256> = 1795262899640`. Fenced tables compare it (`triggers.py`).
 `application_name` is `spark_lease/<epoch>/<the same digits>/<words to read>`, by which a newer master finds the
-sessions of older ones (`sql_older.py`). Both come with the connection: from the environment for everything on libpq, in
-the URL for JDBC.
+sessions of older ones (`stale_sessions.py`). Both come with the connection: from the environment for everything on
+libpq, in the URL for JDBC.
 """
 
 from __future__ import annotations

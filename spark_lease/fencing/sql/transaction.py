@@ -5,7 +5,7 @@ with lease.fenced_sql(engine) as connection:     waits until the lease is certai
     connection.execute(…)                        whatever you write
                                                  at the end: my epoch still the newest? COMMIT, in the same step
 ```
-What it does not do: it holds back no writer that goes past it. On PostgreSQL a fenced table does (`postgres.py`).
+What it does not do: it holds back no writer that goes past it. On PostgreSQL a fenced table does (`triggers.py`).
 """
 
 from __future__ import annotations

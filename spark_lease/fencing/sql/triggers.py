@@ -2,7 +2,7 @@
 
 A trigger before each statement reads the fence's row in share mode and compares it with the epoch that came with the
 session (`session.py`). So it is the database that refuses, whatever program writes: psql, COPY, JDBC, an ORM. A
-transaction that is open under an older epoch makes a claim wait, and a claim ends its session (`sql_claim.py`).
+transaction that is open under an older epoch makes a claim wait, and a claim ends its session (`claim.py`).
 
 What it does not hold back is in docs/reference/fenced.md.
 """

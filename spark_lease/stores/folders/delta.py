@@ -3,7 +3,7 @@
 `delta:///folder`, or `delta+s3://bucket/folder`, holds one table for each lease, with one row that any engine can read.
 A write is one commit that adds the same tiny data file again, with other partition values: the newest add of a path is
 the one that counts (Delta protocol, "Add File and Remove File"). So there is nothing to vacuum, and no Spark job in it.
-Where the folder is, and what is looked for there besides, is in `delta_files.py` and `delta_objects.py`.
+Where the folder is, and what is looked for there besides, is in `log_files.py` and `object_store.py`.
 
 The swap is put-if-absent of the next version, without retries: a writer that read an older version is refused. There is
 no clock that all share: a lease has run out when its record stood still for its duration (`record.expires_in`). The

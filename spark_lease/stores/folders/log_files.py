@@ -1,6 +1,6 @@
 """What a Delta lease looks for in its table's folder besides what delta-rs tells, and the folder on this machine.
 
-`delta_objects.py` has the folder in an object store.
+`object_store.py` has the folder in an object store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What one SQL store notes of the changes of hands that it makes, and whether it still can.
 
 The lease comes first: a note that the database refuses is left out, together with all that follow, and one whose table
-is locked by another session is left out once. Statements: `sql_noting.py`; reader: `spark_lease.monitoring.history`.
+is locked by another session is left out once. Statements: `journal.py`; reader: `spark_lease.monitoring.history`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...database.connections import store_error
 from ...database.dialects import CONFLICTS, backend_of, says, was_refused
 from ...election.journal_entries import ENDED, RELEASED, end_prefix, grant_text, is_release
 from ...election.record import LeaseRecord
-from . import schema as sql_schema
+from . import schema
 from .journal import NOTED, add_triggers, afterwards, digest, in_one_block, in_one_statement
 from .notes import notes_table
 from .statements import statements
@@ -36,7 +36,7 @@ class SqlHistory:
 
     def __init__(self, engine: Engine, config: Config) -> None:
         self._engine, self._config, self._backend = engine, config, backend_of(engine)
-        self.table = notes_table(sql_schema.spelled(engine, config.notes_table, broker_row=False))
+        self.table = notes_table(schema.spelled(engine, config.notes_table, broker_row=False))
         self._is_on = True
         self.skips = False
         """The next change of hands is not noted."""
@@ -137,10 +137,10 @@ class SqlHistory:
         if self._may_make():
             self._made = True
             with contextlib.suppress(SQLAlchemyError):  # said when a note is refused for it
-                sql_schema.make(connection, self.table)
+                schema.make(connection, self.table)
 
     def _may_make(self) -> bool:
-        return not self._made and sql_schema.may_make(self._engine, self._config)
+        return not self._made and schema.may_make(self._engine, self._config)
 
     def _is_noted(self, what: str) -> bool:
         """Whether the statement `what` notes what it changes."""

@@ -29,7 +29,7 @@ from ...config import Config, redacted
 from ...database.connections import CutOff, descriptor_of, make_engine, store_error
 from ...database.dialects import backend_of, says
 from ...errors import ConfigError, SparkLeaseError
-from . import schema as sql_schema
+from . import schema
 from .statements import BROKER_ID
 from .words import Words
 
@@ -42,9 +42,9 @@ class SqlNotes:
         self._cut_off = CutOff(config.attempt_timeout, clock)
         self._engine = make_engine(config, opened=self._opened)
         self._backend = backend_of(self._engine)
-        dotted = sql_schema.spelled(self._engine, config.record_table, broker_row=config.has_broker_record)
-        self._leases = sql_schema.lease_table(dotted, config.column_types)
-        self._table = notes_table(sql_schema.spelled(self._engine, config.notes_table, broker_row=False))
+        dotted = schema.spelled(self._engine, config.record_table, broker_row=config.has_broker_record)
+        self._leases = schema.lease_table(dotted, config.column_types)
+        self._table = notes_table(schema.spelled(self._engine, config.notes_table, broker_row=False))
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
         def insertion() -> Any:
@@ -126,19 +126,19 @@ class SqlNotes:
             if not says(error, self._backend.shape):
                 raise
             if not self._respell():
-                if not sql_schema.may_make(self._engine, self._config):
+                if not schema.may_make(self._engine, self._config):
                     raise
                 with self._engine.connect() as connection:
-                    sql_schema.make(connection, self._table)
+                    schema.make(connection, self._table)
         return self._run_once(statement(), values)
 
     def _respell(self) -> bool:
-        """True if the database spells a table in other letters than we did, as `sql_schema.as_there` finds out."""
+        """True if the database spells a table in other letters than we did, as `schema.as_there` finds out."""
         before = (self._leases.name, self._table.name)
         try:
             with self._engine.connect() as connection:
-                self._leases = sql_schema.as_there(connection, self._leases)
-                self._table = sql_schema.as_there(connection, self._table)
+                self._leases = schema.as_there(connection, self._leases)
+                self._table = schema.as_there(connection, self._table)
         finally:
             self._cut_off.disarm()
         return before != (self._leases.name, self._table.name)
@@ -163,8 +163,8 @@ class SqlNotes:
 
 def notes_table(dotted: str) -> Table:
     """`digest` stands for `item` in the key: a path may be longer than a key may be. `noted`: ms since 1970."""
-    schema, _, name = dotted.rpartition(".")
-    text = sql_schema.NAME
+    folder, _, name = dotted.rpartition(".")
+    text = schema.NAME
     return Table(
         name,
         MetaData(),
@@ -175,7 +175,7 @@ def notes_table(dotted: str) -> Table:
         Column("content", Text, nullable=False),
         Column("noted", BigInteger, nullable=False),
         PrimaryKeyConstraint("lease", "kind", "digest", name=f"{name}_key"),
-        schema=schema or None,
+        schema=folder or None,
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
         mysql_charset="utf8mb4",

@@ -20,7 +20,7 @@ from ...config import Config, redacted
 from ...database.connections import CutOff, descriptor_of, make_engine, store_error
 from ...database.dialects import backend_of, code_of
 from ...errors import ConfigError, StoreError
-from . import schema as sql_schema
+from . import schema
 from .notes import notes_table
 from .statements import overridden, statements
 
@@ -86,12 +86,12 @@ class SqlProbe:
         found: dict[str, Sequence[str] | None] = {}
         with self._connected() as connection:
             for table in self._lease_tables:
-                sql_schema.refuse_engine(connection, table)
-                missing = sql_schema.missing_columns(connection, table)
-                sql_schema.refuse_foreign(table, missing or ())
+                schema.refuse_engine(connection, table)
+                missing = schema.missing_columns(connection, table)
+                schema.refuse_foreign(table, missing or ())
                 found[table.fullname] = missing
             notes = self._notes()
-            found[notes.fullname] = None if sql_schema.missing_columns(connection, notes) is None else ()
+            found[notes.fullname] = None if schema.missing_columns(connection, notes) is None else ()
         return found
 
     def exercise(self) -> None:
@@ -160,13 +160,13 @@ class SqlProbe:
         return tables[:1] if self._engine.dialect.name == "sqlite" else tables
 
     def _table(self, name: str, *, broker_row: bool) -> Table:
-        spelled = sql_schema.spelled(self._engine, name, broker_row=broker_row)
-        table = sql_schema.lease_table(spelled, self._config.column_types)
+        spelled = schema.spelled(self._engine, name, broker_row=broker_row)
+        table = schema.lease_table(spelled, self._config.column_types)
         with self._engine.connect() as connection:
-            return sql_schema.as_there(connection, table)
+            return schema.as_there(connection, table)
 
     def _notes(self) -> Table:
-        return notes_table(sql_schema.spelled(self._engine, self._config.notes_table, broker_row=False))
+        return notes_table(schema.spelled(self._engine, self._config.notes_table, broker_row=False))
 
     @contextlib.contextmanager
     def _connected(self, *, transaction: bool = False) -> Iterator[Connection]:

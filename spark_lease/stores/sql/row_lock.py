@@ -25,7 +25,7 @@ from ...database.connections import CutOff, descriptor_of, make_engine, refusal
 from ...database.dialects import backend_of, says, usable_url
 from ...errors import ConfigError
 from ..folders.file import FileLock
-from . import schema as sql_schema
+from . import schema
 from .statements import BROKER_ID
 
 
@@ -37,17 +37,17 @@ class SessionLock:
         self._cut_off = CutOff(config.attempt_timeout, clock)
         self._engine = make_engine(config, opened=self._arm)
         self._backend = backend_of(self._engine)
-        name = sql_schema.spelled(self._engine, config.table, broker_row=config.has_broker_row)
-        self._table = sql_schema.lease_table(name, config.column_types)
+        name = schema.spelled(self._engine, config.table, broker_row=config.has_broker_row)
+        self._table = schema.lease_table(name, config.column_types)
         self._session: Connection | None = None
 
     def try_lock(self) -> bool:
         if self._session is not None and self.is_held():
             return True
         try:
-            if sql_schema.has_engines(self._engine):
+            if schema.has_engines(self._engine):
                 with self._engine.connect() as connection:
-                    sql_schema.refuse_engine(connection, self._table)
+                    schema.refuse_engine(connection, self._table)
             session = self._engine.connect()
         except SQLAlchemyError as error:
             raise refusal(self._engine, self._config, error) from error
@@ -74,7 +74,7 @@ class SessionLock:
     def _make_or_refuse_table(self) -> None:
         try:
             with self._engine.connect() as connection:
-                self._table = sql_schema.make_or_refuse(connection, self._config, self._table)
+                self._table = schema.make_or_refuse(connection, self._config, self._table)
         except SQLAlchemyError as error:
             raise refusal(self._engine, self._config, error) from error
         finally:

@@ -31,7 +31,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.types import UserDefinedType
 
 from ...config import MAX_NAME, Config
-from ...election import directive as wish
+from ...election.directive import LONGEST
 from ...errors import ConfigError
 from .words import Words
 
@@ -84,7 +84,7 @@ def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) ->
         Column("epoch", of("epoch", BigInteger), nullable=False, server_default=text("0")),
         Column("duration", of("duration", BigInteger)),
         Column("protection", of("protection", Words(16))),
-        Column("wish", of("wish", Words(wish.LONGEST))),
+        Column("wish", of("wish", Words(LONGEST))),
         UniqueConstraint("name", name=f"{name}_name"),
         schema=schema or None,
         mysql_engine="InnoDB",  # another may lock nothing at all

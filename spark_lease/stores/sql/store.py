@@ -3,7 +3,7 @@
 SQLAlchemy Core writes the statements and knows the dialects; they are compiled once and run on one dedicated
 autocommit connection of the driver, because the way through its execution layer costs another third of a renewal.
 Every request is one statement, and "now" is the database's, read inside that statement. A change of hands is noted in
-the same request, unless the note would keep it from being made (`sql_history.py`).
+the same request, unless the note would keep it from being made (`history.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ...database.dialects import backend_of, code_of, local_bounds, says
 from ...election.journal_entries import ENDED, KINDS, bounded_age, end_text, is_first_of_its_day, is_grant
 from ...election.record import LeaseRecord, Observed, is_wish
 from ...errors import ConfigError, RecordUnreadable, SparkLeaseError
-from . import schema as sql_schema
+from . import schema
 from .history import Note, SqlHistory
 from .notes import SqlNotes
 from .rows import observed
@@ -69,8 +69,8 @@ class SqlStore:
         self._may_be_old = False
         if config.has_broker_row and not config.holder.isascii():
             raise ConfigError("holder", f"{config.holder!r} does not fit a broker's table: use ASCII")
-        name = sql_schema.spelled(self._engine, config.record_table, broker_row=self._broker_row)
-        self._use_table(sql_schema.lease_table(name, config.column_types))
+        name = schema.spelled(self._engine, config.record_table, broker_row=self._broker_row)
+        self._use_table(schema.lease_table(name, config.column_types))
         self._connection: Any = None
         self._cursor: Any = None
         self._planned: Mapping[str, Prepared] = {}
@@ -217,9 +217,9 @@ class SqlStore:
         """Make or complete the table; the statements that it took. Raises ConfigError, StoreError."""
         try:
             with self._engine.connect() as connection:
-                tables = [sql_schema.as_there(connection, each) for each in self._all_tables()]
-                done = [statement for each in tables for statement in sql_schema.complete(connection, each)]
-                return [*done, *sql_schema.make(connection, self._history.table)]
+                tables = [schema.as_there(connection, each) for each in self._all_tables()]
+                done = [statement for each in tables for statement in schema.complete(connection, each)]
+                return [*done, *schema.make(connection, self._history.table)]
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:
@@ -227,11 +227,11 @@ class SqlStore:
 
     def init_statements(self) -> Mapping[str, Sequence[str]]:
         """What `init` would run on a new table, and on one that ActiveMQ made. Asks no database."""
-        ours = (*sql_schema.OUR_COLUMNS, sql_schema.UNIQUE)
-        made = [line for each in self._all_tables() for line in sql_schema.creation(self._engine, each)]
+        ours = (*schema.OUR_COLUMNS, schema.UNIQUE)
+        made = [line for each in self._all_tables() for line in schema.creation(self._engine, each)]
         *_, last = self._all_tables()
-        added = [*made[:-1], *sql_schema.addition(self._engine, last, ours)]
-        notes = sql_schema.creation(self._engine, self._history.table)
+        added = [*made[:-1], *schema.addition(self._engine, last, ours)]
+        notes = schema.creation(self._engine, self._history.table)
         return {
             "what is noted beside the leases": notes,
             "a new table": made,
@@ -242,8 +242,8 @@ class SqlStore:
         """That of the records, and last that in which rows are locked, or shared with a broker."""
         if self._config.locker == "lease":
             return [self._table]
-        name = sql_schema.spelled(self._engine, self._config.table, broker_row=self._config.has_broker_row)
-        return [self._table, sql_schema.lease_table(name, self._config.column_types)]
+        name = schema.spelled(self._engine, self._config.table, broker_row=self._config.has_broker_row)
+        return [self._table, schema.lease_table(name, self._config.column_types)]
 
     @property
     def _driver_error(self) -> type[Exception]:
@@ -292,9 +292,9 @@ class SqlStore:
         try:
             if self._cursor is None:
                 self._connect()
-            if not self._table_seen and sql_schema.has_engines(self._engine):
+            if not self._table_seen and schema.has_engines(self._engine):
                 with self._engine.connect() as connection:
-                    sql_schema.refuse_engine(connection, self._table)
+                    schema.refuse_engine(connection, self._table)
             prepared = None if self._history.skips else self._planned.get(what)
             sql = self._plain if self._history.skips else self._sql
             self._asking = what
@@ -369,7 +369,7 @@ class SqlStore:
     def _make_or_refuse_table(self) -> None:
         try:
             with self._engine.connect() as connection:
-                self._use_table(sql_schema.make_or_refuse(connection, self._config, self._table))
+                self._use_table(schema.make_or_refuse(connection, self._config, self._table))
                 self._history.make(connection)
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error

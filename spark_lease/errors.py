@@ -76,7 +76,7 @@ class Loss(StrEnum):
     """The process that kept it ended, and the kernel did not end us with it."""
     FENCED = "fenced"
     """The guarded store knows a newer epoch than mine."""
-    DISMISSED = "dismissed"
+    PREEMPTED = "preempted"
     """An operator has paused it now, or given it to another."""
     RELEASED = "released"
     """I gave it back."""

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 class Lease(Hold):
     """A hold on one lease, for those who work under it: acquired once, then lost or released for good.
 
-    Any thread may use it. Held is a comparison with a clock: a lease whose deadline has passed is lost even if no
-    thread has noticed.
+    Any thread may use it. A clock alone says whether it is held: past its deadline a lease is lost even if no thread
+    has noticed.
     """
 
     def __init__(

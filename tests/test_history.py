@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from spark_lease.election.record import LeaseRecord, Observed
+from spark_lease.election.record import LeaseRecord, Snapshot
 from spark_lease.errors import RecordUnreadable
 from spark_lease.journal.runs import Run
 from spark_lease.monitoring.history import Hold, holds_of, not_exact, overlaps, since, with_runs
 
-NOBODY = Observed(None)
+NOBODY = Snapshot(None)
 
 
 def grant(holder: str, after: tuple[str | None, int, int | None] | None = None) -> str:
@@ -21,7 +21,7 @@ def grant(holder: str, after: tuple[str | None, int, int | None] | None = None) 
 
 
 def holds(
-    grants: dict[int, str], ends: dict[int, dict[str, Any]] | None = None, seen: Observed = NOBODY, **more: Any
+    grants: dict[int, str], ends: dict[int, dict[str, Any]] | None = None, seen: Snapshot = NOBODY, **more: Any
 ) -> list[Hold]:
     noted = {
         "grant": {str(epoch): text for epoch, text in grants.items()},
@@ -35,8 +35,8 @@ def told(found: list[Hold]) -> list[tuple[object, ...]]:
     return [(hold.holder, hold.start, hold.end, hold.is_exact, hold.why) for hold in found]
 
 
-def standing(holder: str | None, epoch: int, left: float | None = 10.0) -> Observed:
-    return Observed(LeaseRecord(holder, epoch, 30.0, 9000), left)
+def standing(holder: str | None, epoch: int, left: float | None = 10.0) -> Snapshot:
+    return Snapshot(LeaseRecord(holder, epoch, 30.0, 9000), left)
 
 
 def test_a_release_a_loss_and_a_holder_of_today() -> None:
@@ -88,7 +88,7 @@ def test_without_a_common_clock_an_end_is_a_bound_and_never_an_overlap() -> None
     found = holds(
         {1000: grant("a"), 2000: grant("b", (None, 1000, None)), 3000: grant("c", ("b", 2000, None))},
         {1000: {"why": "released", "by": 2600}},
-        Observed(LeaseRecord("c", 3000, 30.0, 7), None),
+        Snapshot(LeaseRecord("c", 3000, 30.0, 7), None),
     )
     assert told(found) == [
         ("a", 1000, 2000, False, "released"),

@@ -71,9 +71,9 @@ class Ends:
 @pytest.mark.parametrize(
     ("why", "ends", "is_proven", "is_free"),
     [
-        (Loss.DISMISSED, True, True, True),
-        (Loss.DISMISSED, True, False, False),
-        (Loss.DISMISSED, False, True, False),
+        (Loss.PREEMPTED, True, True, True),
+        (Loss.PREEMPTED, True, False, False),
+        (Loss.PREEMPTED, False, True, False),
         (Loss.SPARK_GONE, True, True, False),
         (Loss.EXPIRED, True, True, False),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_lease.election.contender import Waits
-from spark_lease.election.ports import Grant, Held
+from spark_lease.election.ports import Denied, Grant
 from spark_lease.errors import LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, StoreError
 from spark_lease.testing import (
     MemoryStore,
@@ -100,7 +100,7 @@ def test_nobody_else_gets_it_before_it_has_run_out_by_the_stores_clock(
     master: Contender, standby: Contender, clock: VirtualClock
 ) -> None:
     clock.advance(29.9)
-    assert isinstance(standby.lease.try_acquire(), Held)
+    assert isinstance(standby.lease.try_acquire(), Denied)
     clock.advance(0.2)
     assert isinstance(standby.lease.try_acquire(), Grant)
 
@@ -110,7 +110,7 @@ def test_the_contenders_clock_decides_nothing_about_others(clock: VirtualClock, 
     store = MemoryStore(clock, offset=offset)
     Contender(clock, store).lease.acquire()
     other = Contender(clock, store.peer(), "b")
-    assert isinstance(other.lease.try_acquire(), Held)
+    assert isinstance(other.lease.try_acquire(), Denied)
     clock.advance(31)
     assert isinstance(other.lease.try_acquire(), Grant)
 
@@ -119,7 +119,7 @@ def test_the_stored_duration_counts_and_not_the_contenders_own(clock: VirtualClo
     Contender(clock, store, lease_duration=60).lease.acquire()
     hasty = Contender(clock, store.peer(), "b", lease_duration=3)
     clock.advance(59)
-    assert isinstance(hasty.lease.try_acquire(), Held)
+    assert isinstance(hasty.lease.try_acquire(), Denied)
 
 
 def test_without_a_stores_clock_a_record_must_stand_still_for_its_own_duration(clock: VirtualClock) -> None:
@@ -130,9 +130,9 @@ def test_without_a_stores_clock_a_record_must_stand_still_for_its_own_duration(c
     for _ in range(20):
         clock.advance(25)
         master.lease.renew()
-        assert isinstance(standby.lease.try_acquire(), Held)
+        assert isinstance(standby.lease.try_acquire(), Denied)
     clock.advance(59)
-    assert isinstance(standby.lease.try_acquire(), Held)
+    assert isinstance(standby.lease.try_acquire(), Denied)
     clock.advance(1)
     assert isinstance(standby.lease.try_acquire(), Grant)
 
@@ -142,7 +142,7 @@ def test_without_a_stores_clock_standing_still_counts_from_after_the_answer(cloc
     Contender(clock, store).lease.acquire()
     standby = Contender(clock, store.peer(), "b")
     standby.store.plan(slow_answer(20))
-    assert standby.lease.try_acquire() == Held(store.records[NAME].holder, 30.0, may_be_over=True)
+    assert standby.lease.try_acquire() == Denied(store.records[NAME].holder, 30.0, may_be_over=True)
 
 
 @pytest.mark.parametrize("settings", [{"if_held": "skip"}, {"acquire_timeout": 0.0}, {"acquire_timeout": 5.0}], ids=str)
@@ -205,7 +205,7 @@ def test_a_standby_that_cannot_write_keeps_no_lock_from_those_who_can(clock: Vir
     with pytest.raises(StoreError):
         sick.lease.try_acquire()
     assert isinstance(sound.lease.try_acquire(), Grant)
-    assert isinstance(sick.lease.try_acquire(), Held)
+    assert isinstance(sick.lease.try_acquire(), Denied)
     assert OneLock.owner is sound.lock
 
 
@@ -213,7 +213,7 @@ def test_of_two_that_look_at_once_one_is_told_no(clock: VirtualClock, store: Mem
     slow, quick = Contender(clock, store), Contender(clock, store.peer(), "b")
     slow.store.plan(meanwhile(quick.lease.acquire))
     answer = slow.lease.try_acquire()
-    assert answer == Held(quick.lease.holder, 30.0)
+    assert answer == Denied(quick.lease.holder, 30.0)
     assert quick.lease.check()
 
 
@@ -223,14 +223,14 @@ def test_a_contender_frozen_between_look_and_write_does_not_win(
     third = Contender(clock, master.store.peer(), "c")
     clock.advance(31)
     standby.store.plan(meanwhile(third.lease.acquire), slow_request(20))
-    assert isinstance(standby.lease.try_acquire(), Held)
+    assert isinstance(standby.lease.try_acquire(), Denied)
     assert master.record.holder == third.lease.holder
 
 
 def test_equal_labels_are_two_contenders(clock: VirtualClock, store: MemoryStore) -> None:
     first, second = Contender(clock, store, "paris"), Contender(clock, store.peer(), "paris")
     first.lease.acquire()
-    assert isinstance(second.lease.try_acquire(), Held)
+    assert isinstance(second.lease.try_acquire(), Denied)
 
 
 def test_a_take_whose_answer_was_lost_is_found_again(clock: VirtualClock, store: MemoryStore) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 from ..clock import BootClock, seconds_of, wall_time
 from ..config import Config
-from ..election.directive import LONGEST, Wish, label_of, wish_of
+from ..election.directive import LONGEST, Directive, directive_of, label_of
 from ..election.journal_entries import GRANT
 from ..election.ports import LeaseStore
-from ..election.record import LeaseRecord, Observed, Standstill, expires_in, is_forced, wished
+from ..election.record import LeaseRecord, Snapshot, UnchangedSince, expires_in, is_forced, wished
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
 from ..journal.standbys import standbys_of
 from ..stores.registry import open_notes, open_store
@@ -34,8 +34,8 @@ def pause(arguments: argparse.Namespace) -> int:
     """Returns once the wish is there; with --now, once the lease is free."""
     reason, until = _reason(arguments), duration("--for", arguments.duration)
 
-    def wanted(now: float) -> Wish:
-        return Wish(who(), reason, until=now + until, give_up=now if arguments.now else math.inf)
+    def wanted(now: float) -> Directive:
+        return Directive(who(), reason, until=now + until, give_up=now if arguments.now else math.inf)
 
     with closing(_store(arguments)) as store:
         seen = _put(store, arguments.lease, wanted)
@@ -58,8 +58,8 @@ def transfer(arguments: argparse.Namespace) -> int:
     within, window = duration("--within", arguments.within), duration("--for", arguments.duration)
     reason = _reason(arguments)
 
-    def wanted(now: float) -> Wish:
-        return Wish(who(), reason, arguments.to, until=now + within + window, give_up=now + within)
+    def wanted(now: float) -> Directive:
+        return Directive(who(), reason, arguments.to, until=now + within + window, give_up=now + within)
 
     with closing(_store(arguments)) as store:
         if not arguments.anyway:
@@ -124,7 +124,7 @@ def _config(arguments: argparse.Namespace) -> Config:
     return replace(config, create_table="false", name=name_of(config, arguments.lease))
 
 
-def _put(store: LeaseStore, name: str, wanted: Callable[[float], Wish | None]) -> Observed:
+def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | None]) -> Snapshot:
     """Put it in place of what is there, also if the holder changes meanwhile. Raises StoreError, ConfigError."""
     for _ in range(_TRIES):
         seen = store.read(name)
@@ -143,10 +143,10 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Wish | None]) -
 
 
 def _wait(
-    store: LeaseStore, name: str, is_done: Callable[[LeaseRecord, float], bool], seen: Observed, end: float
-) -> Observed:
+    store: LeaseStore, name: str, is_done: Callable[[LeaseRecord, float], bool], seen: Snapshot, end: float
+) -> Snapshot:
     """Look until it is done, by the record and the seconds that it has left. Raises LeaseHeldByOther after `end`."""
-    clock, said, standstill, first = BootClock(), -math.inf, Standstill(), seen.record
+    clock, said, standstill, first = BootClock(), -math.inf, UnchangedSince(), seen.record
     while seen.record:
         left = expires_in(seen, still_for=standstill.still_for(seen.record, clock.now()))
         if is_done(seen.record, left):
@@ -154,7 +154,7 @@ def _wait(
         holder = seen.record.holder or ""
         who_has_it = f"{holder} has it" if holder else "it has no master"
         if clock.now() > end:
-            words = f"{wish_of(seen.record.wish) or 'taken back'}; {who_has_it}"
+            words = f"{directive_of(seen.record.wish) or 'taken back'}; {who_has_it}"
             raise LeaseHeldByOther(name, holder, left, words if seen.record == first else f"{words}, and renews it")
         if clock.now() - said > _SAY_AGAIN:
             said = clock.now()
@@ -165,10 +165,10 @@ def _wait(
     return seen
 
 
-def _said(arguments: argparse.Namespace, seen: Observed) -> int:
+def _said(arguments: argparse.Namespace, seen: Snapshot) -> int:
     record = seen.record
     assert record
-    wish = wish_of(record.wish)
+    wish = directive_of(record.wish)
     is_held = expires_in(seen, still_for=0.0) > 0 and not is_forced(record.holder)
     holder = record.holder if is_held else None
     if arguments.json:

@@ -228,11 +228,11 @@ def sharing(config: Config, clock: Clock) -> str:
 
 
 def fence(config: Config, clock: Clock) -> Finding:
-    from ..fencing.sql.claim import Desk  # SQLAlchemy
+    from ..fencing.sql.claim import FenceTable  # SQLAlchemy
 
     try:
         with open_database(config, clock) as engine:
-            desk = Desk(engine, timeout=config.attempt_timeout, clock=clock)
+            desk = FenceTable(engine, timeout=config.attempt_timeout, clock=clock)
             is_there = engine.dialect.name != "postgresql" or desk.has_fence(config.name)
             newest = desk.newest(config.name) if is_there and config.name else 0
     except FenceUnreachable as error:

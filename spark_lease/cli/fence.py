@@ -15,10 +15,10 @@ from ..errors import ConfigError, StoreError
 from ..fencing.delta.fence import as_hadoop, newer_than, newest_of
 from ..fencing.delta.tables import forget_table, note_table, noted_tables
 from ..fencing.sql import triggers
-from ..fencing.sql.claim import Desk
+from ..fencing.sql.claim import FenceTable
 from ..fencing.sql.databases import open_database
 from ..stores.folders.words import secrets_of, words
-from ..system.call_timeout import Bounded
+from ..system.call_timeout import CallTimeout
 from .settings import need_name, resolved
 from .table import print_table
 
@@ -89,7 +89,7 @@ def _delta_rows(config: Config) -> list[dict[str, object]]:
 
 def _claimed(config: Config, table: str) -> int | None:
     """The epoch under which a Delta table is claimed now; 0: no master has claimed it, None: it cannot be read."""
-    looking = Bounded(redacted(table), timeout=config.attempt_timeout, clock=BootClock())
+    looking = CallTimeout(redacted(table), timeout=config.attempt_timeout, clock=BootClock())
     try:
         newest = looking.call(
             lambda: newest_of(config.shared_name, table, config.storage_options, timeout=config.attempt_timeout)
@@ -106,7 +106,7 @@ def _claimed(config: Config, table: str) -> int | None:
 
 def _postgres_rows(config: Config) -> list[dict[str, object]]:
     with open_database(config, BootClock()) as engine:
-        desk, tables = Desk(engine, timeout=config.attempt_timeout), triggers.fenced_tables(engine, config.name)
+        desk, tables = FenceTable(engine, timeout=config.attempt_timeout), triggers.fenced_tables(engine, config.name)
         epochs = {name: desk.newest(name) for name in {each.lease for each in tables}}
     return [
         {"table": each.name, "lease": each.lease, "epoch": epochs[each.lease], "allow_unleased": each.allow_unleased}
@@ -126,7 +126,7 @@ def _forget(arguments: argparse.Namespace, config: Config) -> int:
             print(f"{path} is guarded no more" if path in gone else f"{path} was not guarded, nothing to do")
         return int(not gone)
     with open_database(config, BootClock()) as engine:
-        before = Desk(engine, timeout=config.attempt_timeout).forget(config.name)
+        before = FenceTable(engine, timeout=config.attempt_timeout).forget(config.name)
     if before:
         print(f"the fence of {config.name} was at epoch {before} and is cleared; the next master claims it anew")
     else:

@@ -10,9 +10,9 @@ from typing import Any
 
 from ..clock import iso_text, wall_time
 from ..config import Config
-from ..election.directive import label_of, wish_of
+from ..election.directive import directive_of, label_of
 from ..election.ports import LeaseStore
-from ..election.record import LeaseRecord, Observed, expires_in, is_forced
+from ..election.record import LeaseRecord, Snapshot, expires_in, is_forced
 from ..errors import RecordUnreadable
 from ..fencing.status import Fences
 
@@ -42,7 +42,7 @@ def look_at(store: LeaseStore, name: str, config: Config) -> Row:
         return _nothing(name, "unreadable", str(error))
 
 
-def described(where: str, name: str, seen: Observed, config: Config, *, still_for: float | None = None) -> Row:
+def described(where: str, name: str, seen: Snapshot, config: Config, *, still_for: float | None = None) -> Row:
     """`still_for`: the seconds for which the record was seen unchanged, where a watcher counts them; for a store that
     has no clock."""
     record = seen.record
@@ -58,8 +58,8 @@ def described(where: str, name: str, seen: Observed, config: Config, *, still_fo
     return row | {"protection": record.protection} | _renewed(where, name, seen, config, left, still_for)
 
 
-def _wanted(record: LeaseRecord, seen: Observed) -> str:
-    wish = wish_of(record.wish)
+def _wanted(record: LeaseRecord, seen: Snapshot) -> str:
+    wish = directive_of(record.wish)
     return str(wish) if wish and seen.wall < wish.until else ""
 
 
@@ -69,7 +69,7 @@ def _nothing(name: str, state: str, problem: str = "") -> Row:
 
 
 def _renewed(
-    where: str, name: str, seen: Observed, config: Config, left: float, still_for: float | None
+    where: str, name: str, seen: Snapshot, config: Config, left: float, still_for: float | None
 ) -> dict[str, object]:
     """What its last renewal tells of a lease that is held."""
     record = seen.record
@@ -91,7 +91,7 @@ def _renewed(
     return told
 
 
-def _since(record: LeaseRecord, seen: Observed) -> str | None:
+def _since(record: LeaseRecord, seen: Snapshot) -> str | None:
     """The epoch as the time that it is, by the store's clock, unless it was counted."""
     now = wall_time() * 1000
     if seen.expires_in is not None and record.stamp:

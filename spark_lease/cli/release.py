@@ -22,7 +22,7 @@ from ..election.ports import LeaseStore, Remembers
 from ..election.record import (
     FORCED,
     LeaseRecord,
-    Observed,
+    Snapshot,
     expires_in,
     forced,
     is_forced,
@@ -109,7 +109,7 @@ class Forcing:
             )
         return self._take_away(record)
 
-    def _watch(self, seen: Observed) -> tuple[Observed, float]:
+    def _watch(self, seen: Snapshot) -> tuple[Snapshot, float]:
         """The record of a store without a clock, until it has stood still for its duration, or was renewed."""
         began, record = self._clock.now(), seen.record
         duration = record.duration if record else 0.0
@@ -144,7 +144,7 @@ class Forcing:
         raise Unreleased(f"{self._name} changes faster than it can be taken: nothing was changed, try again")
 
 
-def _words(name: str, seen: Observed, left: float) -> str:
+def _words(name: str, seen: Snapshot, left: float) -> str:
     record = seen.record
     known = f"{left:.1f} s are left of it" if seen.expires_in is not None else "the store has no clock"
     holder, epoch = (record.holder, record.epoch) if record else ("", 0)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from ..clock import BootClock, Clock, wall_time
 from ..config import Config, redacted
 from ..election.ports import LeaseStore, Notes, Notifies
-from ..election.record import Standstill
+from ..election.record import UnchangedSince
 from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..monitoring.history import UNKNOWN
 from ..stores.registry import open_notes, open_store
@@ -67,7 +67,7 @@ class Watched:
         self, store: LeaseStore, wanted: Sequence[str], config: Config, clock: Clock, notes: Notes | None = None
     ) -> None:
         self._store, self._wanted, self._config, self._clock, self._notes = store, wanted, config, clock, notes
-        self._standstills: dict[str, Standstill] = {}
+        self._standstills: dict[str, UnchangedSince] = {}
         self._noted: dict[str, _Noted] = {}
         self._rows: list[Row] = []
         self._took = 0.0
@@ -104,7 +104,7 @@ class Watched:
         except RecordUnreadable:
             return look_at(self._store, name, self._config)
         is_first = name not in self._standstills
-        still_for = self._standstills.setdefault(name, Standstill()).still_for(seen.record, self._clock.now())
+        still_for = self._standstills.setdefault(name, UnchangedSince()).still_for(seen.record, self._clock.now())
         seen_for = None if is_first else still_for
         return described(self._store.where, name, seen, self._config, still_for=seen_for)
 

@@ -118,7 +118,7 @@ def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
     return {(host, port) for host, port, _ in told} == let_nobody_in
 
 
-class CutOff:
+class SocketWatchdog:
     """Ends a request that outlives `timeout` seconds by shutting down its socket, from a thread of its own.
 
     The timeouts above do not cover a server that is frozen while its kernel goes on acknowledging: libpq would wait
@@ -172,7 +172,7 @@ class CutOff:
             self._armed = None
 
 
-class Alarm:
+class WakeupPipe:
     """Ends a wait, for a socket or for nothing, from another thread, once and for all."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from ..clock import Clock
 from ..config import Config
 from ..errors import ConfigError, LeaseHeldByOther, LockGone, Loss, RecordUnreadable, StoreError
 from .hold import Deadline, Hold, OwnDeadline
-from .ports import Grant, Held, Locker, NotesEnds
+from .ports import Denied, Grant, Locker, NotesEnds
 from .record import Protection
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Contender(Hold):
                 raise problem
             self._locker.wait(min(pause, left), self._config.poll_period)
 
-    def try_acquire(self) -> Grant | Held:
+    def try_acquire(self) -> Grant | Denied:
         """Ask once. Raises StoreError if the store gives no answer, also when the grant came too late to be of use."""
         sent, ahead = self._clock.now(), self._clock.ahead()
         answer = self._locker.try_acquire()
@@ -113,7 +113,7 @@ class Contender(Hold):
         except ConfigError as error:  # the settings were right when it was granted: it is the store that has changed
             raise StoreError(self.name, str(error)) from error
         self._hears = True
-        if isinstance(answer, Held):
+        if isinstance(answer, Denied):
             self.lose(
                 Loss.TAKEN, f"held by {answer.holder}" if answer.holder else "it has no holder, or its record is gone"
             )
@@ -121,7 +121,7 @@ class Contender(Hold):
         self._still_mine()
         self._deadline.publish(sent + self._good_for, ahead)
         if isinstance(answer, Grant) and answer.give_up_at <= self._clock.now():
-            self.lose(Loss.DISMISSED, answer.why)
+            self.lose(Loss.PREEMPTED, answer.why)
             raise self.lost_error()
 
     def lose(self, reason: Loss, detail: str = "") -> None:

@@ -16,7 +16,7 @@ LONGEST = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Directive:
     """`to`: the holder, its label or the site that alone may take the lease; empty: none may.
 
     Void from `until` on (inf: until it is taken back). A master that it is not for gives up at `give_up`, and keeps the
@@ -46,13 +46,13 @@ class Wish:
         return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
 
 
-def wish_of(text: str) -> Wish | None:
+def directive_of(text: str) -> Directive | None:
     """What stands in a record. An unreadable text bars all contenders and demotes none."""
     if not text:
         return None
     try:
         said = json.loads(text)
-        return Wish(
+        return Directive(
             by=str(said["by"]),
             reason=str(said.get("reason", "")),
             to=str(said.get("to", "")),
@@ -60,7 +60,9 @@ def wish_of(text: str) -> Wish | None:
             give_up=float(said.get("give_up", math.inf)),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
-        return Wish("an unknown operator", f"its wish {text[:40]!r} cannot be read: spark-lease resume takes it back")
+        return Directive(
+            "an unknown operator", f"its wish {text[:40]!r} cannot be read: spark-lease resume takes it back"
+        )
 
 
 def label_of(holder: str) -> str:

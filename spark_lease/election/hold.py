@@ -78,8 +78,8 @@ class Hold(ABC):
     """A hold on one lease, for those who work under it: acquired once, then lost or released for good.
 
     Several threads use it without a lock between them. A thread that finds it lost says so, and the first one wins;
-    any thread may `check()`. Held is a comparison with a clock: a lease whose deadline has passed is lost even if no
-    thread has noticed.
+    any thread may `check()`. A clock alone says whether it is held: past its deadline a lease is lost even if no thread
+    has noticed.
     """
 
     def __init__(

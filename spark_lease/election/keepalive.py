@@ -26,7 +26,7 @@ _RETRIES_IN_A_PERIOD = 5
 _LATE = 1.2
 """A request that has to be cut off ends a little after its time."""
 
-VitalSign = Callable[[], tuple[Loss, str] | None]
+LivenessCheck = Callable[[], tuple[Loss, str] | None]
 """Says why the lease is to be given up although it could be renewed, or None."""
 
 
@@ -49,9 +49,9 @@ def renew_once(lease: Contender, config: Config, clock: Clock) -> float | None:
     return max(sent + pause - clock.now(), 0.0)
 
 
-def watch_once(lease: Hold, vital_signs: Sequence[VitalSign] = ()) -> LeaseLost | None:
+def watch_once(lease: Hold, liveness_checks: Sequence[LivenessCheck] = ()) -> LeaseLost | None:
     """The loss, if the lease is lost by now: by its deadline, by what a renewal learned, by a vital sign."""
-    for sign in vital_signs:
+    for sign in liveness_checks:
         with contextlib.suppress(Exception):  # a sign that fails must not end the watch, which all else relies on
             if finding := sign():
                 lease.lose(*finding)
@@ -68,7 +68,7 @@ class Keepalive:
         *,
         clock: Clock,
         on_lost: Callable[[LeaseLost], None],
-        vital_signs: Sequence[VitalSign] = (),
+        liveness_checks: Sequence[LivenessCheck] = (),
         on_look: Callable[[], None] = lambda: None,
         watch_period: float = WATCH_PERIOD,
         thread: Callable[..., threading.Thread] = threading.Thread,
@@ -76,7 +76,7 @@ class Keepalive:
         """`on_look` is called at each look. `watch_period` is longer where another thread watches as well. `thread`
         makes one: a simulator has its own."""
         self._lease, self._config, self._clock = lease, config, clock
-        self._on_lost, self._vital_signs = on_lost, vital_signs
+        self._on_lost, self._vital_signs = on_lost, liveness_checks
         self._on_look, self._watch_period = on_look, watch_period
         self._stop = threading.Event()
         self._renewer = thread(target=self._renew, name=f"renew {lease.name}", daemon=True)

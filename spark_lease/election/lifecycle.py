@@ -90,7 +90,7 @@ def end_hold(
         log.error("%s: not released, it runs out: %s", lease.name, why)
     elif over and answered:
         lease.note_loss()
-        if lost.reason is Loss.DISMISSED and is_proven():
+        if lost.reason is Loss.PREEMPTED and is_proven():
             lease.give_back()
     return lost
 

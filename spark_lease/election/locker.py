@@ -14,9 +14,9 @@ from collections.abc import Callable
 from ..clock import Clock
 from ..config import Config
 from ..errors import LockGone, StoreError
-from .directive import wish_of
-from .ports import Grant, Held, LeaseStore, Lock, Notifies, Remembers
-from .record import LeaseRecord, Observed, Protection, Standstill, expires_in, is_grant_of, released, renewed, taken
+from .directive import directive_of
+from .ports import Denied, Grant, LeaseStore, Lock, Notifies, Remembers
+from .record import LeaseRecord, Protection, Snapshot, UnchangedSince, expires_in, is_grant_of, released, renewed, taken
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _POLLS = 1.5
 """After so many of its poll periods a standby of another site has seen a release."""
 
 
-class RecordLocker:
+class RecordRules:
     """The rules of a lease record, over any `LeaseStore`. Implements `Locker`.
 
     A swap whose answer was lost is found again by what it wrote: `holder` is unique for every hold, so a record that
@@ -56,12 +56,12 @@ class RecordLocker:
         self._mine: LeaseRecord | None = None
         self._freed: LeaseRecord | None = None
         self._asked = self._waits = self._is_locked_out = False
-        self._standstill = Standstill()
+        self._standstill = UnchangedSince()
         self._heeded, self._give_up_at, self._why = "", math.inf, ""
         self._closed = threading.Event()
 
-    def try_acquire(self) -> Grant | Held:
-        answer: Grant | Held | None = None
+    def try_acquire(self) -> Grant | Denied:
+        answer: Grant | Denied | None = None
         self._is_locked_out = False
         try:
             answer = self._try_acquire()
@@ -73,11 +73,11 @@ class RecordLocker:
                 with contextlib.suppress(StoreError):
                     self._lock.unlock()
 
-    def _try_acquire(self) -> Grant | Held:
+    def _try_acquire(self) -> Grant | Denied:
         freed, self._freed = self._freed, None
         for _ in range(_TRIES):
             # Told what a release left, there is no need to look; if it is not there any more, the swap says so.
-            seen = Observed(freed, 0.0) if freed else self._store.read(self._name)
+            seen = Snapshot(freed, 0.0) if freed else self._store.read(self._name)
             freed = None
             mine, held = is_grant_of(seen.record, self._holder), self._held(seen)
             if held.expires_in > 0 and not mine:
@@ -87,7 +87,7 @@ class RecordLocker:
                 return barred
             if self._lock and not self._lock.try_lock():
                 self._is_locked_out = True
-                return Held(held.holder or "the owner of its lock", self._duration)
+                return Denied(held.holder or "the owner of its lock", self._duration)
             if mine:
                 return self._swap_mine(seen)
             self._asked = True
@@ -96,10 +96,10 @@ class RecordLocker:
                 return Grant(granted.epoch)
         raise StoreError(self._store.where, f"{self._name} is free, but what was written to take it is not there")
 
-    def renew(self) -> Grant | Held:
+    def renew(self) -> Grant | Denied:
         if self._lock and not self._lock.is_held():
             raise LockGone(self._store.where, "the lock is gone: the session or file that held it has ended")
-        return self._swap_mine(Observed(self._mine))
+        return self._swap_mine(Snapshot(self._mine))
 
     def release(self) -> bool:
         if not self._asked:
@@ -140,40 +140,40 @@ class RecordLocker:
         if self._lock:
             self._lock.close()
 
-    def _swap_mine(self, seen: Observed) -> Grant | Held:
+    def _swap_mine(self, seen: Snapshot) -> Grant | Denied:
         """Renew the record I believe to be there; where another stands, look whether that one is mine as well."""
         for _ in range(_TRIES):
             mine = seen.record
             if mine is None:
-                return Held(None)
+                return Denied(None)
             self._heed(mine.wish, seen)
             wanted = renewed(mine, duration=self._duration, protection=self._protection())
             if self._keep(self._store.swap(self._name, mine, wanted)):
                 return Grant(mine.epoch, self._give_up_at, self._why)
             seen = self._store.read(self._name)
             if not is_grant_of(seen.record, self._holder, mine.epoch):
-                return Held(seen.record.holder if seen.record else None)
+                return Denied(seen.record.holder if seen.record else None)
         raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder")
 
-    def _heed(self, text: str, seen: Observed) -> None:
+    def _heed(self, text: str, seen: Snapshot) -> None:
         """See by my own clock when I am to give up. What is swapped as I know it says nothing new."""
         if text == self._heeded:
             return
-        self._heeded, wish = text, wish_of(text)
+        self._heeded, wish = text, directive_of(text)
         self._give_up_at, self._why = math.inf, str(wish or "")
         if wish and not wish.is_for(self._holder, self._site):
             self._give_up_at = self._clock.now() + wish.give_up - seen.wall
 
-    def _barred(self, seen: Observed) -> Held | None:
-        wish, now = wish_of(seen.record.wish if seen.record else ""), seen.wall
+    def _barred(self, seen: Snapshot) -> Denied | None:
+        wish, now = directive_of(seen.record.wish if seen.record else ""), seen.wall
         if wish and wish.bars(self._holder, self._site, now=now):
-            return Held(None, min(wish.until - now, self._duration), str(wish))
+            return Denied(None, min(wish.until - now, self._duration), str(wish))
         return None
 
-    def _lets_others_go_first(self, seen: Observed) -> Held | None:
+    def _lets_others_go_first(self, seen: Snapshot) -> Denied | None:
         left = self._head_start - self._still_for(seen.record)
         if self._waits and left > 0 and seen.record and seen.record.holder is None:
-            return Held(None, left, "lets the preferred site go first")
+            return Denied(None, left, "lets the preferred site go first")
         return None
 
     def _unlock(self) -> None:
@@ -183,10 +183,10 @@ class RecordLocker:
         except StoreError as error:  # the release stands: saying "not released" now would send people to wait for it
             log.warning("%s: released, but its lock stays until it is closed: %s", self._name, error)
 
-    def _held(self, seen: Observed) -> Held:
+    def _held(self, seen: Snapshot) -> Denied:
         holder = seen.record.holder if seen.record else None
         left = expires_in(seen, still_for=self._still_for(seen.record))
-        return Held(holder, left, may_be_over=seen.expires_in is None and not self._standstill.has_moved)
+        return Denied(holder, left, may_be_over=seen.expires_in is None and not self._standstill.has_moved)
 
     def _keep(self, written: LeaseRecord | None) -> LeaseRecord | None:
         self._mine = written or self._mine
@@ -204,9 +204,9 @@ def locker_over(
     holder: str,
     protection: Callable[[], Protection] = lambda: Protection.THREAD,
     lock: Lock | None = None,
-) -> RecordLocker:
+) -> RecordRules:
     """The rules of a record, over a store that is open already."""
-    return RecordLocker(
+    return RecordRules(
         store,
         lock=lock,
         name=config.name,

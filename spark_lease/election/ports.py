@@ -1,7 +1,7 @@
 """The two seams: `Locker`, how a contender takes, keeps and gives back a lock, and `LeaseStore`, for lockers that
 are leases. Both are dumb on purpose: deadlines, expiry, epochs and lost answers are judged above them, once.
 
-"No" is a value (`Held`, None), "don't know" is an exception (`StoreError`).
+"No" is a value (`Denied`, None), "don't know" is an exception (`StoreError`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from ..errors import Loss
-from .record import LeaseRecord, Observed
+from .record import LeaseRecord, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Denied:
     """Not mine. `holder` says whose (None: it is free); it is worth asking again in `expires_in` seconds. `why` says
     what else keeps me from taking it. `may_be_over`: the store has no clock, and no renewal was seen so far."""
 
@@ -41,7 +41,7 @@ class LeaseStore(Protocol):
     where: str
     """What to call it in a message, without credentials."""
 
-    def read(self, name: str) -> Observed:
+    def read(self, name: str) -> Snapshot:
         """The record of lease `name` and how long it is still good for. Raises StoreError."""
         ...
 
@@ -52,7 +52,7 @@ class LeaseStore(Protocol):
         `old` None means that there is no record yet. A `new` without a holder is a release. A `new` with another epoch
         than `old` is a grant, and its epoch the least that will do: a store with a clock raises it to its milliseconds
         since 1970 if they are more, so that epochs grow even over rows that were lost. A `new` that differs from `old`
-        in its wish alone (`is_wish`) leaves the expiry as it is.
+        in its wish alone (`is_directive`) leaves the expiry as it is.
         Raises StoreError when the outcome is unknown: it may have been written, or may still be.
         """
         ...
@@ -143,7 +143,7 @@ class Notes(Protocol):
 class Lock(Protocol):
     """What a holder keeps besides its record for as long as it lives: no clock and no restored backup frees it.
 
-    A `RecordLocker` that has one grants nothing without it. Calls come from one thread at a time.
+    A `RecordRules` that has one grants nothing without it. Calls come from one thread at a time.
     """
 
     def try_lock(self) -> bool:
@@ -179,12 +179,12 @@ class NotesEnds(Protocol):
 class Locker(Protocol):
     """What `Lease` needs of any lock. Calls come from one thread at a time."""
 
-    def try_acquire(self) -> Grant | Held:
+    def try_acquire(self) -> Grant | Denied:
         """Take the lock if it is free or expired; does not wait for it. Raises StoreError."""
         ...
 
-    def renew(self) -> Grant | Held:
-        """Keep it: Grant says that it is still mine, Held that it is not. Raises StoreError, which says neither."""
+    def renew(self) -> Grant | Denied:
+        """Keep it: Grant says that it is still mine, Denied that it is not. Raises StoreError, which says neither."""
         ...
 
     def release(self) -> bool:

@@ -48,7 +48,7 @@ class LeaseRecord:
     store's clock, or one more than the epoch before if that is larger. `duration` is the holder's, in seconds.
     `stamp` belongs to the store: it changes with every write and `swap` compares it (SQL: the expiry in ms).
     `protection` is what the holder said at the grant (`Protection`; empty: not known), for people to read.
-    `wish` is what an operator wants of the lease (`Wish.text`; empty: nothing). The next holder ends it.
+    `wish` is what an operator wants of the lease (`Directive.text`; empty: nothing). The next holder ends it.
     """
 
     holder: str | None
@@ -60,7 +60,7 @@ class LeaseRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class Snapshot:
     """One look at the store: the record (None: there never was one), and by the store's own clock (None: it has none)
     the seconds until it expires, and the seconds since 1970."""
 
@@ -95,7 +95,7 @@ def wished(record: LeaseRecord, wish: str) -> LeaseRecord:
     return replace(record, wish=wish)
 
 
-def is_wish(old: LeaseRecord | None, new: LeaseRecord) -> bool:
+def is_directive(old: LeaseRecord | None, new: LeaseRecord) -> bool:
     """True if `new` is `old` with another wish."""
     return old is not None and old != new == replace(old, wish=new.wish)
 
@@ -119,7 +119,7 @@ def is_grant_of(record: LeaseRecord | None, holder: str, epoch: int | None = Non
     return record is not None and record.holder == holder and epoch in (None, record.epoch)
 
 
-def expires_in(seen: Observed, *, still_for: float) -> float:
+def expires_in(seen: Snapshot, *, still_for: float) -> float:
     """Seconds until another may take what was `seen`; 0 or less means now.
 
     The store's clock decides. A store without one is judged by standing still: the record may be taken after it was
@@ -132,7 +132,7 @@ def expires_in(seen: Observed, *, still_for: float) -> float:
     return seen.record.duration - still_for
 
 
-class Standstill:
+class UnchangedSince:
     """For how long a record was seen unchanged, by an observer that looks again and again."""
 
     def __init__(self) -> None:

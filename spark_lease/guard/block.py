@@ -27,13 +27,13 @@ from types import TracebackType
 from ..clock import BootClock, Clock
 from ..config import Config
 from ..election.journal_entries import FAILED, INTERRUPTED
-from ..election.keepalive import Keepalive, VitalSign
+from ..election.keepalive import Keepalive, LivenessCheck
 from ..election.lifecycle import abandon, begin_hold, end_hold
 from ..election.record import new_holder
 from ..errors import AlreadyDone, ConfigError, LeaseLost, Loss, SparkLeaseError
 from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import Levels
-from ..keeper.client import Attendance, KeptLease
+from ..keeper.client import KeeperLease, SparkReporter
 from ..keeper.deadline import shared_with_forks
 from ..keeper.main import LAST_WORDS
 from ..keeper.spawn import CannotStart, FrontDoor, Started, start
@@ -43,7 +43,7 @@ from ..outcome import ending_of
 from ..spark.applications import Applications
 from ..spark.contexts import application_id
 from ..spark.delta_fence import Fencing
-from ..spark.liveness import vital_signs
+from ..spark.liveness import liveness_checks
 from ..spark.session import Spark, forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
 from ..system.processes import need_linux, signal_name
 from ..system.signals import HandledSignals
@@ -136,7 +136,7 @@ class Guard:
             ends_python=self.config.on_lost == "exit",
             grace=self.config.release_on_death if isinstance(self.config.release_on_death, float) else None,
         )
-        signs = [functools.partial(self._while_inside, sign) for sign in vital_signs(submitter, self._spark)]
+        signs = [functools.partial(self._while_inside, sign) for sign in liveness_checks(submitter, self._spark)]
         self.lease, self._keepalive = self._open(signs)
         levels = Levels(self.lease, self.config)
         self._fencing = Fencing(self.lease, self.config, self._clock, levels)
@@ -209,23 +209,23 @@ class Guard:
         if self.lease in _held:
             _held.remove(self.lease)
 
-    def _open(self, signs: Sequence[VitalSign]) -> tuple[Lease, Keepalive | Attendance]:
+    def _open(self, signs: Sequence[LivenessCheck]) -> tuple[Lease, Keepalive | SparkReporter]:
         """A contender of its own process if that is wanted and can be had, else one of two threads."""
         clock = self._clock
         if self.config.enabled and self.config.keeper != "thread":
             try:
                 started = self._start()
-                kept = KeptLease(started, self.config, clock=clock, on_renewal=self._events.renewal)
+                kept = KeeperLease(started, self.config, clock=clock, on_renewal=self._events.renewal)
                 if started.why:
                     log.warning("%s: protection %s: %s", self.config.name, started.level, started.why)
                 self._require(kept, started.why)
-                return kept, Attendance(
+                return kept, SparkReporter(
                     kept,
                     self._spark,
                     on_lost=self._on_lost,
                     on_look=lambda: self._look(kept),
                     on_unprotected=self._on_unprotected,
-                    vital_signs=signs,
+                    liveness_checks=signs,
                 )
             except CannotStart as error:
                 if self.config.keeper == "process":
@@ -249,7 +249,7 @@ class Guard:
             clock=clock,
             on_lost=self._on_lost,
             on_look=look,
-            vital_signs=signs,
+            liveness_checks=signs,
         )
 
     def _require(self, lease: Lease, why: str) -> None:
@@ -374,7 +374,7 @@ class Guard:
         self._events.look(lease)
         self._signals.look()
 
-    def _while_inside(self, sign: VitalSign) -> tuple[Loss, str] | None:
+    def _while_inside(self, sign: LivenessCheck) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.
         return None if self._left.is_set() else sign()
 
@@ -383,8 +383,8 @@ class Guard:
         then the program has `grace` seconds to say so itself."""
         if not self._seen_lost.acquire(blocking=False):
             return
-        if isinstance(self.lease, KeptLease):
-            self.lease.own_up(lost)
+        if isinstance(self.lease, KeeperLease):
+            self.lease.report_loss(lost)
         if self.config.on_lost == "exit":
             # The kernel's turn (SIGALRM) if _die never gets its own, because Python has begun to finish.
             left = self.lease.stop_by() - self._clock.now()

@@ -32,7 +32,7 @@ from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import Levels
 from ..keeper.enforced import Enforced
 from ..keeper.family import told_of
-from ..keeper.standstill import WhileItMoves
+from ..keeper.standstill import SkipWhileStopped
 from ..keeper.supervisor import GuardedWork, Supervisor, contained
 from ..lease import LocalLease, open_locker
 from ..monitoring.events import open_events
@@ -86,7 +86,7 @@ class _Run:
             why = self._deadline.why or "the command has no namespace of its own, see spark-lease doctor"
             raise ConfigError("require_protection", f"{config.require_protection} is required, not {level}: {why}")
         holder = new_holder(config.holder)
-        locker = WhileItMoves(
+        locker = SkipWhileStopped(
             open_locker(
                 config, self._clock, holder=holder, protection=lambda: self._level, on_renewal=self._events.renewal
             ),

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 
 from ..clock import Clock, wall_time
 from ..config import Config, redacted
-from ..election.ports import Grant, Held, Locker, Notes
+from ..election.ports import Denied, Grant, Locker, Notes
 from ..errors import SparkLeaseError
 from ..stores.registry import open_notes
 from ..stores.wrapped import Wrapped
-from ..system.call_timeout import Bounded
+from ..system.call_timeout import CallTimeout
 from .unowned import note_beside
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Presence:
 
     def __init__(self, config: Config, clock: Clock, *, holder: str) -> None:
         self._config, self._clock, self._holder = config, clock, holder
-        self._bounded = Bounded(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
+        self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
         self._due, self._is_noted = -math.inf, False
 
     def say(self) -> None:
@@ -92,7 +92,7 @@ class NotesItself(Wrapped):
         self._presence.say()
         super().wait(min(timeout, AGAIN), poll)
 
-    def try_acquire(self) -> Grant | Held:
+    def try_acquire(self) -> Grant | Denied:
         answer = super().try_acquire()
         if isinstance(answer, Grant):
             self._presence.forget()

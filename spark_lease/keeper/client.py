@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ..clock import Clock
 from ..config import Config
 from ..election.hold import OwnDeadline
-from ..election.keepalive import WATCH_PERIOD, VitalSign, watch_once
+from ..election.keepalive import WATCH_PERIOD, LivenessCheck, watch_once
 from ..election.record import Protection
 from ..errors import ConfigError, LeaseLost, Loss, StoreError
 from ..fencing.delta.tables import KIND as DELTA_TABLES
@@ -36,7 +36,7 @@ _BEGINS = 30.0
 """Seconds for the keeper to look around as a block begins, of which it takes one in a thousand."""
 _LINGER = 2.0
 """Seconds that the process may take to end, once there is nothing left to do for it."""
-_open: weakref.WeakSet[KeptLease] = weakref.WeakSet()
+_open: weakref.WeakSet[KeeperLease] = weakref.WeakSet()
 
 
 class Session(Protocol):
@@ -55,7 +55,7 @@ class Session(Protocol):
         ...
 
 
-class KeptLease(Lease):
+class KeeperLease(Lease):
     """Taken, renewed and given back by the process `started`; `check()` reads its deadline in shared memory.
 
     A thread listens to that process all the time. A forked child of this one may `check()`, and nothing else.
@@ -76,7 +76,7 @@ class KeptLease(Lease):
         self._own_turn = max(AT_ONCE, config.kill_budget)
         self._closing = self._ended = self._settled = self._taken = False
         self._sayings: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
-        self.attendance: Attendance | None = None
+        self.attendance: SparkReporter | None = None
         _open.add(self)
         self._listener = threading.Thread(target=self._listen, name=f"keeper of {self.name}", daemon=True)
         self._listener.start()
@@ -130,7 +130,7 @@ class KeptLease(Lease):
         request = self._config.attempt_timeout * _LATE + 2 * WATCH_PERIOD
         return bool(self.answer("stopped", max(request, min(self.remaining(), _LINGER))))
 
-    def own_up(self, lost: LeaseLost) -> None:
+    def report_loss(self, lost: LeaseLost) -> None:
         """Tell the keeper of a loss that was noticed here, so that it renews no more and says why the work ended.
 
         A process that ends itself says nothing: its end does, and its keeper need not kill it first. But inside a
@@ -192,7 +192,7 @@ class KeptLease(Lease):
             return
         self._settled = True
         if lost := self.loss():
-            self.own_up(lost)
+            self.report_loss(lost)
         self.tell({"order": "settle", "left": left})
         if self._config.on_lost == "exit":
             # Until it has untied them, our end is still the end of the JVM: spark-submit's, with -9 for our exit code.
@@ -333,22 +333,22 @@ class KeptLease(Lease):
             raise ConfigError("lease", f"{self.name} is process {self._pid}'s: a forked child can only check() it")
 
 
-class Attendance:
+class SparkReporter:
     """Watches the lease from this side, and tells the keeper about Spark. Has what `Keepalive` has."""
 
     def __init__(
         self,
-        lease: KeptLease,
+        lease: KeeperLease,
         session: Session,
         *,
         on_lost: Callable[[LeaseLost], None],
         on_look: Callable[[], None] = lambda: None,
         on_unprotected: Callable[[str], None] = lambda why: None,
-        vital_signs: Sequence[VitalSign] = (),
+        liveness_checks: Sequence[LivenessCheck] = (),
     ) -> None:
         """`on_unprotected` is told, on the listening thread, why some of the work cannot be ended any more."""
         self.on_unprotected = on_unprotected
-        self._lease, self._session, self._on_lost, self._signs = lease, session, on_lost, vital_signs
+        self._lease, self._session, self._on_lost, self._signs = lease, session, on_lost, liveness_checks
         self._on_look = on_look
         self._level = lease.protection
         self._jvm: tuple[int, bool] | None = None

@@ -46,7 +46,7 @@ from .driver import Driver
 from .enforced import Enforced
 from .family import told_of
 from .messages import ToDriver, refusal, say_on_stderr
-from .standstill import WhileItMoves
+from .standstill import SkipWhileStopped
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class Keeper:
             on_renewal=self._tell_renewal,
         )
         self.lease = self._lease = LocalLease(
-            WhileItMoves(locker, name=config.name, stands_still=self._stands_still),
+            SkipWhileStopped(locker, name=config.name, stands_still=self._stands_still),
             config,
             holder=holder,
             clock=self._clock,

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..election.ports import Grant, Held, Locker
+from ..election.ports import Denied, Grant, Locker
 from ..errors import StoreError
 from ..stores.wrapped import Wrapped
 
 
-class WhileItMoves(Wrapped):
+class SkipWhileStopped(Wrapped):
     """`locker`, but no renewal for work that stands still now, and stood still at the renewal before."""
 
     def __init__(self, locker: Locker, *, name: str, stands_still: Callable[[], str]) -> None:
@@ -20,7 +20,7 @@ class WhileItMoves(Wrapped):
         self._name, self._stands_still = name, stands_still
         self._before = ""
 
-    def renew(self) -> Grant | Held:
+    def renew(self) -> Grant | Denied:
         before, self._before = self._before, self._stands_still()
         if before and self._before:
             raise StoreError(self._name, f"not asked, because {self._before}")

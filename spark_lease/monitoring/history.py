@@ -13,7 +13,7 @@ from typing import Any
 
 from ..clock import iso_text
 from ..election.journal_entries import APPLICATION, ENDED, FINISHED, GRANT, RELEASED
-from ..election.record import Observed, is_forced
+from ..election.record import Snapshot, is_forced
 from ..errors import RecordUnreadable
 from ..journal.runs import BEGUN, Run
 
@@ -99,7 +99,7 @@ class _Notes:
     known: Mapping[int, str] = field(default_factory=dict)
 
 
-def holds_of(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Observed, *, where: str) -> list[Hold]:
+def holds_of(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Snapshot, *, where: str) -> list[Hold]:
     """The holds of `lease`, the oldest first: from its notes by kind and key, and from the record as it stands.
 
     A grant that was not noted is known from the one after it, or from the record. Raises RecordUnreadable for a note
@@ -174,7 +174,7 @@ def _with(hold: Hold, applications: Iterable[str]) -> Hold:
     return replace(hold, applications=tuple(dict.fromkeys(filter(None, [*hold.applications, *applications]))))
 
 
-def _parsed(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Observed) -> _Notes:
+def _parsed(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Snapshot) -> _Notes:
     grants = []
     for key, text in noted.get(GRANT, {}).items():
         said = json.loads(text)

@@ -2,8 +2,8 @@
 how they leave a process that is not scraped.
 
 They stand in prometheus_client's own registry, for a program that serves it, and in a file or at a Pushgateway, if the
-configuration says so. Held is computed when it is asked for, and `good_until` tells it from what a process that is gone
-has left behind. Nothing here is waited for by a lease.
+configuration says so. Whether a lease is held is computed when it is asked for; `good_until` tells a live value from
+what a process that is gone has left behind. A lease waits for nothing here.
 """
 
 from __future__ import annotations

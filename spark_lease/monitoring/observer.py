@@ -8,9 +8,9 @@ from typing import Any
 
 from ..clock import BootClock, Clock, iso_text
 from ..config import Config
-from ..election.directive import label_of, wish_of
+from ..election.directive import directive_of, label_of
 from ..election.journal_entries import GRANT, site_in
-from ..election.record import Standstill, expires_in, new_holder
+from ..election.record import UnchangedSince, expires_in, new_holder
 from ..errors import AlreadyDone, LeaseHeldByOther
 from ..journal.runs import done_under
 from ..stores.registry import open_notes, open_store
@@ -51,7 +51,7 @@ class Lookout:
         makes = config.create_table if config.url.startswith(("file:", "delta:")) else "false"
         self._config = replace(config, create_table=makes, notify=False, max_allowable_diff_from_db_time=0.0)
         self._clock, self._tells_site = clock or BootClock(), tells_site
-        self._standstill = Standstill()
+        self._standstill = UnchangedSince()
         self._holder = new_holder(self._config.holder)
 
     def look(self) -> Seen:
@@ -63,7 +63,7 @@ class Lookout:
         record, still_for = seen.record, self._standstill.still_for(seen.record, self._clock.now())
         if record is None:
             return Seen(name, FREE)
-        left, wish = expires_in(seen, still_for=still_for), wish_of(record.wish)
+        left, wish = expires_in(seen, still_for=still_for), directive_of(record.wish)
         if left <= 0 and wish and wish.bars(self._holder, self._config.site, now=seen.wall):
             return Seen(name, BARRED, epoch=record.epoch, why=str(wish))
         if record.holder is None:

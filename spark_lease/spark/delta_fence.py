@@ -14,13 +14,13 @@ from ..fencing.status import Levels
 from ..lease import Lease
 from .connect import is_connected
 from .contexts import is_watchable, unwatch_contexts, watch_contexts
-from .delta_observer import NO_DELTA, DeltaHook
+from .delta_observer import NO_DELTA, DeltaObserver
 from .session import under_spark_submit
 
 log = logging.getLogger(__name__)
 
 _SERVED = "a Spark of this process (it is a Spark Connect server's)"
-_hook = DeltaHook()
+_hook = DeltaObserver()
 """One for all leases of this process: a transaction asks each of them."""
 
 

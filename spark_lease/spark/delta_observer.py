@@ -34,7 +34,7 @@ _AT_ONCE = 4
 """Tables with a transaction under way on one thread; most often it is one."""
 
 
-class DeltaHook:
+class DeltaObserver:
     """Asks all `fences`, which may change meanwhile, about each transaction of the JVMs into which it was put.
 
     Whatever one of them raises refuses it.
@@ -107,7 +107,7 @@ def _has_class(context: Any, name: str) -> bool:
 class _Observer:
     """What one thread of the JVM tells. Called on the Python thread that waits for it, or on one made for it."""
 
-    def __init__(self, hook: DeltaHook) -> None:
+    def __init__(self, hook: DeltaObserver) -> None:
         self._hook = hook
         self._begun: deque[str] = deque(maxlen=_AT_ONCE)
 
@@ -175,7 +175,7 @@ class _Observer:
 
 
 class _Observers:
-    def __init__(self, hook: DeltaHook) -> None:
+    def __init__(self, hook: DeltaObserver) -> None:
         self._hook = hook
 
     def get(self) -> _Observer:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..election.keepalive import VitalSign
+from ..election.keepalive import LivenessCheck
 from ..errors import Loss
 from .session import Spark, jvm_is_gone, under_spark_submit
 
 
-def vital_signs(submitter: int, spark: Spark) -> list[VitalSign]:
+def liveness_checks(submitter: int, spark: Spark) -> list[LivenessCheck]:
     """The signs to watch in this process; `submitter` is the JVM of spark-submit that started it, or 0.
 
     Once that was killed, by Airflow's on_kill for instance, Python lives on and no process waits for it.

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from ..clock import Clock
-from ..election.ports import Grant, Held, Locker
+from ..election.ports import Denied, Grant, Locker
 from .wrapped import Wrapped
 
 OnRenewal = Callable[[float, bool], None]
@@ -20,7 +20,7 @@ class Timed(Wrapped):
         super().__init__(locker)
         self._clock, self._on_renewal = clock, on_renewal
 
-    def renew(self) -> Grant | Held:
+    def renew(self) -> Grant | Denied:
         began, done = self._clock.now(), False
         try:
             answer = super().renew()

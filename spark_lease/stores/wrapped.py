@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..election.ports import Grant, Held, Locker, NotesEnds
+from ..election.ports import Denied, Grant, Locker, NotesEnds
 
 
 class Wrapped:
@@ -11,10 +11,10 @@ class Wrapped:
     def __init__(self, locker: Locker) -> None:
         self._locker = locker
 
-    def try_acquire(self) -> Grant | Held:
+    def try_acquire(self) -> Grant | Denied:
         return self._locker.try_acquire()
 
-    def renew(self) -> Grant | Held:
+    def renew(self) -> Grant | Denied:
         return self._locker.renew()
 
     def release(self) -> bool:

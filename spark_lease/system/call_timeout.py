@@ -18,7 +18,7 @@ _LEAVE_WITHIN = 2.0
 _is_over = False
 
 
-class Bounded:
+class CallTimeout:
     """One thread that makes the calls, one after the other, and a caller that stops waiting in time.
 
     What was not waited for goes on, and may still take effect: the next call begins only after it has ended.

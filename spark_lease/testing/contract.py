@@ -22,8 +22,8 @@ import pytest
 
 from ..clock import BootClock
 from ..config import Config, configure
-from ..election.directive import Wish
-from ..election.ports import Grant, Held, LeaseStore
+from ..election.directive import Directive
+from ..election.ports import Denied, Grant, LeaseStore
 from ..election.record import LeaseRecord, expires_in, released, renewed, taken, wished
 from ..errors import LeaseLost, StoreError
 from ..lease import LocalLease, open_contender
@@ -211,7 +211,7 @@ class LockerContract:
     def test_it_is_granted_kept_and_given_back(self, contender: OpenContender) -> None:
         mine, other = contender(), contender()
         assert mine.acquire() == mine.check() == mine.epoch >= 1
-        assert isinstance(other.try_acquire(), Held)
+        assert isinstance(other.try_acquire(), Denied)
         for _ in range(3):
             mine.renew()
         assert mine.check() == mine.epoch
@@ -222,7 +222,7 @@ class LockerContract:
 
     def test_one_of_many_threads_is_granted(self, contender: OpenContender) -> None:
         contenders = [contender() for _ in range(6)]
-        start, answers = threading.Barrier(len(contenders)), list[Grant | Held]()
+        start, answers = threading.Barrier(len(contenders)), list[Grant | Denied]()
 
         def contend(lease: LocalLease) -> None:
             start.wait(10)
@@ -253,7 +253,7 @@ class LockerContract:
         mine.acquire()
         _insist(mine.renew)
         renewed_at = BootClock().now()
-        assert isinstance(other.try_acquire(), Held)
+        assert isinstance(other.try_acquire(), Denied)
         mine.close()  # a holder that vanished; one that lives keeps its lock
         epoch = other.acquire()
         assert BootClock().now() - renewed_at > 3.9
@@ -278,7 +278,7 @@ class LockerContract:
     def test_equal_labels_are_two_contenders(self, contender: OpenContender) -> None:
         one, other = contender(holder="same"), contender(holder="same")
         one.acquire()
-        assert isinstance(other.try_acquire(), Held)
+        assert isinstance(other.try_acquire(), Denied)
         one.renew()
         assert one.check()
 
@@ -304,17 +304,17 @@ class LockerContract:
         mine, other = contender(), contender()
         mine.acquire()
         with contextlib.closing(open_store(_short(config))) as store:
-            _want(store, Wish("anna").text())
+            _want(store, Directive("anna").text())
             mine.renew()
             assert mine.check()
             assert mine.release()
             answer = other.try_acquire()
-            assert isinstance(answer, Held)
+            assert isinstance(answer, Denied)
             assert answer.why == "paused by anna"
             _want(store, "")
             assert isinstance(_insist(other.try_acquire), Grant)
-            _want(store, Wish("anna", give_up=0.0).text())
-            with pytest.raises(LeaseLost, match="dismissed"):
+            _want(store, Directive("anna", give_up=0.0).text())
+            with pytest.raises(LeaseLost, match="preempted"):
                 other.renew()
 
     def test_a_release_reaches_a_standby_that_waits(self, contender: OpenContender) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from ..election.ports import Grant, Held, Locker
+from ..election.ports import Denied, Grant, Locker
 from ..errors import LeaseLost, StoreError
 from ..lease import Lease
 
@@ -120,10 +120,10 @@ class RecordedLocker:
         self._inner, self._history, self._who, self._duration = inner, history, who, duration
         self._epoch = 0
 
-    def try_acquire(self) -> Grant | Held:
+    def try_acquire(self) -> Grant | Denied:
         return self._recorded(self._inner.try_acquire, Did.GRANTED)
 
-    def renew(self) -> Grant | Held:
+    def renew(self) -> Grant | Denied:
         return self._recorded(self._inner.renew, Did.RENEWED)
 
     def release(self) -> bool:
@@ -147,7 +147,7 @@ class RecordedLocker:
         self._history.add(self._who, Did.ASKS, epoch=self._epoch)
         return self._history.now()
 
-    def _recorded(self, ask: Callable[[], Grant | Held], yes: Did) -> Grant | Held:
+    def _recorded(self, ask: Callable[[], Grant | Denied], yes: Did) -> Grant | Denied:
         since = self._asks()
         try:
             answer = ask()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..election.record import LeaseRecord, Observed, is_wish
+from ..election.record import LeaseRecord, Snapshot, is_directive
 from ..errors import StoreError
 from .clock import VirtualClock
 
@@ -39,7 +39,7 @@ class MemoryStore:
         """What becomes of the next calls, one each; None: nothing goes wrong."""
         self._faults.extend(fault or (lambda call, clock: call()) for fault in faults)
 
-    def read(self, name: str) -> Observed:
+    def read(self, name: str) -> Snapshot:
         return self._call("read", lambda: self._read(name))  # type: ignore[no-any-return]
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
@@ -51,12 +51,12 @@ class MemoryStore:
     def close(self) -> None:
         self.calls.append("close")
 
-    def _read(self, name: str) -> Observed:
+    def _read(self, name: str) -> Snapshot:
         record = self.records.get(name)
         if record is None or not self.has_clock:
-            return Observed(record, None)
+            return Snapshot(record, None)
         now = self._store_ms()
-        return Observed(record, ((record.stamp or 0) - now) / 1000, now / 1000)
+        return Snapshot(record, ((record.stamp or 0) - now) / 1000, now / 1000)
 
     def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         if self.records.get(name) != old:
@@ -64,7 +64,7 @@ class MemoryStore:
         self._writes[0] += 1
         stamp = self._writes[0]
         epoch = new.epoch
-        if self.has_clock and is_wish(old, new):
+        if self.has_clock and is_directive(old, new):
             stamp = new.stamp or 0
         elif self.has_clock:
             stamp = 0 if new.holder is None else self._store_ms() + round(new.duration * 1000)

@@ -26,7 +26,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.fencing.delta.tables import DeltaFence
 from spark_lease.lease import open_contender
-from spark_lease.spark.delta_observer import DeltaHook
+from spark_lease.spark.delta_observer import DeltaObserver
 from tests.benchmarks.table import report
 
 LIMIT = 1.03
@@ -82,7 +82,7 @@ def main(pairs: int) -> int:
         config = configure(name="n", url=f"sqlite:///{folder}/lease.db", lease_duration=3600)
         with closing(open_contender(config, BootClock())) as lease:
             lease.acquire()
-            spark, hook, fence = session(), DeltaHook(), DeltaFence(lease, config, BootClock())
+            spark, hook, fence = session(), DeltaObserver(), DeltaFence(lease, config, BootClock())
 
             def guard() -> None:
                 hook.add(fence)

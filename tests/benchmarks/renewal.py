@@ -18,7 +18,7 @@ import psycopg2
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.election.contender import Contender
-from spark_lease.election.locker import RecordLocker
+from spark_lease.election.locker import RecordRules
 from spark_lease.election.record import new_holder
 from spark_lease.stores.sql.store import SqlStore
 from tests.services.postgres import running_postgres
@@ -50,7 +50,7 @@ def measure(url: str, rounds: int) -> dict[str, list[float]]:
 
     def contender(name: str) -> Contender:
         holder = new_holder("bench")
-        locker = RecordLocker(stores[name], name=name, holder=holder, duration=30.0, clock=clock)
+        locker = RecordRules(stores[name], name=name, holder=holder, duration=30.0, clock=clock)
         return Contender(locker, config, holder=holder, clock=clock)
 
     renewed = contender("renewed")

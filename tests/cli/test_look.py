@@ -21,7 +21,7 @@ from spark_lease.cli.look import described
 from spark_lease.cli.watch import Lines, Watched
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.election.record import LeaseRecord, Observed, forced
+from spark_lease.election.record import LeaseRecord, Snapshot, forced
 from spark_lease.errors import ConfigError
 from spark_lease.monitoring.observer import Lookout
 from spark_lease.stores.registry import open_notes, open_store
@@ -35,7 +35,7 @@ CONFIG = configure()
 
 
 def told(record: LeaseRecord | None, left: float | None = None, **how: Any) -> dict[str, Any]:
-    return described("the store", "n", Observed(record, left), CONFIG, **how)
+    return described("the store", "n", Snapshot(record, left), CONFIG, **how)
 
 
 def held(epoch: int = EPOCH, duration: float = 30.0, left: float = 28.0) -> LeaseRecord:

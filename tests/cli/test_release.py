@@ -13,7 +13,7 @@ import pytest
 
 from spark_lease.cli.main import main
 from spark_lease.cli.release import Forcing, Released, Unreleased
-from spark_lease.election.ports import Grant, Held
+from spark_lease.election.ports import Denied, Grant
 from spark_lease.election.record import expires_in
 from spark_lease.errors import LeaseLost, Loss, StoreError
 from spark_lease.testing import MemoryStore, VirtualClock, lost_answer, meanwhile
@@ -38,7 +38,7 @@ def test_a_master_from_whom_it_was_taken_ends_before_another_may_start(clock: Vi
     done = forcing(store, clock, given=NAME)
     assert (done.holder, done.epoch, done.free_in) == (master.lease.holder, master.lease.epoch, 26.0)
     clock.advance(25.9)
-    assert isinstance(standby.lease.try_acquire(), Held), "it is as good as the last renewal made it"
+    assert isinstance(standby.lease.try_acquire(), Denied), "it is as good as the last renewal made it"
     with pytest.raises(LeaseLost):
         master.lease.check()
     clock.advance(0.2)
@@ -124,9 +124,9 @@ def test_without_a_clock_it_is_watched_until_it_has_run_out_or_was_renewed(clock
     standby.lease.acquire()
     assert forcing(store, clock, given=NAME).free_in == 30.0, "all of its duration once more"
     third = Contender(clock, store.peer())
-    assert isinstance(third.lease.try_acquire(), Held)
+    assert isinstance(third.lease.try_acquire(), Denied)
     clock.advance(29.9)
-    assert isinstance(third.lease.try_acquire(), Held)
+    assert isinstance(third.lease.try_acquire(), Denied)
     with pytest.raises(LeaseLost):
         standby.lease.check()
 

@@ -125,11 +125,11 @@ def test_a_pause_now_ends_the_master_and_returns_once_nobody_has_it(
     assert master.wait(20) == 75
     out = str(master.stdout.read() if master.stdout else "")
     assert json.loads(out.splitlines()[-1])["outcome"] == "lost"
-    assert "dismissed" in out
+    assert "preempted" in out
     (lease,) = json.loads(spark_lease("status", "n", *store, "--json").stdout)
     assert lease["state"] == "free"  # and has not run out
     (hold,) = json.loads(spark_lease("history", "n", *store, "--json").stdout)["holds"]
-    assert "dismissed" in json.dumps(hold)
+    assert "preempted" in json.dumps(hold)
 
 
 def test_a_master_that_renews_whatever_is_wanted_is_not_waited_for_without_end(tmp_path: Path) -> None:

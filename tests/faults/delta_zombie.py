@@ -20,7 +20,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.fencing.delta.tables import DeltaFence
 from spark_lease.lease import LocalLease, open_contender
-from spark_lease.spark.delta_observer import DeltaHook
+from spark_lease.spark.delta_observer import DeltaObserver
 from tests.benchmarks.delta_fence import session
 from tests.faults.writing import Writing
 
@@ -35,7 +35,7 @@ Begin = Callable[[LocalLease, DeltaFence | None], Callable[[], object]]
 
 
 def by_spark(table: str) -> Begin:
-    hook, spark = DeltaHook(), session()
+    hook, spark = DeltaObserver(), session()
     assert hook.install(spark.sparkContext) == ""
 
     def begin(lease: LocalLease, fence: DeltaFence | None) -> Callable[[], object]:

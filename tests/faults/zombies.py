@@ -30,7 +30,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.fencing.delta.tables import DeltaFence
 from spark_lease.fencing.sql import triggers as postgres
-from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.lease import open_contender
 from spark_lease.system.processes import kill, tree
@@ -142,7 +142,7 @@ def fenced_table(url: str) -> Iterator[Play]:
         def play(turn: int, fenced: bool) -> Round:
             epoch = 2 * turn + 1
             (postgres.add(engine, "guarded", NAME) if fenced else postgres.drop(engine, "guarded"))
-            Desk(engine).raise_to(NAME, epoch)
+            FenceTable(engine).raise_to(NAME, epoch)
             zombie.begin(epoch)
             wait(_A_WRITE)
             zombie.process.send_signal(signal.SIGSTOP)

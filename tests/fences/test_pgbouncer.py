@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import Fenced
-from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.session import setting_of
 from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.lease import open_contender
@@ -67,7 +67,7 @@ def keep_a_lease(url: str, engine: Engine) -> None:
 def raise_a_fence(url: str, engine: Engine) -> None:
     epoch = next(EPOCHS)
     claim(Holder(NAME, epoch), engine)
-    assert Desk(engine).newest(NAME) == epoch
+    assert FenceTable(engine).newest(NAME) == epoch
 
 
 def write_under_it(url: str, engine: Engine) -> None:

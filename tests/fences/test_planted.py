@@ -21,7 +21,7 @@ from spark_lease.cli.main import main
 from spark_lease.config import Config, configure
 from spark_lease.errors import AlreadyDone, Fenced
 from spark_lease.fencing.sql import triggers as postgres
-from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.testing import LockerContract
 from tests.fences.conftest import clear, create_guarded, rows
@@ -135,7 +135,7 @@ def test_fenced_transactions_and_claims(engine: Engine) -> None:
     with pytest.raises(Fenced), fenced_sql(old, engine) as connection:
         connection.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (5)")
         claim(Holder("nightly", 6), engine)
-    assert (rows(engine), Desk(engine).newest("nightly")) == (3, 6)
+    assert (rows(engine), FenceTable(engine).newest("nightly")) == (3, 6)
 
 
 def test_a_claim_finds_the_sessions_that_hold_its_row(engine: Engine, planted: str) -> None:

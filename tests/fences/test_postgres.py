@@ -22,7 +22,7 @@ from spark_lease.config import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.errors import ConfigError, FenceUnreachable
 from spark_lease.fencing.sql import triggers as postgres
-from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.session import application_of, session_environment
 from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.fences.conftest import rows
@@ -428,7 +428,7 @@ def test_a_trigger_of_another_role_stops_no_claim(
         for statement in TRAP:
             connection.exec_driver_sql(statement)
     claim(Holder(NAME, 6), fenced)
-    assert Desk(fenced).newest(NAME) == 6
+    assert FenceTable(fenced).newest(NAME) == 6
     assert "evil.trap is fenced by another fence" in caplog.text and "its owner mallory is neither" in caplog.text
     assert "search_path" not in caplog.text
 
@@ -523,7 +523,7 @@ def test_a_claim_ends_a_session_that_is_open_under_an_older_epoch(fenced: Engine
 def test_without_the_fence_its_row_lands(engine: Engine, session: Session) -> None:
     """The control of the test above."""
     zombie = frozen_in_a_transaction(session)
-    Desk(engine).raise_to(NAME, 5)
+    FenceTable(engine).raise_to(NAME, 5)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE spark_lease_fence SET epoch = 6")
     zombie.commit()
@@ -664,7 +664,7 @@ def test_without_a_fenced_table_they_do(engine: Engine, zombie: Zombie) -> None:
     zombie.begin(7)
     zombie.process.send_signal(signal.SIGSTOP)
     with engine.begin() as connection:  # the claim without the trigger, and without an end of sessions
-        Desk(engine).raise_to(NAME, 7)
+        FenceTable(engine).raise_to(NAME, 7)
         connection.exec_driver_sql("UPDATE spark_lease_fence SET epoch = 8")
     landed = rows(engine, 7)
     zombie.process.send_signal(signal.SIGCONT)
@@ -782,8 +782,8 @@ def test_a_claim_that_finds_another_fence_than_the_tables_go_by_is_refused(
     astray = create_engine(fenced.url, connect_args=path, poolclass=NullPool)
     with pytest.raises(ConfigError, match='go by the fence in schema "public", which this role'):
         claim(Holder(NAME, 6), astray)
-    assert Desk(astray).has_fence(NAME)
-    assert Desk(fenced).newest(NAME) == 5
+    assert FenceTable(astray).has_fence(NAME)
+    assert FenceTable(fenced).newest(NAME) == 5
     both = create_engine(fenced.url, connect_args={"options": "-c search_path=more,public"}, poolclass=NullPool)
     postgres.add(both, "own", NAME)  # by the fence that is there, and makes no second one
     claim(Holder(NAME, 6), both)

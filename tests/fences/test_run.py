@@ -16,7 +16,7 @@ import pytest
 from deltalake import write_deltalake
 from sqlalchemy import Engine
 
-from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.system.processes import kill, tree
 from tests.fences.conftest import rows
 from tests.fences.holders import Holder
@@ -163,7 +163,7 @@ def test_work_that_a_fenced_table_refuses_ends_as_lost_and_any_other_as_it_is(
         process = subprocess.Popen(command, env=os.environ | told, **pipes)  # type: ignore[call-overload]
     until((tmp_path / "ready").exists)
     if newer:
-        claim(Holder("n", Desk(engine).newest("n") + 1), engine)
+        claim(Holder("n", FenceTable(engine).newest("n") + 1), engine)
     (tmp_path / "taken").touch()
     _, said = process.communicate(timeout=60)
     assert (process.returncode, rows(engine)) == ((75, 0) if newer else (1, 1)), said

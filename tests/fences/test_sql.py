@@ -28,7 +28,7 @@ from spark_lease.fencing.sql import claim as sql_claim
 from spark_lease.fencing.sql import commit as sql_commit
 from spark_lease.fencing.sql import refusals as sql_refusals
 from spark_lease.fencing.sql import transaction as sql
-from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.lease import open_contender
 from tests.fences.conftest import Writer, engine_for, rows
@@ -69,7 +69,7 @@ def test_the_newest_epoch_writes_and_waits_until_its_lease_is_certain(engine: En
     lease = Holder(NAME, 5)
     write(engine, lease)
     write(engine, lease)
-    assert (rows(engine), lease.waited, Desk(engine).newest(NAME)) == (2, 2, 5)
+    assert (rows(engine), lease.waited, FenceTable(engine).newest(NAME)) == (2, 2, 5)
 
 
 def test_an_exception_in_the_block_rolls_back(engine: Engine) -> None:
@@ -98,7 +98,7 @@ def test_a_claim_while_the_transaction_is_open_fences_it(engine: Engine, isolati
     with pytest.raises(Fenced), fenced_sql(old, other) as connection:
         connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
         claim(Holder(NAME, 6), engine)
-    assert (rows(engine), old.lost, Desk(engine).newest(NAME)) == (0, [Loss.FENCED], 6)
+    assert (rows(engine), old.lost, FenceTable(engine).newest(NAME)) == (0, [Loss.FENCED], 6)
     other.dispose()
 
 
@@ -109,7 +109,7 @@ def test_a_claim_on_sqlite_waits_for_the_transaction_that_is_open(engine: Engine
         connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
         claiming.start()
     claiming.join(20)
-    assert (rows(engine, 5), Desk(engine).newest(NAME)) == (1, 6)
+    assert (rows(engine, 5), FenceTable(engine).newest(NAME)) == (1, 6)
 
 
 def test_two_leases_in_one_database_do_not_fence_each_other(engine: Engine) -> None:
@@ -130,7 +130,7 @@ def test_an_error_of_the_database_stays_what_it_is(engine: Engine) -> None:
 def test_a_fence_that_was_cleared_refuses_and_is_claimed_anew(engine: Engine) -> None:
     lease = Holder(NAME, 5)
     write(engine, lease)
-    assert Desk(engine).forget(NAME) == 5
+    assert FenceTable(engine).forget(NAME) == 5
     with pytest.raises(FenceUnreachable, match="was cleared meanwhile"):
         write(engine, lease)
     write(engine, lease)
@@ -200,7 +200,7 @@ def test_a_commit_that_hides_behind_another_statement_lets_nothing_follow(engine
 )
 def test_a_lost_answer_is_found_although_others_were_master_since(engine: Engine) -> None:
     write(engine, Holder(NAME, 5))
-    desk = Desk(engine)
+    desk = FenceTable(engine)
     with engine.begin() as connection:
         (run,) = connection.execute(text("SELECT run FROM spark_lease_fence_run WHERE epoch = 5")).scalars()
     for epoch in (6, 7):
@@ -489,7 +489,7 @@ def test_mariadb_refuses_tables_that_do_not_roll_back(engine: Engine, words: str
 @pytest.mark.parametrize("database", [pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True)
 @pytest.mark.parametrize("table", ["spark_lease_fence", "spark_lease_fence_run", "spark_lease_fence_done"])
 def test_mariadb_refuses_a_fence_whose_rows_are_not_locked(engine: Engine, table: str) -> None:
-    Desk(engine).raise_to(NAME, 1)
+    FenceTable(engine).raise_to(NAME, 1)
     with engine.begin() as connection:
         connection.exec_driver_sql(f"ALTER TABLE {table} ENGINE=Aria")
     with pytest.raises(ConfigError, match=f"{table} is kept by Aria: run ALTER TABLE {table} ENGINE=InnoDB"):
@@ -547,7 +547,7 @@ def test_a_claim_done_twice_is_done_once(engine: Engine) -> None:
     lease = Holder(NAME, 5)
     claim(lease, engine)
     claim(lease, engine)
-    assert Desk(engine).newest(NAME) == 5
+    assert FenceTable(engine).newest(NAME) == 5
 
 
 def test_a_claim_below_the_fence_says_what_it_may_mean_and_how_to_repair_it(engine: Engine) -> None:
@@ -556,7 +556,7 @@ def test_a_claim_below_the_fence_says_what_it_may_mean_and_how_to_repair_it(engi
     with pytest.raises(Fenced, match=r"lost or restored from a backup .*spark-lease fence forget --lease nightly"):
         claim(lease, engine)
     assert lease.lost == [Loss.FENCED]
-    assert Desk(engine).forget(NAME) == 9
+    assert FenceTable(engine).forget(NAME) == 9
     claim(Holder(NAME, 5), engine)
 
 
@@ -582,7 +582,7 @@ def test_many_claim_at_once_and_the_newest_stays(engine: Engine) -> None:
         each.start()
     for each in claiming:
         each.join(30)
-    assert Desk(engine).newest(NAME) == 12
+    assert FenceTable(engine).newest(NAME) == 12
     assert 12 not in refused
 
 
@@ -595,7 +595,7 @@ def test_a_role_that_may_not_make_the_tables_is_told_the_sql(engine: Engine) -> 
     weak = create_engine(engine.url.set(username="weak"))
     with pytest.raises(ConfigError, match=r"cannot be made here .*Run: CREATE TABLE .*spark_lease_fence "):
         claim(Holder(NAME, 5), weak)
-    Desk(engine).raise_to(NAME, 1)
+    FenceTable(engine).raise_to(NAME, 1)
     with pytest.raises(FenceUnreachable, match="GRANT SELECT, INSERT, UPDATE, DELETE ON spark_lease_fence"):
         claim(Holder(NAME, 5), weak)
     with engine.begin() as connection:
@@ -710,8 +710,8 @@ def test_a_claim_leaves_no_timeout_in_the_session_of_a_pooler(driver: str) -> No
         engine = create_engine(pooler.url.replace(":", f"+{driver}:", 1), poolclass=NullPool)
         with engine.connect() as connection:
             before = list(connection.execute(look))
-        assert Desk(engine).raise_to(NAME, 5) == 5
-        Desk(engine).forget(NAME)
+        assert FenceTable(engine).raise_to(NAME, 5) == 5
+        FenceTable(engine).forget(NAME)
         with engine.connect() as connection:
             assert list(connection.execute(look)) == before
 
@@ -723,24 +723,24 @@ def test_of_a_write_by_a_master_that_held_for_days_it_is_never_said_that_nothing
     with engine.begin() as connection:
         (run,) = connection.execute(text("SELECT run FROM spark_lease_fence_run WHERE epoch = 5")).scalars()
     claim(Holder(NAME, 5 + days), engine)
-    assert Desk(engine).was_committed(NAME, 5, run)
+    assert FenceTable(engine).was_committed(NAME, 5, run)
     claim(Holder(NAME, 6 + days), engine)
     with pytest.raises(FenceUnreachable, match="may be forgotten"):
-        Desk(engine).was_committed(NAME, 5, run)
-    assert not Desk(engine).was_committed(NAME, 5 + days, "another")
+        FenceTable(engine).was_committed(NAME, 5, run)
+    assert not FenceTable(engine).was_committed(NAME, 5 + days, "another")
 
 
 @DOORS
 def test_a_claim_whose_answer_was_lost_is_made(engine: Engine, through: Engine, door: Proxy) -> None:
-    Desk(engine).raise_to(NAME, 1)
+    FenceTable(engine).raise_to(NAME, 1)
     door.cut_after(b"INSERT INTO spark_lease_fence")
     claim(Holder(NAME, 5), through)
-    assert (door.cuts, Desk(engine).newest(NAME)) == (1, 5)
+    assert (door.cuts, FenceTable(engine).newest(NAME)) == (1, 5)
 
 
 @DOORS
 def test_a_claim_on_a_server_that_hangs_ends_in_time(engine: Engine, through: Engine, door: Proxy) -> None:
-    Desk(engine).raise_to(NAME, 1)
+    FenceTable(engine).raise_to(NAME, 1)
     door.stall_at(b"INSERT INTO spark_lease_fence")
     start = time.monotonic()
     with pytest.raises(FenceUnreachable):
@@ -753,13 +753,13 @@ def test_a_claim_on_a_server_that_hangs_ends_in_time(engine: Engine, through: En
 def test_while_a_run_is_still_open_nobody_says_what_becomes_of_it(engine: Engine, door: Proxy) -> None:
     run = {"name": NAME, "run": "r", "epoch": 5}
     insert = text("INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (:name, :run, :epoch)")
-    Desk(engine).raise_to(NAME, 5)
+    FenceTable(engine).raise_to(NAME, 5)
     with engine.begin() as twin:
         twin.execute(insert, run)
         with pytest.raises(FenceUnreachable):
-            Desk(engine, timeout=0.3).was_committed(NAME, 5, "r")
-    assert Desk(engine).was_committed(NAME, 5, "r")
-    assert not Desk(engine).was_committed(NAME, 5, "never")
+            FenceTable(engine, timeout=0.3).was_committed(NAME, 5, "r")
+    assert FenceTable(engine).was_committed(NAME, 5, "r")
+    assert not FenceTable(engine).was_committed(NAME, 5, "never")
 
 
 def test_runs_are_forgotten_once_nobody_can_ask_for_them(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -904,7 +904,7 @@ def test_a_session_of_the_orm_joins_the_block(engine: Engine) -> None:
 def test_a_run_that_is_looked_for_twice_is_not_taken_for_committed(engine: Engine) -> None:
     """The first look leaves a row, and its answer may be lost."""
     claim(Holder(NAME, 5), engine)
-    desk = Desk(engine)
+    desk = FenceTable(engine)
     assert [desk.was_committed(NAME, 5, "r" * 32) for _ in range(2)] == [False, False]
 
 

@@ -16,7 +16,7 @@ from spark_lease import leased
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.errors import AlreadyDone, ConfigError, Fenced, StoreError
-from spark_lease.fencing.sql.claim import Desk, claim
+from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.completion import completing_sql
 from spark_lease.lease import LocalLease, open_contender
 from tests.fences.conftest import engine_for, rows
@@ -82,7 +82,7 @@ def test_what_fails_leaves_neither_data_nor_key(engine: Engine, lease: LocalLeas
     with pytest.raises(IntegrityError), lease.fenced_sql(engine, completes=KEY) as connection:
         for _ in range(2):
             connection.execute(text("INSERT INTO spark_lease_fence (name, epoch) VALUES ('x', 1)"))
-    assert (rows(engine), lease.is_done(KEY), Desk(engine).done_under(NAME, KEY)) == (0, False, None)
+    assert (rows(engine), lease.is_done(KEY), FenceTable(engine).done_under(NAME, KEY)) == (0, False, None)
 
 
 @SERVERS
@@ -164,17 +164,17 @@ def test_a_note_that_cannot_be_made_takes_nothing_back(engine: Engine, caplog: p
 
     with completing_sql(Holder(NAME, 5), engine, KEY, note=fail, retention=60) as connection:
         insert(connection, 5)
-    assert (rows(engine), Desk(engine).done_under(NAME, KEY)) == (1, 5)
+    assert (rows(engine), FenceTable(engine).done_under(NAME, KEY)) == (1, 5)
     assert "is done, and not noted beside the lease: lease store somewhere: is down" in caplog.text
 
 
 def test_keys_are_forgotten_after_their_retention(engine: Engine) -> None:
     noted: list[tuple[str, int]] = []
     complete(engine, Holder(NAME, 5), noted)
-    assert Desk(engine).done_under(NAME, KEY) == 5
+    assert FenceTable(engine).done_under(NAME, KEY) == 5
     begun = time.monotonic()
-    while Desk(engine).done_under(NAME, KEY):  # by the database's clock
-        Desk(engine).forget_done(NAME, 0.2)
+    while FenceTable(engine).done_under(NAME, KEY):  # by the database's clock
+        FenceTable(engine).forget_done(NAME, 0.2)
         assert time.monotonic() - begun < 10
     complete(engine, Holder(NAME, 5), noted, retention=0.0)
     assert rows(engine) == 2

@@ -143,7 +143,7 @@ def test_engines_of_other_options_claim_once(engine: Engine, monkeypatch: pytest
 
 @PSYCOPG2
 @pytest.mark.parametrize("fails", [True, False])
-@pytest.mark.parametrize("where", [sql_psycopg2.Psycopg2, sql_psycopg2.Inside])
+@pytest.mark.parametrize("where", [sql_psycopg2.Psycopg2, sql_psycopg2.GuardedConnection])
 def test_an_interrupt_as_the_block_is_left_leaves_nothing_open(
     engine: Engine, fails: bool, where: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:

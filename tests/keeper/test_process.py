@@ -26,12 +26,12 @@ from spark_lease import ConfigError, hold_lease
 from spark_lease.cli.history import all_holds
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.election.directive import Wish
+from spark_lease.election.directive import Directive
 from spark_lease.election.journal_entries import APPLICATION
 from spark_lease.fencing.status import fences_of
 from spark_lease.keeper import spawn as starting
 from spark_lease.keeper.channel import Channel, Closed
-from spark_lease.keeper.client import KeptLease
+from spark_lease.keeper.client import KeeperLease
 from spark_lease.spark.applications import Applications
 from spark_lease.stores.registry import open_notes
 from spark_lease.system.processes import look, tree
@@ -150,15 +150,15 @@ def test_where_none_can_be_started_threads_do_it_or_nobody(
 def test_its_last_words_are_heard_also_if_it_ends_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
 
-    def answer(lease: KeptLease, key: str, timeout: float) -> Any:
+    def answer(lease: KeeperLease, key: str, timeout: float) -> Any:
         found = heard(lease, key, timeout if looks else 0.0)
         if key == "refused" and key not in looks and found is None:
             until(lambda: lease._ended)
         looks.append(key)
         return found
 
-    heard = KeptLease.answer
-    monkeypatch.setattr(KeptLease, "answer", answer)
+    heard = KeeperLease.answer
+    monkeypatch.setattr(KeeperLease, "answer", answer)
     with pytest.raises(ConfigError, match=r"url: .* names no lease store"):
         hold_lease("n", url="gopher://x").__enter__()
 
@@ -258,7 +258,7 @@ def test_what_an_operator_takes_is_free_once_the_driver_has_ended_its_work(
             time.sleep(60)
     """)
     driver.until("held")
-    want("n", Wish("anna", give_up=0.0), url=url, table=table)
+    want("n", Directive("anna", give_up=0.0), url=url, table=table)
     until(lambda: row(url, table)[0] is None)
     assert driver.end() in (1, 75)
 
@@ -280,7 +280,7 @@ def test_what_an_operator_takes_is_not_free_while_the_block_works_on(
             say("still there")
     """)
     driver.until("held")
-    want("n", Wish("anna", give_up=0.0), url=url, table=table)
+    want("n", Directive("anna", give_up=0.0), url=url, table=table)
     driver.until("still there")
     assert row(url, table)[0], "it runs out"
 
@@ -610,23 +610,23 @@ def test_ctrl_c_while_it_starts_leaves_no_ghost(url: str, monkeypatch: pytest.Mo
 def test_a_grant_that_an_interrupted_wait_did_not_hear_of_is_given_back(
     on_lost: str, heard: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take, settle, given_up = KeptLease._take, KeptLease.settle, threading.Event()
+    take, settle, given_up = KeeperLease._take, KeeperLease.settle, threading.Event()
 
-    def take_late(lease: KeptLease, message: Any, files: Any) -> None:
+    def take_late(lease: KeeperLease, message: Any, files: Any) -> None:
         if "granted" in message:
             os.kill(os.getpid(), signal.SIGTERM)
             given_up.wait(1 if heard == "not heard" else 10)
         take(lease, message, files)
 
-    def settle_then_hear(lease: KeptLease) -> None:
+    def settle_then_hear(lease: KeeperLease) -> None:
         if heard == "heard too late":
             assert not lease.epoch
             given_up.set()
             until(lambda: lease.epoch)
         settle(lease)
 
-    monkeypatch.setattr(KeptLease, "_take", take_late)
-    monkeypatch.setattr(KeptLease, "settle", settle_then_hear)
+    monkeypatch.setattr(KeeperLease, "_take", take_late)
+    monkeypatch.setattr(KeeperLease, "settle", settle_then_hear)
     with pytest.raises(SystemExit):
         hold_lease("n", url=url, on_lost=on_lost).__enter__()
     assert row(url, "spark_lease")[0] is None
@@ -638,8 +638,8 @@ def test_it_is_given_back_also_if_the_keeper_hears_of_that_after_the_drivers_end
     driver = start(
         """
         import signal
-        from spark_lease.keeper.client import KeptLease
-        take = KeptLease._take
+        from spark_lease.keeper.client import KeeperLease
+        take = KeeperLease._take
         def interrupted(lease, message, files):
             if "granted" in message:
                 keeper = lease._started.process.pid
@@ -648,7 +648,7 @@ def test_it_is_given_back_also_if_the_keeper_hears_of_that_after_the_drivers_end
                 time.sleep(1)  # the driver gives up meanwhile: what it was granted stays unheard
                 say(f"frozen: {keeper}.")
             take(lease, message, files)
-        KeptLease._take = interrupted
+        KeeperLease._take = interrupted
         with hold_lease("n", **SETTINGS | dict(lease_duration=30)):
             say("never")
         """

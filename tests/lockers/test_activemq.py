@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.election.ports import Grant, Held
+from spark_lease.election.ports import Denied, Grant
 from spark_lease.errors import LeaseLost, Loss, StoreError
 from spark_lease.lease import LocalLease, open_contender
 from spark_lease.stores.sql.store import SqlStore
@@ -108,7 +108,7 @@ def test_init_on_its_table_disturbs_no_broker_and_names_need_no_upper_case(url: 
     init(url)
     assert broker.keep()
     held = job(table="activemq_lock").try_acquire()
-    assert isinstance(held, Held)
+    assert isinstance(held, Denied)
     assert (held.holder, held.expires_in) == ("paris", pytest.approx(30, abs=2))
     broker.release()
     broker.start()  # another start, on a table that is there
@@ -134,7 +134,7 @@ def test_what_a_broker_gave_up_is_taken_at_once_and_the_other_way_round(url: str
     init(url)
     assert broker.obtain()
     mine = job()
-    assert isinstance(mine.try_acquire(), Held)
+    assert isinstance(mine.try_acquire(), Denied)
     broker.release()
     assert isinstance(mine.try_acquire(), Grant)
     assert not broker.obtain()
@@ -155,7 +155,7 @@ def test_the_row_is_made_if_it_is_missing_and_never_another(url: str, broker: Br
     init(url)
     one, other = job(name="a"), job(name="b")  # whatever they are called: there is one row
     one.acquire()
-    assert isinstance(other.try_acquire(), Held)
+    assert isinstance(other.try_acquire(), Denied)
     one.release()
     assert isinstance(other.try_acquire(), Grant)
     assert [row[0] for row in broker.sql(f"SELECT ID FROM {TABLE}")] == [1]

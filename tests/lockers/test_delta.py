@@ -23,7 +23,7 @@ from spark_lease.election.record import LeaseRecord, released, renewed, taken
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.stores.folders import delta
 from spark_lease.stores.folders.delta import DeltaStore
-from spark_lease.system.call_timeout import Bounded
+from spark_lease.system.call_timeout import CallTimeout
 from spark_lease.testing import LeaseStoreContract
 from tests.spark.drivers import Driver, until
 from tests.support.command import COMMAND, last_line, spark_lease
@@ -249,7 +249,7 @@ def test_places_that_cannot_be_written_are_said(open_store: OpenStore, tmp_path:
 
 
 def test_a_call_that_hangs_is_not_waited_for_and_none_begins_beside_it() -> None:
-    bounded, go, done = Bounded("here", timeout=0.2, clock=BootClock()), threading.Event(), []
+    bounded, go, done = CallTimeout("here", timeout=0.2, clock=BootClock()), threading.Event(), []
     with pytest.raises(StoreError, match=r"here: no answer within 0.2 s"):
         bounded.call(lambda: done.append(go.wait(10)))
     with pytest.raises(StoreError, match="no answer"):
@@ -269,7 +269,7 @@ def test_a_panic_is_a_store_that_fails_and_ends_no_thread() -> None:
     def panics() -> None:
         raise Panic("index out of bounds")
 
-    bounded = Bounded("here", timeout=5, clock=BootClock())
+    bounded = CallTimeout("here", timeout=5, clock=BootClock())
     with pytest.raises(StoreError, match="here: Panic: index out of bounds"):
         bounded.call(panics)
     assert bounded.call(lambda: 1) == 1
@@ -333,8 +333,8 @@ def test_python_may_end_amid_a_call_into_rust(open_store: OpenStore, folder: Pat
     script = f"""
 from deltalake import DeltaTable
 from spark_lease.clock import BootClock
-from spark_lease.system.call_timeout import Bounded
-calls = Bounded("there", timeout=9.0, clock=BootClock())
+from spark_lease.system.call_timeout import CallTimeout
+calls = CallTimeout("there", timeout=9.0, clock=BootClock())
 calls.begin(lambda: [DeltaTable({str(folder)!r}) for _ in range(20)])
 calls.close(lambda: print("to the last"))
 """
@@ -347,8 +347,8 @@ def test_python_ends_while_a_call_hangs() -> None:
     script = """
 import threading
 from spark_lease.clock import BootClock
-from spark_lease.system.call_timeout import Bounded
-Bounded("there", timeout=9.0, clock=BootClock()).begin(threading.Event().wait)
+from spark_lease.system.call_timeout import CallTimeout
+CallTimeout("there", timeout=9.0, clock=BootClock()).begin(threading.Event().wait)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=20)
 

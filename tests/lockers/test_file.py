@@ -17,7 +17,7 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
-from spark_lease.election.ports import Grant, Held
+from spark_lease.election.ports import Denied, Grant
 from spark_lease.election.record import renewed, taken
 from spark_lease.errors import ConfigError, LeaseLost, RecordUnreadable, StoreError
 from spark_lease.lease import LocalLease, open_contender
@@ -166,7 +166,7 @@ def test_the_lock_of_a_living_holder_keeps_all_others_out(contender: Any, folder
     other.try_acquire()
     BootClock().wait(threading.Event(), 3.2)
     held = other.try_acquire()
-    assert isinstance(held, Held)
+    assert isinstance(held, Denied)
     mine.close()
     until(lambda: isinstance(other.try_acquire(), Grant))
 

@@ -20,7 +20,7 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.election.ports import Grant, Held
+from spark_lease.election.ports import Denied, Grant
 from spark_lease.lease import LocalLease, open_contender
 
 SCRIPT = """
@@ -106,15 +106,15 @@ def test_a_frozen_contender_keeps_its_file_locked_until_it_is_thawed(frozen: Fro
     clock = BootClock()
     end = clock.now() + 5  # longer than a lease
     while clock.now() < end:
-        assert isinstance(other.try_acquire(), Held)
+        assert isinstance(other.try_acquire(), Denied)
         time.sleep(0.05)  # nothing to wait for: it is to stay locked
     assert frozen.thaw() == ["too late", "Grant"]  # what it wrote so late is still its own
-    assert isinstance(other.try_acquire(), Held)
+    assert isinstance(other.try_acquire(), Denied)
 
 
 @pytest.mark.parametrize("settings", ["sqlite", "file"], indirect=True)
 def test_a_frozen_contender_that_is_killed_leaves_its_lock(frozen: Frozen, other: LocalLease) -> None:
-    assert isinstance(other.try_acquire(), Held)
+    assert isinstance(other.try_acquire(), Denied)
     frozen.kill()
     assert isinstance(other.try_acquire(), Grant)
 
@@ -130,8 +130,8 @@ def test_a_frozen_contender_that_is_killed_leaves_its_lock(frozen: Frozen, other
 def test_the_session_of_a_frozen_contender_is_ended_and_what_it_writes_then_is_refused(
     frozen: Frozen, other: LocalLease
 ) -> None:
-    assert isinstance(other.try_acquire(), Held)
+    assert isinstance(other.try_acquire(), Denied)
     epoch = other.acquire()
-    assert frozen.thaw() == ["Held", "Held"]
+    assert frozen.thaw() == ["Denied", "Denied"]
     other.renew()
     assert other.check() == epoch

@@ -20,7 +20,7 @@ STORE = """
 import fcntl, json, time
 from dataclasses import asdict, replace
 from pathlib import Path
-from spark_lease.election.record import LeaseRecord, Observed
+from spark_lease.election.record import LeaseRecord, Snapshot
 
 class FolderStore:
     def __init__(self, config):
@@ -53,7 +53,7 @@ class FolderStore:
         file.seek(0)
         text = file.read()
         record = LeaseRecord(**json.loads(text)) if text else None
-        return Observed(record, (record.stamp or 0) / 1000 - time.time() if record else 0.0)
+        return Snapshot(record, (record.stamp or 0) / 1000 - time.time() if record else 0.0)
 """
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.database.dialects import usable_url
-from spark_lease.election.ports import Grant, Held
+from spark_lease.election.ports import Denied, Grant
 from spark_lease.errors import ConfigError, LeaseLost, StoreError
 from spark_lease.lease import LocalLease, open_contender
 from spark_lease.stores.sql.row_lock import SessionLock
@@ -78,7 +78,7 @@ def test_a_killed_session_is_a_loss_at_the_next_renewal(contender: Open, dba: Co
     mine.renew()
     kill(mine, dba)
     # Its holder does not know yet: whoever finds the row unlocked still waits for the record to run out.
-    assert isinstance(other.try_acquire(), Held)
+    assert isinstance(other.try_acquire(), Denied)
     with pytest.raises(LeaseLost, match="the lock is gone: the session or file that held it has ended"):
         mine.renew()
     assert other.acquire() > mine.epoch
@@ -92,7 +92,7 @@ def test_a_living_session_keeps_all_others_out_whatever_the_record_says(
     mine.acquire()
     for damage in (f"UPDATE {config.record_table} SET TIME = 1", f"DELETE FROM {config.record_table}"):
         dba.exec_driver_sql(damage)
-        assert isinstance(other.try_acquire(), Held)
+        assert isinstance(other.try_acquire(), Denied)
     mine.close()
     assert isinstance(other.try_acquire(), Grant)
 
@@ -100,7 +100,7 @@ def test_a_living_session_keeps_all_others_out_whatever_the_record_says(
 def test_a_lease_on_the_same_row_and_the_lock_exclude_each_other(contender: Open) -> None:
     locked, leased = contender(), contender(locker="lease")
     leased.acquire()
-    assert isinstance(locked.try_acquire(), Held)
+    assert isinstance(locked.try_acquire(), Denied)
     leased.release()
     locked.acquire()
     with pytest.raises(StoreError, match="is locked by another transaction"):
@@ -118,7 +118,7 @@ def test_it_contends_with_a_broker_that_has_the_database_locker(contender: Open,
         broker.connection.execution_options(isolation_level="READ COMMITTED")
         job = contender(table=TABLE)
         broker.sql(f"SELECT * FROM {TABLE} FOR UPDATE")
-        assert isinstance(job.try_acquire(), Held)
+        assert isinstance(job.try_acquire(), Denied)
         broker.connection.rollback()
         job.acquire()
         job.renew()
@@ -188,7 +188,7 @@ def test_all_names_on_a_brokers_row_are_one_lease(contender: Open, config: Confi
         one._locker._locker._store.init()  # type: ignore[attr-defined]
         one.acquire()
         kill(one, dba)
-        assert isinstance(other.try_acquire(), Held)
+        assert isinstance(other.try_acquire(), Denied)
     finally:
         for each in (one, other):
             each.close()
@@ -204,6 +204,6 @@ def test_nothing_is_granted_without_the_lock_not_even_what_is_mine(contender: Op
     kill(mine, dba)
     lock = other._locker._locker._lock  # type: ignore[attr-defined]
     assert lock.try_lock()
-    assert isinstance(mine.try_acquire(), Held)
+    assert isinstance(mine.try_acquire(), Denied)
     lock.unlock()
     assert isinstance(mine.try_acquire(), Grant)

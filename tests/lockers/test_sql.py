@@ -21,7 +21,7 @@ from spark_lease import hold_lease
 from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.database.connections import _by_all
-from spark_lease.election.ports import Held
+from spark_lease.election.ports import Denied
 from spark_lease.election.record import renewed, taken
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.lease import open_contender
@@ -245,7 +245,7 @@ def test_a_table_that_is_not_innodb_is_refused_by_init_and_at_first_use(
 
 def test_two_leases_that_are_first_taken_at_once_are_both_taken(open_store: Any, config: Config) -> None:
     """They compute the same ID. The slower one is told "no" and asks again, and does not take that for a master."""
-    from spark_lease.election.locker import RecordLocker
+    from spark_lease.election.locker import RecordRules
     from spark_lease.election.ports import Grant
     from spark_lease.testing import VirtualClock
 
@@ -259,7 +259,7 @@ def test_two_leases_that_are_first_taken_at_once_are_both_taken(open_store: Any,
         beaten = False
 
     store = Beaten(config)
-    locker = RecordLocker(store, name="n", holder="me", duration=30.0, clock=VirtualClock())
+    locker = RecordRules(store, name="n", holder="me", duration=30.0, clock=VirtualClock())
     assert isinstance(locker.try_acquire(), Grant)
     store.close()
 
@@ -534,7 +534,7 @@ def test_a_release_by_any_holder_is_seen_within_a_poll_period(
     with closing(open_contender(configure(**settings, url=theirs, notify=notify), clock)) as holder:
         holder.acquire()
         with closing(open_contender(configure(**settings, url=pg_url, poll_period=0.5), clock)) as standby:
-            assert isinstance(standby.try_acquire(), Held)
+            assert isinstance(standby.try_acquire(), Denied)
             store: Any = standby._locker._locker._store  # type: ignore[attr-defined]
             answered: list[str] = []
             run = store._run
@@ -608,7 +608,7 @@ def test_who_is_woken_knows_what_the_release_left_and_takes_that_or_nothing(pg_u
     assert left == dataclasses.replace(seen, duration=0.0, protection="")
     fast.acquire()
     slow._locker._locker._freed = left  # type: ignore[attr-defined]  # as if it had been told just now
-    assert isinstance(slow.try_acquire(), Held)
+    assert isinstance(slow.try_acquire(), Denied)
     assert fast.check()
     for each in contenders:
         each.close()

@@ -13,7 +13,7 @@ import pytest
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.election.keepalive import Keepalive
-from spark_lease.election.ports import Held
+from spark_lease.election.ports import Denied
 from spark_lease.errors import StoreError
 from spark_lease.lease import LocalLease, open_contender
 from spark_lease.stores.sql.store import SqlStore
@@ -54,7 +54,7 @@ def test_without_notify_a_standby_has_no_connection_while_it_sleeps_however_brie
     settings: Any = {"name": "n", "url": pg_url, "table": table, "create_table": "true", "notify": False}
     lease, standby = (open_contender(configure(**settings, poll_period=0.01), BootClock()) for _ in range(2))
     lease.acquire()
-    assert isinstance(standby.try_acquire(), Held)
+    assert isinstance(standby.try_acquire(), Denied)
     standby._locker.wait(1.0, 0.01)
     assert store_of(standby)._connection is None
     for each in (lease, standby):
@@ -145,7 +145,7 @@ def test_a_holder_that_finds_the_server_full_tries_again_and_is_not_lost(
     seen = lease.remaining()
     until(lambda: lease.remaining() > seen)
     assert lease.check() == epoch
-    assert isinstance(other.try_acquire(), Held)
+    assert isinstance(other.try_acquire(), Denied)
     assert {each.levelno for each in caplog.records} == {logging.WARNING}
     keepalive.stop()
     for each in (lease, other):

@@ -19,7 +19,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config import Config, configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.election.keepalive import Keepalive
-from spark_lease.election.ports import Held
+from spark_lease.election.ports import Denied
 from spark_lease.election.record import taken
 from spark_lease.errors import LeaseLost, Loss, StoreError
 from spark_lease.lease import LocalLease, open_contender
@@ -269,7 +269,7 @@ def ride_out(url: str, table: str, kill: Callable[[], Any], start: Callable[[], 
     start()
     lease.renew()
     assert lease.check()
-    assert isinstance(standby.try_acquire(), Held)
+    assert isinstance(standby.try_acquire(), Denied)
     lease.release()
     assert standby.acquire() > lease.epoch
     for each in (lease, standby):

@@ -142,7 +142,7 @@ class Life:
         waits = {"holder": self.plan.label, "acquire_timeout": self.plan.patience}
         config = policy.config.configure(name=LEASE, **waits, **self.plan.timings)
         holder = policy.record.new_holder(config.holder)
-        rules = policy.locker.RecordLocker(
+        rules = policy.locker.RecordRules(
             self.store, name=LEASE, holder=holder, duration=config.lease_duration, clock=machine
         )
         locker = RecordedLocker(rules, self._history, who, duration=config.lease_duration)

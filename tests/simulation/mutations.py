@@ -89,9 +89,9 @@ MUTATIONS = {
         "P1 P2",
         Edit(
             "election.locker",
-            "                return Held(seen.record.holder if seen.record else None)\n",
+            "                return Denied(seen.record.holder if seen.record else None)\n",
             "                if seen.record is None or seen.record.holder is not None:\n"
-            "                    return Held(seen.record.holder if seen.record else None)\n"
+            "                    return Denied(seen.record.holder if seen.record else None)\n"
             "                again = LeaseRecord(self._holder, mine.epoch, self._duration)\n"
             "                if self._keep(self._store.swap(self._name, seen.record, again)):\n"
             "                    return Grant(mine.epoch)\n",
@@ -108,7 +108,7 @@ MUTATIONS = {
         Edit(
             "election.locker",
             "            seen = self._store.read(self._name)\n            if not",
-            "            seen = Observed(None)\n            if not",
+            "            seen = Snapshot(None)\n            if not",
         ),
         like="DynamoDB lock client",
     ),
@@ -145,8 +145,8 @@ MUTATIONS = {
         "P1 P3",
         Edit(
             "election.locker",
-            "            seen = Observed(freed, 0.0) if freed",
-            "            self._before = self._clock.now()\n            seen = Observed(freed, 0.0) if freed",
+            "            seen = Snapshot(freed, 0.0) if freed",
+            "            self._before = self._clock.now()\n            seen = Snapshot(freed, 0.0) if freed",
         ),
         Edit(
             "election.locker",

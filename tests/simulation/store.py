@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from spark_lease.election.directive import Wish
-from spark_lease.election.record import LeaseRecord, Observed
+from spark_lease.election.directive import Directive
+from spark_lease.election.record import LeaseRecord, Snapshot
 from spark_lease.errors import StoreError
 from spark_lease.testing import MemoryStore
 from spark_lease.testing.history import Did, History
@@ -78,7 +78,7 @@ class SharedStore:
         """As `spark-lease pause --now --for` does."""
         if self.record:
             now = self.world.now + self.records.offset
-            wish = Wish("anna", until=now + duration, give_up=now).text()
+            wish = Directive("anna", until=now + duration, give_up=now).text()
             self.apply(lambda store: store.swap(LEASE, self.record, replace(self.record, wish=wish)))
             self.history.add("anna", Did.BARRED, detail=f"for {duration:g} s")
 
@@ -116,7 +116,7 @@ class Connection:
         self.calls, self.writes = 0, 0
         self.hit = hit
 
-    def read(self, name: str) -> Observed:
+    def read(self, name: str) -> Snapshot:
         return self._call(lambda store: store.read(name))  # type: ignore[no-any-return]
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:

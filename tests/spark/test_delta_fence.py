@@ -48,7 +48,7 @@ EVERY_OPERATION = """
     from spark_lease.config import configure
     from spark_lease.fencing.delta.tables import DeltaFence
     from spark_lease.fencing.delta.fence import Claim, claim
-    from spark_lease.spark.delta_observer import DeltaHook
+    from spark_lease.spark.delta_observer import DeltaObserver
 
     class Lease:
         def __init__(self, name, epoch):
@@ -68,7 +68,7 @@ EVERY_OPERATION = """
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # VACUUM's tasks: else 10 000
     })
-    hook = DeltaHook()
+    hook = DeltaObserver()
     assert hook.install(spark.sparkContext) == "" == hook.install(spark.sparkContext)
     hook.fences = tuple(Fence(Lease(name, 5), configure(name=name), BootClock()) for name in ("mine", "another"))
     rows = spark.range(3).selectExpr("id", "id AS day")

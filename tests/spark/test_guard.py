@@ -13,7 +13,7 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
-from spark_lease.election.directive import Wish
+from spark_lease.election.directive import Directive
 from spark_lease.election.journal_entries import KINDS
 from spark_lease.journal.runs import runs_of
 from spark_lease.monitoring.history import Hold, holds_of
@@ -401,9 +401,9 @@ def test_the_history_names_the_application_and_why_the_lease_was_lost(
     with closing(open_notes(config, BootClock())) as notes:
         assert [(run.key, run.application) for run in runs_of(notes, "n")] == [("monday", application)]
     until(lambda: application in first().applications)
-    want("n", Wish("anna", give_up=0.0), url=url, table=table)
+    want("n", Directive("anna", give_up=0.0), url=url, table=table)
     assert driver.end() == 1  # the LeaseLost that was raised
-    until(lambda: first().why == "dismissed")
+    until(lambda: first().why == "preempted")
     if keeper == "process":  # else threads and children that the block left are not known to have ended
         until(lambda: row(url, table)[0] is None)
     assert (first().epoch, first().detail) == (driver.epoch(), "paused by anna")

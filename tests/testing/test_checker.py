@@ -15,8 +15,8 @@ import pytest
 from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.election.contender import Contender
-from spark_lease.election.locker import RecordLocker
-from spark_lease.election.ports import Held
+from spark_lease.election.locker import RecordRules
+from spark_lease.election.ports import Denied
 from spark_lease.testing import MemoryStore, VirtualClock, lost_answer
 from spark_lease.testing.checker import judge, line
 from spark_lease.testing.history import Did, Event, History, RecordedLocker, load
@@ -210,7 +210,7 @@ def test_what_a_locker_answers_is_written_down(tmp_path: Path) -> None:
     store = MemoryStore(clock)
     history = History(clock.now, lease="n", file=tmp_path / "a.jsonl")
     config = configure(name="n")
-    locker = RecordLocker(store, name="n", holder="me", duration=30.0, clock=clock)
+    locker = RecordRules(store, name="n", holder="me", duration=30.0, clock=clock)
     lease = Contender(RecordedLocker(locker, history, A, duration=30.0), config, holder="me", clock=clock)
     lease.acquire()
     assert history.check(lease, A) == lease.epoch
@@ -219,9 +219,9 @@ def test_what_a_locker_answers_is_written_down(tmp_path: Path) -> None:
         lease.renew()
     lease.renew()
     standby = RecordedLocker(
-        RecordLocker(store.peer(), name="n", holder="b", duration=30.0, clock=clock), history, B, duration=30.0
+        RecordRules(store.peer(), name="n", holder="b", duration=30.0, clock=clock), history, B, duration=30.0
     )
-    assert isinstance(standby.try_acquire(), Held)
+    assert isinstance(standby.try_acquire(), Denied)
     lease.release()
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write('{"at": 12')  # what a kill cuts off
@@ -240,7 +240,7 @@ CONTENDER = """
     from spark_lease.config import configure
     from spark_lease.election.keepalive import Keepalive
     from spark_lease.election.contender import Contender
-    from spark_lease.election.locker import RecordLocker
+    from spark_lease.election.locker import RecordRules
     from spark_lease.stores.registry import open_store
     from spark_lease.election.record import new_holder
     from spark_lease.testing.history import Did, History, RecordedLocker, lost
@@ -248,7 +248,7 @@ CONTENDER = """
     who, url, file, work = sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4])
     clock, config = BootClock(), configure(name="n", url=url, lease_duration=4, poll_period=0.2)
     history, holder = History(clock.now, lease="n", file=file), new_holder(who)
-    inner = RecordLocker(open_store(config), name="n", holder=holder, duration=4.0, clock=clock)
+    inner = RecordRules(open_store(config), name="n", holder=holder, duration=4.0, clock=clock)
     lease = Contender(RecordedLocker(inner, history, who, duration=4.0), config, holder=holder, clock=clock)
     lease.acquire()
     keepalive = Keepalive(lease, config, clock=clock, on_lost=partial(lost, history, who))

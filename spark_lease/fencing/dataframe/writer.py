@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from ...election.ports import HeldLease
 from ...errors import SparkLeaseError
 from ..refusal import fenced
-from ..sql.claim import Desk
+from ..sql.claim import FenceTable
 from ..sql.psycopg2_driver import AUTOCOMMIT
 from ..sql.tables import refuse_unknown, where_is
 from ..sql.transaction import claim_once, fenced_sql
@@ -203,7 +203,7 @@ def _runs_python(rows: Any) -> bool:
 def _refuse_older(lease: HeldLease, engine: Engine, error: Exception) -> None:
     lease.check()
     try:
-        newest = Desk(engine).newest(lease.name) if lease.epoch else 0
+        newest = FenceTable(engine).newest(lease.name) if lease.epoch else 0
     except SparkLeaseError:  # not known: the error stays Spark's
         return
     if newest > lease.epoch:

@@ -21,7 +21,7 @@ from ...errors import ConfigError, Loss, StoreError
 from ...journal.unowned import note_beside
 from ...stores.folders.words import secrets_of, words
 from ...stores.registry import open_notes
-from ...system.call_timeout import Bounded
+from ...system.call_timeout import CallTimeout
 from .claims import Answer, claim_side_by_side
 from .fence import Claim, as_hadoop, newest_of, property_of, refuse_newer
 from .log import get_ready
@@ -98,7 +98,7 @@ class DeltaFence:
             return
         # Not by Spark, which may be in the middle of being stopped.
         limit = self._config.attempt_timeout
-        looking = Bounded(redacted(table), timeout=limit, clock=self._clock)
+        looking = CallTimeout(redacted(table), timeout=limit, clock=self._clock)
         try:
             newest = looking.call(lambda: newest_of(self._name, table, self._config.storage_options, timeout=limit))
         except Exception as error:  # an object store raises anything, and what was aborted is aborted

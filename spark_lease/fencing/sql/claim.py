@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, Executable, delete, event
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ...clock import BootClock, Clock
-from ...database.connections import CutOff, descriptor_of
+from ...database.connections import SocketWatchdog, descriptor_of
 from ...database.dialects import CONFLICTS, backend_of, code_of, says
 from ...election.ports import HeldLease
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
@@ -71,12 +71,12 @@ def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT, clock: 
     connect. Raises LeaseLost; Fenced if a newer epoch was claimed; FenceUnreachable; ConfigError.
     """
     epoch = lease.check()
-    newest = Desk(engine, timeout=timeout, clock=clock).raise_to(lease.name, epoch)
+    newest = FenceTable(engine, timeout=timeout, clock=clock).raise_to(lease.name, epoch)
     if newest > epoch:
         raise fenced(lease, where_is(engine), newest, _LOWER.format(name=lease.name))
 
 
-class Desk:
+class FenceTable:
     """Where a fence is looked at and claimed: short sessions on the user's engine, of which every wait ends."""
 
     def __init__(self, engine: Engine, *, timeout: float = TIMEOUT, clock: Clock | None = None) -> None:
@@ -214,7 +214,7 @@ class Desk:
     def _session(self, end: float) -> Iterator[Connection]:
         """A session that is ended with its use. It commits what the caller says, or each statement by itself; its
         settings are those of its transactions on PostgreSQL: no other client of a pooler is to get them."""
-        cut_off = CutOff(max(end - self._clock.now(), _AGAIN), self._clock)
+        cut_off = SocketWatchdog(max(end - self._clock.now(), _AGAIN), self._clock)
         try:
             with self._engine.connect() as pooled:
                 ours: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": False}

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, Engine
 
 from ...errors import ConfigError
-from .guarded_connection import Inside
+from .guarded_connection import GuardedConnection
 from .psycopg2_driver import AUTOCOMMIT, SIGN, Psycopg2
 from .refusals import refuse_ended, unwatch, watch
 from .session import application_of, setting_of
 
 
-class Ends(Protocol):
+class CommitProtocol(Protocol):
     """How one transaction begins and ends."""
 
     def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
@@ -49,7 +49,7 @@ class NotNewest(Exception):
     """The fence has another epoch than mine, or none: nothing was committed."""
 
 
-def ends_of(engine: Engine) -> Ends:
+def ends_of(engine: Engine) -> CommitProtocol:
     """What fits the database and its driver, for one transaction. Call it once there has been a connection."""
     if engine.dialect.name == "postgresql":
         return Psycopg2() if engine.driver == "psycopg2" else _Postgres()
@@ -75,7 +75,7 @@ class _Watched(ABC):
         self._values: dict[str, Any] = {}
 
     def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
-        connection = self._connection = Inside(engine)
+        connection = self._connection = GuardedConnection(engine)
         self._values = values
         self._begin(connection, values)
         if not connection.in_transaction():

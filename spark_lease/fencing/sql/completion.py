@@ -19,7 +19,7 @@ from ...config import MAX_NAME
 from ...database.dialects import backend_of
 from ...election.ports import HeldLease
 from ...errors import AlreadyDone, ConfigError, SparkLeaseError
-from .claim import Desk
+from .claim import FenceTable
 from .tables import DONE
 from .transaction import fenced_sql
 
@@ -42,7 +42,7 @@ def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, re
         with fenced_sql(lease, engine) as connection:
             yield connection
         return
-    desk = Desk(engine)
+    desk = FenceTable(engine)
     _refuse_done(desk, lease, key, note)
     completing = False
     try:
@@ -60,7 +60,7 @@ def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, re
         desk.forget_done(lease.name, retention)
 
 
-def _refuse_done(desk: Desk, lease: HeldLease, key: str, note: Note) -> None:
+def _refuse_done(desk: FenceTable, lease: HeldLease, key: str, note: Note) -> None:
     epoch = desk.done_under(lease.name, key)
     if epoch is not None:
         _note(lease, key, epoch, note)

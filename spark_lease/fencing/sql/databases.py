@@ -31,13 +31,13 @@ def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = N
     """
     if not _may_have_to_claim(config):
         return False
-    from .claim import Desk, claim
+    from .claim import FenceTable, claim
 
     is_store = not config.fence_url
 
     with open_database(config, clock or BootClock()) as engine:
         limits: dict[str, Any] = {"timeout": config.attempt_timeout, "clock": clock}
-        if is_store and not Desk(engine, **limits).has_fence(lease.name):
+        if is_store and not FenceTable(engine, **limits).has_fence(lease.name):
             return False
         claim(lease, engine, **limits)
     return True
@@ -59,11 +59,11 @@ def look_for_a_newer_claim(config: Config, lease: HeldLease, *, clock: Clock) ->
     A fenced table refuses in the words of whatever driver it was written through, so the fence is asked instead. Never
     raises; takes `attempt_timeout` at most, and what it takes to connect.
     """
-    from .claim import Desk
+    from .claim import FenceTable
 
     try:
         with open_database(config, clock) as engine:
-            newest = Desk(engine, timeout=config.attempt_timeout, clock=clock).newest(lease.name)
+            newest = FenceTable(engine, timeout=config.attempt_timeout, clock=clock).newest(lease.name)
     except SparkLeaseError as error:
         log.debug("%s: cannot look whether the fence is why the work has failed: %s", lease.name, error)
         return
@@ -74,11 +74,11 @@ def look_for_a_newer_claim(config: Config, lease: HeldLease, *, clock: Clock) ->
 @contextlib.contextmanager
 def open_database(config: Config, clock: Clock) -> Iterator[Any]:
     """An Engine for the database with the fences, of which every wait ends. Raises ConfigError."""
-    from ...database.connections import CutOff, descriptor_of, make_engine
+    from ...database.connections import SocketWatchdog, descriptor_of, make_engine
 
     if config.fence_url:
         config = replace(config, url=config.fence_url, password=config.fence_password)
-    cut_off = CutOff(config.attempt_timeout, clock)
+    cut_off = SocketWatchdog(config.attempt_timeout, clock)
 
     def opened(connection: Any) -> None:
         if (fd := descriptor_of(connection)) is not None:

@@ -12,7 +12,7 @@ _COMMIT_FIRST = ("begin", "autocommit", "set_autocommit", "tpc_begin", "executes
 """Methods of the drivers' connections."""
 
 
-class Inside(Connection):
+class GuardedConnection(Connection):
     """Between `shut` and `open` it refuses, by itself and by its `connection`. One that is lost does not come back."""
 
     def __init__(self, engine: Engine) -> None:
@@ -72,7 +72,7 @@ class _Handle:
 
     __slots__ = ("_inside", "_pooled")
 
-    def __init__(self, inside: Inside, pooled: PoolProxiedConnection) -> None:
+    def __init__(self, inside: GuardedConnection, pooled: PoolProxiedConnection) -> None:
         self._inside, self._pooled = inside, pooled
 
     def __getattr__(self, name: str) -> Any:

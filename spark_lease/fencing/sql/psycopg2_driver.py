@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from ...database.dialects import code_of
 from ...errors import ConfigError
 from .cursors import looking, refuse_own, refuse_unlooked, unbegun, unbegun_block
-from .guarded_connection import Inside
+from .guarded_connection import GuardedConnection
 from .refusals import IDLE, LOST, NO_BEGIN, OVER, refuse
 
 AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
@@ -49,7 +49,7 @@ _shared: WeakSet[Pool] = WeakSet()
 _CANCELLED = "57014"
 
 
-class _Inside(Inside):
+class _Inside(GuardedConnection):
     """The driver's own connection, if code asks for it, is in its transaction."""
 
     def __init__(self, engine: Engine, block: Psycopg2) -> None:
@@ -119,7 +119,7 @@ def _catch(driver: Any, record: Any) -> None:
 
 
 class Psycopg2:
-    """Implements `commit.Ends`."""
+    """Implements `commit.CommitProtocol`."""
 
     def __init__(self) -> None:
         self._connection: Any = None

@@ -24,7 +24,7 @@ from ...database.dialects import code_of
 from ...election.ports import HeldLease
 from ...errors import FenceUnreachable, SparkLeaseError
 from ..refusal import fenced
-from .claim import Desk, claim
+from .claim import FenceTable, claim
 from .commit import REFUSED_BY_THE_BLOCK, NotNewest, ends_of, values_of
 from .refusals import LOST, OVER, refuse
 from .tables import RUN, where_is
@@ -91,7 +91,7 @@ def claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
 
 def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNewest) -> None:
     """Return if the transaction was committed after all; else raise what is the reason that it was not."""
-    desk, where = Desk(engine), where_is(engine)
+    desk, where = FenceTable(engine), where_is(engine)
     if run and isinstance(error, DBAPIError) and _may_be_committed(engine, error):
         try:
             if desk.was_committed(lease.name, lease.epoch, run):
@@ -129,4 +129,4 @@ def _forget(engine: Engine, name: str, run: str) -> None:
     if len(known) >= _AT_SOME:
         done, known[:] = list(known), []
         with suppress(Exception):  # whatever it is: what was asked for is committed
-            Desk(engine).forget_runs(name, done)
+            FenceTable(engine).forget_runs(name, done)

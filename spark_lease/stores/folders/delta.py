@@ -25,9 +25,9 @@ from deltalake.transaction import AddAction
 
 from ...clock import BootClock, Clock, utc_text, wall_time
 from ...config import MAX_NAME, Config, redacted
-from ...election.record import LeaseRecord, Observed
+from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable, StoreError
-from ...system.call_timeout import Bounded
+from ...system.call_timeout import CallTimeout
 from .history import FolderHistory
 from .log_files import Files, LocalFiles
 from .note_files import NoteFiles, note_files
@@ -58,15 +58,15 @@ class DeltaStore:
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
         self._config, self._files = config, files_of(config)
-        self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
+        self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
         self._tables: dict[str, DeltaTable] = {}
         self._rows: dict[str, tuple[DeltaTable, int, dict[str, Any]]] = {}
         self._known: dict[str, LeaseRecord] = {}
-        self._tidying = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
+        self._tidying = CallTimeout(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
         notes = self._files if isinstance(self._files, NoteFiles) else note_files(config)
         self._history = FolderHistory(config, clock or BootClock(), notes)
 
-    def read(self, name: str) -> Observed:
+    def read(self, name: str) -> Snapshot:
         return self._bounded.call(lambda: self._read(name))
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
@@ -107,13 +107,13 @@ class DeltaStore:
     def _names(self) -> list[str]:
         return [each for each in self._files.names() if self._files.has_log(each)]
 
-    def _read(self, name: str) -> Observed:
+    def _read(self, name: str) -> Snapshot:
         # A standby asks this all day: one look for the next version, and one at the last.
         known = self._known.get(name)
         if known and not self._files.has_commit(name, (known.stamp or 0) + 1) and self._stands(name, known):
-            return Observed(known, None)
+            return Snapshot(known, None)
         table = self._latest(name)
-        return Observed(None if table is None else self._record(name, table), None)
+        return Snapshot(None if table is None else self._record(name, table), None)
 
     def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         self._files.check()

@@ -24,9 +24,9 @@ from typing import Any
 
 from ...clock import BootClock, Clock, utc_text, wall_time
 from ...config import Config, redacted
-from ...election.record import LeaseRecord, Observed
+from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable, StoreError
-from ...system.call_timeout import Bounded
+from ...system.call_timeout import CallTimeout
 from .history import FolderHistory
 from .note_files import note_files
 from .paths import folder_of, folders_in, make, named, put_new, refusal, refuse_missing
@@ -42,12 +42,12 @@ class FileStore:
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
         self._config, self._root = config, folder_of(config.url, "file")
-        self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
+        self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
         self._seen: set[str] = set()
         self._history = FolderHistory(config, clock or BootClock(), note_files(config))
 
-    def read(self, name: str) -> Observed:
-        return self._bounded.call(lambda: Observed(self._read(name)))
+    def read(self, name: str) -> Snapshot:
+        return self._bounded.call(lambda: Snapshot(self._read(name)))
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         written = self._bounded.call(lambda: self._swap(name, old, new))
@@ -181,7 +181,7 @@ class FileLock:
         """In the folder of lease `config.name` below `root`."""
         self._config, self._root = config, root
         self._where, self._path = redacted(config.url), named(root, config.name) / "lock"
-        self._bounded = Bounded(self._where, timeout=config.attempt_timeout, clock=clock)
+        self._bounded = CallTimeout(self._where, timeout=config.attempt_timeout, clock=clock)
         self._fd = -1
 
     def try_lock(self) -> bool:

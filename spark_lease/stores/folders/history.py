@@ -25,7 +25,7 @@ from ...election.journal_entries import (
 )
 from ...election.record import LeaseRecord
 from ...errors import SparkLeaseError
-from ...system.call_timeout import Bounded
+from ...system.call_timeout import CallTimeout
 from .note_files import NoteFiles, content, path_of, prune
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class FolderHistory:
 
     def __init__(self, config: Config, clock: Clock, files: NoteFiles) -> None:
         self._config, self._files = config, files
-        self._bounded = Bounded(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
+        self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
         self._owed: tuple[int, str] | None = None
         self._ending = RELEASED, ""
         self._may_be_old = self._has_failed = False

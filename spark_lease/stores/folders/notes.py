@@ -10,7 +10,7 @@ from ...config import Config, redacted
 from ...election.ports import LeaseStore
 from ...election.record import is_grant_of
 from ...errors import RecordUnreadable
-from ...system.call_timeout import Bounded
+from ...system.call_timeout import CallTimeout
 from .file import FileStore
 from .note_files import content, folder_in, note_files, path_of, prune
 
@@ -30,7 +30,7 @@ class FolderNotes:
         self.where = redacted(config.url)
         self._leases = _leases(config, clock)
         self._files = note_files(config)
-        self._bounded = Bounded(self.where, timeout=config.attempt_timeout, clock=clock)
+        self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout, clock=clock)
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
         if not is_grant_of(self._leases.read(name).record, holder, epoch):

@@ -11,7 +11,7 @@ from pathlib import Path
 from ...clock import Clock
 from ...config import Config, redacted
 from ...errors import ConfigError
-from ...system.call_timeout import Bounded
+from ...system.call_timeout import CallTimeout
 from .paths import folder_of, named, put_new, refusal
 
 
@@ -20,7 +20,7 @@ class FolderProbe:
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._where, self._config = redacted(config.url), config
-        self._bounded = Bounded(self._where, timeout=config.attempt_timeout, clock=clock)
+        self._bounded = CallTimeout(self._where, timeout=config.attempt_timeout, clock=clock)
 
     def close(self) -> None:
         self._bounded.close()

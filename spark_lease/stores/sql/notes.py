@@ -26,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...clock import Clock
 from ...config import Config, redacted
-from ...database.connections import CutOff, descriptor_of, make_engine, store_error
+from ...database.connections import SocketWatchdog, descriptor_of, make_engine, store_error
 from ...database.dialects import backend_of, says
 from ...errors import ConfigError, SparkLeaseError
 from . import schema
@@ -39,7 +39,7 @@ class SqlNotes:
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config, self.where = config, redacted(config.url)
-        self._cut_off = CutOff(config.attempt_timeout, clock)
+        self._cut_off = SocketWatchdog(config.attempt_timeout, clock)
         self._engine = make_engine(config, opened=self._opened)
         self._backend = backend_of(self._engine)
         dotted = schema.spelled(self._engine, config.record_table, broker_row=config.has_broker_record)

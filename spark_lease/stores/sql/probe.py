@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...clock import Clock, wall_time
 from ...config import Config, redacted
-from ...database.connections import CutOff, descriptor_of, make_engine, store_error
+from ...database.connections import SocketWatchdog, descriptor_of, make_engine, store_error
 from ...database.dialects import backend_of, code_of
 from ...errors import ConfigError, StoreError
 from . import schema
@@ -42,7 +42,7 @@ class SqlProbe:
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self.where, self._config = redacted(config.url), config
-        self._cut_off = CutOff(config.attempt_timeout, clock)
+        self._cut_off = SocketWatchdog(config.attempt_timeout, clock)
         self._engine = make_engine(config, opened=self._opened)
         self._broker_row = config.has_broker_record
         self._told = config.notify and self._engine.driver == "psycopg2"

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...clock import Clock
 from ...config import Config, redacted
-from ...database.connections import CutOff, descriptor_of, make_engine, refusal
+from ...database.connections import SocketWatchdog, descriptor_of, make_engine, refusal
 from ...database.dialects import backend_of, says, usable_url
 from ...errors import ConfigError
 from ..folders.file import FileLock
@@ -34,7 +34,7 @@ class SessionLock:
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._where, self._config = redacted(config.url), config
-        self._cut_off = CutOff(config.attempt_timeout, clock)
+        self._cut_off = SocketWatchdog(config.attempt_timeout, clock)
         self._engine = make_engine(config, opened=self._arm)
         self._backend = backend_of(self._engine)
         name = schema.spelled(self._engine, config.table, broker_row=config.has_broker_row)

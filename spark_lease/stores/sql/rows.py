@@ -7,13 +7,13 @@ from decimal import Decimal
 from typing import Any
 
 from ...config import MAX_NAME
-from ...election.record import LeaseRecord, Observed
+from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable
 
 _COLUMNS = 7
 
 
-def observed(row: Sequence[Any], where: str, place: str) -> Observed:
+def observed(row: Sequence[Any], where: str, place: str) -> Snapshot:
     """The row at `place` of the store `where` as a record: holder, time, epoch, duration, now, protection, wish.
 
     Raises RecordUnreadable for anything that we or ActiveMQ would not have written, ConfigError for other columns.
@@ -40,4 +40,4 @@ def observed(row: Sequence[Any], where: str, place: str) -> Observed:
     protected = protection if isinstance(protection, str) else ""
     wanted = wish if isinstance(wish, str) else ""
     record = LeaseRecord(holder, epoch, (duration or 0) / 1000, time, protected, wanted)
-    return Observed(record, expires_in, now / 1000)
+    return Snapshot(record, expires_in, now / 1000)

@@ -24,10 +24,19 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...clock import BootClock, Clock, wall_time
 from ...config import Config, redacted
-from ...database.connections import SHARED, Alarm, CutOff, cursor_of, descriptor_of, last_answer, make_engine, refusal
+from ...database.connections import (
+    SHARED,
+    SocketWatchdog,
+    WakeupPipe,
+    cursor_of,
+    descriptor_of,
+    last_answer,
+    make_engine,
+    refusal,
+)
 from ...database.dialects import backend_of, code_of, local_bounds, says
 from ...election.journal_entries import ENDED, KINDS, bounded_age, end_text, is_first_of_its_day, is_grant
-from ...election.record import LeaseRecord, Observed, is_wish
+from ...election.record import LeaseRecord, Snapshot, is_directive
 from ...errors import ConfigError, RecordUnreadable, SparkLeaseError
 from . import schema
 from .history import Note, SqlHistory
@@ -56,10 +65,10 @@ class SqlStore:
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
         self._config, self._clock = config, clock or BootClock()
-        self._cut_off = CutOff(config.attempt_timeout, self._clock)
+        self._cut_off = SocketWatchdog(config.attempt_timeout, self._clock)
         self._engine = make_engine(config, opened=self._opened)
         self._backend = backend_of(self._engine)
-        self._alarm = Alarm()
+        self._alarm = WakeupPipe()
         self._is_told = config.notify and self._engine.driver == "psycopg2"
         self._listening_to = ""
         # A broker's row that is locked for life is no place for a record.
@@ -92,16 +101,16 @@ class SqlStore:
         # Planned for a session that is kept, and that is ours alone.
         self._prepared = prepared(self._sql) if self._is_told else {}
 
-    def read(self, name: str) -> Observed:
+    def read(self, name: str) -> Snapshot:
         row = self._first_row("read", {"name": self._config.row_of(name)})
         if row is None:
-            return Observed(None, 0.0)
+            return Snapshot(None, 0.0)
         return observed(row, self.where, f"{self._table.fullname} row NAME={name!r}")
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         if old is None:
             self._make_or_refuse_table()  # once in the life of a lease: a table without its unique key has two masters
-        if is_wish(old, new):
+        if is_directive(old, new):
             what = "wish"
         elif new.holder is None:
             what = "release"

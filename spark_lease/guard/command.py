@@ -171,7 +171,7 @@ class _Run:
         lease = self._lease
         told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
         try:
-            self._pid = self._supervisor.start(told, self._deadline.wire)
+            self._pid = self._supervisor.start(told, self._deadline.kill_pipe)
         except OSError as error:
             self._give_up(FAILED, exit_words(NOT_RUN << 8))
             problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"

@@ -21,7 +21,7 @@ from ..errors import ConfigError, LeaseLost, Loss, StoreError
 from ..fencing.delta.tables import KIND as DELTA_TABLES
 from ..lease import Lease
 from ..stores.timed import OnRenewal
-from ..system.kernel import Wire
+from ..system.kernel import KillPipe
 from ..system.processes import look
 from .channel import Closed
 from .deadline import SharedDeadline
@@ -66,7 +66,7 @@ class KeeperLease(Lease):
         level = Protection(started.level)
         super().__init__(config, holder=started.holder, clock=clock, deadline=OwnDeadline(), protection=level)
         self._started, self._pid = started, os.getpid()
-        self._wire = Wire() if level is Protection.KERNEL else None
+        self._kill_pipe = KillPipe() if level is Protection.KERNEL else None
         self._files: dict[int, Sequence[int]] = {}
         self._tied = {self._pid}
         self._said: dict[str, Any] = {}
@@ -195,7 +195,7 @@ class KeeperLease(Lease):
             self.report_loss(lost)
         self.tell({"order": "settle", "left": left})
         if self._config.on_lost == "exit":
-            # Until it has untied them, our end is still the end of the JVM: spark-submit's, with -9 for our exit code.
+            # Until the kernel is disarmed, our end is still the JVM's end: spark-submit's, with -9 for our exit code.
             self.answer("settled", self.stop_by() - self._clock.now())
 
     def close(self, *, lost: bool = False) -> None:
@@ -226,9 +226,9 @@ class KeeperLease(Lease):
             self._started.channel.close()
         for target in list(self._files):
             self._close_files(target)
-        if self._wire:
-            self._wire.close()
-            self._wire = None
+        if self._kill_pipe:
+            self._kill_pipe.close()
+            self._kill_pipe = None
 
     def _close_files(self, target: int) -> None:
         for fd in self._files.pop(target, ()):
@@ -248,8 +248,8 @@ class KeeperLease(Lease):
     def _end_of(self, target: int) -> int:
         """The descriptor that the keeper needs to see, or cause, the end of `target`; -1: none."""
         with contextlib.suppress(OSError):  # it has ended
-            if self._wire:
-                return self._wire.strand(target).fd
+            if self._kill_pipe:
+                return self._kill_pipe.pipe_end(target).fd
             if not self._started.process:
                 return os.pidfd_open(target)
         return -1
@@ -294,7 +294,7 @@ class KeeperLease(Lease):
                     self._on_renewal(took, done)
                 return
             case {"hold": target} if target not in self._tied:
-                self.tell({"wire": target}, target)
+                self.tell({"kill_pipe": target}, target)
             case {"drop": target}:
                 self._close_files(target)
                 return

@@ -9,7 +9,7 @@ import os
 
 from ..clock import Clock
 from ..system.containment import Init, pid_of
-from ..system.kernel import Strand
+from ..system.kernel import PipeEnd
 from ..system.processes import Process
 from .death import Watched
 from .driver import EarlyRelease, Tasks
@@ -68,7 +68,7 @@ class ContainedDriver:
         """True once nothing of it runs any more, here or elsewhere, as far as `release_on_death` says so."""
         return self.early_release.is_proven(gone=self._init.ended)
 
-    def strand_to(self, target: int) -> Strand | None:
+    def pipe_end_to(self, target: int) -> PipeEnd | None:
         """None: the parent-death signal ends everything inside with the keeper."""
         return None
 
@@ -80,7 +80,7 @@ class ContainedDriver:
         """The kernel ends every user's processes inside."""
         return []
 
-    def untie(self) -> None:
+    def disarm_kernel(self) -> None:
         """The end of Python ends nothing else."""
 
     def disarm(self) -> None:

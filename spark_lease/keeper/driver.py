@@ -1,9 +1,9 @@
 """A driver as the process beside it sees it: what belongs to it, whether it stands still, and its proven end.
 
 ```
-python ─── watched by a pidfd ─── strand        Its own forked children map its published deadline.
- └ java ── watched by a pidfd ─── strand        Told by Python when it starts one.
-    └ pyspark.daemon ──────────── strand to its group, found among the JVM's children when the first Python task runs.
+python ─── watched by a pidfd ─── pipe end        Its own forked children map its published deadline.
+ └ java ── watched by a pidfd ─── pipe end        Told by Python when it starts one.
+    └ pyspark.daemon ──────────── pipe end to its group, found among the JVM's children when the first Python task runs.
        └ workers                                Everything that was started, not forked, carries the mark.
 ```
 """
@@ -16,7 +16,7 @@ from enum import Enum, auto
 
 from ..clock import Clock
 from ..system.containment import Init
-from ..system.kernel import Strand, Wire
+from ..system.kernel import KillPipe, PipeEnd
 from ..system.processes import Process, is_proc_there, kill, look, marked, processes, sees_others
 from .death import Watched, sweep
 from .family import Family
@@ -79,20 +79,20 @@ class Driver:
         *,
         mark: str,
         mapped: str,
-        wire: Wire | None,
+        kill_pipe: KillPipe | None,
         on_lost_exit: bool,
         release_on_death: str | float,
         clock: Clock,
     ) -> None:
-        """`mark` and `mapped` find its children. `on_lost_exit`: Python is not to survive a loss. `wire` None: the
+        """`mark` and `mapped` find its children. `on_lost_exit`: Python is not to survive a loss. `kill_pipe` None: the
         kernel does no part of it."""
-        self._clock, self._mark, self._mapped, self._wire = clock, mark, mapped, wire
+        self._clock, self._mark, self._mapped, self._kill_pipe = clock, mark, mapped, kill_pipe
         self._python_too, self.early_release = on_lost_exit, EarlyRelease(release_on_death, clock)
         self.python = Watched(pid)
         self.jvm: Watched | None = None
         self._groups: set[int] = set()
-        self._strands: dict[int, Strand] = {}
-        self._held: dict[int, Strand] = {}
+        self._pipe_ends: dict[int, PipeEnd] = {}
+        self._held: dict[int, PipeEnd] = {}
         self._joining = dict[int, int]()
         self._family = Family(self._heads)
         self._killed = False
@@ -119,32 +119,32 @@ class Driver:
         """What to watch for an end."""
         return [self.python]
 
-    def strand_to(self, target: int) -> Strand | None:
-        """A new strand to `target`, to be held by Python; None where the kernel does no part, or it has ended.
+    def pipe_end_to(self, target: int) -> PipeEnd | None:
+        """A new pipe end to `target`, to be held by Python; None where the kernel does no part, or it has ended.
 
         Raises OSError if there is none to be had now.
         """
-        if self._wire is None:
+        if self._kill_pipe is None:
             return None
         self._cut(target)
         try:
-            self._strands[target] = self._wire.strand(target)
+            self._pipe_ends[target] = self._kill_pipe.pipe_end(target)
         except OSError as error:
             if error.errno != errno.ESRCH:
                 raise
             return None
-        return self._strands[target]
+        return self._pipe_ends[target]
 
     def begin(self) -> None:
         """The block begins: what is there is not its work, JVM and workers apart. To be called before any look."""
         self._family.leave_out_what_is_there(self._mark)
 
     def hold(self, target: int, fd: int) -> None:
-        """A strand of Python's own wire, which ends the JVM, a group or a child together with Python."""
+        """A pipe end of Python's own kill pipe, which ends the JVM, a group or a child together with Python."""
         if before := self._held.pop(target, None):
             before.close()
-        self._held[target] = Strand(fd)
-        if self._wire is None:  # it was on its way when the last one was disarmed
+        self._held[target] = PipeEnd(fd)
+        if self._kill_pipe is None:  # it was on its way when the last one was disarmed
             self._cut(target)
 
     @property
@@ -165,7 +165,7 @@ class Driver:
             if found is None or found.group == pid or self._joining[pid] > _JOINS:
                 del self._joining[pid]
                 appeared += [-pid if found.group == pid else pid] if found else []
-        ended = [target for target in self._strands if self._has_ended(target)]
+        ended = [target for target in self._pipe_ends if self._has_ended(target)]
         for target in ended:
             self._cut(target)
         for group in [group for group in self._groups if not look(group)]:
@@ -244,19 +244,19 @@ class Driver:
 
     def disarm(self) -> None:
         """Untie everything, for good: a child that is tied later would die with this process."""
-        self._wire = None
-        self.untie()
-        for target in list(self._strands):
+        self._kill_pipe = None
+        self.disarm_kernel()
+        for target in list(self._pipe_ends):
             self._cut(target)
 
-    def untie(self) -> None:
+    def disarm_kernel(self) -> None:
         """The end of Python ends no other process any more."""
         while self._held:
-            _, strand = self._held.popitem()
-            strand.disarm()
-            strand.close()
+            _, pipe_end = self._held.popitem()
+            pipe_end.disarm()
+            pipe_end.close()
 
     def _cut(self, target: int) -> None:
-        for strand in filter(None, (self._strands.pop(target, None), self._held.pop(target, None))):
-            strand.disarm()
-            strand.close()
+        for pipe_end in filter(None, (self._pipe_ends.pop(target, None), self._held.pop(target, None))):
+            pipe_end.disarm()
+            pipe_end.close()

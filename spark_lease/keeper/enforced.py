@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from ..config import Config
 from ..election.record import Protection
-from ..system.kernel import KillTimer, Wire, why_not
+from ..system.kernel import KillPipe, KillTimer, why_not
 from .deadline import SharedDeadline
 
 
 class Enforced:
     """Moves the kernel's timer with every confirmed deadline, and publishes it if told where. A `lease.Deadline`.
 
-    `wire` is what targets are tied to this process by. Where the kernel cannot do its part there is none, and no
+    `kill_pipe` is what targets are tied to this process by. Where the kernel cannot do its part there is none, and no
     timer; `why` says why.
     """
 
@@ -31,7 +31,7 @@ class Enforced:
         self._on_lose, self._contained = on_lose, contained
         self.why = why_not()
         self._timer = None if self.why else KillTimer()
-        self.wire = None if self.why else Wire()
+        self.kill_pipe = None if self.why else KillPipe()
         self._shared = None if shared is None else SharedDeadline(shared, writable=True)
         # Killed by us at stop_by, by the kernel a little later, gone after kill_budget: and then it may be taken.
         self._stop_budget, self._grace = config.stop_budget, config.kill_budget / 2

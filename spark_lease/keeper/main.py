@@ -2,8 +2,9 @@
 
 It runs the same policy as threads inside the driver would, where no C call holds it up and nothing of the user's runs.
 It tells the driver of a loss, and kills after `stop_budget` what did not end. And it arms the kernel: a timer ends this
-process at the instant that only a renewal moves, and with it, by the wire, all of the driver, even if all of them are
-frozen by then. The other way round it watches the driver: once that is dead and nothing is left of it, it hands over.
+process at the instant that only a renewal moves, and with it, by the kill pipe, all of the driver, even if all of them
+are frozen by then. The other way round it watches the driver: once that is dead and nothing is left of it, it hands
+over.
 
 ```
 driver ── order ─────────────→ keeper     acquires
@@ -112,7 +113,7 @@ class Keeper:
                 pid,
                 mark=order["mark"],
                 mapped=mapped,
-                wire=self._deadline.wire,
+                kill_pipe=self._deadline.kill_pipe,
                 clock=self._clock,
                 on_lost_exit=config.on_lost == "exit",
                 release_on_death=config.release_on_death,
@@ -143,7 +144,7 @@ class Keeper:
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._owed: set[int] = set()
         self._listening = True
-        self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._untied = False
+        self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._kernel_disarmed = False
         self._settled = self._said_why = False
         self._granted = self._finished = self._has_begun = False
         self.outcome: Mapping[str, Any] = {}
@@ -174,7 +175,7 @@ class Keeper:
             abandon(self._lease, self._keepalive)
             return
         self._granted = True
-        python = self._driver.strand_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
+        python = self._driver.pipe_end_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
         self._tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
         while not (self._left or self._dead or self._finished) and self._lease.loss() is None:
             self._attend(math.inf)
@@ -192,7 +193,7 @@ class Keeper:
         # `_is_over_everywhere`. So it is where the driver has said that Spark is over.
         is_over = self._driver.is_gone if self._finished or self._lease.loss() else self._driver.is_over
         while not (over := self._left or is_over(until)) and self._clock.now() < until:
-            if self._dead and not self._untied:
+            if self._dead and not self._kernel_disarmed:
                 self._driver.kill()  # no driver is left that could stop it politely
             self._attend(until)
         return over
@@ -326,14 +327,14 @@ class Keeper:
             return
         message, files = received
         for fd in files:
-            self._driver.hold(message.get("wire") or message["jvm"], fd)
+            self._driver.hold(message.get("kill_pipe") or message["jvm"], fd)
         match message:
             case {"jvm": pid, "marked": marked}:
                 self._told_of, self._verdict_by = 0, math.inf
                 with contextlib.suppress(ProcessLookupError):  # ended meanwhile: Python will notice as well
                     self._driver.attach_jvm(pid, marked=marked)
                     self._owed.clear()
-                    self._hand_strand(pid)
+                    self._hand_pipe_end(pid)
                 if not self._has_begun:
                     self._has_begun = True
                     self._driver.begin()
@@ -358,7 +359,7 @@ class Keeper:
                 self._tell({"stopped": True})  # it is renewed until everything has ended
             case {"order": "release", "ended": [why, detail]} if self._init:
                 self._lease.ends_as(why, detail)
-                self._finished = self._untied = True
+                self._finished = self._kernel_disarmed = True
                 self._tell({"released": False})
             case {"order": "stop"}:
                 self._stopped = True
@@ -371,8 +372,8 @@ class Keeper:
                 threading.Thread(target=self._look_up, args=(what, words, number), daemon=True).start()
             case {"order": "settle", "left": left} if self._config.on_lost == "exit":
                 # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
-                self._untied, self._settled = True, left
-                self._driver.untie()
+                self._kernel_disarmed, self._settled = True, left
+                self._driver.disarm_kernel()
                 self._tell({"settled": True})
             case {"order": "abandon"}:  # nothing has begun, whether it heard of a grant or not
                 self._unwanted = True
@@ -410,7 +411,7 @@ class Keeper:
     def _look_for_children(self) -> None:
         appeared, ended = self._driver.look_around()
         for target in {*self._owed, *appeared} - set(ended):
-            self._hand_strand(target)
+            self._hand_pipe_end(target)
         for target in ended:
             self._owed.discard(target)
             self._tell({"drop": target})
@@ -418,12 +419,12 @@ class Keeper:
             self._lease.protection = Protection.NONE
             self._tell({"unprotected": told_of(strangers)})
 
-    def _hand_strand(self, target: int) -> None:
-        """Have Python hold a strand to the JVM, a child or a group; at the next tick if that cannot be had now."""
+    def _hand_pipe_end(self, target: int) -> None:
+        """Have Python hold a pipe end to the JVM, a child or a group; at the next tick if that cannot be had now."""
         self._owed.discard(target)
         try:
-            strand = self._driver.strand_to(target) if target else None
-            handed = strand is None or self._tell({"hold": target}, [strand.fd])
+            pipe_end = self._driver.pipe_end_to(target) if target else None
+            handed = pipe_end is None or self._tell({"hold": target}, [pipe_end.fd])
         except PermissionError:  # it has become another user, and nothing of ours can end it
             return
         except OSError as error:

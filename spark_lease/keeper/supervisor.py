@@ -31,7 +31,7 @@ from ..clock import Clock
 from ..config import ENV
 from ..errors import ConfigError
 from ..system.containment import CannotContain, Init, Namespace, become_init, end_with, make_namespace, pid_of
-from ..system.kernel import Wire, adopts_orphans, die_with_parent
+from ..system.kernel import KillPipe, adopts_orphans, die_with_parent
 from ..system.processes import Process, kill, look, proc_file, processes, tree
 from .channel import Channel, Closed
 from .death import Watched
@@ -136,18 +136,18 @@ class Supervisor:
         else:
             self.adopts = adopts_orphans()
 
-    def start(self, environ: Mapping[str, str], wire: Wire | None = None) -> int:
+    def start(self, environ: Mapping[str, str], kill_pipe: KillPipe | None = None) -> int:
         """Start the command with `environ` besides ours; its pid. Raises OSError.
 
-        Where it is not contained, the `wire` ties its group to us.
+        Where it is not contained, the `kill_pipe` ties its group to us.
         """
         self._environ = environ
         with contextlib.suppress(Closed):
             self._channel.send({"environ": dict(environ)})
         pid = self._hear_pid()
-        strand = wire.strand(-pid) if wire and not self.init else None
+        pipe_end = kill_pipe.pipe_end(-pid) if kill_pipe and not self.init else None
         with contextlib.suppress(Closed):
-            self._channel.send({"go": True}, [strand.fd] if strand else [])
+            self._channel.send({"go": True}, [pipe_end.fd] if pipe_end else [])
         # Nothing heard: it may run, so that the lease must not be released as if it did not.
         with contextlib.suppress(Closed):
             received = self._channel.receive(_START_TIMEOUT)
@@ -308,7 +308,7 @@ class _Supervising:
             signal.signal(number, signal.SIG_IGN)  # sent to the whole group: the front door decides what becomes of it
         self._channel, self._command, self._own_group = channel, command, own_group
         self._is_contained, self._is_listening = False, True
-        self._strand: list[int] = []
+        self._pipe_end: list[int] = []
         self._child = 0
 
     def contain(self, keeper: int, namespace: Namespace) -> None:
@@ -389,12 +389,12 @@ class _Supervising:
         os.close(go)
         if self._own_group:
             with contextlib.suppress(OSError):
-                os.setpgid(pid, pid)  # here as well: the strand must find the group
+                os.setpgid(pid, pid)  # here as well: the pipe end must find the group
         self._channel.send({"pid": pid}, [os.pidfd_open(pid)] if self._is_contained else [])
         # Nothing of the command has run yet. If the keeper has died meanwhile this raises, and the command never runs.
         received = self._channel.receive(_START_TIMEOUT)
         if received:
-            self._strand = received[1]
+            self._pipe_end = received[1]
             os.write(going, b"x")
         os.close(going)
         number = int(os.read(failed, 16) or b"0")

@@ -24,7 +24,7 @@ _CLOCK_BOOTTIME, _TIMER_ABSTIME, _SIGEV_SIGNAL = 7, 1, 0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NS = 1_000_000_000
 _HEIGHT, _ROOM = 1024, 64
-"""The write end of a wire gets a number so far up, with room for the wires of some leases above it."""
+"""The write end of a kill pipe gets a number so far up, with room for the kill pipes of some leases above it."""
 _PROOF = 2.0
 """Seconds in which a child of ours has to be killed to prove that it can be."""
 
@@ -93,39 +93,39 @@ class KillTimer:
         _check(self._lib.timer_settime(self._id, _TIMER_ABSTIME, ctypes.byref(spec), None), "timer_settime")
 
 
-class Wire:
+class KillPipe:
     """Kills its targets in the moment in which this process ends, for whatever reason (pipe(7), fcntl(2): F_SETSIG).
 
-    This process alone holds the write end of a pipe. Each target has a `Strand`, a read end of its own: the kernel
-    signals only for what is open somewhere when the last write end closes. This process holds its strands as well, and
-    of a process that ends the highest descriptor is closed first (task_work_run, last in, first out), so the write end
-    stands above them. Another process that holds them would do, but the two may be killed in one instant.
+    This process alone holds the write end of a pipe. Each target has a `PipeEnd`, a read end of its own: the kernel
+    signals only for what is open somewhere when the last write end closes. This process holds its pipe ends as well,
+    and of a process that ends the highest descriptor is closed first (task_work_run, last in, first out), so the write
+    end stands above them. Another process that holds them would do, but the two may be killed in one instant.
     """
 
     def __init__(self) -> None:
         self._read, write = os.pipe2(os.O_CLOEXEC)
         self._write = _above(write)
 
-    def strand(self, target: int) -> Strand:
-        """A strand to the process `target`, or to the process group `-target`. Raises OSError if there is none."""
+    def pipe_end(self, target: int) -> PipeEnd:
+        """A pipe end to the process `target`, or to the process group `-target`. Raises OSError if there is none."""
         # Opened anew and not duplicated: signal and owner belong to the open description, not to the descriptor.
         fd = os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        strand = Strand(fd)
+        pipe_end = PipeEnd(fd)
         try:
-            strand.arm(target)
+            pipe_end.arm(target)
         except OSError:
-            strand.close()
+            pipe_end.close()
             raise
-        return strand
+        return pipe_end
 
     def close(self) -> None:
-        """Kill all targets whose strands are armed and held."""
+        """Kill all targets whose pipe ends are armed and held."""
         os.close(self._write)
         os.close(self._read)
 
 
-class Strand:
-    """One target of a wire. `fd` may be sent to another process, which then holds the same strand."""
+class PipeEnd:
+    """One target of a kill pipe. `fd` may be sent to another process, which then holds the same pipe end."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -144,7 +144,7 @@ class Strand:
     def close(self) -> None:
         os.close(self.fd)
 
-    def __enter__(self) -> Strand:
+    def __enter__(self) -> PipeEnd:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -171,9 +171,9 @@ def why_not() -> str:
     try:
         _must_die("a timer", _child(lambda: KillTimer().move(0.0)))
         child = _child(lambda: None)  # first: a child of the pipe's would hold it open
-        wire = Wire()
-        with wire.strand(child):
-            wire.close()
+        kill_pipe = KillPipe()
+        with kill_pipe.pipe_end(child):
+            kill_pipe.close()
             _must_die("the end of a pipe", child)
     except (OSError, AttributeError, ValueError) as error:
         return str(error)

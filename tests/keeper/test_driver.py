@@ -17,7 +17,7 @@ from spark_lease.config import configure
 from spark_lease.keeper.channel import Channel, Closed
 from spark_lease.keeper.driver import Driver
 from spark_lease.keeper.main import Keeper
-from spark_lease.system.kernel import Wire
+from spark_lease.system.kernel import KillPipe
 from spark_lease.system.processes import kill, look, tree
 from tests.spark.drivers import until
 
@@ -46,35 +46,47 @@ def child_of(parent: subprocess.Popen[str]) -> int:
 
 def test_a_group_whose_last_member_has_ended_is_forgotten(parent: subprocess.Popen[str]) -> None:
     """Its number may be a stranger's from then on, who must not be killed with the driver."""
-    wire = Wire()
+    kill_pipe = KillPipe()
     driver = Driver(
-        os.getpid(), mark="m", mapped="m", wire=wire, on_lost_exit=True, release_on_death="local", clock=BootClock()
+        os.getpid(),
+        mark="m",
+        mapped="m",
+        kill_pipe=kill_pipe,
+        on_lost_exit=True,
+        release_on_death="local",
+        clock=BootClock(),
     )
     child = child_of(parent)
     driver.attach_jvm(parent.pid, marked=True)
     until(lambda: -child in driver.look_around()[0])  # orphans of other tests may come to this process meanwhile
-    assert driver.strand_to(-child) is not None
+    assert driver.pipe_end_to(-child) is not None
     os.kill(child, signal.SIGKILL)
     until(lambda: look(child) is None)
     until(lambda: -child in driver.look_around()[1])  # once its parent has buried it
     assert driver._groups == set()
-    assert list(driver._strands) == []
+    assert list(driver._pipe_ends) == []
     driver.disarm()
-    wire.close()
+    kill_pipe.close()
 
 
 def test_once_disarmed_nothing_is_tied_any_more(parent: subprocess.Popen[str]) -> None:
-    """A child that is found as its block ends lives on: also where its strand is on its way just then."""
+    """A child that is found as its block ends lives on: also where its pipe end is on its way just then."""
     child = child_of(parent)
-    wire, pythons = Wire(), Wire()
+    kill_pipe, pythons = KillPipe(), KillPipe()
     driver = Driver(
-        os.getpid(), mark="m", mapped="m", wire=wire, on_lost_exit=True, release_on_death="local", clock=BootClock()
+        os.getpid(),
+        mark="m",
+        mapped="m",
+        kill_pipe=kill_pipe,
+        on_lost_exit=True,
+        release_on_death="local",
+        clock=BootClock(),
     )
     driver.disarm()
-    with pythons.strand(child) as strand:
-        driver.hold(child, os.dup(strand.fd))
-        assert driver.strand_to(child) is None
-        wire.close()
+    with pythons.pipe_end(child) as pipe_end:
+        driver.hold(child, os.dup(pipe_end.fd))
+        assert driver.pipe_end_to(child) is None
+        kill_pipe.close()
         pythons.close()
     time.sleep(0.2)  # for a kill that must not come
     assert look(child)

@@ -16,7 +16,7 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.keeper.deadline import SharedDeadline, new_mapping
-from spark_lease.system.kernel import Wire, why_not
+from spark_lease.system.kernel import KillPipe, why_not
 from spark_lease.system.processes import look
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux's timers and signals")
@@ -92,12 +92,12 @@ def test_a_timer_that_is_moved_or_disarmed_does_not_kill(start: Start) -> None:
 
 HOLDER = """
     import os, socket, sys
-    from spark_lease.system.kernel import Wire
-    wire, talk = Wire(), socket.socket(fileno=int(sys.argv[1]))
-    strands = [wire.strand(int(target)) for target in sys.argv[2:]]
-    socket.send_fds(talk, [b"x"], [strand.fd for strand in strands])
-    for strand in strands:
-        strand.close()
+    from spark_lease.system.kernel import KillPipe
+    kill pipe, talk = KillPipe(), socket.socket(fileno=int(sys.argv[1]))
+    pipe ends = [kill pipe.pipe_end(int(target)) for target in sys.argv[2:]]
+    socket.send_fds(talk, [b"x"], [pipe end.fd for pipe end in pipe ends])
+    for pipe end in pipe ends:
+        pipe end.close()
     print("ready", flush=True)
     if sys.stdin.readline() == "let go\\n":
         sys.exit(0)
@@ -105,29 +105,29 @@ HOLDER = """
 
 
 def wired(start: Start, *targets: int) -> tuple[subprocess.Popen[str], list[int]]:
-    """A process whose end kills the targets, and the strands, which this process holds."""
+    """A process whose end kills the targets, and the pipe ends, which this process holds."""
     import socket
 
     here, there = socket.socketpair()
     holder = start(HOLDER, there.fileno(), *targets, pass_fds=[there.fileno()])
-    _, strands, _, _ = socket.recv_fds(here, 1, len(targets))
+    _, pipe_ends, _, _ = socket.recv_fds(here, 1, len(targets))
     here.close()
     there.close()
-    return holder, strands
+    return holder, pipe_ends
 
 
 @pytest.mark.parametrize("end", ["SIGKILL", pytest.param("exits", marks=pytest.mark.slow)])
 def test_a_wire_kills_when_its_holder_ends_for_whatever_reason(start: Start, end: str) -> None:
     idle, stopped, busy = start(IDLE), start(IDLE), start(HOLD_THE_GIL)
     stopped.send_signal(signal.SIGSTOP)
-    holder, strands = wired(start, idle.pid, stopped.pid, busy.pid)
+    holder, pipe_ends = wired(start, idle.pid, stopped.pid, busy.pid)
     assert [each.poll() for each in (idle, stopped, busy)] == [None, None, None]
     if end == "exits":
         holder.communicate("let go\n", timeout=10)
     else:
         holder.kill()
     assert [each.wait(SOON) for each in (idle, stopped, busy)] == [-signal.SIGKILL] * 3
-    for fd in strands:
+    for fd in pipe_ends:
         os.close(fd)
 
 
@@ -144,21 +144,21 @@ def test_a_wire_kills_a_whole_group(start: Start) -> None:
     )
     assert leader.stdout
     child = int(leader.stdout.readline())
-    holder, strands = wired(start, -leader.pid)
+    holder, pipe_ends = wired(start, -leader.pid)
     holder.kill()
     assert leader.wait(SOON) == -signal.SIGKILL
     end = time.monotonic() + SOON
     while look(child):
         assert time.monotonic() < end, "the child lives"
         time.sleep(0.01)
-    os.close(strands[0])
+    os.close(pipe_ends[0])
 
 
 HOLDS_ALL = """
     import sys, time
-    from spark_lease.system.kernel import Wire
-    wires = [Wire() for _ in range(2)]
-    strands = [wire.strand(int(target)) for wire in wires for target in sys.argv[1:]]
+    from spark_lease.system.kernel import KillPipe
+    kill pipes = [KillPipe() for _ in range(2)]
+    pipe ends = [kill pipe.pipe_end(int(target)) for kill pipe in kill pipes for target in sys.argv[1:]]
     print("ready", flush=True)
     time.sleep(60)
 """
@@ -175,37 +175,37 @@ def test_a_wire_kills_though_nobody_else_holds_its_strands(start: Start, files: 
 
 
 def test_a_disarmed_strand_kills_nobody(start: Start) -> None:
-    from spark_lease.system.kernel import Strand
+    from spark_lease.system.kernel import PipeEnd
 
     spared, other = start(IDLE), start(IDLE)
-    holder, strands = wired(start, spared.pid, other.pid)
-    Strand(strands[0]).disarm()
+    holder, pipe_ends = wired(start, spared.pid, other.pid)
+    PipeEnd(pipe_ends[0]).disarm()
     holder.kill()
     assert other.wait(SOON) == -signal.SIGKILL
     assert spared.poll() is None
-    for fd in strands:
+    for fd in pipe_ends:
         os.close(fd)
 
 
 def test_a_strand_that_nobody_holds_kills_nobody(start: Start) -> None:
-    """Not the holder of the wire either, which closed its own."""
+    """Not the holder of the kill pipe either, which closed its own."""
     target, control = start(IDLE), start(IDLE)
-    holder, strands = wired(start, target.pid, control.pid)
-    os.close(strands[0])
+    holder, pipe_ends = wired(start, target.pid, control.pid)
+    os.close(pipe_ends[0])
     holder.kill()
     assert control.wait(SOON) == -signal.SIGKILL
     assert target.poll() is None
-    os.close(strands[1])
+    os.close(pipe_ends[1])
 
 
 def test_there_is_no_strand_to_a_process_that_is_gone(start: Start) -> None:
     gone = start(IDLE)
     gone.kill()
     gone.wait()
-    wire = Wire()
+    kill_pipe = KillPipe()
     with pytest.raises(OSError, match="No such process"):
-        wire.strand(gone.pid)
-    wire.close()
+        kill_pipe.pipe_end(gone.pid)
+    kill_pipe.close()
 
 
 # The published deadline

@@ -52,14 +52,14 @@ class SqlHistory:
         """Whether the next change of hands is to be noted."""
         return self._is_on and not self.skips
 
-    def woven(self, plain: Mapping[str, str], table: Table, *, broker_row: bool, notifies: bool) -> dict[str, str]:
+    def combined(self, plain: Mapping[str, str], table: Table, *, broker_row: bool, notifies: bool) -> dict[str, str]:
         """The statements that note as well, in place of those in `plain`. A MariaDB is known for one once connected."""
         if not self._is_on:
             return {}
         found = afterwards(self.table, self._engine)
         if self._engine.dialect.name == "postgresql":
-            weave = in_one_statement(self.table, self._backend)
-            every = statements(self._engine, table, broker_row=broker_row, notifies=notifies, weave=weave)
+            combine = in_one_statement(self.table, self._backend)
+            every = statements(self._engine, table, broker_row=broker_row, notifies=notifies, combine=combine)
             found |= {what: every[what] for what in NOTED if self._is_noted(what)}
         if self._is_mariadb:
             found |= in_one_block(plain, self.table, self._engine)

@@ -28,7 +28,7 @@ def in_one_statement(notes: Table, backend: Backend) -> Callable[[str, Any], Any
     """What makes of each write one that is noted as well, for `sql_statements.statements`, on PostgreSQL."""
     now: ColumnElement[int] = literal_column(backend.now_ms)
 
-    def weave(what: str, write: Any) -> Any:
+    def combine(what: str, write: Any) -> Any:
         if what not in NOTED:
             return write
         # A release that tells others is a SELECT from what was written.
@@ -51,7 +51,7 @@ def in_one_statement(notes: Table, backend: Backend) -> Callable[[str, Any], Any
         result: Any = select(written.c.time, written.c.epoch)
         return (write if is_told else result).add_cte(noted.cte("noted"))
 
-    return weave
+    return combine
 
 
 def _timed(note: str, now: ColumnElement[int]) -> ColumnElement[str]:

@@ -39,9 +39,9 @@ def statements(
     *,
     broker_row: bool,
     notifies: bool,
-    weave: Callable[[str, Any], Any] = lambda what, write: write,
+    combine: Callable[[str, Any], Any] = lambda what, write: write,
 ) -> dict[str, str]:
-    """By what they do. `broker_row`: the lease is row ID 1, else the row with its NAME. `weave` may put into a write
+    """By what they do. `broker_row`: the lease is row ID 1, else the row with its NAME. `combine` may put into a write
     what is to be written with it."""
     backend = backend_of(engine)
     now: ColumnElement[int] = literal_column(backend.now_ms)
@@ -99,7 +99,7 @@ def statements(
         writes["wish"] = select(
             wish.c.time, wish.c.epoch, func.pg_catalog.pg_notify(bindparam("channel"), literal_column("'look again'"))
         )
-    writes = {what: weave(what, each) for what, each in writes.items()}
+    writes = {what: combine(what, each) for what, each in writes.items()}
     return {what: str(each.compile(dialect=engine.dialect)) for what, each in (reads | writes).items()}
 
 

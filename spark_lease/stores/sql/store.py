@@ -93,11 +93,11 @@ class SqlStore:
         self._table = table
         ours = statements(self._engine, table, broker_row=self._broker_row, notifies=self._is_told)
         self._plain = overridden(ours, self._config.statements, self._engine)
-        self._weave()
+        self._combine()
 
-    def _weave(self) -> None:
-        woven = self._history.woven(self._plain, self._table, broker_row=self._broker_row, notifies=self._is_told)
-        self._sql = self._plain | woven
+    def _combine(self) -> None:
+        combined = self._history.combined(self._plain, self._table, broker_row=self._broker_row, notifies=self._is_told)
+        self._sql = self._plain | combined
         # Planned for a session that is kept, and that is ours alone.
         self._prepared = prepared(self._sql) if self._is_told else {}
 
@@ -149,7 +149,7 @@ class SqlStore:
             self._drop_connection()
             if not says(error, self._backend.duplicate):
                 self._history.end(error)
-                self._weave()
+                self._combine()
 
     def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
         self._rest = "note", self._history.note(name, ENDED, epoch, end_text(why, at=at, detail=detail))
@@ -268,7 +268,7 @@ class SqlStore:
         try:
             rows = self._run(what, values)
             if self._history.went_well(what):
-                self._weave()
+                self._combine()
             return rows
         except (SQLAlchemyError, self._driver_error) as error:
             if what == "insert" and says(error, self._backend.duplicate):
@@ -343,7 +343,7 @@ class SqlStore:
         self._cursor = cursor_of(driver, self._engine.driver, several=is_shared)
         self._fd = descriptor_of(driver)
         if not self._backend.returning:  # only now is a MariaDB told from a MySQL
-            self._weave()
+            self._combine()
         self._planned = {} if self._history.skips or is_shared else self._prepared
         for what, each in self._planned.items():
             self._asking = what

@@ -10,7 +10,7 @@ from typing import Any
 
 from .clock import Clock
 from .config import Config
-from .election.contender import Contender
+from .election.contender import Contender, OnRenewal, StandbyNote
 from .election.hold import Deadline, Hold
 from .election.journal_entries import bounded_age
 from .election.locker import locker_over
@@ -22,9 +22,8 @@ from .fencing.sql import session
 from .fencing.sql.databases import claim_databases, prepare
 from .fencing.status import Fences
 from .journal.runs import Runs
-from .journal.standbys import NotesItself, Presence
+from .journal.standbys import Presence
 from .stores.registry import open_lock, open_notes, open_store
-from .stores.timed import OnRenewal, Timed
 from .stores.unguarded import Unguarded
 
 log = logging.getLogger(__name__)
@@ -146,30 +145,43 @@ class LocalLease(Contender, Lease):
 
 
 def open_contender(
-    config: Config, clock: Clock, *, on_renewal: OnRenewal | None = None, published: Deadline | None = None
-) -> LocalLease:
-    """A contender for `config.name` under a holder of its own; asks no store yet. Raises ConfigError."""
-    holder = new_holder(config.holder)
-    locker = open_locker(config, clock, holder=holder, on_renewal=on_renewal)
-    return LocalLease(locker, config, holder=holder, clock=clock, published=published)
-
-
-def open_locker(
     config: Config,
     clock: Clock,
     *,
-    holder: str,
-    protection: Callable[[], Protection] = lambda: Protection.THREAD,
+    holder: str = "",
+    protection: Protection = Protection.THREAD,
+    published: Deadline | None = None,
     on_renewal: OnRenewal | None = None,
-) -> Locker:
-    """The locker that `config` means, for one hold. `on_renewal` is told if `config` has it measured.
+    stands_still: Callable[[], str] = lambda: "",
+) -> LocalLease:
+    """A contender for `config.name` under `holder`, or one of its own; asks no store yet. Raises ConfigError.
 
-    Raises ConfigError.
+    `on_renewal` is called if `config` has renewals measured.
     """
-    if not config.enabled:
+    holder = holder or new_holder(config.holder)
+    note: StandbyNote | None = None
+    locker: Locker = Unguarded()
+    if config.enabled:
+        note = Presence(config, clock, holder=holder)
+        locker = locker_over(
+            open_store(config),
+            config,
+            clock,
+            holder=holder,
+            protection=lambda: lease.protection,
+            lock=open_lock(config, clock),
+        )
+    else:
         log.warning("%s: enabled = false, NOTHING IS GUARDED: every process is master", config.name)
-        return Unguarded()
-    store = open_store(config)
-    rules = locker_over(store, config, clock, holder=holder, protection=protection, lock=open_lock(config, clock))
-    locker = NotesItself(rules, Presence(config, clock, holder=holder))
-    return Timed(locker, clock, on_renewal) if on_renewal and config.is_measured else locker
+    lease = LocalLease(
+        locker,
+        config,
+        holder=holder,
+        clock=clock,
+        protection=protection,
+        published=published,
+        standby_note=note,
+        on_renewal=on_renewal if on_renewal and config.is_measured else lambda took, confirmed: None,
+        stands_still=stands_still,
+    )
+    return lease

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 from ..clock import Clock
 from ..config import Config
@@ -16,6 +18,25 @@ from .record import Protection
 log = logging.getLogger(__name__)
 
 _SAY_AGAIN = 600.0
+OnRenewal = Callable[[float, bool], None]
+"""Gets the seconds that a renewal took, and whether it was confirmed. Must not wait."""
+
+
+class StandbyNote(Protocol):
+    """Tells others that this contender waits. Its methods wait for nothing and never raise."""
+
+    period: float
+    """Seconds after which `say` is to be called again, at the latest."""
+
+    def say(self) -> None:
+        """It waits still."""
+        ...
+
+    def forget(self) -> None:
+        """It does not wait any more."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Waits:
@@ -45,12 +66,18 @@ class Contender(Hold):
         clock: Clock,
         protection: Protection = Protection.THREAD,
         published: Deadline | None = None,
+        standby_note: StandbyNote | None = None,
+        on_renewal: OnRenewal = lambda took, confirmed: None,
+        stands_still: Callable[[], str] = lambda: "",
     ) -> None:
+        """`stands_still` says which guarded process was stopped, by SIGSTOP, Ctrl-Z or a debugger; "" if none was."""
         super().__init__(config, holder=holder, clock=clock, deadline=published or OwnDeadline(), protection=protection)
         self._locker = locker
         # How long a confirmation is good for; for ever where there is nothing to be lost.
         self._good_for = config.renew_deadline if config.enabled else math.inf
         self._granted, self._hears = 0.0, True
+        self._standby_note, self._on_renewal, self._stands_still = standby_note, on_renewal, stands_still
+        self._stood_still = ""
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         start, waits, down = self._clock.now(), Waits(), self._config.acquire_timeout
@@ -83,7 +110,11 @@ class Contender(Hold):
                 waits.say(now, str(error), "%s: cannot ask for the lease, trying again%s: %s", self.name, until, error)
             if left <= 0:
                 raise problem
-            self._locker.wait(min(pause, left), self._config.poll_period)
+            pause = min(pause, left)
+            if self._standby_note:
+                self._standby_note.say()
+                pause = min(pause, self._standby_note.period)
+            self._locker.wait(pause, self._config.poll_period)
 
     def try_acquire(self) -> Grant | Denied:
         """Ask once. Raises StoreError if the store gives no answer, also when the grant came too late to be of use."""
@@ -95,6 +126,8 @@ class Contender(Hold):
                 raise StoreError(self.name, "the grant took longer than renew_deadline to arrive")
             self._epoch, self._acquired, self._granted = answer.epoch, True, self._clock.now()
             self._deadline.publish(deadline, ahead)
+            if self._standby_note:
+                self._standby_note.forget()
         return answer
 
     def renew(self) -> None:
@@ -103,15 +136,20 @@ class Contender(Hold):
         # a minute between here and the answer, I come back to a deadline that is long past, and so it must be.
         sent, ahead = self._clock.now(), self._clock.ahead()
         self._still_mine()
-        self._hears = False
+        self._refuse_for_stopped_work()
+        self._hears = confirmed = False
         try:
             answer = self._locker.renew()
+            confirmed = isinstance(answer, Grant)
         except (LockGone, RecordUnreadable) as error:
             self._hears = True
             self.lose(error.loss, str(error))
             raise self.lost_error() from error
         except ConfigError as error:  # the settings were right when it was granted: it is the store that has changed
             raise StoreError(self.name, str(error)) from error
+        finally:
+            with contextlib.suppress(Exception):  # a number that cannot be told is no reason to lose a lease
+                self._on_renewal(self._clock.now() - sent, confirmed)
         self._hears = True
         if isinstance(answer, Denied):
             self.lose(
@@ -123,6 +161,15 @@ class Contender(Hold):
         if isinstance(answer, Grant) and answer.give_up_at <= self._clock.now():
             self.lose(Loss.PREEMPTED, answer.why)
             raise self.lost_error()
+
+    def _refuse_for_stopped_work(self) -> None:
+        """Do not renew for work that was stopped, now and at the renewal before: it could not end itself.
+
+        Raises StoreError.
+        """
+        before, self._stood_still = self._stood_still, self._stands_still()
+        if before and self._stood_still:
+            raise StoreError(self.name, f"not asked, because {self._stood_still}")
 
     def lose(self, reason: Loss, detail: str = "") -> None:
         super().lose(reason, detail)
@@ -151,4 +198,6 @@ class Contender(Hold):
             self._locker.note_loss(self._epoch, reason, self._epoch + round(held_for * 1000), detail)
 
     def close(self, *, lost: bool = False) -> None:
+        if self._standby_note:
+            self._standby_note.close()
         self._locker.close()

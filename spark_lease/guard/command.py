@@ -24,7 +24,7 @@ from ..config import Config
 from ..election.journal_entries import FAILED, FINISHED, INTERRUPTED
 from ..election.keepalive import Keepalive
 from ..election.lifecycle import abandon, begin_hold, end_hold
-from ..election.record import Protection, new_holder
+from ..election.record import Protection
 from ..errors import ConfigError, LeaseLost, SparkLeaseError
 from ..fencing.delta.tables import DeltaFence, level_of
 from ..fencing.refusal import NothingBegun
@@ -32,9 +32,8 @@ from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import Levels
 from ..keeper.enforced import Enforced
 from ..keeper.family import told_of
-from ..keeper.standstill import SkipWhileStopped
 from ..keeper.supervisor import GuardedWork, Supervisor, contained
-from ..lease import LocalLease, open_locker
+from ..lease import open_contender
 from ..monitoring.events import open_events
 from ..outcome import Outcome, ended, ending_of, outcome_of, refused
 from ..system.processes import exit_words, look, need_linux, signal_name
@@ -80,21 +79,18 @@ class _Run:
         self._events = open_events(config)
         self._supervisor = contained(command, config.contain) or Supervisor(command)
         self._deadline = Enforced(config, contained=self._supervisor.init is not None)
-        self._level = level = self._deadline.protection if self._supervisor.adopts else Protection.KEEPER
+        level = self._deadline.protection if self._supervisor.adopts else Protection.KEEPER
         if not level.covers(config.require_protection):
             self._supervisor.dismiss()
             why = self._deadline.why or "the command has no namespace of its own, see spark-lease doctor"
             raise ConfigError("require_protection", f"{config.require_protection} is required, not {level}: {why}")
-        holder = new_holder(config.holder)
-        locker = SkipWhileStopped(
-            open_locker(
-                config, self._clock, holder=holder, protection=lambda: self._level, on_renewal=self._events.renewal
-            ),
-            name=config.name,
+        self._lease = open_contender(
+            config,
+            self._clock,
+            protection=level,
+            published=self._deadline,
+            on_renewal=self._events.renewal,
             stands_still=self._stands_still,
-        )
-        self._lease = LocalLease(
-            locker, config, holder=holder, clock=self._clock, protection=level, published=self._deadline
         )
         self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
         self._keepalive = Keepalive(
@@ -145,8 +141,8 @@ class _Run:
 
     def _look(self) -> None:
         self._events.look(self._lease)
-        if self._work and self._level is not Protection.NONE and (strangers := self._work.out_of_reach()):
-            self._level = self._lease.protection = Protection.NONE
+        if self._work and self._lease.protection is not Protection.NONE and (strangers := self._work.out_of_reach()):
+            self._lease.protection = Protection.NONE
             log.error("%s: protection none from now on: %s", self._lease.name, told_of(strangers))
             if (wanted := self._config.require_protection) != "none":
                 self._news.put(ConfigError("require_protection", f"{wanted} is required: {told_of(strangers)}"))

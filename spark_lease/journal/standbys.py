@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass
 
 from ..clock import Clock, wall_time
 from ..config import Config, redacted
-from ..election.ports import Denied, Grant, Locker, Notes
+from ..election.ports import Notes
 from ..errors import SparkLeaseError
 from ..stores.registry import open_notes
-from ..stores.wrapped import Wrapped
 from ..system.call_timeout import CallTimeout
 from .unowned import note_beside
 
@@ -41,7 +40,9 @@ _KINDS = {"holder": str, "site": str, "host": str, "at": float}
 
 
 class Presence:
-    """A contender's note beside the lease, as long as it waits. Its methods wait for nothing, and nothing raises."""
+    """A contender's note beside the lease, as long as it waits. Implements `StandbyNote`."""
+
+    period = AGAIN
 
     def __init__(self, config: Config, clock: Clock, *, holder: str) -> None:
         self._config, self._clock, self._holder = config, clock, holder
@@ -79,28 +80,6 @@ class Presence:
             what()
         except (SparkLeaseError, OSError) as error:  # `status` shows one standby less, and that is all
             log.debug("%s: standing by is not noted: %s", self._config.name, error)
-
-
-class NotesItself(Wrapped):
-    """`locker`, noted beside the lease as long as it waits."""
-
-    def __init__(self, locker: Locker, presence: Presence) -> None:
-        super().__init__(locker)
-        self._presence = presence
-
-    def wait(self, timeout: float, poll: float) -> None:
-        self._presence.say()
-        super().wait(min(timeout, AGAIN), poll)
-
-    def try_acquire(self) -> Grant | Denied:
-        answer = super().try_acquire()
-        if isinstance(answer, Grant):
-            self._presence.forget()
-        return answer
-
-    def close(self) -> None:
-        self._presence.close()
-        super().close()
 
 
 def standbys_of(notes: Notes, name: str, now: float) -> list[Standby]:

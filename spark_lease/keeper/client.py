@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 from ..clock import Clock
 from ..config import Config
+from ..election.contender import OnRenewal
 from ..election.hold import OwnDeadline
 from ..election.keepalive import WATCH_PERIOD, LivenessCheck, watch_once
 from ..election.record import Protection
 from ..errors import ConfigError, LeaseLost, Loss, StoreError
 from ..fencing.delta.tables import KIND as DELTA_TABLES
 from ..lease import Lease
-from ..stores.timed import OnRenewal
 from ..system.kernel import KillPipe
 from ..system.processes import look
 from .channel import Closed

@@ -37,7 +37,7 @@ from ..election.keepalive import Keepalive
 from ..election.lifecycle import abandon, begin_hold, end_hold
 from ..election.record import Protection, new_holder
 from ..errors import Loss, SparkLeaseError, StoreError
-from ..lease import LocalLease, open_locker
+from ..lease import open_contender
 from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, refused
 from ..system.containment import Init
 from .channel import Channel, Closed
@@ -47,7 +47,6 @@ from .driver import Driver
 from .enforced import Enforced
 from .family import told_of
 from .messages import ToDriver, refusal, say_on_stderr
-from .standstill import SkipWhileStopped
 
 log = logging.getLogger(__name__)
 
@@ -123,20 +122,14 @@ class Keeper:
             log.warning(
                 "%s: %s: after a crash the lease runs out, nothing is handed over", config.name, self._driver.hidden
             )
-        locker = open_locker(
+        self.lease = self._lease = open_contender(
             config,
             self._clock,
             holder=holder,
-            protection=lambda: self._lease.protection,
-            on_renewal=self._tell_renewal,
-        )
-        self.lease = self._lease = LocalLease(
-            SkipWhileStopped(locker, name=config.name, stands_still=self._stands_still),
-            config,
-            holder=holder,
-            clock=self._clock,
             protection=level,
             published=self._deadline,
+            on_renewal=self._tell_renewal,
+            stands_still=self._stands_still,
         )
         self._keepalive = Keepalive(
             self._lease, config, clock=self._clock, on_lost=lambda lost: self._wake(), watch_period=_SELDOM

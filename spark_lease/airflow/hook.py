@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from ..config import SECRETS, Config
 from ..errors import SparkLeaseError
-from ..monitoring.observer import Lookout, Seen
+from ..monitoring.observer import LeaseObserver, LeaseStatus
 from ..stores.registry import open_store
 from .access import as_environment, as_text, config_of, seen_from_elsewhere, settings_of
 from .masking import mask
@@ -55,9 +55,9 @@ class SparkLeaseHook(BaseHook):  # type: ignore[misc]
     def get_conn(self) -> Any:
         return open_store(self.config("connection", {}))
 
-    def look(self, lease: str) -> Seen:
+    def look(self, lease: str) -> LeaseStatus:
         """Who has `lease`. Raises StoreError if the store gives no answer, ConfigError."""
-        return Lookout(self.config(lease, {})).look()
+        return LeaseObserver(self.config(lease, {})).look()
 
     def test_connection(self) -> tuple[bool, str]:
         try:

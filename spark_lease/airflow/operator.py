@@ -17,7 +17,7 @@ from ..clock import span, wall_time
 from ..config import Config
 from ..election.journal_entries import ALREADY_DONE
 from ..errors import AlreadyDone, ConfigError, LeaseHeldByOther, SparkLeaseError
-from ..monitoring.observer import Lookout
+from ..monitoring.observer import LeaseObserver
 from ..outcome import MISCONFIGURED, STANDBY, Outcome, outcome_of, refused
 from .access import refuse_secrets
 from .hook import SparkLeaseHook
@@ -181,7 +181,7 @@ def _known_before(config: Config) -> Outcome | None:
     """What one look is enough to know, which spares a JVM: the run is done, or another is master. Don't know is not
     no: then the submission finds out."""
     try:
-        Lookout(config).refuse_known(again=False)
+        LeaseObserver(config).refuse_known(again=False)
     except (AlreadyDone, LeaseHeldByOther) as known:
         return refused(config, known)
     except SparkLeaseError:

@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseSensor
 
 from ..clock import span
 from ..errors import ConfigError, StoreError
-from ..monitoring.observer import HELD, Lookout, Seen
+from ..monitoring.observer import HELD, LeaseObserver, LeaseStatus
 from .access import refuse_secrets
 from .hook import SparkLeaseHook
 from .link import LeaseLink, show_link
@@ -55,7 +55,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
         refuse_secrets(lease_settings or {})
         self.lease, self.holder, self.site, self.lease_conn_id = lease, holder, site, lease_conn_id
         self.lease_settings, self.deferrable = dict(lease_settings or {}), deferrable
-        self._lookout: Lookout | None = None
+        self._observer: LeaseObserver | None = None
 
     def execute(self, context: Any) -> None:
         show_link(self, context["ti"])
@@ -85,7 +85,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
             self._refuse_to_forget(seen)
         return is_wanted(seen, self.holder, self.site)
 
-    def _refuse_to_forget(self, seen: Seen) -> None:
+    def _refuse_to_forget(self, seen: LeaseStatus) -> None:
         if (
             self.reschedule
             and not self.deferrable
@@ -98,12 +98,12 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
                 "runs out: deferrable=True, or mode='poke'"
             )
 
-    def _look(self) -> Seen | None:
+    def _look(self) -> LeaseStatus | None:
         try:
-            if self._lookout is None:
+            if self._observer is None:
                 config = SparkLeaseHook(self.lease_conn_id).config(self.lease, self.lease_settings)
-                self._lookout = Lookout(config, tells_site=bool(self.site))
-            return self._lookout.look()
+                self._observer = LeaseObserver(config, tells_site=bool(self.site))
+            return self._observer.look()
         except StoreError as error:
             self.log.warning("%s: cannot look, try again: %s", self.lease, error)
             return None

@@ -17,7 +17,7 @@ from ..election.locker import head_start_of
 from ..election.record import new_holder
 from ..errors import ConfigError, SparkLeaseError, StoreError
 from ..journal.standbys import Presence
-from ..monitoring.observer import BARRED, HELD, Lookout, Seen
+from ..monitoring.observer import BARRED, HELD, LeaseObserver, LeaseStatus
 from .access import config_of
 from .hook import SparkLeaseHook
 
@@ -56,13 +56,13 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
             config = await self._config()
-            lookout, seen = Lookout(config, tells_site=bool(self.site)), None
+            observer, seen = LeaseObserver(config, tells_site=bool(self.site)), None
             head_start = head_start_of(config, self.poll_period) if self.stands_by else 0.0
             with closing(Presence(config, BootClock(), holder=new_holder(self.stands_by))) as presence:
                 left_alone = not head_start
                 while True:
-                    is_free = is_wanted(seen := await self._look(lookout), self.holder, self.site)
-                    if (is_free and left_alone) or (self.stands_by and await self._is_done(lookout)):
+                    is_free = is_wanted(seen := await self._look(observer), self.holder, self.site)
+                    if (is_free and left_alone) or (self.stands_by and await self._is_done(observer)):
                         break
                     left_alone = is_free or not head_start
                     if self.stands_by:
@@ -79,21 +79,21 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         config = config_of(self.lease, connection, self.lease_settings)
         return replace(config, holder=self.stands_by) if self.stands_by else config  # not the triggerer's
 
-    async def _look(self, lookout: Lookout) -> Seen | None:
+    async def _look(self, observer: LeaseObserver) -> LeaseStatus | None:
         try:
-            return await asyncio.to_thread(lookout.look)
+            return await asyncio.to_thread(observer.look)
         except StoreError as error:
             self.log.warning("%s: cannot look, try again: %s", self.lease, error)
             return None
 
-    async def _is_done(self, lookout: Lookout) -> bool:
+    async def _is_done(self, observer: LeaseObserver) -> bool:
         try:
-            return bool(await asyncio.to_thread(lookout.done_under))
+            return bool(await asyncio.to_thread(observer.done_under))
         except SparkLeaseError:  # a look says why, or the task itself once it is back
             return False
 
 
-def is_wanted(seen: Seen | None, holder: str, site: str) -> bool:
+def is_wanted(seen: LeaseStatus | None, holder: str, site: str) -> bool:
     """Whether the lease can be taken; with `holder` or `site`: whether that one holds it. Not known is no."""
     if seen is None:
         return False

@@ -19,7 +19,7 @@ FREE, HELD, EXPIRED, BARRED = "free", "held", "expired", "barred"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LeaseStatus:
     """One look. `expires_in` None: the store has no clock, so that one look cannot tell whether it has run out.
     `state` is "barred" where it is free and yet an operator keeps this site from taking it: `why`. `site`: the
     holder's, if it was to be told."""
@@ -42,7 +42,7 @@ class Seen:
         return asdict(self)
 
 
-class Lookout:
+class LeaseObserver:
     """Looks again and again: what a store without a clock never says is seen from a record that stands still."""
 
     def __init__(self, config: Config, clock: Clock | None = None, *, tells_site: bool = False) -> None:
@@ -54,7 +54,7 @@ class Lookout:
         self._standstill = UnchangedSince()
         self._holder = new_holder(self._config.holder)
 
-    def look(self) -> Seen:
+    def look(self) -> LeaseStatus:
         """Raises StoreError if the store gives no answer, ConfigError."""
         name = self._config.name
         with closing(open_store(self._config)) as store:
@@ -62,17 +62,17 @@ class Lookout:
         self._config = replace(self._config, if_denied="wait")  # it let us in before
         record, still_for = seen.record, self._standstill.still_for(seen.record, self._clock.now())
         if record is None:
-            return Seen(name, FREE)
+            return LeaseStatus(name, FREE)
         left, wish = expires_in(seen, still_for=still_for), directive_of(record.wish)
         if left <= 0 and wish and wish.bars(self._holder, self._config.site, now=seen.wall):
-            return Seen(name, BARRED, epoch=record.epoch, why=str(wish))
+            return LeaseStatus(name, BARRED, epoch=record.epoch, why=str(wish))
         if record.holder is None:
-            return Seen(name, FREE, epoch=record.epoch)
+            return LeaseStatus(name, FREE, epoch=record.epoch)
         if left <= 0:
-            return Seen(name, EXPIRED, record.holder, record.epoch, iso_text(record.epoch / 1000))
+            return LeaseStatus(name, EXPIRED, record.holder, record.epoch, iso_text(record.epoch / 1000))
         known = None if seen.expires_in is None else round(left, 1)
         site = self._site_of(record.holder, record.epoch) if self._tells_site else ""
-        return Seen(name, HELD, record.holder, record.epoch, iso_text(record.epoch / 1000), known, site=site)
+        return LeaseStatus(name, HELD, record.holder, record.epoch, iso_text(record.epoch / 1000), known, site=site)
 
     def _site_of(self, holder: str, epoch: int) -> str:
         with closing(open_notes(self._config, self._clock)) as notes:

@@ -10,9 +10,9 @@ from typing import Any
 from .connect import is_connected
 from .session import spark_context
 
-Seen = Callable[[Any | None], None]
+OnContext = Callable[[Any | None], None]
 _PATIENCE = 60.0
-_watchers: list[Seen] = []
+_watchers: list[OnContext] = []
 _applications: list[str] = []
 
 
@@ -21,7 +21,7 @@ def application_id() -> str:
     return _applications[-1] if _applications else ""
 
 
-def watch_contexts(seen: Seen) -> None:
+def watch_contexts(seen: OnContext) -> None:
     """Call `seen` with the context that there is, and with each that is made until `unwatch_contexts`, before any code
     can use it; with None for a session on a Spark Connect server. If `seen` raises, there is no such context, and no
     such session. Imports pyspark, if it is installed."""
@@ -46,7 +46,7 @@ def _nobody_makes_one() -> Iterator[None]:
             SparkContext._lock.release()
 
 
-def unwatch_contexts(seen: Seen) -> None:
+def unwatch_contexts(seen: OnContext) -> None:
     if seen in _watchers:
         _watchers.remove(seen)
 
@@ -96,7 +96,7 @@ def _watched(made: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return make
 
 
-def _tell(context: Any, watchers: list[Seen]) -> None:
+def _tell(context: Any, watchers: list[OnContext]) -> None:
     if watchers:
         _applications.append(str(context.applicationId))
     for seen in watchers:

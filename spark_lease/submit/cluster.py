@@ -30,7 +30,7 @@ from ..election.contender import Waits
 from ..election.record import new_holder
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
 from ..journal.standbys import Presence
-from ..monitoring.observer import Lookout
+from ..monitoring.observer import LeaseObserver
 from ..outcome import STANDBY, Outcome, announce, outcome_of
 from .bundle import write_bundle
 from .command_line import LAUNCHER, conf_of, find_spark_submit, local_file, name_of, value_of
@@ -99,13 +99,13 @@ def _stand_by(config: Config, end: float) -> None:
 
     Raises LeaseHeldByOther and AlreadyDone; StoreError if one that did answer does not any more, until `end`.
     """
-    clock, lookout, said, waits = BootClock(), Lookout(config), "", config.if_held == "wait"
+    clock, observer, said, waits = BootClock(), LeaseObserver(config), "", config.if_held == "wait"
     waiting = Waits()
     with closing(Presence(config, clock, holder=new_holder(_label(config)))) as presence:
         while True:
             left = max(end - clock.now(), 0.0)
             try:
-                lookout.refuse_known(again=waits)
+                observer.refuse_known(again=waits)
                 return
             except LeaseHeldByOther as held:
                 if not waits or not left:

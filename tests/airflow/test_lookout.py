@@ -8,12 +8,12 @@ from spark_lease import hold_lease
 from spark_lease.airflow.trigger import is_wanted
 from spark_lease.cli.main import main
 from spark_lease.config import configure
-from spark_lease.monitoring.observer import Lookout
+from spark_lease.monitoring.observer import LeaseObserver
 
 
 def test_a_lease_that_this_site_may_not_take_is_waited_for(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/leases.db"
-    paris, lyon = (Lookout(configure(name="n", url=url, site=site)) for site in ("paris", "lyon"))
+    paris, lyon = (LeaseObserver(configure(name="n", url=url, site=site)) for site in ("paris", "lyon"))
     with hold_lease("n", url=url):
         assert not is_wanted(paris.look(), "", "")
     assert is_wanted(paris.look(), "", "")

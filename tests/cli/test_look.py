@@ -23,7 +23,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config import configure
 from spark_lease.election.record import LeaseRecord, Snapshot, forced
 from spark_lease.errors import ConfigError
-from spark_lease.monitoring.observer import Lookout
+from spark_lease.monitoring.observer import LeaseObserver
 from spark_lease.stores.registry import open_notes, open_store
 from spark_lease.testing import MemoryStore, VirtualClock, lost_request
 from tests.cli.conftest import Shop
@@ -78,9 +78,9 @@ def test_what_was_taken_by_force_is_nobodys_when_it_has_run_out() -> None:
 @pytest.mark.parametrize("scheme", ["file", "delta"])
 def test_a_lookout_takes_a_lease_whose_folder_nobody_has_made_yet_for_free(scheme: str, tmp_path: Path) -> None:
     config = configure(name="n", url=f"{scheme}://{tmp_path}/leases")
-    assert Lookout(config).look().state == "free"
+    assert LeaseObserver(config).look().state == "free"
     with pytest.raises(ConfigError, match="is it mounted"):
-        Lookout(replace(config, create_table="false")).look()
+        LeaseObserver(replace(config, create_table="false")).look()
 
 
 def test_watch_goes_on_while_its_share_is_not_mounted(tmp_path: Path) -> None:

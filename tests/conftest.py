@@ -18,9 +18,12 @@ from tests.services.postgres import running_postgres, with_psycopg
 from tests.services.proxy import Proxy
 from tests.spark.drivers import Driver
 from tests.support.needs import leave_out
+from tests.support.pages import browser, opens
 from tests.support.side_by_side import group, number_of_workers
 from tests.support.supervisor import supervise
 from tests.support.tiers import left_out_lines, promises_line, sort_into_tiers
+
+__all__ = ["browser", "opens"]  # fixtures
 
 # In Airflow's environment: make test-airflow.
 collect_ignore = ["airflow"]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,11 @@ import pytest
 
 from spark_lease.monitoring.history import Hold, overlaps
 from spark_lease.monitoring.history_page import page
-from tests.services.browser import MISSING, installed, running_browser
+from tests.support.pages import Opens
 
 OUT = Path(__file__).parents[1] / "out"
 HOUR, NOON = 3_600_000, 1_795_262_400_000
 EVIL = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\"'&"
-
-Opens = Callable[..., Any]
 
 
 def hold(site: str, start: float, end: float | None, why: str = "released", **more: Any) -> Hold:
@@ -48,40 +44,6 @@ def written(folder: Path, holds: list[Hold], name: str = "nightly") -> Path:
     file = folder / "page.html"
     file.write_text(page(name, holds, overlaps(holds), earliest=0, now=NOON + 12 * HOUR, where="postgresql://db/ops"))
     return file
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = installed()
-    if not path and "CI" not in os.environ:
-        pytest.skip(MISSING)
-    assert path, MISSING
-    with running_browser(path) as found:
-        yield found
-
-
-@pytest.fixture
-def opens(browser: Any) -> Iterator[Opens]:
-    """Open a file; nothing may be asked of any network, and nothing may go wrong on the page."""
-    contexts, troubles = [], list[str]()
-
-    def open_page(file: Path, *, width: int = 1100, scheme: str = "light", touch: bool = False) -> Any:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=touch, offline=True
-        )
-        contexts.append(context)
-        found = context.new_page()
-        found.on("request", lambda request: request.url.startswith("file:") or troubles.append(request.url))
-        found.on("pageerror", lambda error: troubles.append(str(error)))
-        found.on("console", lambda message: troubles.append(message.text))
-        found.on("dialog", lambda dialog: (troubles.append("dialog"), dialog.dismiss()))
-        found.goto(file.as_uri())
-        return found
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not troubles
 
 
 def kept(found: Any, name: str) -> None:

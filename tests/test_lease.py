@@ -175,7 +175,7 @@ def test_a_free_lease_that_cannot_be_written_is_a_store_that_fails_and_nobodys(c
     store = MemoryStore(clock)
     contender = Contender(clock, store, acquire_timeout=3.0)
     contender.store.swap = lambda *_: None  # type: ignore[method-assign]
-    with pytest.raises(StoreError, match="what was written to take it is not there"):
+    with pytest.raises(StoreError, match="our write did not take effect"):
         contender.lease.acquire()
     assert clock.now() > 0
 
@@ -556,7 +556,10 @@ def test_a_release_stands_although_its_lock_cannot_be_given_back(
     master.lease._locker._lock = StuckLock()  # type: ignore[attr-defined]
     with caplog.at_level("INFO", logger="spark_lease"):
         master.lease.give_back()
-    assert "nightly: released, but its lock stays until it is closed: lease store /share: no answer" in caplog.text
+    assert (
+        "nightly: released, but its lock stays until this process closes it: lease store /share: no answer"
+        in caplog.text
+    )
     assert f"nightly: released, epoch {master.lease.epoch}" in caplog.text
     assert "not released" not in caplog.text
     assert isinstance(standby.lease.try_acquire(), Grant)

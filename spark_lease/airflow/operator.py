@@ -79,7 +79,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         if found := [each for each in _RECONNECTS if kwargs.get(each) or getattr(self, f"_{each}", False)]:
             raise ValueError(
                 f"{found[0]}: the lease and the run key say what a retry has to do, and the driver's outcome is read "
-                "from beside the lease: leave it away"
+                "from beside the lease: remove it"
             )
         if on_standby not in (SKIP, FAIL, DEFER):
             raise ValueError(f"on_standby: {on_standby!r} is none of {SKIP}, {FAIL}, {DEFER}")

@@ -105,7 +105,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
                 self._observer = LeaseObserver(config, tells_site=bool(self.site))
             return self._observer.look()
         except StoreError as error:
-            self.log.warning("%s: cannot look, try again: %s", self.lease, error)
+            self.log.warning("%s: cannot read the lease, trying again: %s", self.lease, error)
             return None
         except ConfigError as error:
             raise AirflowFailException(str(error)) from None

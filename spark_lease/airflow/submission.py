@@ -110,14 +110,14 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
         if self._submit_sp and self._submit_sp.poll() is None:
             self.log.info("ending the submission, process group %d", self._submit_sp.pid)
             if not self._end_group(signal.SIGTERM, _POLITE):
-                self.log.warning("it does not end: killing it")
+                self.log.warning("spark-submit did not end in time: killing it")
                 self._end_group(signal.SIGKILL, _GONE)
         super().on_kill()
 
     def _kill_in_cluster(self) -> None:
         """The provider ends a driver elsewhere, as long as its own process lives: so that goes last."""
         is_there = self._submit_sp is not None and self._submit_sp.poll() is None
-        self.log.warning("if the application is not ended now, it goes on and keeps its lease: look in the cluster")
+        self.log.warning("the application may still run in the cluster and keep its lease: look there, and end it")
         try:
             super().on_kill()
         except FileNotFoundError as error:

@@ -83,7 +83,7 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         try:
             return await asyncio.to_thread(observer.look)
         except StoreError as error:
-            self.log.warning("%s: cannot look, try again: %s", self.lease, error)
+            self.log.warning("%s: cannot read the lease, trying again: %s", self.lease, error)
             return None
 
     async def _is_done(self, observer: LeaseObserver) -> bool:

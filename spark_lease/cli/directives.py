@@ -137,9 +137,9 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
         if text == seen.record.wish or store.swap(name, seen.record, wished(seen.record, text)):
             there = store.read(name)
             if there.record and there.record.wish != text and there.record.epoch == seen.record.epoch:
-                raise ConfigError("url", f"{store.where} keeps no wishes of operators")
+                raise ConfigError("url", f"{store.where} cannot store a pause or a transfer")
             return there
-    raise StoreError(store.where, f"{name} changes all the time: try again")
+    raise StoreError(store.where, f"{name} keeps changing hands: try again")
 
 
 def _wait(

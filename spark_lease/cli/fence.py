@@ -26,7 +26,7 @@ from .table import print_table
 def fence(arguments: argparse.Namespace) -> int:
     config = resolved(arguments).config
     if arguments.action in ("add", "drop") and not arguments.tables:
-        raise ConfigError("table", f"which one? spark-lease fence {arguments.action} --on TABLE")
+        raise ConfigError("table", f"which table? spark-lease fence {arguments.action} --on TABLE")
     if arguments.action in ("add", "forget"):
         need_name(config.name)
     return _ACTIONS[arguments.action](arguments, config)

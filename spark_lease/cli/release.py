@@ -113,7 +113,7 @@ class Forcing:
         """The record of a store without a clock, until it has stood still for its duration, or was renewed."""
         began, record = self._clock.now(), seen.record
         duration = record.duration if record else 0.0
-        log.info("%s: looking for %g s whether it is renewed, because its store has no clock", self._name, duration)
+        log.info("%s: watching for %g s whether it is renewed, because its store has no clock", self._name, duration)
         while (still_for := self._clock.now() - began) < duration:
             self._clock.wait(threading.Event(), min(self._poll, duration - still_for))
             if (now := self._store.read(self._name)).record != record:

@@ -169,7 +169,7 @@ class Contender(Hold):
         """
         before, self._stood_still = self._stood_still, self._stands_still()
         if before and self._stood_still:
-            raise StoreError(self.name, f"not asked, because {self._stood_still}")
+            raise StoreError(self.name, f"not renewed, because {self._stood_still}")
 
     def lose(self, reason: Loss, detail: str = "") -> None:
         super().lose(reason, detail)

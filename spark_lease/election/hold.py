@@ -209,7 +209,7 @@ class Hold(ABC):
     def _refuse_in_block(self) -> None:
         """What runs in the block would go on beside the next master."""
         if self.is_in_block:
-            raise ConfigError("release", f"{self.name} is given back at the end of its block: leave that instead")
+            raise ConfigError("release", f"{self.name} is released at the end of its block: leave the block instead")
 
     def ends_as(self, why: str, detail: str = "") -> None:
         """Say how the work ended: a word of `journal_entries.GIVEN_BACK`, and more. The release notes it."""

@@ -94,7 +94,8 @@ class RecordRules:
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
                 return Grant(granted.epoch)
-        raise StoreError(self._store.where, f"{self._name} is free, but what was written to take it is not there")
+        problem = f"{self._name} is free, but our write did not take effect after {_TRIES} attempts"
+        raise StoreError(self._store.where, problem)
 
     def renew(self) -> Grant | Denied:
         if self._lock and not self._lock.is_held():
@@ -181,7 +182,7 @@ class RecordRules:
             if self._lock:
                 self._lock.unlock()
         except StoreError as error:  # the release stands: saying "not released" now would send people to wait for it
-            log.warning("%s: released, but its lock stays until it is closed: %s", self._name, error)
+            log.warning("%s: released, but its lock stays until this process closes it: %s", self._name, error)
 
     def _held(self, seen: Snapshot) -> Denied:
         holder = seen.record.holder if seen.record else None

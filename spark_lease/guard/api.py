@@ -132,5 +132,7 @@ def load_config(strongest: Layer) -> Config:
     told = os.environ.get(ENV + "NAME") if ENV + "EPOCH" in os.environ else None
     if config.name in (told, *held_names()):
         # It would wait for its own parent, or for itself, until acquire_timeout.
-        raise ConfigError("name", f"{config.name!r} is held already by this process or what started it: guard it once")
+        raise ConfigError(
+            "name", f"{config.name!r} is already held by this process or by one that started it: guard it once"
+        )
     return config

@@ -120,7 +120,7 @@ class Guard:
 
     def __enter__(self) -> Lease:
         if self._left.is_set():
-            raise ConfigError("hold_lease", "has been left already: take a new one for each block")
+            raise ConfigError("hold_lease", "its block has ended: call hold_lease again for each block")
         if self.config.enabled:
             need_linux()
         if self.config.contain == "required" and not self._front_door:
@@ -231,7 +231,7 @@ class Guard:
                 if self.config.keeper == "process":
                     raise ConfigError("keeper", f"cannot start the keeper process: {error}") from error
                 log.warning(
-                    "%s: cannot start the keeper process, threads of this process keep the lease: %s",
+                    "%s: cannot start the keeper process, renewing from threads instead: %s",
                     self.config.name,
                     error,
                 )
@@ -367,7 +367,9 @@ class Guard:
         outcome, detail = self._ending_of(error)
         self.lease.ends_as(outcome, detail)
         if self.config.run_key and self._spark.was_busy and _is_success(error):
-            log.error("%s: the block was left while Spark still worked: its key is not done", self.config.name)
+            log.error(
+                "%s: the block was left while Spark still worked: its run key is not marked as done", self.config.name
+            )
         self._unnoted = self.lease.runs.settle(self.config.run_key, outcome)
 
     def _look(self, lease: Lease) -> None:

@@ -112,7 +112,7 @@ class _Run:
                 signal.signal(number, self._on_signal)
         # Ctrl-Z would stop this process, and not the command, which has a group of its own: it would outlive the lease.
         old[signal.SIGTSTP] = signal.signal(
-            signal.SIGTSTP, lambda *_: log.warning("a guarded command is not suspended")
+            signal.SIGTSTP, lambda *_: log.warning("Ctrl-Z is ignored: a guarded command cannot be suspended")
         )
         try:
             self._events.begin(self._lease)
@@ -225,7 +225,9 @@ class _Run:
         outcome = INTERRUPTED if isinstance(news, int) or not by_itself else FAILED if code else FINISHED
         self._lease.ends_as(outcome, signal_name(news) if isinstance(news, int) else exit_words(self._status))
         if self._config.run_key and not by_itself and not code:
-            log.error("%s: the command left work behind, which was ended: its key is not done", self._lease.name)
+            log.error(
+                "%s: the command left work behind, which was ended: its run key is not marked as done", self._lease.name
+            )
         return self._lease.runs.settle(self._config.run_key, outcome)
 
     def _stands_still(self) -> str:

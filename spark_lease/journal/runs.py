@@ -117,7 +117,7 @@ class Runs:
                 return []
             except Exception as error:  # whatever it is, the release that comes after this has to come
                 if not isinstance(error, StoreError) or self._clock.now() >= end:
-                    log.error("%s: run key %r is not noted as %s: %s", self._lease.name, key, outcome, error)
+                    log.error("%s: run key %r cannot be recorded as %s: %s", self._lease.name, key, outcome, error)
                     return [_as_ours(error)] if outcome == "finished" else []
             self._clock.wait(never, self._config.retry_period / 5)
         return []

@@ -34,4 +34,4 @@ def note_beside(
             holder: Any = record.holder  # None, most often
             if notes.add(name, kind, key, text(record), holder=holder, epoch=record.epoch):
                 return True
-    raise StoreError(store.where, f"{config.name} changes hands all the time: try again")
+    raise StoreError(store.where, f"{config.name} keeps changing hands: try again")

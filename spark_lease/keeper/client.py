@@ -97,7 +97,7 @@ class KeeperLease(Lease):
             if self.answer("refused", 0.0):
                 raise refused(self._said)
             if has_ended:
-                raise StoreError(self.name, "its keeper ended before it had the lease")
+                raise StoreError(self.name, "the keeper process ended before it acquired the lease")
         self._taken = True
         # Both take as long as what comes next in this process, and are waited for once they are needed.
         self._claim = self._begin_to_ask("claim_databases")
@@ -150,7 +150,7 @@ class KeeperLease(Lease):
         self.tell({"order": "release", "ended": self._ending})
         released = self.answer("released", self._config.attempt_timeout * 3)
         if released is None:
-            raise StoreError(self.name, "its keeper gives no answer")
+            raise StoreError(self.name, "the keeper process does not answer")
         if problem := self.answer("problem", 0.0):
             raise StoreError(*problem)
         return bool(released)
@@ -182,7 +182,7 @@ class KeeperLease(Lease):
     def _await_answer(self, number: int) -> Any:
         answer = self.answer(f"answer {number}", self._config.attempt_timeout * 3)
         if answer is None:
-            raise StoreError(self.name, "its keeper gives no answer")
+            raise StoreError(self.name, "the keeper process does not answer")
         if "refused" in answer:
             raise refused(answer)
         return answer["found"]
@@ -270,7 +270,7 @@ class KeeperLease(Lease):
         except Closed:
             pass
         except Exception:  # any error: without a listener, the lease is lost
-            log.exception("%s: cannot listen to its keeper", self.name)
+            log.exception("%s: cannot read from the keeper process", self.name)
         with self._news:
             self._ended = True
             self._news.notify_all()

@@ -120,7 +120,7 @@ class Keeper:
         channel.send({"ready": level, "why": why, "holder": holder})
         if self._driver.hidden:
             log.warning(
-                "%s: %s: after a crash the lease runs out, nothing is handed over", config.name, self._driver.hidden
+                "%s: %s: after a crash a standby has to wait until the lease runs out", config.name, self._driver.hidden
             )
         self.lease = self._lease = open_contender(
             config,
@@ -421,7 +421,7 @@ class Keeper:
         except PermissionError:  # it has become another user, and nothing of ours can end it
             return
         except OSError as error:
-            log.warning("%s: cannot tie process %d to it yet: %s", self._config.name, target, error)
+            log.warning("%s: cannot arm the kill pipe of process %d yet: %s", self._config.name, target, error)
             handed = False
         if not handed:
             self._owed.add(target)

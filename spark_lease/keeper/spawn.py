@@ -88,7 +88,7 @@ class FrontDoor:
             connection.settimeout(None)
         except OSError as error:
             connection.close()
-            log.warning("the front door that started this driver gives no answer (%s)", error)
+            log.warning("the spark-lease process that started this driver does not answer (%s)", error)
             return None
         return FrontDoor(Channel(connection))
 

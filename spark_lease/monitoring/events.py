@@ -155,7 +155,7 @@ class Events:
                 case What.IN_DOUBT:
                     log.warning("%s: in doubt: a renewal is overdue, %.1f s left", event.name, event.remaining)
                 case What.CERTAIN:
-                    log.info("%s: certain again", event.name)
+                    log.info("%s: renewed again, no longer in doubt", event.name)
             try:
                 if self._on_event:
                     self._on_event(event)

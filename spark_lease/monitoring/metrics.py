@@ -146,7 +146,7 @@ class Report:
             self._failed.discard(setting)
         except Exception as error:  # whatever it is: numbers are no reason to disturb the work
             if setting not in self._failed:
-                log.warning("%s: no metrics leave the process: %s: %s", self._name, setting, error)
+                log.warning("%s: cannot write or push metrics: %s: %s", self._name, setting, error)
             self._failed.add(setting)
 
 

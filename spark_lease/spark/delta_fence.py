@@ -70,7 +70,7 @@ class Fencing:
         if lacking == NO_DELTA and self._config.fence_delta == "auto":
             return
         if lacking and self._config.fence_delta == "required":
-            raise ConfigError("fence_delta", f"is required, and cannot be had without {lacking}")
+            raise ConfigError("fence_delta", f"is required, but needs {lacking}")
         if lacking and lacking == self._said:
             return
         self._said = lacking

@@ -221,7 +221,7 @@ class Spark:
             self._over.set()
         elif _may_be_busy() or jvm_is_gone(self._submitter):
             self.was_busy = True
-            log.warning("the block was left while Spark still worked: that work is ended")
+            log.warning("the block was left while Spark still worked: ending that work")
             self._stop(left)
         else:
             self._over.set()

@@ -435,7 +435,7 @@ def test_a_command_that_was_stopped_is_not_renewed_for(url: str, start: Start) -
     assert not alive(pid)
     assert process.stderr
     said = process.stderr.read()
-    assert f"not asked, because the command (pid {pid}) was stopped" in said
+    assert f"not renewed, because the command (pid {pid}) was stopped" in said
     assert "lease lost" in said
 
 
@@ -478,4 +478,4 @@ def test_a_lease_that_the_parent_holds_is_not_waited_for(url: str) -> None:
     script = f"from spark_lease import hold_lease\nwith hold_lease('n', url={url!r}): pass"
     done = spark_lease("run", "--lease", "n", "--url", url, "--", sys.executable, "-c", script)
     assert done.returncode == 1
-    assert "is held already by this process or what started it: guard it once" in done.stderr
+    assert "is already held by this process or by one that started it: guard it once" in done.stderr

@@ -139,7 +139,7 @@ def test_where_none_can_be_started_threads_do_it_or_nobody(
     monkeypatch.setattr(starting, "PYTHON", "/no/such/python")
     with hold_lease("n", url=url) as lease:
         assert lease.protection == "thread"
-    assert "cannot start the keeper process, threads of this process keep the lease: [Errno 2]" in caplog.text
+    assert "cannot start the keeper process, renewing from threads instead: [Errno 2]" in caplog.text
     with pytest.raises(ConfigError, match="keeper: cannot start the keeper process"):
         hold_lease("n", url=url, keeper="process").__enter__()
     monkeypatch.setattr(starting, "PYTHON", "/bin/false")

@@ -441,7 +441,7 @@ def test_where_the_hook_is_missing_that_is_shown_said_and_refused_if_it_is_requi
     assert re.search(r'"fences": {\s*"delta": "hook",\s*"sql": "none"', said)
     alone = "fenced by claims alone: what a former master begins to write after them is not refused, without"
     assert f"{alone} an open-source Delta Lake" in said and f"{alone} Delta's v1 write path" in said
-    required = "fence_delta: is required, and cannot be had without"
+    required = "fence_delta: is required, but needs"
     assert f"v2 {required} Delta's v1 write path" in said
     assert f"Databricks {required} an open-source Delta Lake" in said
 
@@ -456,7 +456,7 @@ def test_a_required_fence_lets_no_spark_begin_that_has_no_delta(start: Start) ->
     )
     assert driver.end() == 1
     said = driver.log.read_text()
-    assert "fence_delta: is required, and cannot be had without" in said
+    assert "fence_delta: is required, but needs" in said
     assert "made one" not in said
 
 

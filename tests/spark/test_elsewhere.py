@@ -342,7 +342,7 @@ def test_where_a_server_runs_the_work_the_delta_fence_is_claims_alone(start: Sta
     assert "not refused, without a Spark of this process (it is a Spark Connect server's)" in said
     assert "auto: delta claims, sql none" in said
     for how in ("getOrCreate", "create"):
-        assert f"required {how}: fence_delta: is required, and cannot be had without a Spark of this process" in said
+        assert f"required {how}: fence_delta: is required, but needs a Spark of this process" in said
 
 
 def test_a_crash_beside_a_connect_server_is_not_handed_over(start: Start, connect: str, url: str, table: str) -> None:

@@ -129,7 +129,7 @@ def _drop(lease: HeldLease, engine: Engine, full: str) -> None:
             connection.commit()
     except Exception as error:  # whatever it is, of a pool or a driver: what was asked for may be committed
         problem = said(engine, error) if isinstance(error, DBAPIError) else type(error).__name__
-        log.warning("%s: %s stays until the next write: %s", lease.name, full, problem)
+        log.warning("%s: %s could not be dropped, the next write will try again: %s", lease.name, full, problem)
 
 
 def _words(connection: Connection, lease: HeldLease) -> dict[str, Any]:

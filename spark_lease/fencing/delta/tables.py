@@ -120,7 +120,7 @@ class DeltaFence:
         """Raise why, or say it where that is all that was asked for."""
         where = redacted(table)
         if not answer and table not in self._known:  # this lease has not written to it
-            log.info("%s: there is no %s yet: its first write will note it", self._lease.name, where)
+            log.info("%s: %s does not exist yet: its first write will register it", self._lease.name, where)
             return
         if not answer:
             # It may be a share that is not mounted. Nothing is forgotten by itself: it would not be claimed again.

@@ -103,7 +103,7 @@ def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNe
     try:
         newest = desk.newest(lease.name)
     except SparkLeaseError as unknown:
-        log.warning("%s: cannot look whether the fence is the reason: %s", lease.name, unknown)
+        log.warning("%s: cannot check whether the fence refused it: %s", lease.name, unknown)
         newest = lease.epoch
     if newest > lease.epoch:
         raise fenced(lease, where, newest) from error

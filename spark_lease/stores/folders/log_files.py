@@ -75,7 +75,7 @@ class LocalFiles:
 
     def __init__(self, config: Config) -> None:
         if config.storage_options:
-            raise ConfigError("storage_options", f"{redacted(config.url)} is a folder of this machine: take them away")
+            raise ConfigError("storage_options", f"{redacted(config.url)} is a folder of this machine: remove them")
         refuse_unsafe({}, {key: value for key, value in os.environ.items() if plain(key) == UNSAFE[1]})
         self._where, self._config = redacted(config.url), config
         self._root = folder_of(config.url, "delta")
@@ -148,7 +148,7 @@ def refuse_unsafe(options: Mapping[str, str], environ: Mapping[str, str]) -> Non
         for key, value in values.items():
             word, said = plain(key), value.strip().lower()
             if word in UNSAFE and said not in ("false", "0", ""):
-                raise ConfigError("url", f"{key} in {source} lets two writers replace each other: take it away")
+                raise ConfigError("url", f"{key} in {source} lets two writers replace each other: remove it")
             if word == "conditional_put" and said != "etag":
                 raise ConfigError("url", f"{key} in {source} must be etag, or nothing: without it two become master")
             if word == "locking_provider" and said:

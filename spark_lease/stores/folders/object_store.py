@@ -235,7 +235,7 @@ def _given(options: Mapping[str, str]) -> dict[str, str]:
         if bare in _FOLLOW or "backoff" in bare:
             raise ConfigError("storage_options", f"{key} follows from attempt_timeout: set that")
         if bare.startswith(_NOT_BOTH):
-            raise ConfigError("storage_options", f"{key} is not for a lease: take it away")
+            raise ConfigError("storage_options", f"{key} is not for a lease: remove it")
         given[bare if bare in _CLIENT else small] = value
     return given
 

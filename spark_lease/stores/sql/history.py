@@ -130,7 +130,7 @@ class SqlHistory:
         advice = " (spark-lease init makes it)" if says(error, self._backend.shape) else ""
         problem = store_error(self._engine, self.table.fullname, error).problem
         told = (self._config.name, self.table.fullname, advice, problem)
-        log.warning("%s: its history is not noted in the table %s%s: %s", *told)
+        log.warning("%s: its history cannot be written to the table %s%s: %s", *told)
 
     def make(self, connection: Connection) -> None:
         """Make the table beside that of the leases, if that may be done and was not tried before."""

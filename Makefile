@@ -11,7 +11,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-crowd bench-peers test-faults test-zombies test-contained airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-crowd bench-peers test-faults test-zombies test-contained airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -76,6 +76,9 @@ bench-frames: jars ## write_sql of all flights against Spark's JDBC writer (minu
 
 bench-job: jars ## what a guard costs the flights job, in interleaved runs (a quarter of an hour)
 	@$(PY) -m tests.benchmarks.guard
+
+bench-class-archive: jars ## how much sooner a driver starts with its classes in a file (three minutes)
+	@$(PY) -m tests.benchmarks.class_archive
 
 bench-crowd: setup ## a thousand leases with two contenders each on one PostgreSQL (six minutes; ARGS='--leases 200')
 	@$(PY) -m tests.benchmarks.crowd $(ARGS)

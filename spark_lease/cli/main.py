@@ -202,6 +202,24 @@ forget: the Delta TABLE is gone for good, or is not to be claimed any more. With
   spark-lease fence list --json
   spark-lease fence forget --lease nightly""",
     ),
+    "class-archive": (
+        "keep Spark's classes in a file, so that drivers on this machine start sooner",
+        "spark_lease.cli.class_archive:class_archive",
+        """A small Spark job runs once, and the classes that it loads are kept in a file of 100 to 200 MB in the cache
+folder of this user. spark-lease submit uses it from then on, as long as neither Spark nor Java changes: make it
+again after an upgrade, or in the build of a container's image. Options after -- are spark-submit's.
+
+--print: print the options of the JVM, for a Spark that is started otherwise:
+  export SPARK_SUBMIT_OPTS="$(spark-lease class-archive --print)"
+
+exit codes:
+  0 · 1 the job failed · 78 no Spark, no Java, or nothing to print · 64 usage
+
+examples:
+  spark-lease class-archive
+  spark-lease class-archive -- --conf spark.driver.extraJavaOptions=-XX:+UseSerialGC
+  spark-lease class-archive --remove""",
+    ),
     "config": (
         "show each setting, its value and where it came from",
         "spark_lease.cli.store:config",
@@ -246,8 +264,11 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
             metavar="PID",
             help="end when process PID ends, for example the parent",
         )
-    if name == "submit":
+    if name in ("submit", "class-archive"):
         command.add_argument("--spark-submit", default="", metavar="FILE", help="the spark-submit to use")
+    if name == "class-archive":
+        command.add_argument("--print", action="store_true", help="print the options of a JVM that uses it")
+        command.add_argument("--remove", action="store_true", help="remove it")
     if name == "demo":
         command.add_argument("--folder", metavar="DIR", help="keep logs and written data in a new folder")
     if name in ("status", "watch"):
@@ -302,7 +323,7 @@ def _arguments_of(name: str, command: argparse.ArgumentParser) -> None:
     if name not in ("run", "submit", "init"):
         command.add_argument("--json", action="store_true", help="for programs")
     command.add_argument("--verbose", "-v", action="store_true", default=argparse.SUPPRESS, help="log every renewal")
-    if name != "demo":
+    if name not in ("demo", "class-archive"):
         add_settings(command, _NEEDED.get(name, ""))
 
 
@@ -372,5 +393,6 @@ def _usage(command: str) -> str:
         "resume": "LEASE [options]",
         "transfer": "LEASE --to HOLDER|SITE [options]",
         "fence": "add|drop|list|forget [options]",
+        "class-archive": "[options] [-- spark-submit options]",
     }
     return f"spark-lease {command} {given.get(command, '[options]')}"

@@ -12,6 +12,7 @@ from ..config import ENV, SPARK, URLS, Config, Layer, camel, from_spark, has_pas
 from ..errors import ConfigError, SparkLeaseError
 from ..keeper.supervisor import contained
 from ..outcome import announce, begin_outcome, refused
+from ..submit.class_archive import use_archive
 from ..submit.cluster import submit_to_cluster
 from ..submit.command_line import LAUNCHER, conf_of, find_spark_submit, is_for_cluster, local_file, name_of, split
 from ..submit.contained import Submission
@@ -36,6 +37,7 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
             return submit_to_cluster(found, arguments.spark_submit, options, script, rest)
         launched = [str(LAUNCHER), str(local_file(script)), *rest]
         program, environ = find_spark_submit(arguments.spark_submit)
+        use_archive(program, environ)
         command = [program, *name_of(script, options), *options, *as_conf(flags(arguments), environ), *launched]
         supervisor = contained(command, _contain(config), own_group=False)
     except SparkLeaseError as error:

@@ -21,7 +21,7 @@ import spark_lease
 from spark_lease import errors
 from spark_lease.cli.main import main, parser
 from spark_lease.cli.settings import default_of
-from spark_lease.config import SETTINGS
+from spark_lease.config.settings import SETTINGS
 
 DOCS = Path(__file__).parent
 _PLACE = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, closing
 from typing import Any
 
 from .clock import Clock
-from .config import Config
+from .config.settings import Config
 from .election.contender import Contender, OnRenewal, StandbyNote
 from .election.hold import Deadline, Hold
 from .election.journal_entries import bounded_age

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .clock import iso_text
-from .config import Config, redacted
+from .config.settings import Config
+from .config.urls import redacted
 from .election.journal_entries import ALREADY_DONE, CRASHED, FAILED, FINISHED, INTERRUPTED
 from .errors import AlreadyDone, ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
 from .lease import Lease

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.election.locker import locker_over
 from spark_lease.election.ports import Lock
 from spark_lease.election.record import new_holder

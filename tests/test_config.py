@@ -11,22 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_lease.config import (
-    SETTINGS,
-    Config,
+from spark_lease.config.settings import SETTINGS, Config, shown
+from spark_lease.config.sources import (
     camel,
     configure,
     from_arguments,
     from_environment,
     from_file,
     from_spark,
-    has_password,
-    redacted,
     resolve,
-    shown,
     snake,
-    without_password,
 )
+from spark_lease.config.urls import has_password, redacted, without_password
 from spark_lease.election.record import MAX_NAME, new_holder
 from spark_lease.errors import (
     ConfigError,

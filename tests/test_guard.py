@@ -16,7 +16,7 @@ from pyspark import SparkContext
 
 from spark_lease import AlreadyDone, ConfigError, Lease, LeaseLost, Loss, current_lease, hold_lease, leased
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.guard.block import Guard
 from spark_lease.lease import open_contender
 from spark_lease.spark import session as demotion

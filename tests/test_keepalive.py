@@ -102,7 +102,7 @@ def hanging() -> Any:
 
 
 def test_the_watching_thread_demotes_on_time_while_the_store_hangs(hanging: HangingLocker) -> None:
-    from spark_lease.config import configure
+    from spark_lease.config.sources import configure
 
     config = configure(name="n", lease_duration=3)
     clock = BootClock()
@@ -135,7 +135,7 @@ def test_the_watching_thread_demotes_on_time_while_the_store_hangs(hanging: Hang
 
 def test_without_a_thread_to_be_had_the_watching_one_demotes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full pids cgroup: what would have stopped Spark cannot be started, and the lease is lost all the same."""
-    from spark_lease.config import configure
+    from spark_lease.config.sources import configure
     from spark_lease.guard.block import Guard
 
     guard = Guard(configure(name="n", enabled=False, on_lost="stop"))
@@ -148,7 +148,7 @@ def test_without_a_thread_to_be_had_the_watching_one_demotes(monkeypatch: pytest
 
 
 def test_a_clean_stop_ends_both_threads_and_tells_nobody() -> None:
-    from spark_lease.config import configure
+    from spark_lease.config.sources import configure
     from spark_lease.lease import open_contender
 
     config = configure(name="n", enabled=False, lease_duration=3)

@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_lease import ConfigError, LeaseEvent, LeaseLost, hold_lease
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.monitoring.metrics import METRICS
 from tests.spark.drivers import until
 from tests.support.command import COMMAND

@@ -18,7 +18,7 @@ import pytest
 
 from spark_lease import AlreadyDone, LeaseLost, hold_lease, leased
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.errors import ConfigError, RecordUnreadable
 from spark_lease.journal.runs import Run, runs_of
 from spark_lease.lease import open_contender

@@ -9,7 +9,8 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from spark_lease.config import SETTINGS, configure
+from spark_lease.config.settings import SETTINGS
+from spark_lease.config.sources import configure
 from spark_lease.guard.typed import Settings
 
 CALLS = """

@@ -12,19 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
-from ..config import (
-    ENV,
-    SECRETS,
-    SETTINGS,
-    URLS,
-    Config,
-    from_arguments,
-    from_environment,
-    from_file,
-    has_password,
-    resolve,
-    without_password,
-)
+from ..config.settings import ENV, SECRETS, SETTINGS, URLS, Config
+from ..config.sources import from_arguments, from_environment, from_file, resolve
+from ..config.urls import has_password, without_password
 from ..errors import ConfigError
 
 _SQL = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
-from ..config import SECRETS, Config
+from ..config.settings import SECRETS, Config
 from ..errors import SparkLeaseError
 from ..monitoring.observer import LeaseObserver, LeaseStatus
 from ..stores.registry import open_store
@@ -19,7 +19,7 @@ class SparkLeaseHook(BaseHook):  # type: ignore[misc]
     """A lease store by an Airflow connection.
 
     Any connection that names a database will do (type postgres, mysql, sqlite), or one of type `spark_lease` whose host
-    is the whole URL, as `delta+s3://bucket/leases`. Settings of `spark_lease.config.Config` may stand in its extra.
+    is the whole URL, as `delta+s3://bucket/leases`. Any setting may stand in its extra.
     """
 
     conn_name_attr = "lease_conn_id"

@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from ..clock import span, wall_time
-from ..config import Config
+from ..config.settings import Config
 from ..election.journal_entries import ALREADY_DONE
 from ..errors import AlreadyDone, ConfigError, LeaseHeldByOther, SparkLeaseError
 from ..monitoring.observer import LeaseObserver

@@ -27,7 +27,8 @@ from ..cli.history import all_holds
 from ..cli.look import HELD, cell
 from ..cli.store import leases
 from ..clock import wall_time
-from ..config import Config, redacted
+from ..config.settings import Config
+from ..config.urls import redacted
 from ..errors import SparkLeaseError
 from ..monitoring.history import overlaps
 from ..monitoring.history_page import page

@@ -21,7 +21,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from ..clock import BootClock
-from ..config import Config
+from ..config.settings import Config
 from ..submit.command_line import is_for_cluster
 from .access import as_flags
 

@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from ..clock import BootClock
-from ..config import Config
+from ..config.settings import Config
 from ..election.locker import head_start_of
 from ..election.record import new_holder
 from ..errors import ConfigError, SparkLeaseError, StoreError

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..clock import BootClock
-from ..config import ENV
+from ..config.settings import ENV
 from ..demo.picture import ENDED, FROZEN, KILLED, MASTER, STANDBY, WROTE, Event, picture
 from ..errors import ConfigError, SparkLeaseError
 from ..submit.command_line import find_spark_submit

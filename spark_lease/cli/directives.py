@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ..clock import BootClock, seconds_of, wall_time
-from ..config import Config
+from ..config.settings import Config
 from ..election.directive import LONGEST, Directive, directive_of, label_of
 from ..election.journal_entries import GRANT
 from ..election.ports import LeaseStore

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from ..config import Config
+from ..config.settings import Config
 from . import doctor_machine, doctor_store
 from .findings import Finding, Verdict, found, unknown
 from .settings import resolved

@@ -10,7 +10,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from ..config import Config
+from ..config.settings import Config
 from ..keeper.supervisor import NO_SETUID, why_not_contained
 from ..submit.command_line import JAVA_MISSING
 from ..system.containment import Namespace

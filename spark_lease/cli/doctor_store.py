@@ -9,7 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 
 from ..clock import BootClock, Clock
-from ..config import Config, redacted
+from ..config.settings import Config
+from ..config.urls import redacted
 from ..errors import FenceUnreachable, RecordUnreadable, StoreError
 from ..fencing.sql.databases import open_database
 from ..stores.registry import open_store

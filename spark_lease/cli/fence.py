@@ -10,7 +10,8 @@ import sys
 from dataclasses import replace
 
 from ..clock import BootClock
-from ..config import Config, redacted
+from ..config.settings import Config
+from ..config.urls import redacted
 from ..errors import ConfigError, StoreError
 from ..fencing.delta.fence import as_hadoop, newer_than, newest_of
 from ..fencing.delta.tables import forget_table, note_table, noted_tables

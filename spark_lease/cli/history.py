@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..clock import BootClock, instant_of, iso_text, wall_time
-from ..config import Config, redacted
+from ..config.settings import Config
+from ..config.urls import redacted
 from ..election.journal_entries import KINDS
 from ..errors import ConfigError
 from ..journal.runs import runs_of

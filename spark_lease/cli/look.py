@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..clock import iso_text, wall_time
-from ..config import Config
+from ..config.settings import Config
 from ..election.directive import directive_of, label_of
 from ..election.ports import LeaseStore
 from ..election.record import LeaseRecord, Snapshot, expires_in, is_forced

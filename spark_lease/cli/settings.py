@@ -12,21 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..config import (
-    ENV,
-    LOCAL,
-    SECRETS,
-    SETTINGS,
-    Config,
-    Layer,
-    Resolved,
-    Share,
-    from_arguments,
-    from_environment,
-    from_file,
-    resolve,
-    seconds,
-)
+from ..config.parsers import seconds
+from ..config.settings import ENV, SECRETS, SETTINGS, Config, Share
+from ..config.sources import Layer, Resolved, from_arguments, from_environment, from_file, resolve
+from ..config.urls import LOCAL
 from ..errors import ConfigError
 
 USAGE = 64

@@ -12,7 +12,8 @@ from contextlib import closing
 from dataclasses import asdict, replace
 
 from ..clock import BootClock, wall_time
-from ..config import SETTINGS, Config, redacted, shown
+from ..config.settings import SETTINGS, Config, shown
+from ..config.urls import redacted
 from ..election.directive import label_of
 from ..election.journal_entries import KINDS
 from ..election.ports import LeaseStore, Notes

@@ -8,7 +8,9 @@ import argparse
 import os
 import sys
 
-from ..config import ENV, SPARK, URLS, Config, Layer, camel, from_spark, has_password, without_password
+from ..config.settings import ENV, SPARK, URLS, Config
+from ..config.sources import Layer, camel, from_spark
+from ..config.urls import has_password, without_password
 from ..errors import ConfigError, SparkLeaseError
 from ..keeper.supervisor import contained
 from ..outcome import announce, begin_outcome, refused

@@ -19,7 +19,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from ..clock import BootClock, Clock, wall_time
-from ..config import Config, redacted
+from ..config.settings import Config
+from ..config.urls import redacted
 from ..election.ports import LeaseStore, Notes, Notifies
 from ..election.record import UnchangedSince
 from ..errors import ConfigError, RecordUnreadable, StoreError

@@ -20,7 +20,8 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.pool import NullPool
 
 from ..clock import Clock
-from ..config import Config, redacted
+from ..config.settings import Config
+from ..config.urls import redacted
 from ..errors import ConfigError, SparkLeaseError, StoreError
 from .dialects import BACKENDS, REFUSED_OPTIONS, backend_of, code_of, has_bounds, says, usable_url
 

@@ -17,7 +17,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.sql.elements import ColumnElement
 
-from ..config import Config, local_url, redacted
+from ..config.settings import Config
+from ..config.urls import local_url, redacted
 from ..errors import ConfigError
 
 Column = ColumnElement[Any]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..clock import Clock
-from ..config import Config
+from ..config.settings import Config
 from ..errors import ConfigError, LeaseHeldByOther, LockGone, Loss, RecordUnreadable, StoreError
 from .hold import Deadline, Hold, OwnDeadline
 from .ports import Denied, Grant, Locker, NotesEnds

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..clock import Clock, wall_time
-from ..config import Config, local_url, redacted
+from ..config.settings import Config
+from ..config.urls import local_url, redacted
 from ..errors import ConfigError, LeaseLost, Loss, StoreError
 from .journal_entries import RELEASED
 from .record import Protection

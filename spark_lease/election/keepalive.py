@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from ..clock import Clock
-from ..config import Config
+from ..config.settings import Config
 from ..errors import LeaseLost, Loss, StoreError
 from .contender import Contender
 from .hold import Hold

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from ..clock import Clock
-from ..config import Config
+from ..config.settings import Config
 from ..errors import LockGone, StoreError
 from .directive import directive_of
 from .ports import Denied, Grant, LeaseStore, Lock, Notifies, Remembers

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ..clock import wall_time
-from ..config import MAX_NAME
+from ..config.settings import MAX_NAME
 from ..errors import ConfigError
 
 FORCED = "released-by-force"

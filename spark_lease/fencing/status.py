@@ -11,7 +11,7 @@ import threading
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from ..config import Config
+from ..config.settings import Config
 from ..election.ports import HeldLease, Notes
 from ..errors import RecordUnreadable, SparkLeaseError
 

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
-from ..config import ENV, Config, Layer, from_arguments, from_environment, from_file, from_spark, resolve
+from ..config.settings import ENV, Config
+from ..config.sources import Layer, from_arguments, from_environment, from_file, from_spark, resolve
 from ..errors import AlreadyDone, ConfigError, LeaseLost, SparkLeaseError
 from ..monitoring.events import OnEvent
 from ..outcome import exit_code_of
@@ -31,7 +32,7 @@ INTERRUPTED = 128 + signal.SIGINT
 def hold_lease(name: str | None = None, *, on_event: OnEvent | None = None, **settings: Unpack[Settings]) -> Guard:
     """`with hold_lease("nightly-flights") as lease:` runs the block as the only master, or not at all.
 
-    `settings` are those of `spark_lease.config.Config`; what is not given comes from spark.lease.*, the environment,
+    `settings` are those of `config/settings.py`; what is not given comes from spark.lease.*, the environment,
     the TOML file and the defaults, in this order. Entering waits as `acquire_timeout` and `if_held` say and raises
     LeaseHeldByOther, AlreadyDone (the `run_key` is), StoreError, Fenced or ConfigError. Leaving stops Spark if it still
     works, then releases.

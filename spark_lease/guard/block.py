@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from ..clock import BootClock, Clock
-from ..config import Config
+from ..config.settings import Config
 from ..election.journal_entries import FAILED, INTERRUPTED
 from ..election.keepalive import Keepalive, LivenessCheck
 from ..election.lifecycle import abandon, begin_hold, end_hold

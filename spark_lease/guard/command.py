@@ -20,7 +20,7 @@ from dataclasses import replace
 from types import FrameType
 
 from ..clock import BootClock, Clock
-from ..config import Config
+from ..config.settings import Config
 from ..election.journal_entries import FAILED, FINISHED, INTERRUPTED
 from ..election.keepalive import Keepalive
 from ..election.lifecycle import abandon, begin_hold, end_hold

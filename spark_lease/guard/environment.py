@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config import ENV
+from ..config.settings import ENV
 from ..fencing.sql.session import session_environment
 
 

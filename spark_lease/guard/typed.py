@@ -1,4 +1,4 @@
-"""The settings as keyword arguments, for type checkers and editors. `config.py` says what each means."""
+"""The settings as keyword arguments, for type checkers and editors. `config/settings.py` says what each means."""
 
 from __future__ import annotations
 

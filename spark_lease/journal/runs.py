@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..clock import Clock, iso_text, wall_time
-from ..config import Config
+from ..config.settings import Config
 from ..election.journal_entries import bounded_age
 from ..election.ports import HeldLease, Notes
 from ..errors import AlreadyDone, Loss, RecordUnreadable, SparkLeaseError, StoreError

@@ -11,7 +11,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 
 from ..clock import Clock, wall_time
-from ..config import Config, redacted
+from ..config.settings import Config
+from ..config.urls import redacted
 from ..election.ports import Notes
 from ..errors import SparkLeaseError
 from ..stores.registry import open_notes

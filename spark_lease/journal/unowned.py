@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from ..clock import Clock
-from ..config import Config
+from ..config.settings import Config
 from ..election.record import LeaseRecord
 from ..errors import ConfigError, StoreError
 from ..stores.registry import open_notes, open_store

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..clock import Clock
-from ..config import Config
+from ..config.settings import Config
 from ..election.contender import OnRenewal
 from ..election.hold import OwnDeadline
 from ..election.keepalive import WATCH_PERIOD, LivenessCheck, watch_once

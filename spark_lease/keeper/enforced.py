@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..config import Config
+from ..config.settings import Config
 from ..election.record import Protection
 from ..system.kernel import KillPipe, KillTimer, why_not
 from .deadline import SharedDeadline

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..clock import BootClock
-from ..config import Config
+from ..config.settings import Config
 from ..election.journal_entries import CRASHED
 from ..election.keepalive import Keepalive
 from ..election.lifecycle import abandon, begin_hold, end_hold

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from ..config import FRONT_DOOR, Config
+from ..config.settings import FRONT_DOOR, Config
 from ..system.processes import MARK, PYTHON, import_path
 from .channel import Channel, Closed
 from .family import KEEPS

@@ -28,7 +28,7 @@ from contextlib import closing
 from typing import Any, NoReturn, Protocol
 
 from ..clock import Clock
-from ..config import ENV
+from ..config.settings import ENV
 from ..errors import ConfigError
 from ..system.containment import CannotContain, Init, Namespace, become_init, end_with, make_namespace, pid_of
 from ..system.kernel import KillPipe, adopts_orphans, die_with_parent

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from ..clock import iso_text, wall_time
-from ..config import Config
+from ..config.settings import Config
 from ..errors import ConfigError, LeaseLost
 from ..lease import Lease
 

@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.metrics_core import Metric
 
 from ..clock import wall_time
-from ..config import Config
+from ..config.settings import Config
 from ..errors import ConfigError
 from ..lease import Lease
 

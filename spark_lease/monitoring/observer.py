@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..clock import BootClock, Clock, iso_text
-from ..config import Config
+from ..config.settings import Config
 from ..election.directive import directive_of, label_of
 from ..election.journal_entries import GRANT, site_in
 from ..election.record import UnchangedSince, expires_in, new_holder

@@ -8,7 +8,7 @@ import sys
 import threading
 from typing import Any
 
-from ..config import Config
+from ..config.settings import Config
 from ..election.journal_entries import APPLICATION
 from ..lease import Lease
 from .contexts import unwatch_contexts, watch_contexts

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from ..clock import Clock
-from ..config import Config
+from ..config.settings import Config
 from ..errors import ConfigError
 from ..fencing.delta.tables import DeltaFence, level_of
 from ..fencing.status import Levels

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from importlib import metadata
 
 from ..clock import Clock
-from ..config import Config, redacted
+from ..config.settings import Config
+from ..config.urls import redacted
 from ..election.ports import LeaseStore, Lock, Notes
 from ..errors import ConfigError
 

@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from ..clock import BootClock
-from ..config import ENV, SECRETS, SPARK, URLS, Config, Resolved, camel, has_password, redacted, without_password
+from ..config.settings import ENV, SECRETS, SPARK, URLS, Config
+from ..config.sources import Resolved, camel
+from ..config.urls import has_password, redacted, without_password
 from ..election.contender import Waits
 from ..election.record import new_holder
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError

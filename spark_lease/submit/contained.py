@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..clock import BootClock
-from ..config import FRONT_DOOR, Config
+from ..config.settings import FRONT_DOOR, Config
 from ..errors import SparkLeaseError
 from ..keeper.channel import Channel, Closed
 from ..keeper.death import Watched

@@ -21,7 +21,8 @@ SUBMISSION = "--submission"
 def main() -> int:
 
     from spark_lease.clock import BootClock
-    from spark_lease.config import Config, from_arguments
+    from spark_lease.config.settings import Config
+    from spark_lease.config.sources import from_arguments
     from spark_lease.errors import LeaseLost, SparkLeaseError
     from spark_lease.guard.api import INTERRUPTED, end_process, load_config
     from spark_lease.guard.block import Guard

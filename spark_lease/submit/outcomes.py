@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ..clock import Clock
-from ..config import Config
+from ..config.settings import Config
 from ..election.journal_entries import ALREADY_DONE, bounded_age
 from ..errors import RecordUnreadable, StoreError
 from ..journal.unowned import note_beside

@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 import pytest
 
 from ..clock import BootClock
-from ..config import Config, configure
+from ..config.settings import Config
+from ..config.sources import configure
 from ..election.directive import Directive
 from ..election.ports import Denied, Grant, LeaseStore
 from ..election.record import LeaseRecord, expires_in, released, renewed, taken, wished

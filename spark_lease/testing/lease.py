@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..config import configure
+from ..config.sources import configure
 from ..election.locker import locker_over
 from ..election.record import new_holder
 from ..lease import LocalLease

@@ -7,7 +7,7 @@ from pathlib import Path
 from spark_lease import hold_lease
 from spark_lease.airflow.trigger import is_wanted
 from spark_lease.cli.main import main
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.monitoring.observer import LeaseObserver
 
 

@@ -99,7 +99,7 @@ def test_what_is_deferred_again_and_again_waits_no_longer_than_it_may() -> None:
     from airflow.exceptions import TaskDeferred
 
     from spark_lease.airflow.operator import SparkLeaseSubmitOperator
-    from spark_lease.config import configure
+    from spark_lease.config.sources import configure
     from spark_lease.outcome import Outcome
 
     task = SparkLeaseSubmitOperator(
@@ -188,7 +188,7 @@ def until(condition: Callable[[], object], timeout: float) -> None:
 
 def test_whatever_is_no_script_of_this_machine_is_run_as_a_command(tmp_path: Path) -> None:
     from spark_lease.airflow.submission import Guarding
-    from spark_lease.config import configure
+    from spark_lease.config.sources import configure
 
     guarding = Guarding(configure(name="n"), {"name": "n"}, {"SPARK_LEASE_PASSWORD": "hunter22"})
     jar = ["spark-submit", "--class", "a.B", "s3://lake/app.jar"]

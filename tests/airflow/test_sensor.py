@@ -13,7 +13,7 @@ import pytest
 from spark_lease.airflow.trigger import LeaseFreeTrigger
 from spark_lease.cli.store import leases
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.directive import label_of
 from spark_lease.lease import open_contender
 from tests.airflow.firing import fire

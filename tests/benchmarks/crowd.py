@@ -23,7 +23,8 @@ from multiprocessing.connection import Connection
 import psycopg2
 
 from spark_lease.clock import BootClock
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.election.keepalive import Keepalive
 from spark_lease.election.lifecycle import begin_hold
 from spark_lease.errors import StoreError

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.record import renewed, taken
 from spark_lease.stores.folders.delta import DeltaStore
 from tests.benchmarks.table import report

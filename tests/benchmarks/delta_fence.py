@@ -23,7 +23,7 @@ from deltalake.writer import write_deltalake
 from jobs.flights_daily import unpack
 from jobs.jars import spark_options
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.fencing.delta.tables import DeltaFence
 from spark_lease.lease import open_contender
 from spark_lease.spark.delta_observer import DeltaObserver

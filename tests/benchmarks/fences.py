@@ -17,7 +17,7 @@ from collections.abc import Callable
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.fencing.sql import triggers as postgres
 from spark_lease.fencing.sql.claim import claim

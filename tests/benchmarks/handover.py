@@ -25,7 +25,7 @@ from collections.abc import Callable
 import psycopg2
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.lease import LocalLease, open_contender
 from spark_lease.stores.sql.store import SqlStore
 from spark_lease.system.processes import kill, tree

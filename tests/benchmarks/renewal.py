@@ -16,7 +16,7 @@ from collections.abc import Callable
 import psycopg2
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.contender import Contender
 from spark_lease.election.locker import RecordRules
 from spark_lease.election.record import new_holder

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from spark_lease.cli.main import main
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.election.ports import LeaseStore
 from spark_lease.election.record import LeaseRecord, released, renewed, taken
 from spark_lease.stores.registry import open_store

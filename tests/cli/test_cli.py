@@ -15,7 +15,7 @@ from spark_lease import __version__
 from spark_lease.cli.main import _COMMANDS
 from spark_lease.cli.settings import GROUPS
 from spark_lease.cli.store import print_leases
-from spark_lease.config import SETTINGS
+from spark_lease.config.settings import SETTINGS
 from tests.support.command import COMMAND, last_line, spark_lease
 
 

@@ -22,7 +22,7 @@ from spark_lease.cli import doctor_machine as machine
 from spark_lease.cli import doctor_store as at_store
 from spark_lease.cli.findings import Check, Finding, found
 from spark_lease.cli.main import main
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.errors import StoreError
 from tests.cli.conftest import KINDS, Shop
 from tests.services.pooler import Pooler

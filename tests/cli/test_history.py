@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, text
 from spark_lease import hold_lease
 from spark_lease.cli.main import main
 from spark_lease.clock import BootClock, iso_text
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.record import taken
 from spark_lease.lease import open_contender
 from spark_lease.stores.registry import open_store

@@ -20,7 +20,7 @@ import pytest
 from spark_lease.cli.look import described
 from spark_lease.cli.watch import Lines, Watched
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.record import LeaseRecord, Snapshot, forced
 from spark_lease.errors import ConfigError
 from spark_lease.monitoring.observer import LeaseObserver

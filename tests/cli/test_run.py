@@ -304,7 +304,7 @@ def test_a_frozen_runner_is_dead_with_its_command_before_another_starts(
 SIGNAL_IN_A_FINALIZER = """
 import os, signal, sys
 from spark_lease import runner
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 
 class Finalized:
     def __del__(self):
@@ -332,7 +332,7 @@ def test_a_signal_whose_interrupt_python_drops_starts_nothing(url: str) -> None:
 SUPERVISOR_STANDS_STILL = """
 import os, sys, time
 import spark_lease.keeper.supervisor as supervisor
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.guard.command import run
 
 supervisor._START_TIMEOUT = 1.0

@@ -17,7 +17,7 @@ from arro3.core import Array, DataType, Table
 from deltalake import write_deltalake
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.fencing.delta.tables import DeltaFence
 from spark_lease.lease import LocalLease, open_contender
 from spark_lease.spark.delta_observer import DeltaObserver

@@ -27,7 +27,7 @@ from deltalake import DeltaTable, write_deltalake
 from sqlalchemy import Engine, text
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.fencing.delta.tables import DeltaFence
 from spark_lease.fencing.sql import triggers as postgres
 from spark_lease.fencing.sql.claim import FenceTable, claim

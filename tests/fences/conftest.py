@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import NullPool
 
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.fences.holders import Holder

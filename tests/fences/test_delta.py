@@ -24,7 +24,8 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from spark_lease.clock import BootClock
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.election.record import taken
 from spark_lease.errors import ConfigError, Fenced, LeaseLost, Loss, StoreError
 from spark_lease.fencing.delta import claims as delta_claims

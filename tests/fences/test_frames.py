@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.errors import ConfigError
 from spark_lease.fencing.dataframe import move as frames_move
 from spark_lease.fencing.dataframe import writer as frames

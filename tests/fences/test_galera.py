@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.errors import ConfigError
 from spark_lease.fencing.sql.claim import claim

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from spark_lease.clock import BootClock
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.fencing.status import KIND, Fences, Levels, fences_of
 from spark_lease.lease import LocalLease, open_contender
 from spark_lease.stores.registry import open_notes

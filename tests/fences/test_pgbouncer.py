@@ -13,7 +13,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.errors import Fenced
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.session import setting_of

@@ -18,7 +18,8 @@ from sqlalchemy.pool import NullPool
 
 from spark_lease import hold_lease
 from spark_lease.cli.main import main
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.errors import AlreadyDone, Fenced
 from spark_lease.fencing.sql import triggers as postgres
 from spark_lease.fencing.sql.claim import FenceTable, claim

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.errors import ConfigError, FenceUnreachable
 from spark_lease.fencing.sql import triggers as postgres

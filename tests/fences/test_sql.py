@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool
 from wrapt import ObjectProxy
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.errors import ConfigError, Fenced, FenceUnreachable, LeaseLost, Loss
 from spark_lease.fencing.sql import claim as sql_claim
 from spark_lease.fencing.sql import commit as sql_commit

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from spark_lease import leased
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.errors import AlreadyDone, ConfigError, Fenced, StoreError
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.completion import completing_sql

@@ -13,7 +13,7 @@ from dataclasses import asdict
 import pytest
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.keeper.channel import Channel, Closed
 from spark_lease.keeper.driver import Driver
 from spark_lease.keeper.main import Keeper

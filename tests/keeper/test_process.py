@@ -25,7 +25,7 @@ import spark_lease
 from spark_lease import ConfigError, hold_lease
 from spark_lease.cli.history import all_holds
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.directive import Directive
 from spark_lease.election.journal_entries import APPLICATION
 from spark_lease.fencing.status import fences_of

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.ports import Denied, Grant
 from spark_lease.errors import LeaseLost, Loss, StoreError
 from spark_lease.lease import LocalLease, open_contender

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.testing import LockerContract
 from tests.services.objects import BUCKET
 

@@ -18,7 +18,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.jars import spark_options
 from spark_lease.clock import BootClock
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.election.record import LeaseRecord, released, renewed, taken
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.stores.folders import delta

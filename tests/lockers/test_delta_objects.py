@@ -15,7 +15,8 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_lease.clock import BootClock
-from spark_lease.config import Config, configure, from_environment, from_file, from_spark, resolve, shown
+from spark_lease.config.settings import Config, shown
+from spark_lease.config.sources import configure, from_environment, from_file, from_spark, resolve
 from spark_lease.election.ports import Grant
 from spark_lease.election.record import renewed, taken
 from spark_lease.errors import ConfigError, RecordUnreadable, SparkLeaseError, StoreError

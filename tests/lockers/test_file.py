@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from spark_lease.clock import BootClock
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.election.ports import Denied, Grant
 from spark_lease.election.record import renewed, taken
 from spark_lease.errors import ConfigError, LeaseLost, RecordUnreadable, StoreError

@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.ports import Denied, Grant
 from spark_lease.lease import LocalLease, open_contender
 
 SCRIPT = """
 import os, signal, sys
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.errors import StoreError
 from spark_lease.lease import open_contender
 

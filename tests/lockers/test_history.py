@@ -19,7 +19,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from spark_lease.clock import BootClock
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.election import journal_entries as changes
 from spark_lease.election.journal_entries import KINDS

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from spark_lease import Fenced
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.stores.registry import open_store
 from tests.fences.conftest import clear, create_guarded, engine_for, rows

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import create_engine
 
 from spark_lease.clock import BootClock
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.election.ports import Notes
 from spark_lease.election.record import LeaseRecord, released, taken

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.errors import ConfigError
 from spark_lease.stores.registry import open_store
 from tests.support.command import COMMAND

@@ -11,7 +11,8 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.election.ports import Denied, Grant
 from spark_lease.errors import ConfigError, LeaseLost, StoreError

@@ -19,7 +19,8 @@ from sqlalchemy.pool import NullPool
 
 from spark_lease import hold_lease
 from spark_lease.clock import BootClock
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.database.connections import _by_all
 from spark_lease.election.ports import Denied
 from spark_lease.election.record import renewed, taken
@@ -124,7 +125,7 @@ def test_expiry_is_stamped_by_the_databases_clock(open_store: Any) -> None:
 def test_two_processes_that_make_the_table_at_once_both_succeed(config: Config) -> None:
     script = textwrap.dedent(f"""
         import sys
-        from spark_lease.config import configure
+        from spark_lease.config.sources import configure
         from spark_lease.stores.sql.store import SqlStore
         store = SqlStore(configure(name="n", url={config.url!r}, table={config.table!r}, create_table="true"))
         print("ready", flush=True)
@@ -152,7 +153,7 @@ def test_who_closes_it_amid_a_request_of_another_thread_breaks_nothing(config: C
     """In a process of its own: SQLite's library crashes if its connection is closed there."""
     script = textwrap.dedent(f"""
         import random, threading, time
-        from spark_lease.config import configure
+        from spark_lease.config.sources import configure
         from spark_lease.errors import StoreError
         from spark_lease.stores.sql.store import SqlStore
 
@@ -461,7 +462,7 @@ def test_sqlalchemy_2_0_and_psycopg2_alone_will_do(pg_url: str, table: str) -> N
         sys.path.insert(0, {str(older)!r})
         import sqlalchemy
         assert sqlalchemy.__version__.startswith("2.0."), sqlalchemy.__version__
-        from spark_lease.config import configure
+        from spark_lease.config.sources import configure
         from spark_lease.clock import BootClock
         from spark_lease.lease import open_contender
         for url in ({pg_url!r}, "sqlite:///" + sys.argv[1]):

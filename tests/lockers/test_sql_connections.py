@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.keepalive import Keepalive
 from spark_lease.election.ports import Denied
 from spark_lease.errors import StoreError

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from spark_lease.clock import BootClock, wall_time
-from spark_lease.config import Config, configure
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.errors import LeaseHeldByOther
 from spark_lease.journal.standbys import KIND, LATELY, Standby, standbys_of

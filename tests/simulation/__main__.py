@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 def show(which: str) -> int:
     simulator = Simulator()
     if which.isdigit():
-        scenario = random_scenario(int(which), simulator.policy.config.configure)
+        scenario = random_scenario(int(which), simulator.policy.sources.configure)
     else:
         scenario = Scenario.from_json(Path(which).read_text())
     outcome = simulator.run(scenario)
@@ -93,7 +93,7 @@ def explore(options: argparse.Namespace) -> int:
 def _run_chunk(seeds: range) -> tuple[Counter[str], list[int]]:
     simulator, counts, broken = Simulator(), Counter[str](), []
     for seed in seeds:
-        scenario = random_scenario(seed, simulator.policy.config.configure)
+        scenario = random_scenario(seed, simulator.policy.sources.configure)
         outcome = simulator.run(scenario)
         counts += outcome.hit
         counts.update(scenario.traits())
@@ -105,7 +105,7 @@ def _run_chunk(seeds: range) -> tuple[Counter[str], list[int]]:
 
 
 def _explain(simulator: Simulator, seed: int, *, keep: bool) -> None:
-    scenario = random_scenario(seed, simulator.policy.config.configure)
+    scenario = random_scenario(seed, simulator.policy.sources.configure)
     promise = simulator.run(scenario).violations[0].promise
     small = shrink(simulator, scenario, promise)
     shown = next(each for each in simulator.run(small).violations if each.promise == promise)

@@ -140,7 +140,7 @@ class Life:
     def _hold(self, who: str) -> None:
         policy, machine = self._policy, self.machine
         waits = {"holder": self.plan.label, "acquire_timeout": self.plan.patience}
-        config = policy.config.configure(name=LEASE, **waits, **self.plan.timings)
+        config = policy.sources.configure(name=LEASE, **waits, **self.plan.timings)
         holder = policy.record.new_holder(config.holder)
         rules = policy.locker.RecordRules(
             self.store, name=LEASE, holder=holder, duration=config.lease_duration, clock=machine

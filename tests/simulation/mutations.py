@@ -156,13 +156,13 @@ MUTATIONS = {
     ),
     "stop budget ignored by the inequality": _mutation(
         "P3",
-        Edit("config", "work = self.renew_deadline + self.stop_budget", "work = self.renew_deadline"),
+        Edit("config.settings", "work = self.renew_deadline + self.stop_budget", "work = self.renew_deadline"),
         like="pglease, which compares no timings at all",
     ),
     "stop budget ignored by the end": _mutation(
         "P3", Edit("election.hold", "+ self._config.stop_budget\n", "+ self._config.lease_duration\n")
     ),
-    "clocks are thought to run alike": _mutation("P3", Edit("config", " * (1 + CLOCK_RATE_ERROR) >=", " >=")),
+    "clocks are thought to run alike": _mutation("P3", Edit("config.settings", " * (1 + CLOCK_RATE_ERROR) >=", " >=")),
     "released before the work has ended": _mutation(
         "P5",
         Edit(
@@ -219,7 +219,7 @@ def try_mutation(name: str, *, seeds: int) -> Verdict:
         return Verdict(name, False, f"DOES NOT APPLY: {error}")
     others: set[str] = set()
     for seed in range(seeds):
-        violations = simulator.run(random_scenario(seed, simulator.policy.config.configure)).violations
+        violations = simulator.run(random_scenario(seed, simulator.policy.sources.configure)).violations
         found = {each.promise for each in violations}
         if found & set(mutation.breaks.split()):
             return Verdict(name, True, f"{' '.join(sorted(found)):<12} by seed {seed}")

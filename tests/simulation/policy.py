@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import Any
 
 MODULES = (
-    "config",
+    "config.settings",
+    "config.sources",
     "election.record",
     "election.locker",
     "election.hold",
@@ -26,7 +27,9 @@ MODULES = (
     "testing.store",
 )
 """Reloaded in this order: each finds the new ones of those before it."""
-STEPPED = tuple(each for each in MODULES if each not in ("config", "election.record", "testing.store"))
+STEPPED = tuple(
+    each for each in MODULES if each not in ("config.settings", "config.sources", "election.record", "testing.store")
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class DoesNotApply(Exception):
 
 @dataclass(frozen=True)
 class Policy:
-    config: Any
+    settings: Any
+    sources: Any
     record: Any
     locker: Any
     hold: Any

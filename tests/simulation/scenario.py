@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
-from spark_lease.config import CLOCK_RATE_ERROR
+from spark_lease.config.settings import CLOCK_RATE_ERROR
 from spark_lease.errors import ConfigError
 
 CALLS = (
@@ -127,7 +127,7 @@ class Scenario:
 
 
 Configure = Callable[..., Any]
-"""`spark_lease.config.configure`, or a mutant of it."""
+"""`spark_lease.config.sources.configure`, or a mutant of it."""
 
 
 def random_scenario(seed: int, configure: Configure) -> Scenario:

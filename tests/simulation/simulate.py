@@ -56,7 +56,7 @@ class _Run:
         self.lives = []
         for number, plan in enumerate(scenario.contenders):
             machine = Machine(self.world, f"{plan.label}{number}", rate=plan.rate, wall=plan.wall)
-            timeout = policy.config.configure(name=LEASE, **plan.timings).attempt_timeout
+            timeout = policy.sources.configure(name=LEASE, **plan.timings).attempt_timeout
             chance = Random(scenario.chance * 10 + number)
             store = Connection(machine, self.shared, chance, attempt_timeout=timeout, hit=self.hit)
             self.lives.append(Life(number, plan, machine, store, policy, target, self.history))

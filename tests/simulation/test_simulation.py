@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.errors import ConfigError
 
 from .__main__ import REGRESSIONS

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.directive import Directive
 from spark_lease.election.record import wished
 from spark_lease.stores.registry import open_store

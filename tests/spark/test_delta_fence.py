@@ -45,7 +45,7 @@ EVERY_OPERATION = """
     from spark_lease import Fenced
     from spark_lease.errors import Loss
     from spark_lease.clock import BootClock
-    from spark_lease.config import configure
+    from spark_lease.config.sources import configure
     from spark_lease.fencing.delta.tables import DeltaFence
     from spark_lease.fencing.delta.fence import Claim, claim
     from spark_lease.spark.delta_observer import DeltaObserver

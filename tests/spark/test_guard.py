@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.directive import Directive
 from spark_lease.election.journal_entries import KINDS
 from spark_lease.journal.runs import runs_of

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_lease.clock import BootClock
-from spark_lease.config import configure
+from spark_lease.config.sources import configure
 from spark_lease.election.contender import Contender
 from spark_lease.election.locker import RecordRules
 from spark_lease.election.ports import Denied
@@ -237,7 +237,7 @@ CONTENDER = """
     from functools import partial
     from pathlib import Path
     from spark_lease.clock import BootClock
-    from spark_lease.config import configure
+    from spark_lease.config.sources import configure
     from spark_lease.election.keepalive import Keepalive
     from spark_lease.election.contender import Contender
     from spark_lease.election.locker import RecordRules

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ...clock import Clock
-from ...config import Config
+from ...config.settings import Config
 from ...election.ports import HeldLease
 from .fence import address, as_hadoop, options_for
 from .tables import DeltaFence

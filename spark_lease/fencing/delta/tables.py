@@ -14,7 +14,8 @@ import shlex
 from contextlib import closing
 
 from ...clock import Clock
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...election.ports import HeldLease
 from ...election.record import LeaseRecord
 from ...errors import ConfigError, Loss, StoreError

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, insert, literal_column
 from sqlalchemy.exc import IntegrityError
 
-from ...config import MAX_NAME
+from ...config.settings import MAX_NAME
 from ...database.dialects import backend_of
 from ...election.ports import HeldLease
 from ...errors import AlreadyDone, ConfigError, SparkLeaseError

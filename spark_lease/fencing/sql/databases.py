@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...clock import BootClock, Clock
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...election.ports import HeldLease
 from ...errors import ConfigError, SparkLeaseError
 from ..refusal import fenced

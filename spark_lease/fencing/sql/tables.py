@@ -33,7 +33,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateTable
 
-from ...config import redacted
+from ...config.urls import redacted
 from ...database.dialects import BACKENDS
 from ...errors import ConfigError
 from ...stores.sql.schema import NAME

@@ -24,7 +24,8 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from ...clock import BootClock, Clock, utc_text, wall_time
-from ...config import MAX_NAME, Config, redacted
+from ...config.settings import MAX_NAME, Config
+from ...config.urls import redacted
 from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable, StoreError
 from ...system.call_timeout import CallTimeout

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ...clock import BootClock, Clock, utc_text, wall_time
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable, StoreError
 from ...system.call_timeout import CallTimeout

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable
 
 from ...clock import Clock, wall_time
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...election.journal_entries import (
     ENDED,
     GRANT,

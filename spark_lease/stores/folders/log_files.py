@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...errors import ConfigError, SparkLeaseError, StoreError
 from .paths import folder_of, folders_in, make, named, refusal, refuse_missing
 from .words import words

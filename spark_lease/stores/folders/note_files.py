@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from .paths import folder_of, named, put_new, refusal
 
 

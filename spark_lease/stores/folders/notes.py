@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 
 from ...clock import Clock
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...election.ports import LeaseStore
 from ...election.record import is_grant_of
 from ...errors import RecordUnreadable

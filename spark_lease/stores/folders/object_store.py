@@ -29,7 +29,9 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from ...clock import span
-from ...config import Config, redacted, switch
+from ...config.parsers import switch
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...errors import ConfigError, SparkLeaseError, StoreError
 from .log_files import plain, refuse_unsafe, version_file
 from .paths import meant, spelled

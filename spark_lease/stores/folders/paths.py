@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...errors import ConfigError, SparkLeaseError, StoreError
 
 log = logging.getLogger(__name__)

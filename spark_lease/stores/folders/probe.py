@@ -9,7 +9,8 @@ import secrets
 from pathlib import Path
 
 from ...clock import Clock
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...errors import ConfigError
 from ...system.call_timeout import CallTimeout
 from .paths import folder_of, named, put_new, refusal

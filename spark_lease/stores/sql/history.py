@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.exc import SQLAlchemyError
 
-from ...config import Config
+from ...config.settings import Config
 from ...database.connections import store_error
 from ...database.dialects import CONFLICTS, backend_of, says, was_refused
 from ...election.journal_entries import ENDED, RELEASED, end_prefix, grant_text, is_release

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, Select, Table, Text, bindparam, cast, func, inser
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.elements import ColumnElement
 
-from ...config import BROKER
+from ...config.settings import BROKER
 from ...database.dialects import Backend, backend_of
 from ...election.journal_entries import ENDED, GRANT
 

@@ -25,7 +25,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...clock import Clock
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, descriptor_of, make_engine, store_error
 from ...database.dialects import backend_of, says
 from ...errors import ConfigError, SparkLeaseError

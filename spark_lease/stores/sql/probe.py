@@ -16,7 +16,8 @@ from sqlalchemy import Connection, Table, delete, false, insert, literal, litera
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...clock import Clock, wall_time
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, descriptor_of, make_engine, store_error
 from ...database.dialects import backend_of, code_of
 from ...errors import ConfigError, StoreError

@@ -20,7 +20,8 @@ from sqlalchemy import Connection, bindparam, insert, literal_column, null, sele
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...clock import Clock
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, descriptor_of, make_engine, refusal
 from ...database.dialects import backend_of, says, usable_url
 from ...errors import ConfigError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from ...config import MAX_NAME
+from ...config.settings import MAX_NAME
 from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable
 

@@ -30,7 +30,7 @@ from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.types import UserDefinedType
 
-from ...config import MAX_NAME, Config
+from ...config.settings import MAX_NAME, Config
 from ...election.directive import LONGEST
 from ...errors import ConfigError
 from .words import Words

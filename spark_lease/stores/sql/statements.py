@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.elements import ColumnElement
 
-from ...config import BROKER
+from ...config.settings import BROKER
 from ...database.dialects import backend_of
 from ...errors import ConfigError
 

@@ -23,7 +23,8 @@ from sqlalchemy import Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...clock import BootClock, Clock, wall_time
-from ...config import Config, redacted
+from ...config.settings import Config
+from ...config.urls import redacted
 from ...database.connections import (
     SHARED,
     SocketWatchdog,

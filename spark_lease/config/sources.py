@@ -1,0 +1,169 @@
+"""Where settings come from: arguments, the environment, Spark, a file; the strongest wins."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from .parsers import seconds, switch
+from .settings import ENV, FRONT_DOOR, SETTINGS, SPARK, URLS, Config, Share
+from .urls import has_password
+
+DEFAULT_FILE = Path("conf/spark_lease.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Settings from one source: what each key is called there, and its value."""
+
+    origin: str
+    values: Mapping[str, tuple[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    config: Config
+    origins: Mapping[str, str]
+
+
+def resolve(*layers: Layer) -> Resolved:
+    """The settings of all `layers`, the first being the strongest, defaults filled in.
+
+    Raises ConfigError that names the first key that is unknown, unusable or does not fit the others.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        for key, (called, value) in layer.values.items():
+            if key not in values:
+                values[key] = SETTINGS[key]["parse"](called, value)
+                origins[key] = layer.origin
+    for key, meta in SETTINGS.items():
+        if key in values:
+            continue
+        values[key] = _default(meta["default"], values)
+        origins[key] = "default"
+    return Resolved(Config(**values), origins)
+
+
+def _default(default: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(default, Share):
+        return default.of_lease_duration * float(values["lease_duration"])
+    return default() if callable(default) else default
+
+
+def configure(**arguments: Any) -> Config:
+    """A Config from arguments and defaults alone, for programs and tests that want no other source."""
+    return resolve(from_arguments(arguments)).config
+
+
+def from_arguments(arguments: Mapping[str, object], origin: str = "argument") -> Layer:
+    """Arguments of a call, or parsed flags; None means not given."""
+    return _layer(origin, {key: (key, value) for key, value in arguments.items() if value is not None})
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
+    """`SPARK_LEASE_*`. What a guard tells its child (`guard/environment.py`) is no setting of that child."""
+    told = {ENV + "EPOCH", ENV + "MARK", FRONT_DOOR}
+    if ENV + "EPOCH" in environ:
+        told |= {ENV + "NAME", ENV + "HOLDER", ENV + "RUN_KEY", ENV + "OUTCOME_FILE"}
+    found = {
+        key.removeprefix(ENV).lower(): (key, value)
+        for key, value in environ.items()
+        if key.startswith(ENV) and key not in told | {ENV + "CONFIG"} and not key.startswith(ENV + "TEST_")
+    }
+    return _layer("environment", found)
+
+
+def from_spark(conf: Mapping[str, str]) -> Layer:
+    """The `spark.lease.*` keys of a Spark configuration. Refuses a password where Spark would publish it."""
+    found = {snake(k.removeprefix(SPARK)): (k, v) for k, v in conf.items() if k.startswith(SPARK)}
+    for key, secret in URLS.items():
+        if has_password(conf.get(called := SPARK + camel(key), "")):
+            instead = ENV + secret.upper()
+            raise ConfigError(called, f"carries a password, and Spark writes it to its event log: use {instead}")
+    if "storage_options" in found:
+        key, _ = found["storage_options"]
+        raise ConfigError(key, "may hold keys, and Spark writes it to its event log: use SPARK_LEASE_STORAGE_OPTIONS")
+    return _layer("spark conf", found)
+
+
+def from_file(path: Path | str | None = None) -> Layer:
+    """A TOML file: `path`, else $SPARK_LEASE_CONFIG, else conf/spark_lease.toml where that exists."""
+    chosen = path or os.environ.get(ENV + "CONFIG")
+    file = Path(chosen or DEFAULT_FILE)
+    if not chosen and not file.is_file():
+        return Layer(f"file {file}", {})
+    import tomllib  # heavy, and many have no file
+
+    try:
+        content = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"file {file}", f"cannot be read: {error}") from error
+    return _layer(f"file {file}", {key: (f"{key} (in {file})", value) for key, value in content.items()})
+
+
+def _layer(origin: str, found: Mapping[str, tuple[str, object]]) -> Layer:
+    values: dict[str, tuple[str, object]] = {}
+    for key, (called, value) in found.items():
+        for own, converted in _from_activemq(key, called, value).items():
+            if own not in SETTINGS:
+                raise _unknown(own, called, value)
+            values[own] = (called, converted)
+    return Layer(origin, values)
+
+
+def _unknown(key: str, called: str, value: object) -> ConfigError:
+    import difflib  # heavy, for this sentence alone
+
+    if isinstance(value, dict):
+        return ConfigError(
+            called, "is a table, but settings are at the top level of the file: remove its line in brackets"
+        )
+    near = ["name"] if key == "lease" else difflib.get_close_matches(key, SETTINGS, n=1)
+    if not near:
+        return ConfigError(called, "there is no such setting")
+    prefix, written = (ENV, near[0].upper()) if called.startswith(ENV) else ("", near[0])
+    if called.startswith(SPARK):
+        prefix, written = SPARK, camel(near[0])
+    return ConfigError(called, f"there is no such setting; did you mean {prefix}{written}?")
+
+
+def _from_activemq(key: str, called: str, value: object) -> dict[str, object]:
+    """ActiveMQ's names for settings, its milliseconds turned into seconds, for people who come from there."""
+
+    def ms() -> float:
+        if isinstance(value, str) and value[-1:].isalpha():  # a unit, and then these are no milliseconds
+            raise ConfigError(called, f"{value!r} is not a number of milliseconds")
+        return seconds(called, value) / 1000
+
+    match key:
+        case "lockKeepAlivePeriod" | "lock_keep_alive_period":
+            return {"retry_period": ms()}
+        case "lockAcquireSleepInterval" | "lock_acquire_sleep_interval":
+            return {"lease_duration": ms(), "poll_period": ms()}
+        case "maxAllowableDiffFromDBTime" | "max_allowable_diff_from_d_b_time":
+            return {"max_allowable_diff_from_db_time": ms()}
+        case "queryTimeout" | "query_timeout":
+            return {"attempt_timeout": value}
+        case "failIfLocked" | "fail_if_locked":
+            return {"acquire_timeout": 0.0} if switch(called, value) else {}
+        case "useLock" | "use_lock":
+            return {"enabled": value}
+        case "leaseHolderId" | "brokerName" | "lease_holder_id" | "broker_name":
+            return {"holder": value}
+    return {key: value}
+
+
+def camel(key: str) -> str:
+    head, *rest = key.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def snake(key: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", key).lower()

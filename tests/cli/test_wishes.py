@@ -91,8 +91,9 @@ def test_a_pause_that_is_over_is_not_shown_any_more(
         return str(row["wish"])
 
     run(command="sleep 60")
-    assert spark_lease("pause", "n", *store, "--reason", "schema change", "--for", "8").returncode == 0
-    assert wish().endswith(": schema change")
+    for duration in ("60", "1"):
+        assert spark_lease("pause", "n", *store, "--reason", "schema change", "--for", duration).returncode == 0
+        assert duration == "1" or wish().endswith(": schema change")
     until(lambda: not wish())
 
 

@@ -186,7 +186,7 @@ def test_a_fence_that_hangs_when_the_work_has_failed_holds_nobody_up(
 def test_a_fence_that_cannot_be_claimed_starts_nothing_and_gives_the_lease_back(settings: list[str]) -> None:
     settings[-1] = "postgresql://nobody:hunter2@127.0.0.1:1/x"
     for _ in range(2):  # the second is no standby: it was given back
-        done = spark_lease("run", *settings, "--if-held", "skip", "--", "echo", "ran")
+        done = spark_lease("run", *settings, "--attempt-timeout", "1", "--if-held", "skip", "--", "echo", "ran")
         assert (done.returncode, last_line(done)["outcome"]) == (69, "unreachable")
         assert "ran" not in done.stdout.splitlines()
         assert "hunter2" not in done.stdout + done.stderr

@@ -167,7 +167,7 @@ def test_who_closes_it_amid_a_request_of_another_thread_breaks_nothing(config: C
                 except BaseException as error:  # whatever else it is, is the fault that is looked for
                     print(repr(error))
 
-        for _ in range(100):
+        for _ in range(40):
             store = SqlStore(configure(name="n", url={config.url!r}, table={config.table!r}, create_table="true"))
             store.read("n")
             begun, closed = threading.Event(), threading.Event()

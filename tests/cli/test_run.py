@@ -303,7 +303,7 @@ def test_a_frozen_runner_is_dead_with_its_command_before_another_starts(
 
 SIGNAL_IN_A_FINALIZER = """
 import os, signal, sys
-from spark_lease import runner
+from spark_lease.guard import command as runner
 from spark_lease.config.sources import configure
 
 class Finalized:
@@ -421,7 +421,7 @@ def test_ctrl_z_does_not_suspend_the_guard_of_a_command_that_goes_on(url: str, s
     until((tmp_path / "up").exists)
     run.send_signal(signal.SIGTSTP)
     assert run.stderr is not None
-    assert any("is not suspended" in line for line in run.stderr)
+    assert any("cannot be suspended" in line for line in run.stderr)
     found = processes()[run.pid]
     assert found.state not in "Tt"
 

@@ -314,9 +314,9 @@ def test_a_crash_of_the_keeper_tells_where_in_the_drivers_log(start: Start) -> N
 def test_without_the_kernel_the_end_of_the_keeper_is_a_loss(start: Start) -> None:
     driver = start(
         """
-        from spark_lease.keeper import start
+        from spark_lease.keeper import spawn
         patch = "import spark_lease.keeper.enforced as it; it.why_not = lambda: 'forbidden'; from spark_lease"
-        start._BOOT = start._BOOT.replace("from spark_lease", patch)
+        spawn._BOOT = spawn._BOOT.replace("from spark_lease", patch)
         with hold_lease("n", **SETTINGS) as lease:
             say(f"held by the {lease.protection}"); time.sleep(60)
         """

@@ -296,7 +296,7 @@ def test_an_answer_that_was_lost_is_found_again(through_the_door: LocalLease, do
     """At the grant, at a renewal, at the release."""
     lease, commit = through_the_door, COMMIT % table.encode()
     steps: list[Callable[[], Any]] = [lease.try_acquire, lambda: lease._locker.renew(), lambda: lease._locker.release()]
-    assert _eventually(lease._locker._locker._store.init)  # type: ignore[attr-defined]
+    assert _eventually(lease._locker._store.init)  # type: ignore[attr-defined]
     answers: list[Any] = []
     for step in steps:
         door.swallow_answers_from(commit)
@@ -309,7 +309,7 @@ def test_an_answer_that_was_lost_is_found_again(through_the_door: LocalLease, do
     grants, given_back = answers[:2], answers[2]
     assert all(isinstance(each, Grant) for each in grants)
     assert given_back is False  # there was nothing left to give
-    found = lease._locker._locker._store.read("n").record  # type: ignore[attr-defined]
+    found = lease._locker._store.read("n").record  # type: ignore[attr-defined]
     assert found and found.holder is None and found.epoch == lease.epoch
 
 

@@ -247,7 +247,7 @@ def test_a_setting_that_turns_wrong_under_a_holder_is_no_answer(
 def test_a_release_frees_the_lock_though_a_forked_child_has_the_file_open(contender: Any) -> None:
     mine, other = contender(), contender()
     mine.acquire()
-    lock = mine._locker._locker._lock
+    lock = mine._locker._lock
     child = os.dup(lock._fd)  # what a fork leaves in the child
     mine.release()
     assert isinstance(other.try_acquire(), Grant)

@@ -31,7 +31,7 @@ from spark_lease.errors import StoreError
 from spark_lease.lease import open_contender
 
 lease = open_contender(configure(**{settings!r}), BootClock())
-store = lease._locker._locker._store
+store = lease._locker._store
 swap = store.swap
 
 def freeze(*words):

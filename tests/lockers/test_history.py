@@ -268,7 +268,7 @@ def test_a_contender_that_is_frozen_in_its_grant_leaves_no_row_locked(pg_url: st
     contender(config).release()
     through = configure(name="n", url=proxy.url, table=table, attempt_timeout=2.0, lease_duration=12)
     lease = open_contender(through, BootClock())
-    store: Any = lease._locker._locker._store  # type: ignore[attr-defined]
+    store: Any = lease._locker._store  # type: ignore[attr-defined]
     store.read("n")
     proxy.swallow_answers_from(store._prepared["take"].execute.partition(" (")[0].encode())
 

@@ -61,7 +61,7 @@ def dba(config: Config) -> Iterator[Connection]:
 
 
 def session_of(lease: LocalLease) -> Connection:
-    session = lease._locker._locker._lock._session  # type: ignore[attr-defined]
+    session = lease._locker._lock._session  # type: ignore[attr-defined]
     assert isinstance(session, Connection)
     return session
 
@@ -114,7 +114,7 @@ def test_it_contends_with_a_broker_that_has_the_database_locker(contender: Open,
     broker = Broker(config.url)
     broker.start()
     try:
-        contender(table=TABLE)._locker._locker._store.init()  # type: ignore[attr-defined]
+        contender(table=TABLE)._locker._store.init()  # type: ignore[attr-defined]
         broker.connection.rollback()
         broker.connection.execution_options(isolation_level="READ COMMITTED")
         job = contender(table=TABLE)
@@ -186,7 +186,7 @@ def test_all_names_on_a_brokers_row_are_one_lease(contender: Open, config: Confi
     broker.start()
     one, other = (contender(table=TABLE, name=each, lease_duration=60) for each in ("one", "other"))
     try:
-        one._locker._locker._store.init()  # type: ignore[attr-defined]
+        one._locker._store.init()  # type: ignore[attr-defined]
         one.acquire()
         kill(one, dba)
         assert isinstance(other.try_acquire(), Denied)
@@ -203,7 +203,7 @@ def test_nothing_is_granted_without_the_lock_not_even_what_is_mine(contender: Op
     mine, other = contender(), contender()
     mine.acquire()
     kill(mine, dba)
-    lock = other._locker._locker._lock  # type: ignore[attr-defined]
+    lock = other._locker._lock  # type: ignore[attr-defined]
     assert lock.try_lock()
     assert isinstance(mine.try_acquire(), Denied)
     lock.unlock()

@@ -536,7 +536,7 @@ def test_a_release_by_any_holder_is_seen_within_a_poll_period(
         holder.acquire()
         with closing(open_contender(configure(**settings, url=pg_url, poll_period=0.5), clock)) as standby:
             assert isinstance(standby.try_acquire(), Denied)
-            store: Any = standby._locker._locker._store  # type: ignore[attr-defined]
+            store: Any = standby._locker._store  # type: ignore[attr-defined]
             answered: list[str] = []
             run = store._run
             monkeypatch.setattr(store, "_run", lambda what, values: (run(what, values), answered.append(what))[0])
@@ -572,7 +572,7 @@ def test_a_standby_asks_once_in_a_poll_period_and_has_one_connection_or_none(
     holder = open_contender(configure(**settings), clock)
     standby = open_contender(configure(**settings, poll_period=1.0), clock)
     holder.acquire()
-    store: Any = standby._locker._locker._store  # type: ignore[attr-defined]
+    store: Any = standby._locker._store  # type: ignore[attr-defined]
     asked: list[str] = []
     run = store._run
     monkeypatch.setattr(store, "_run", lambda what, values: (asked.append(what), run(what, values))[1])
@@ -600,7 +600,7 @@ def test_who_is_woken_knows_what_the_release_left_and_takes_that_or_nothing(pg_u
     contenders = [open_contender(configure(**settings), BootClock()) for _ in range(3)]
     holder, slow, fast = contenders
     holder.acquire()
-    store = slow._locker._locker._store  # type: ignore[attr-defined]
+    store = slow._locker._store  # type: ignore[attr-defined]
     slow.try_acquire()
     store.await_release("n", 0.0, 0.0)  # begins to listen
     holder.release()
@@ -608,7 +608,7 @@ def test_who_is_woken_knows_what_the_release_left_and_takes_that_or_nothing(pg_u
     seen = store.read("n").record
     assert left == dataclasses.replace(seen, duration=0.0, protection="")
     fast.acquire()
-    slow._locker._locker._freed = left  # type: ignore[attr-defined]  # as if it had been told just now
+    slow._locker._freed = left  # type: ignore[attr-defined]  # as if it had been told just now
     assert isinstance(slow.try_acquire(), Denied)
     assert fast.check()
     for each in contenders:

@@ -22,7 +22,7 @@ from tests.spark.drivers import until
 
 
 def store_of(contender: LocalLease) -> Any:
-    return contender._locker._locker._store  # type: ignore[attr-defined]
+    return contender._locker._store  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,7 @@ def test_a_standby_that_listened_over_a_restart_is_still_woken_by_the_release(po
 
 
 def store_of(lease: LocalLease) -> Any:
-    return lease._locker._locker._store  # type: ignore[attr-defined]
+    return lease._locker._store  # type: ignore[attr-defined]
 
 
 def ride_out(url: str, table: str, kill: Callable[[], Any], start: Callable[[], Any]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_lease.config.settings import SETTINGS, Config, shown
+from spark_lease.config.settings import MAX_NAME, SETTINGS, Config, shown
 from spark_lease.config.sources import (
     camel,
     configure,
@@ -23,7 +23,7 @@ from spark_lease.config.sources import (
     snake,
 )
 from spark_lease.config.urls import has_password, redacted, without_password
-from spark_lease.election.record import MAX_NAME, new_holder
+from spark_lease.election.record import new_holder
 from spark_lease.errors import (
     ConfigError,
     Fenced,

@@ -262,7 +262,7 @@ def test_a_table_that_is_to_be_made_may_be_named_before(
     required = configure(name="n", url=config.url, fence_tables=(f"{tmp_path}/new",), fence_delta="required")
     lease = grant(config, "paris:1")
     assert DeltaFence(lease, required, BootClock()).claim_all() == ""
-    assert "new yet: its first write will note it" in caplog.text
+    assert "new does not exist yet: its first write will register it" in caplog.text
     rows = Table.from_arrays([Array([1], DataType.int64())], names=["x"])
     FencedTable(lease, str(tmp_path / "new"), required, BootClock()).append(rows)
     assert recorded(config) == [f"file:{tmp_path}/new"]

@@ -228,7 +228,7 @@ def test_fenced_tables_are_listed_and_dropped(settings: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["add", "--lease", "n"], "which one?"),
+        (["add", "--lease", "n"], "which table?"),
         (["add", "--on", "guarded"], "which lease?"),
         (["add", "--on", "nothing", "--lease", "n"], "there is no nothing in postgresql"),
         (["drop", "--on", "s3://lake/flights", "--lease", "n"], "is a Delta table: spark-lease fence forget"),

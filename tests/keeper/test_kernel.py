@@ -93,11 +93,11 @@ def test_a_timer_that_is_moved_or_disarmed_does_not_kill(start: Start) -> None:
 HOLDER = """
     import os, socket, sys
     from spark_lease.system.kernel import KillPipe
-    kill pipe, talk = KillPipe(), socket.socket(fileno=int(sys.argv[1]))
-    pipe ends = [kill pipe.pipe_end(int(target)) for target in sys.argv[2:]]
-    socket.send_fds(talk, [b"x"], [pipe end.fd for pipe end in pipe ends])
-    for pipe end in pipe ends:
-        pipe end.close()
+    kill_pipe, talk = KillPipe(), socket.socket(fileno=int(sys.argv[1]))
+    pipe_ends = [kill_pipe.pipe_end(int(target)) for target in sys.argv[2:]]
+    socket.send_fds(talk, [b"x"], [pipe_end.fd for pipe_end in pipe_ends])
+    for pipe_end in pipe_ends:
+        pipe_end.close()
     print("ready", flush=True)
     if sys.stdin.readline() == "let go\\n":
         sys.exit(0)
@@ -157,8 +157,8 @@ def test_a_wire_kills_a_whole_group(start: Start) -> None:
 HOLDS_ALL = """
     import sys, time
     from spark_lease.system.kernel import KillPipe
-    kill pipes = [KillPipe() for _ in range(2)]
-    pipe ends = [kill pipe.pipe_end(int(target)) for kill pipe in kill pipes for target in sys.argv[1:]]
+    kill_pipes = [KillPipe() for _ in range(2)]
+    pipe_ends = [kill_pipe.pipe_end(int(target)) for kill_pipe in kill_pipes for target in sys.argv[1:]]
     print("ready", flush=True)
     time.sleep(60)
 """

@@ -181,7 +181,7 @@ def open_contender(
         protection=protection,
         published=published,
         standby_note=note,
-        on_renewal=on_renewal if on_renewal and config.is_measured else lambda took, confirmed: None,
+        on_renewal=on_renewal if on_renewal and config.enabled and config.is_measured else lambda took, confirmed: None,
         stands_still=stands_still,
     )
     return lease

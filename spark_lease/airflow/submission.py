@@ -117,11 +117,11 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
     def _kill_in_cluster(self) -> None:
         """The provider ends a driver elsewhere, as long as its own process lives: so that goes last."""
         is_there = self._submit_sp is not None and self._submit_sp.poll() is None
-        self.log.warning("the application may still run in the cluster and keep its lease: look there, and end it")
+        self.log.warning("ending the application in the cluster; if that fails, it goes on and keeps its lease")
         try:
             super().on_kill()
         except FileNotFoundError as error:
-            self.log.error("it is not ended: %s", error)
+            self.log.error("the application is not ended, end it in the cluster: %s", error)
         finally:
             if is_there:
                 self._end_group(signal.SIGKILL, _GONE)

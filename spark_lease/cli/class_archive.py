@@ -13,8 +13,6 @@ from ..submit.command_line import find_spark_submit, is_for_cluster
 
 
 def class_archive(arguments: argparse.Namespace) -> int:
-    if is_for_cluster(arguments.guarded):
-        raise ConfigError("class-archive", "is of this machine: leave out --deploy-mode cluster")
     program, environ = find_spark_submit(arguments.spark_submit)
     if arguments.print:
         archive = archive_of(program, environ)
@@ -26,6 +24,8 @@ def class_archive(arguments: argparse.Namespace) -> int:
         removed = [str(each) for each in remove_archives(program, environ)]
         print(json.dumps({"removed": removed}) if arguments.json else f"removed: {', '.join(removed) or 'nothing'}")
         return 0
+    if is_for_cluster(arguments.guarded):
+        raise ConfigError("class-archive", "is of this machine, so its job runs here: -- --deploy-mode client")
     print("running a small Spark job, to keep the classes that it loads; about half a minute ...", file=sys.stderr)
     clock = BootClock()
     began = clock.now()

@@ -139,7 +139,7 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
             if there.record and there.record.wish != text and there.record.epoch == seen.record.epoch:
                 raise ConfigError("url", f"{store.where} cannot store a pause or a transfer")
             return there
-    raise StoreError(store.where, f"{name} keeps changing hands: try again")
+    raise StoreError(store.where, f"{name} was changed by its holder at each try: try again")
 
 
 def _wait(

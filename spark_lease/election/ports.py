@@ -177,7 +177,7 @@ class NotesEnds(Protocol):
 
 
 class Locker(Protocol):
-    """What `Lease` needs of any lock. Calls come from one thread at a time."""
+    """What `Contender` needs of any lock. Calls come from one thread at a time."""
 
     def try_acquire(self) -> Grant | Denied:
         """Take the lock if it is free or expired; does not wait for it. Raises StoreError."""

@@ -18,7 +18,7 @@ _NEVER = 2**63 - 1
 
 
 class SharedDeadline:
-    """One published deadline; the keeper writes it, all others only read. Implements `lease.Deadline`."""
+    """One published deadline; the keeper writes it, all others only read. Implements `Deadline`."""
 
     def __init__(self, fd: int, *, writable: bool = False) -> None:
         """`fd` is what `new_mapping` gave, here or in another process; it can be closed afterwards.

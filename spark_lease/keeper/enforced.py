@@ -12,7 +12,7 @@ from .deadline import SharedDeadline
 
 
 class Enforced:
-    """Moves the kernel's timer with every confirmed deadline, and publishes it if told where. A `lease.Deadline`.
+    """Moves the kernel's timer with every confirmed deadline, and publishes it if told where. A `Deadline`.
 
     `kill_pipe` is what targets are tied to this process by. Where the kernel cannot do its part there is none, and no
     timer; `why` says why.

@@ -6,6 +6,7 @@ It is made once, by a command, and used from then on. A JVM that it does not fit
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -15,7 +16,10 @@ from pathlib import Path
 
 from ..errors import ConfigError, SparkLeaseError
 
+log = logging.getLogger(__name__)
+
 OPTS = "SPARK_SUBMIT_OPTS"
+_NOT_IN_AN_OPTION = '":\\'
 _OWN_CHOICE = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _LAST = 600
@@ -42,24 +46,29 @@ def archive_of(program: str, environ: Mapping[str, str]) -> Path | None:
     `program` is the spark-submit. It is whole, and no other user may have written it: a JVM believes what it maps, and
     one whose file was cut off dies of SIGBUS.
     """
-    place = _place(program, environ)
-    found = sorted(place.parent.glob(f"{place.name}-*.jsa")) if place else []
-    return next((each for each in found if _is_ours(each) and each.stat().st_size == _size_in(each)), None)
+    try:
+        place = _place(program, environ)
+        found = sorted(place.parent.glob(f"{place.name}-*.jsa")) if place else []
+        return next((each for each in found if _is_ours(each) and each.stat().st_size == _size_in(each)), None)
+    except OSError:  # a cache that this user may not read, or a file that has gone meanwhile
+        return None
 
 
 def _place(program: str, environ: Mapping[str, str]) -> Path | None:
-    """Folder and first part of the name of its archives; None if Java or the jars of Spark are not found."""
+    """Folder and first part of the name of its archives; None if Java, the jars of Spark or a cache are not found."""
     home = environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java")) if home else "java", path=environ.get("PATH"))
-    jars = sorted(Path(environ.get("SPARK_HOME") or Path(program).resolve().parents[1], "jars").glob("*.jar"))
-    if not java or not jars:
+    spark = Path(environ.get("SPARK_HOME") or Path(program).resolve().parent.parent)
+    jars = [each for each in sorted(spark.glob("jars/*.jar")) if each.is_file()]
+    cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not java or not jars or not os.path.isabs(cache) or set(cache) & set(_NOT_IN_AN_OPTION):
         return None
     real = Path(java).resolve()
     key = hashlib.sha256()
     for each in [real, *real.parents[1].glob("lib/modules"), *jars]:
         found = each.stat()
-        key.update(f"{each}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
-    cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        # Whole seconds, as the JVM compares them: an image of a container keeps no fraction.
+        key.update(os.fsencode(each) + f"\0{found.st_size}\0{int(found.st_mtime)}\n".encode())
     return Path(cache, "spark_lease", f"spark-{key.hexdigest()[:16]}")
 
 
@@ -76,9 +85,12 @@ def options_of(archive: Path) -> str:
 
 def use_archive(program: str, environ: MutableMapping[str, str]) -> None:
     """Have the JVM of `program` map its archive, if there is one and SPARK_SUBMIT_OPTS says nothing of its own."""
-    archive, given = archive_of(program, environ), environ.get(OPTS, "")
-    if archive and not any(word in given for word in _OWN_CHOICE):
-        environ[OPTS] = f"{given} {options_of(archive)}".strip()
+    try:
+        archive, given = archive_of(program, environ), environ.get(OPTS, "")
+        if archive and not _chooses(given):
+            environ[OPTS] = f"{given} {options_of(archive)}".strip()
+    except Exception:  # whatever it is: a start that is no faster is no reason not to start
+        log.debug("the class-data archive cannot be looked for", exc_info=True)
 
 
 def make_archive(program: str, options: Sequence[str], environ: Mapping[str, str]) -> Path:
@@ -89,29 +101,24 @@ def make_archive(program: str, options: Sequence[str], environ: Mapping[str, str
     place = _place(program, environ)
     if not place:
         raise ConfigError("class-archive", f"{program}: cannot find the jars of its Spark: set SPARK_HOME")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise ConfigError("class-archive", f"{place.parent}: {error.strerror}") from error
+    if _chooses(given := environ.get(OPTS, "")):
+        raise ConfigError("class-archive", f"{OPTS} has options of another class-data archive: unset it")
+    _refuse_folder(place.parent)
     draft = place.with_suffix(f".{os.getpid()}")
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            script = Path(scratch, "small.py")
+            script, table = Path(scratch, "small.py"), Path(scratch, "table").as_uri()
             script.write_text(_SMALL_JOB)
-            given = f'{environ.get(OPTS, "")} "-XX:ArchiveClassesAtExit={draft}"'.strip()
-            words = [program, "--master", "local[1]", "--conf", "spark.ui.enabled=false", *options]
+            words = [program, "--master", "local[1]", "--conf", "spark.ui.enabled=false", *options, str(script), table]
+            told = {OPTS: f'{given} "-XX:ArchiveClassesAtExit={draft}"'.strip()}
             done = subprocess.run(
-                [*words, str(script), f"{scratch}/table"],
-                env={**environ, OPTS: given},
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
+                words, env={**environ, **told}, capture_output=True, text=True, errors="replace", check=False
             )
+        said = "\n".join(each.strip()[-_LAST:] for each in (done.stdout, done.stderr))
         if done.returncode:
-            raise SparkLeaseError(f"the small job failed: {(done.stdout + done.stderr).strip()[-_LAST:]}")
+            raise SparkLeaseError(f"the small job failed: {said}")
         if not draft.exists():
-            raise SparkLeaseError("this Java kept no classes. It needs an archive of its own first: java -Xshare:dump")
+            raise SparkLeaseError(_why_not(done.stdout + done.stderr) or f"this Java kept no classes: {said}")
         draft.chmod(0o600)
         remove_archives(program, environ)
         archive = place.with_name(f"{place.name}-{draft.stat().st_size}.jsa")
@@ -121,8 +128,34 @@ def make_archive(program: str, options: Sequence[str], environ: Mapping[str, str
     return archive
 
 
+def _refuse_folder(folder: Path) -> None:
+    """Make it, and see that it is this user's alone. Raises ConfigError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError("class-archive", f"{folder}: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError("class-archive", f"{folder} cannot be written to: make it writable for this user")
+    if not _is_ours(folder / "any"):
+        raise ConfigError("class-archive", f"{folder} has to be this user's alone: chmod 700, or chown it")
+
+
+def _why_not(output: str) -> str:
+    """In words what kept a JVM from writing its archive, where that is known."""
+    if "non-empty directory in paths" in output:
+        where = "Spark's conf folder, or that of HADOOP_CONF_DIR"
+        return f"Java keeps no classes while a folder with files is on the class path, here {where}: not possible here"
+    if "not been dumped" in output or "UseSharedSpaces" in output:
+        return "this Java has no archive of its own classes, which comes first: run java -Xshare:dump"
+    return ""
+
+
+def _chooses(options: str) -> bool:
+    return any(word in options for word in _OWN_CHOICE)
+
+
 def remove_archives(program: str, environ: Mapping[str, str]) -> list[Path]:
-    """Remove those of this Java and this Spark, whole or not; a JVM that has one mapped works on."""
+    """Remove those of this Java and this Spark, whole or not. A JVM that has one mapped goes on."""
     place = _place(program, environ)
     found = sorted(place.parent.glob(f"{place.name}-*.jsa")) if place else []
     for each in found:
@@ -131,8 +164,6 @@ def remove_archives(program: str, environ: Mapping[str, str]) -> list[Path]:
 
 
 def _is_ours(archive: Path) -> bool:
-    try:
-        found = [archive.stat(), archive.parent.stat()]
-    except OSError:
-        return False
+    """Whether no other user can have written it, nor put it there. True for one that is not there, in such a folder."""
+    found = [each.stat() for each in (archive, archive.parent) if each.exists()]
     return all(each.st_uid == os.geteuid() and not each.st_mode & 0o022 for each in found)

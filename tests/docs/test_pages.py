@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 GENERATED = re.compile(r"<!-- generated.*?<!-- end -->", re.DOTALL)
 ONE_SCREEN = 65
 PRIVATE = re.compile(
-    r"\b(nobody|whoever|somebody|anybody|everybody|what is wanted of|astray|pipe_end|lookout|minder)\b", re.I
+    r"\b(nobody|whoever|somebody|anybody|everybody|what is wanted of|astray|strand|lookout|minder)\b", re.I
 )
 
 

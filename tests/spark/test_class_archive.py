@@ -100,6 +100,26 @@ def test_a_spark_whose_jars_are_not_found_is_said(environ: dict[str, str], tmp_p
         make_archive(PROGRAM, [], environ)
 
 
+def test_what_is_wrong_around_it_keeps_no_submission_from_starting(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "spark/jars/gone.jar").symlink_to("/nowhere")
+    for changed in ({}, {"SPARK_HOME": ""}, {"XDG_CACHE_HOME": "relative"}, {"XDG_CACHE_HOME": f"{tmp_path}/a:b"}):
+        told = environ | changed
+        use_archive("/spark-submit", told)
+        assert OPTS not in told
+    (tmp_path / "cache").write_text("no folder")
+    use_archive(PROGRAM, environ)
+    assert OPTS not in environ
+
+
+def test_it_is_not_made_where_it_would_not_be_used(environ: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="options of another class-data archive: unset it"):
+        make_archive(PROGRAM, [], environ | {OPTS: "-XX:SharedArchiveFile=/mine.jsa"})
+    (tmp_path / "cache" / "spark_lease").mkdir(parents=True)
+    (tmp_path / "cache" / "spark_lease").chmod(0o775)
+    with pytest.raises(ConfigError, match="has to be this user's alone"):
+        make_archive(PROGRAM, [], environ)
+
+
 def test_there_is_nothing_to_print_before_it_is_made(environ: dict[str, str]) -> None:
     done = spark_lease("class-archive", "--print", env=os.environ | {"XDG_CACHE_HOME": environ["XDG_CACHE_HOME"]})
     assert (done.returncode, done.stdout) == (78, "")

@@ -170,6 +170,8 @@ def scenario(it: Environment, postgres: str) -> dict[str, str]:
         with submitted(it, folder, "wait", postgres) as master:
             master.until("ready")
             takes_over(it, folder, postgres, master, found)
+        if it.row["delta"]:
+            assert found["Delta"] == it.row.get("fence", "hook"), found
         found["zombie"] = zombie(it, folder, postgres) if found["Delta"] == "hook" else "–"
     return found
 

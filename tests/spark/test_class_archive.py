@@ -127,7 +127,7 @@ def test_there_is_nothing_to_print_before_it_is_made(environ: dict[str, str]) ->
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_submission_maps_what_was_kept_and_starts_as_ever_where_that_is_not_whole(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
     environ = {key: value for key, value in os.environ.items() if key != OPTS}
@@ -135,7 +135,7 @@ def test_a_submission_maps_what_was_kept_and_starts_as_ever_where_that_is_not_wh
     failed = spark_lease("class-archive", "--", "--conf", "spark.master=nonsense", "--master", "no", env=environ)
     assert failed.returncode == 1 and "the small job failed" in failed.stderr
     assert not list((tmp_path / "cache" / "spark_lease").iterdir()), "nothing half made stays"
-    made = spark_lease("class-archive", "--json", env=environ)
+    made = spark_lease("class-archive", "--json", env=environ, timeout=240)
     assert made.returncode == 0, made.stderr
     archive = Path(json.loads(made.stdout)["archive"])
     assert archive.stat().st_size == json.loads(made.stdout)["bytes"] > 1e6

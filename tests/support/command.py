@@ -11,9 +11,11 @@ COMMAND = str(Path(sys.executable).with_name("spark-lease"))
 
 
 def spark_lease(
-    *words: str, cwd: Path | None = None, env: dict[str, str] | None = None
+    *words: str, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=60, check=False, cwd=cwd, env=env)
+    return subprocess.run(
+        [COMMAND, *words], capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, env=env
+    )
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, object]:

@@ -21,7 +21,7 @@ from tests.docs.snippets import DOCS
 from tests.services.browser import MISSING, installed, running_browser
 from tests.support.command import COMMAND
 
-PICTURES = DOCS / "_static"
+ROOT, PICTURES = DOCS.parent, DOCS / "_static"
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 _STYLE = """<style>
 rect { fill: #0d1117 } text { font: 13px ui-monospace, Menlo, Consolas, monospace; fill: #e6edf3; white-space: pre }
@@ -99,9 +99,11 @@ def watch(environment: dict[str, str], folder: Path) -> None:
 
 def animation(name: str, shown: str, words: list[str], environment: dict[str, str], *, faster: float) -> None:
     """What a command prints, every line at its time."""
-    lines, at = [f"$ {shown}"], [0.0]
+    lines, at, unfinished = [f"$ {shown}"], [0.0], ""
     for second, text in recorded(words, environment):
-        for line in _lines(text):
+        *ended, unfinished = (unfinished + elsewhere(text, ROOT)).split("\n")
+        for line in ended:
+            line = _ESCAPES.sub("", line.rstrip("\r").rpartition("\r")[2])  # what was written over is gone
             if line or lines[-1]:
                 lines.append(line)
                 at.append(second / faster)
@@ -119,6 +121,6 @@ if __name__ == "__main__":
         history(environment, Path(home))
         watch(environment, Path(home))
         animation("demo", "spark-lease demo", [COMMAND, "demo"], environment, faster=10)
-        drill = [sys.executable, "-m", "jobs.drill", "--days", "30"]
-        animation("drill", "make run ARGS='--days 30'", drill, {**os.environ}, faster=20)
+    drill = [sys.executable, "-m", "jobs.drill", "--days", "30"]
+    animation("drill", "make run ARGS='--days 30'", drill, {**os.environ}, faster=20)
     print("wrote", *sorted(each.name for each in PICTURES.iterdir()))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 from importlib import metadata
 from pathlib import Path
 
 from ..config.settings import Config
 from ..keeper.supervisor import NO_SETUID, why_not_contained
-from ..submit.command_line import JAVA_MISSING
+from ..submit.command_line import JAVA_MISSING, find_java
 from ..system.containment import Namespace
 from ..system.kernel import why_not
 from .findings import Check, Finding, fail, ok, warn
@@ -129,8 +128,7 @@ def metrics(config: Config, *, has_client: bool) -> Finding | None:
 
 def java_home() -> Path | None:
     """That of JAVA_HOME, or of the java on PATH, as spark-submit takes it."""
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    found = find_java()
     return Path(found).resolve().parents[1] if found else None
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from ..errors import ConfigError, SparkLeaseError
+from .command_line import find_java
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,7 @@ OPTS = "SPARK_SUBMIT_OPTS"
 _NOT_IN_AN_OPTION = '":\\'
 _OWN_CHOICE = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+_PATIENCE = 600.0
 _LAST = 600
 """Characters of its output that are shown where the job fails."""
 _SMALL_JOB = """
@@ -56,8 +57,7 @@ def archive_of(program: str, environ: Mapping[str, str]) -> Path | None:
 
 def _place(program: str, environ: Mapping[str, str]) -> Path | None:
     """Folder and first part of the name of its archives; None if Java, the jars of Spark or a cache are not found."""
-    home = environ.get("JAVA_HOME")
-    java = shutil.which(str(Path(home, "bin", "java")) if home else "java", path=environ.get("PATH"))
+    java = find_java(environ)
     spark = Path(environ.get("SPARK_HOME") or Path(program).resolve().parent.parent)
     jars = [each for each in sorted(spark.glob("jars/*.jar")) if each.is_file()]
     cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -112,7 +112,7 @@ def make_archive(program: str, options: Sequence[str], environ: Mapping[str, str
             words = [program, "--master", "local[1]", "--conf", "spark.ui.enabled=false", *options, str(script), table]
             told = {OPTS: f'{given} "-XX:ArchiveClassesAtExit={draft}"'.strip()}
             done = subprocess.run(
-                words, env={**environ, **told}, capture_output=True, text=True, errors="replace", check=False
+                words, env={**environ, **told}, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
             )
         said = "\n".join(each.strip()[-_LAST:] for each in (done.stdout, done.stderr))
         if done.returncode:
@@ -123,6 +123,8 @@ def make_archive(program: str, options: Sequence[str], environ: Mapping[str, str
         remove_archives(program, environ)
         archive = place.with_name(f"{place.name}-{draft.stat().st_size}.jsa")
         draft.replace(archive)
+    except subprocess.TimeoutExpired as error:
+        raise SparkLeaseError(f"the small job did not end within {_PATIENCE:g} s: try it with spark-submit") from error
     finally:
         draft.unlink(missing_ok=True)
     return archive
@@ -145,8 +147,6 @@ def _why_not(output: str) -> str:
     if "non-empty directory in paths" in output:
         where = "Spark's conf folder, or that of HADOOP_CONF_DIR"
         return f"Java keeps no classes while a folder with files is on the class path, here {where}: not possible here"
-    if "not been dumped" in output or "UseSharedSpaces" in output:
-        return "this Java has no archive of its own classes, which comes first: run java -Xshare:dump"
     return ""
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -81,10 +81,14 @@ def is_for_cluster(options: Sequence[str]) -> bool:
     return value_of(options, "--deploy-mode", "spark.submit.deployMode") == "cluster"
 
 
+def find_java(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The java that spark-submit will find: that of JAVA_HOME, or the one on PATH."""
+    home = environ.get("JAVA_HOME")
+    return shutil.which(str(Path(home, "bin", "java")) if home else "java", path=environ.get("PATH"))
+
+
 def has_java() -> bool:
-    """True if spark-submit will find a Java: that of JAVA_HOME, or the one on PATH."""
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which(str(Path(home, "bin", "java")) if home else "java") is not None
+    return find_java() is not None
 
 
 def find_spark_submit(wanted: str = "") -> tuple[str, dict[str, str]]:

@@ -30,10 +30,10 @@ from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
 spark.range(9).selectExpr("sum(id)").collect()
-print("acted", time.time(), flush=True)
+print("acted", time.monotonic(), flush=True)
 for _ in range(2):
     spark.range(9).write.format("delta").mode("append").save(sys.argv[1])
-print("committed", time.time(), flush=True)
+print("committed", time.monotonic(), flush=True)
 """
 STEPS = ("acted", "committed")
 
@@ -41,7 +41,7 @@ STEPS = ("acted", "committed")
 def run(environ: dict[str, str], folder: Path) -> dict[str, float]:
     """Seconds from the start to each step."""
     words = [COMMAND, "submit", "--lease", "n", "--local", "--fence-delta", "off", "--", "--master", "local[2]"]
-    begun = time.time()
+    begun = time.monotonic()
     done = subprocess.run(
         [*words, *spark_options(), str(folder.parent / "job.py"), str(folder)],
         env=environ,

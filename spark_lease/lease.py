@@ -1,47 +1,91 @@
-"""The lease as its user holds it: a hold, and what is done under it (fenced writes, run keys, notes)."""
+"""The lease as guarded code holds it: `with hold_lease("nightly-flights") as lease`."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from .clock import Clock
 from .config.settings import Config
-from .election.contender import Contender, OnRenewal, StandbyNote
-from .election.hold import Deadline, Hold
 from .election.journal_entries import bounded_age
-from .election.locker import locker_over
-from .election.ports import Locker
-from .election.record import Protection, new_holder
+from .election.record import Protection
 from .fencing.delta.delta_rs import FencedTable
-from .fencing.refusal import NothingBegun
 from .fencing.sql import session
-from .fencing.sql.databases import claim_databases, prepare
 from .fencing.status import Fences
-from .journal.runs import Runs
-from .journal.standbys import Presence
-from .stores.registry import open_lock, open_notes, open_store
-from .stores.unguarded import Unguarded
-
-log = logging.getLogger(__name__)
+from .holds import GuardedHold
 
 
-class Lease(Hold):
-    """A hold on one lease, for those who work under it: acquired once, then lost or released for good.
+class Lease:
+    """One hold on a lease, for the code that works under it. The guard takes it before, and gives it back after.
 
     Any thread may use it. A clock alone says whether it is held: past its deadline a lease is lost even if no thread
-    has noticed.
+    has noticed. A forked child may use `check`, `remaining`, `is_in_doubt`, `wait_certain`, and the fences.
     """
 
-    def __init__(
-        self, config: Config, *, holder: str, clock: Clock, deadline: Deadline, protection: Protection
-    ) -> None:
-        super().__init__(config, holder=holder, clock=clock, deadline=deadline, protection=protection)
-        self.run_key, self.runs = config.run_key, Runs(self, config, clock)
-        self.fences = Fences()
+    def __init__(self, hold: GuardedHold, config: Config, clock: Clock) -> None:
+        self._hold, self._config, self._clock = hold, config, clock
+
+    @property
+    def name(self) -> str:
+        """The lease's name."""
+        return self._hold.name
+
+    @property
+    def holder(self) -> str:
+        """Who holds it, as the store has it: host, process, and a random part."""
+        return self._hold.holder
+
+    @property
+    def run_key(self) -> str:
+        """The run key that was set; "" if none was."""
+        return self._hold.run_key
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token of this hold: larger than that of every hold before it."""
+        return self._hold.epoch
+
+    @property
+    def protection(self) -> Protection:
+        """What ends the guarded work if this process cannot: a word of `require_protection`."""
+        return self._hold.protection
+
+    @property
+    def fences(self) -> Fences:
+        """Which stores refuse an older master's writes, as far as it is known by now."""
+        return self._hold.fences
+
+    def __repr__(self) -> str:
+        return repr(self._hold)
+
+    def check(self) -> int:
+        """The epoch, if the lease is held at this instant; else raises LeaseLost. Costs no I/O: call it freely.
+
+        Where the wall clock has jumped ahead since the last renewal, by a second or more, this machine may have stood
+        still, and its other clock with it: then it waits until the lease is renewed, or lost.
+        """
+        return self._hold.check()
+
+    def remaining(self) -> float:
+        """Seconds for which `check()` goes on to answer without another renewal; 0 once lost."""
+        return self._hold.remaining()
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """True while the lease is held and a renewal is overdue: it failed, or its answer has not come.
+
+        `check()` still answers. Code that can wait should call `wait_certain`.
+        """
+        return self._hold.is_in_doubt
+
+    def wait_certain(self, timeout: float = math.inf) -> int:
+        """The epoch, once no renewal is overdue; at once if none is. Call it before new work.
+
+        Raises LeaseLost if the lease is lost meanwhile, StoreError if it is still in doubt after `timeout` seconds.
+        """
+        return self._hold.wait_certain(timeout)
 
     def fenced_sql(self, engine: Any, *, completes: str = "") -> AbstractContextManager[Any]:
         """One transaction on an Engine of SQLAlchemy, which commits only while my epoch is the newest: `fencing.sql`.
@@ -54,9 +98,13 @@ class Lease(Hold):
         from .fencing.sql.transaction import fenced_sql  # SQLAlchemy, for those who use it
 
         if not completes:
-            return fenced_sql(self, engine)
+            return fenced_sql(self._hold, engine)
         return completing_sql(
-            self, engine, completes, note=self.runs.heal, retention=bounded_age(self._config.run_retention)
+            self._hold,
+            engine,
+            completes,
+            note=self._hold.runs.heal,
+            retention=bounded_age(self._config.run_retention),
         )
 
     def write_sql(
@@ -79,7 +127,7 @@ class Lease(Hold):
         """
         from .fencing.dataframe.writer import write_sql  # SQLAlchemy and Arrow, for those who use it
 
-        return write_sql(self, df, engine, table, mode=mode, keys=keys, through=through)
+        return write_sql(self._hold, df, engine, table, mode=mode, keys=keys, through=through)
 
     def jdbc_url(self, url: str) -> str:
         """`url`, a jdbc:postgresql: one, with the epoch in it, for tables that are fenced. Raises ConfigError."""
@@ -90,98 +138,12 @@ class Lease(Hold):
 
         May be repeated. Raises LeaseLost, StoreError, and AlreadyDone if it was done under another epoch.
         """
-        self.runs.complete(run_key, counts=counts)
+        self._hold.runs.complete(run_key, counts=counts)
 
     def is_done(self, run_key: str) -> bool:
         """Whether a master has completed `run_key`. Raises StoreError."""
-        return self.runs.is_done(run_key)
+        return self._hold.runs.is_done(run_key)
 
     def delta_rs(self, table: str) -> FencedTable:
         """Fenced writes to the Delta table at path or URL `table` without Spark: append, overwrite, merge, delete."""
-        return FencedTable(self, table, self._config, self._clock)
-
-    def prepare(self) -> None:
-        """Import what the work needs from the grant on, while another may still be master. Never raises."""
-        with contextlib.suppress(Exception):  # it is said when it is needed
-            prepare(self._config)
-
-    def claim_databases(self) -> bool:
-        """Claim what `fencing.sql.databases` says, before the work begins; by the process that keeps the lease.
-
-        Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
-        """
-        return claim_databases(self._config, NothingBegun(self), clock=self._clock)
-
-    def noted(self, kind: str) -> dict[str, str]:
-        """What was noted beside the lease, as `Notes.all` says; asked for by the process that keeps it.
-
-        So the driver loads no client of the store. Raises StoreError, ConfigError.
-        """
-        with closing(open_notes(self._config, self._clock)) as notes:
-            return notes.all(self._config.shared_name, kind)
-
-    def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
-        """Have `text` noted beside the lease, as `Notes.add` says; by the process that keeps the lease.
-
-        So no thread of the guarded program's is inside a client library while the program changes its environment:
-        libpq reads that, and a read beside a change can end the process with SIGSEGV (getenv(3), "MT-Safe env").
-        `newest`: the key is my epoch, and the text takes the place of what was noted under it, and under older ones.
-        Raises StoreError, ConfigError.
-        """
-        name = self._config.shared_name
-        with closing(open_notes(self._config, self._clock)) as notes:
-            there = notes.all(name, kind) if newest else {}
-            if key in there and there[key] != text:
-                notes.remove(name, kind, key)
-            noted = notes.add(name, kind, key, text, holder=self.holder, epoch=self._epoch)
-            for older in there:
-                if int(older) < self._epoch:  # only these: a newer master has a note of its own by now
-                    notes.remove(name, kind, older)
-        return noted
-
-
-class LocalLease(Contender, Lease):
-    """A lease that this process itself takes and renews."""
-
-
-def open_contender(
-    config: Config,
-    clock: Clock,
-    *,
-    holder: str = "",
-    protection: Protection = Protection.THREAD,
-    published: Deadline | None = None,
-    on_renewal: OnRenewal | None = None,
-    stands_still: Callable[[], str] = lambda: "",
-) -> LocalLease:
-    """A contender for `config.name` under `holder`, or one of its own; asks no store yet. Raises ConfigError.
-
-    `on_renewal` is called if `config` has renewals measured.
-    """
-    holder = holder or new_holder(config.holder)
-    note: StandbyNote | None = None
-    locker: Locker = Unguarded()
-    if config.enabled:
-        note = Presence(config, clock, holder=holder)
-        locker = locker_over(
-            open_store(config),
-            config,
-            clock,
-            holder=holder,
-            protection=lambda: lease.protection,
-            lock=open_lock(config, clock),
-        )
-    else:
-        log.warning("%s: enabled = false, NOTHING IS GUARDED: every process is master", config.name)
-    lease = LocalLease(
-        locker,
-        config,
-        holder=holder,
-        clock=clock,
-        protection=protection,
-        published=published,
-        standby_note=note,
-        on_renewal=on_renewal if on_renewal and config.enabled and config.is_measured else lambda took, confirmed: None,
-        stands_still=stands_still,
-    )
-    return lease
+        return FencedTable(self._hold, table, self._config, self._clock)

@@ -17,7 +17,7 @@ from .config.settings import Config
 from .config.urls import redacted
 from .election.journal_entries import ALREADY_DONE, CRASHED, FAILED, FINISHED, INTERRUPTED
 from .errors import AlreadyDone, ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
-from .lease import Lease
+from .holds import GuardedHold
 
 log = logging.getLogger(__name__)
 
@@ -110,18 +110,18 @@ def ending_of(error: BaseException | None) -> tuple[str, str]:
     return (FAILED, type(error).__name__) if error else (FINISHED, "")
 
 
-def ended(lease: Lease, exit_code: int, *, interrupted: bool = False) -> Outcome:
+def ended(lease: GuardedHold, exit_code: int, *, interrupted: bool = False) -> Outcome:
     """The work ran and ended by itself, or because a signal told it to."""
     word = INTERRUPTED if interrupted else FAILED if exit_code else FINISHED
     return _of(lease, word, exit_code)
 
 
-def crashed(lease: Lease, exit_code: int = 128 + signal.SIGKILL) -> Outcome:
+def crashed(lease: GuardedHold, exit_code: int = 128 + signal.SIGKILL) -> Outcome:
     """The work ended, and did not say how. Its exit code is taken for that of SIGKILL where it cannot be known."""
     return _of(lease, CRASHED, exit_code)
 
 
-def refused(config: Config | None, error: SparkLeaseError, lease: Lease | None = None) -> Outcome:
+def refused(config: Config | None, error: SparkLeaseError, lease: GuardedHold | None = None) -> Outcome:
     """The work was not started, or was ended, because of `error`."""
     word = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), "failed")
     code = exit_code_of(error, config)
@@ -136,12 +136,12 @@ def outcome_of(config: Config, word: str, exit_code: int, reason: str = "") -> O
     return Outcome(config.name, word, exit_code, reason=reason, run_key=config.run_key, store=store)
 
 
-def _of(lease: Lease, word: str, exit_code: int) -> Outcome:
+def _of(lease: GuardedHold, word: str, exit_code: int) -> Outcome:
     told = {"run_key": lease.run_key, "store": lease.store}
     return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder, **told, **times_of(lease))
 
 
-def times_of(lease: Lease | None) -> dict[str, str]:
+def times_of(lease: GuardedHold | None) -> dict[str, str]:
     """When it was acquired and released, as an Outcome says it."""
     if lease is None or not lease.epoch:
         return {}

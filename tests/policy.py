@@ -9,7 +9,7 @@ from spark_lease.config.sources import configure
 from spark_lease.election.locker import locker_over
 from spark_lease.election.ports import Lock
 from spark_lease.election.record import new_holder
-from spark_lease.lease import LocalLease
+from spark_lease.holds import LocalHold
 from spark_lease.testing import MemoryStore, VirtualClock
 
 NAME = "nightly"
@@ -25,7 +25,7 @@ class Contender:
         self.store, self.clock, self.lock = store, clock, lock
         holder = new_holder(label)
         locker = locker_over(store, self.config, clock, holder=holder, lock=lock)
-        self.lease = LocalLease(locker, self.config, holder=holder, clock=clock)
+        self.lease = LocalHold(locker, self.config, holder=holder, clock=clock)
 
     @property
     def record(self) -> Any:

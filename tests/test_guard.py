@@ -18,7 +18,8 @@ from spark_lease import AlreadyDone, ConfigError, Lease, LeaseLost, Loss, curren
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.guard.block import Guard
-from spark_lease.lease import open_contender
+from spark_lease.holds import open_contender
+from spark_lease.keeper.client import KeeperHold
 from spark_lease.spark import session as demotion
 from spark_lease.spark.delta_fence import _hook
 from tests.spark.drivers import row, until
@@ -88,15 +89,17 @@ def test_a_signal_in_the_block_releases_and_exits(url: str) -> None:
 
 
 def test_ctrl_c_twice_still_releases(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = Lease.release
+    release, calls = KeeperHold.release, list[int]()
 
-    def impatient(self: Lease) -> bool:
-        monkeypatch.setattr(Lease, "release", release)
+    def impatient(self: KeeperHold) -> bool:
+        monkeypatch.setattr(KeeperHold, "release", release)
+        calls.append(1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Lease, "release", impatient)
+    monkeypatch.setattr(KeeperHold, "release", impatient)
     with pytest.raises(KeyboardInterrupt), hold_lease("n", url=url):
         raise KeyboardInterrupt
+    assert calls
     with hold_lease("n", url=url) as lease:
         assert lease.check()
 
@@ -137,7 +140,7 @@ def test_a_mains_end_is_an_exit_code_and_its_own_errors_are_its_own(url: str) ->
 
 def test_a_lost_lease_surfaces_from_what_the_block_died_of(url: str) -> None:
     with pytest.raises(LeaseLost) as raised, hold_lease("n", url=url, on_lost="stop") as lease:
-        lease.lose(Loss.TAKEN, "held by h")
+        lease._hold.lose(Loss.TAKEN, "held by h")
         raise ValueError("something broke because of it")
     assert raised.value.reason is Loss.TAKEN
     assert isinstance(raised.value.__cause__, ValueError)
@@ -145,7 +148,7 @@ def test_a_lost_lease_surfaces_from_what_the_block_died_of(url: str) -> None:
 
 def test_a_block_in_pure_python_is_interrupted(url: str) -> None:
     with pytest.raises(LeaseLost), hold_lease("n", url=url, on_lost="stop") as lease:
-        lease.lose(Loss.ORPHANED)
+        lease._hold.lose(Loss.ORPHANED)
         time.sleep(30)
         raise AssertionError("slept through it")  # pragma: no cover
 
@@ -192,21 +195,11 @@ def test_the_delta_fence_of_a_lost_lease_stays_until_spark_is_over_and_no_longer
     settings: dict[str, Any] = {"url": url, "create_table": "true", "on_lost": "stop", "keeper": "thread"}
     with pytest.raises(LeaseLost), hold_lease("n", **settings) as lease:
         assert len(_hook.fences) == 1
-        lease.lose(Loss.TAKEN, "by a test")
+        lease._hold.lose(Loss.TAKEN, "by a test")
         lease.check()
     assert len(_hook.fences) == 1
     over.set()
     until(lambda: not _hook.fences)
-
-
-@pytest.mark.parametrize("keeper", ["thread", "process"])
-def test_a_block_cannot_release_what_guards_it(url: str, keeper: str) -> None:
-    with hold_lease("n", url=url, keeper=keeper) as lease:
-        with pytest.raises(ConfigError, match="released at the end of its block"):
-            lease.release()
-        assert lease.check() == lease.epoch
-    with pytest.raises(LeaseLost, match="released"):
-        lease.check()
 
 
 @pytest.mark.parametrize("keeper", ["thread", "process"])

@@ -18,8 +18,8 @@ PACKAGE = Path(spark_lease.__file__).parent
 LAYERS = re.findall(
     r"\S+",
     """
-errors clock logs config system election database stores journal fencing lease outcome monitoring keeper spark guard
-submit testing demo cli airflow __main__
+errors clock logs config system election database stores journal fencing holds lease outcome monitoring keeper spark
+guard submit testing demo cli airflow __main__
 """,
 )
 """Folders and single modules, from the ground up: each imports only what stands before it, lazy imports included."""

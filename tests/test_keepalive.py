@@ -142,14 +142,14 @@ def test_without_a_thread_to_be_had_the_watching_one_demotes(monkeypatch: pytest
     with pytest.raises(LeaseLost), guard as lease:
         ended = threading.Event()
         monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no thread")))
-        lease.lose(Loss.ORPHANED)
+        lease._hold.lose(Loss.ORPHANED)
         ended.wait(10)
         raise AssertionError("the block was not ended")
 
 
 def test_a_clean_stop_ends_both_threads_and_tells_nobody() -> None:
     from spark_lease.config.sources import configure
-    from spark_lease.lease import open_contender
+    from spark_lease.holds import open_contender
 
     config = configure(name="n", enabled=False, lease_duration=3)
     lost: list[LeaseLost] = []

@@ -523,7 +523,7 @@ def test_epochs_only_grow(clock: VirtualClock, store: MemoryStore) -> None:
 
 def test_unguarded_work_has_epoch_zero_and_is_never_lost(clock: VirtualClock) -> None:
     from spark_lease.config.sources import configure
-    from spark_lease.lease import open_contender
+    from spark_lease.holds import open_contender
 
     lease = open_contender(configure(name="n", enabled=False), clock)
     assert lease.acquire() == 0

@@ -20,8 +20,8 @@ from spark_lease import AlreadyDone, LeaseLost, hold_lease, leased
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.errors import ConfigError, RecordUnreadable
+from spark_lease.holds import open_contender
 from spark_lease.journal.runs import Run, runs_of
-from spark_lease.lease import open_contender
 from spark_lease.stores.registry import open_notes
 
 
@@ -112,9 +112,9 @@ def test_a_former_master_cannot_finish_a_key_and_learns_that_it_is_none(url: str
         successor.acquire()
         zombie._deadline.publish(BootClock().now() + 60, BootClock().ahead())
         with pytest.raises(LeaseLost, match="taken"):
-            zombie.complete("k")
+            zombie.runs.complete("k", counts={})
         assert runs(url) == []
-        successor.complete("k")
+        successor.runs.complete("k", counts={})
         assert [run.epoch for run in runs(url)] == [successor.epoch]
 
 
@@ -123,12 +123,12 @@ def test_two_masters_in_turn_cannot_both_finish_one_key(url: str) -> None:
     first, second = (open_contender(config, BootClock()) for _ in range(2))
     with closing(first), closing(second):
         first.acquire()
-        first.complete("k")
+        first.runs.complete("k", counts={})
         first.release()
         second.acquire()
-        assert second.is_done("k")
+        assert second.runs.is_done("k")
         with pytest.raises(AlreadyDone, match=f"'k' was done under epoch {first.epoch}"):
-            second.complete("k")
+            second.runs.complete("k", counts={})
 
 
 def test_what_cannot_be_noted_as_done_is_said_by_the_exit_code(url: str) -> None:

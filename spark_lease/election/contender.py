@@ -176,7 +176,6 @@ class Contender(Hold):
         self._deadline.lose()
 
     def release(self) -> bool:
-        self._refuse_in_block()
         self.lose(Loss.RELEASED)
         self._deadline.disarm()  # before a store that may take its time
         try:

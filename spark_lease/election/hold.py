@@ -93,7 +93,6 @@ class Hold(ABC):
         self._acquired = False
         self._lost: list[tuple[Loss, str, float]] = []
         self.released_at = 0.0
-        self.is_in_block = False
         self._ending = RELEASED, ""
 
     @property
@@ -206,11 +205,6 @@ class Hold(ABC):
         Raises LeaseHeldByOther if it is held at the end, StoreError if the store could not be asked at the end: the
         two are never mixed up. RecordUnreadable and ConfigError are raised at once, waiting does not heal them.
         """
-
-    def _refuse_in_block(self) -> None:
-        """What runs in the block would go on beside the next master."""
-        if self.is_in_block:
-            raise ConfigError("release", f"{self.name} is released at the end of its block: leave the block instead")
 
     def ends_as(self, why: str, detail: str = "") -> None:
         """Say how the work ended: a word of `journal_entries.GIVEN_BACK`, and more. The release notes it."""

@@ -202,7 +202,7 @@ class Locker(Protocol):
 
 
 class HeldLease(Protocol):
-    """The part of a `Lease` that a fence needs."""
+    """The part of a `GuardedHold` that a fence needs."""
 
     name: str
     holder: str
@@ -223,9 +223,9 @@ class HeldLease(Protocol):
         ...
 
     def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
-        """See `Lease.note`."""
+        """See `GuardedHold.note`."""
         ...
 
     def noted(self, kind: str) -> dict[str, str]:
-        """See `Lease.noted`."""
+        """See `GuardedHold.noted`."""
         ...

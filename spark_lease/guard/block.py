@@ -33,11 +33,12 @@ from ..election.record import new_holder
 from ..errors import AlreadyDone, ConfigError, LeaseLost, Loss, SparkLeaseError
 from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import Levels
-from ..keeper.client import KeeperLease, SparkReporter
+from ..holds import GuardedHold, open_contender
+from ..keeper.client import KeeperHold, SparkReporter
 from ..keeper.deadline import shared_with_forks
 from ..keeper.main import LAST_WORDS
 from ..keeper.spawn import CannotStart, FrontDoor, Started, start
-from ..lease import Lease, open_contender
+from ..lease import Lease
 from ..monitoring.events import OnEvent, open_events
 from ..outcome import ending_of
 from ..spark.applications import Applications
@@ -137,11 +138,12 @@ class Guard:
             grace=self.config.release_on_death if isinstance(self.config.release_on_death, float) else None,
         )
         signs = [functools.partial(self._while_inside, sign) for sign in liveness_checks(submitter, self._spark)]
-        self.lease, self._keepalive = self._open(signs)
-        levels = Levels(self.lease, self.config)
-        self._fencing = Fencing(self.lease, self.config, self._clock, levels)
-        self._applications = Applications(self.lease, self.config)
-        self.lease.runs.application = application_id
+        self.hold, self._keepalive = self._open(signs)
+        self._lease = Lease(self.hold, self.config, self._clock)
+        levels = Levels(self.hold, self.config)
+        self._fencing = Fencing(self.hold, self.config, self._clock, levels)
+        self._applications = Applications(self.hold, self.config)
+        self.hold.runs.application = application_id
 
         def still_wanted() -> None:
             if not _held:  # one that an earlier block has killed may end only now
@@ -151,24 +153,23 @@ class Guard:
 
         try:
             self._signals.begin()
-            self._events.begin(self.lease)
-            self.lease.prepare()
+            self._events.begin(self.hold)
+            self.hold.prepare()
             self._fencing.prepare()
-            begin_hold(self.lease, self._keepalive, still_wanted=still_wanted)
+            begin_hold(self.hold, self._keepalive, still_wanted=still_wanted)
             self._has_begun = True
-            _held.append(self.lease)
-            self.lease.log_grant()
+            _held.append(self._lease)
+            self.hold.log_grant()
             if self.config.run_key:
-                self.lease.runs.begin(self.config.run_key)
-            self._has_claimed = self.lease.claim_databases()
+                self.hold.runs.begin(self.config.run_key)
+            self._has_claimed = self.hold.claim_databases()
             if self._has_claimed:
                 levels.show(sql="claimed")
             self._fencing.begin()
             self._applications.begin()
-            self.lease.check()  # all that may have taken its time
-            self._events.held(self.lease)
-            self.lease.is_in_block = True
-            return self.lease
+            self.hold.check()  # all that may have taken its time
+            self._events.held(self.hold)
+            return self._lease
         except BaseException as error:
             is_noted = False  # and no call before the `try`: another signal may have come together with the first
             try:
@@ -186,36 +187,35 @@ class Guard:
 
     def _take_back(self, error: BaseException, *, is_noted: bool) -> LeaseLost | None:
         """Nothing of the block has begun, and nothing will; the loss if that is why. May be called again."""
-        self.lease.ends_as(*self._ending_of(error))
-        lost = self.lease.loss() if self._has_begun else None
+        self.hold.ends_as(*self._ending_of(error))
+        lost = self.hold.loss() if self._has_begun else None
         self._leave_the_block()
         self._applications.end()
         self._fencing.end()
         if lost is not None:
             self._on_lost(lost, grace=LAST_WORDS)
         elif not is_noted:
-            self.lease.runs.settle(self.config.run_key, INTERRUPTED)
-        abandon(self.lease, self._keepalive)
-        self.lease.settle()
-        self.lease.close(lost=lost is not None)
+            self.hold.runs.settle(self.config.run_key, INTERRUPTED)
+        abandon(self.hold, self._keepalive)
+        self.hold.settle()
+        self.hold.close(lost=lost is not None)
         self._events.end(lost=lost is not None)
         return lost
 
     def _leave_the_block(self) -> None:
         self._left.set()
-        self.lease.is_in_block = False
         with self._interrupting:  # an interrupt that is being sent now arrives before the handlers are taken away
             pass
-        if self.lease in _held:
-            _held.remove(self.lease)
+        if self._lease in _held:
+            _held.remove(self._lease)
 
-    def _open(self, signs: Sequence[LivenessCheck]) -> tuple[Lease, Keepalive | SparkReporter]:
+    def _open(self, signs: Sequence[LivenessCheck]) -> tuple[GuardedHold, Keepalive | SparkReporter]:
         """A contender of its own process if that is wanted and can be had, else one of two threads."""
         clock = self._clock
         if self.config.enabled and self.config.keeper != "thread":
             try:
                 started = self._start()
-                kept = KeeperLease(started, self.config, clock=clock, on_renewal=self._events.renewal)
+                kept = KeeperHold(started, self.config, clock=clock, on_renewal=self._events.renewal)
                 if started.why:
                     log.warning("%s: protection %s: %s", self.config.name, started.level, started.why)
                 self._require(kept, started.why)
@@ -236,15 +236,15 @@ class Guard:
                     error,
                 )
         deadline = shared_with_forks()
-        lease = open_contender(self.config, clock, on_renewal=self._events.renewal, published=deadline)
-        self._require(lease, "threads keep it")
+        hold = open_contender(self.config, clock, on_renewal=self._events.renewal, published=deadline)
+        self._require(hold, "threads keep it")
 
         def look() -> None:
-            self._look(lease)
+            self._look(hold)
             self._spark.look()
 
-        return lease, Keepalive(
-            lease,
+        return hold, Keepalive(
+            hold,
             self.config,
             clock=clock,
             on_lost=self._on_lost,
@@ -252,16 +252,16 @@ class Guard:
             liveness_checks=signs,
         )
 
-    def _require(self, lease: Lease, why: str) -> None:
-        """Raise ConfigError unless `lease` is as well protected as it has to be."""
+    def _require(self, hold: GuardedHold, why: str) -> None:
+        """Raise ConfigError unless `hold` is as well protected as it has to be."""
         wanted = self.config.require_protection
-        if self.config.enabled and not lease.protection.covers(wanted):
-            lease.close()
-            raise ConfigError("require_protection", f"{wanted} is required, not {lease.protection}: {why or _NOT_HERE}")
+        if self.config.enabled and not hold.protection.covers(wanted):
+            hold.close()
+            raise ConfigError("require_protection", f"{wanted} is required, not {hold.protection}: {why or _NOT_HERE}")
 
     def _on_unprotected(self, why: str) -> None:
         """End the block if that is not to be; the lease is renewed until it has ended."""
-        if not self.lease.protection.covers(self.config.require_protection):
+        if not self.hold.protection.covers(self.config.require_protection):
             self._refused = ConfigError("require_protection", f"{self.config.require_protection} is required: {why}")
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._interrupt, name="refuse", daemon=True).start()
@@ -301,21 +301,21 @@ class Guard:
     def _leave(self, error: BaseException | None) -> LeaseLost | None:
         """End all work, then release; the loss if there was one."""
         self._leave_the_block()
-        if self._has_claimed and _has_failed(error) and self.lease.loss() is None:
-            look_for_a_newer_claim(self.config, self.lease, clock=self._clock)
-        if self.lease.loss() is None and _is_success(error):
+        if self._has_claimed and _has_failed(error) and self.hold.loss() is None:
+            look_for_a_newer_claim(self.config, self.hold, clock=self._clock)
+        if self.hold.loss() is None and _is_success(error):
             self._spark.quiesce(self._left)
         else:
             # After a block that failed, it is not known what its tasks still do.
             self._spark.stop(self._left)
         end, dying = self._clock.now() + self.config.stop_budget, _DYING
-        if self._spark.cannot_be_proven(min(end, self.lease.stop_by())):
+        if self._spark.cannot_be_proven(min(end, self.hold.stop_by())):
             log.warning(
-                "%s: executors on other machines were at work, and nothing proves that they ended", self.lease.name
+                "%s: executors on other machines were at work, and nothing proves that they ended", self.hold.name
             )
             end = dying = 0.0
         lost = end_hold(
-            self.lease,
+            self.hold,
             self._keepalive,
             self._spark,
             clock=self._clock,
@@ -333,15 +333,15 @@ class Guard:
         else:  # what Spark may still write is refused as long as it lives
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._put_away_once_over, name="put away", daemon=True).start()
-        self.lease.close(lost=lost is not None)
+        self.hold.close(lost=lost is not None)
         if lost is None:
-            self._events.ended(self.lease)
+            self._events.ended(self.hold)
         self._events.end(lost=lost is not None)
         return lost
 
     def _put_away(self) -> None:
         self._fencing.end()
-        self.lease.settle()
+        self.hold.settle()
         self._spark.close()
         if not _held:
             forget_a_jvm_that_ended()
@@ -365,15 +365,15 @@ class Guard:
 
     def _note_the_run(self, error: BaseException | None) -> None:
         outcome, detail = self._ending_of(error)
-        self.lease.ends_as(outcome, detail)
+        self.hold.ends_as(outcome, detail)
         if self.config.run_key and self._spark.was_busy and _is_success(error):
             log.error(
                 "%s: the block was left while Spark still worked: its run key is not marked as done", self.config.name
             )
-        self._unnoted = self.lease.runs.settle(self.config.run_key, outcome)
+        self._unnoted = self.hold.runs.settle(self.config.run_key, outcome)
 
-    def _look(self, lease: Lease) -> None:
-        self._events.look(lease)
+    def _look(self, hold: GuardedHold) -> None:
+        self._events.look(hold)
         self._signals.look()
 
     def _while_inside(self, sign: LivenessCheck) -> tuple[Loss, str] | None:
@@ -385,11 +385,11 @@ class Guard:
         then the program has `grace` seconds to say so itself."""
         if not self._seen_lost.acquire(blocking=False):
             return
-        if isinstance(self.lease, KeeperLease):
-            self.lease.report_loss(lost)
+        if isinstance(self.hold, KeeperHold):
+            self.hold.report_loss(lost)
         if self.config.on_lost == "exit":
             # The kernel's turn (SIGALRM) if _die never gets its own, because Python has begun to finish.
-            left = self.lease.stop_by() - self._clock.now()
+            left = self.hold.stop_by() - self._clock.now()
             signal.setitimer(signal.ITIMER_REAL, max(left, grace) + self.config.kill_budget / 2)
         self._spark.stop(self._left)
         self._events.lost(lost)
@@ -403,7 +403,7 @@ class Guard:
         log.error("%s", lost)  # act first, talk later: a log handler may block
 
     def _demote(self, lost: LeaseLost, grace: float) -> None:
-        stop_by = max(self.lease.stop_by(), self._clock.now() + grace)
+        stop_by = max(self.hold.stop_by(), self._clock.now() + grace)
         # Py4J answers the interrupt of one thread by cutting the calls of all threads: the JVM would leave `stop()`
         # half done, and take every later one for done already.
         self._spark.wait_until_asked(min(stop_by, self._clock.now() + self.config.stop_budget / 2))
@@ -414,7 +414,7 @@ class Guard:
             if not self._spark.wait_until_over(stop_by):
                 self._spark.kill()
             if self._spark.wait_until_over(stop_by + _DYING):
-                self.lease.settle(left=self._left.is_set())
+                self.hold.settle(left=self._left.is_set())
             return
         # The block may be left and the process still have threads that write: it has to be gone by then.
         never = threading.Event()
@@ -431,7 +431,7 @@ class Guard:
                 with contextlib.suppress(OSError):
                     if words and select.select([], [stream], [], 0)[1]:
                         os.write(stream, words.encode()[: select.PIPE_BUF - 1] + b"\n")
-            if not self.lease.is_kept_by_another:
+            if not self.hold.is_kept_by_another:
                 self._spark.kill()
         finally:
             os._exit(lost.exit_code)
@@ -450,7 +450,7 @@ class Guard:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         """In the main thread: a signal from outside, or `_interrupt`. Talks neither to Py4J nor to the store."""
-        if self.lease not in _held or self.lease.loss() is None:
+        if self._lease not in _held or self.hold.loss() is None:
             self._signal = number
         if not self._left.is_set() and self._clock.now() > self._ended_at + _AT_ONCE:
             self._ended_at = self._clock.now()

@@ -30,10 +30,10 @@ from ..fencing.delta.tables import DeltaFence, level_of
 from ..fencing.refusal import NothingBegun
 from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import Levels
+from ..holds import open_contender
 from ..keeper.enforced import Enforced
 from ..keeper.family import told_of
 from ..keeper.supervisor import GuardedWork, Supervisor, contained
-from ..lease import open_contender
 from ..monitoring.events import open_events
 from ..outcome import Outcome, ended, ending_of, outcome_of, refused
 from ..system.processes import exit_words, look, need_linux, signal_name

@@ -20,7 +20,7 @@ from ..election.keepalive import WATCH_PERIOD, LivenessCheck, watch_once
 from ..election.record import Protection
 from ..errors import ConfigError, LeaseLost, Loss, StoreError
 from ..fencing.delta.tables import KIND as DELTA_TABLES
-from ..lease import Lease
+from ..holds import GuardedHold
 from ..system.kernel import KillPipe
 from ..system.processes import look
 from .channel import Closed
@@ -36,7 +36,7 @@ _BEGINS = 30.0
 """Seconds for the keeper to look around as a block begins, of which it takes one in a thousand."""
 _LINGER = 2.0
 """Seconds that the process may take to end, once there is nothing left to do for it."""
-_open: weakref.WeakSet[KeeperLease] = weakref.WeakSet()
+_open: weakref.WeakSet[KeeperHold] = weakref.WeakSet()
 
 
 class Session(Protocol):
@@ -55,7 +55,7 @@ class Session(Protocol):
         ...
 
 
-class KeeperLease(Lease):
+class KeeperHold(GuardedHold):
     """Taken, renewed and given back by the process `started`; `check()` reads its deadline in shared memory.
 
     A thread listens to that process all the time. A forked child of this one may `check()`, and nothing else.
@@ -142,7 +142,6 @@ class KeeperLease(Lease):
 
     def release(self) -> bool:
         self._refuse_in_a_fork()
-        self._refuse_in_block()
         may = self.loss() is None and self.answer("released", 0.0) is None and self.stop()
         self.lose(Loss.RELEASED)
         if not may:
@@ -201,7 +200,6 @@ class KeeperLease(Lease):
     def close(self, *, lost: bool = False) -> None:
         if os.getpid() != self._pid or self._closing:
             return
-        self._refuse_in_block()
         if self._taken and "released" not in self._said and self._stays_tied(lost):
             return
         # An interrupted wait may have been granted by now, and only that process knows: it gives the lease back.
@@ -338,7 +336,7 @@ class SparkReporter:
 
     def __init__(
         self,
-        lease: KeeperLease,
+        lease: KeeperHold,
         session: Session,
         *,
         on_lost: Callable[[LeaseLost], None],

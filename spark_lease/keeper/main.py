@@ -37,7 +37,7 @@ from ..election.keepalive import Keepalive
 from ..election.lifecycle import abandon, begin_hold, end_hold
 from ..election.record import Protection, new_holder
 from ..errors import Loss, SparkLeaseError, StoreError
-from ..lease import open_contender
+from ..holds import open_contender
 from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, refused
 from ..system.containment import Init
 from .channel import Channel, Closed

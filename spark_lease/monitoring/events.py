@@ -16,7 +16,7 @@ from typing import Protocol
 from ..clock import iso_text, wall_time
 from ..config.settings import Config
 from ..errors import ConfigError, LeaseLost
-from ..lease import Lease
+from ..holds import GuardedHold
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +64,9 @@ OnEvent = Callable[[LeaseEvent], None]
 class Reports(Protocol):
     """Who counts what happens: `metrics.Report`. Waits for nothing but the end."""
 
-    def begin(self, lease: Lease) -> None: ...
+    def begin(self, lease: GuardedHold) -> None: ...
 
-    def held(self, lease: Lease) -> None: ...
+    def held(self, lease: GuardedHold) -> None: ...
 
     def count(self, what: str) -> None: ...
 
@@ -95,19 +95,19 @@ class Events:
         self._doubted = self._over = False
         self._holder = ""
 
-    def begin(self, lease: Lease) -> None:
+    def begin(self, lease: GuardedHold) -> None:
         """It is waited for."""
         if self._report:
             self._report.begin(lease)
 
-    def held(self, lease: Lease) -> None:
+    def held(self, lease: GuardedHold) -> None:
         self._holder = lease.holder
         threading.Thread(target=self._tell, name=f"events of {lease.name}", daemon=True).start()
         if self._report:
             self._report.held(lease)
         self._waiting.put(self._event(What.HELD, lease))
 
-    def look(self, lease: Lease) -> None:
+    def look(self, lease: GuardedHold) -> None:
         """To be called again and again while it is held. Waits for nothing, not even for a log."""
         doubted, self._doubted = self._doubted, lease.is_in_doubt
         if self._doubted and not doubted:
@@ -125,7 +125,7 @@ class Events:
         words = f"{lost.reason}: {lost.detail}"
         self._say_last(LeaseEvent(What.LOST, lost.name, lost.epoch, 0.0, words, self._holder, wall_time()))
 
-    def ended(self, lease: Lease) -> None:
+    def ended(self, lease: GuardedHold) -> None:
         """The work is over, and the lease was not lost."""
         self._say_last(replace(self._event(What.ENDED, lease), detail=lease.ending))
 
@@ -135,7 +135,7 @@ class Events:
         if self._report:
             self._report.end(lost=lost)
 
-    def _event(self, what: What, lease: Lease) -> LeaseEvent:
+    def _event(self, what: What, lease: GuardedHold) -> LeaseEvent:
         return LeaseEvent(what, lease.name, lease.epoch, lease.remaining(), "", lease.holder, wall_time())
 
     def _say_last(self, event: LeaseEvent) -> None:

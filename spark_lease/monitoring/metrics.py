@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from ..clock import wall_time
 from ..config.settings import Config
 from ..errors import ConfigError
-from ..lease import Lease
+from ..holds import GuardedHold
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ METRICS = (STATUS, IN_DOUBT, LEFT, GOOD_UNTIL, EPOCH, TRANSITIONS, LATENCY, FAIL
 for _each in METRICS:
     REGISTRY.register(_each)
 
-_leases: dict[str, Lease] = {}
+_leases: dict[str, GuardedHold] = {}
 """Those that are waited for or held, by name."""
 
 
@@ -72,7 +72,7 @@ class Report:
         self._failed: set[str] = set()
         self._thread: threading.Thread | None = None
 
-    def begin(self, lease: Lease) -> None:
+    def begin(self, lease: GuardedHold) -> None:
         """It is waited for from now on."""
         name = self._name
         _leases[name] = lease
@@ -81,7 +81,7 @@ class Report:
         GOOD_UNTIL.labels(name).set_function(lambda: left + wall_time() if (left := _left(name)) else 0.0)
         IN_DOUBT.labels(name).set_function(lambda: float(name in _leases and _leases[name].is_in_doubt))
 
-    def held(self, lease: Lease) -> None:
+    def held(self, lease: GuardedHold) -> None:
         EPOCH.labels(self._name).set(lease.epoch)
         self.count("held")
         if self._leaves:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config.settings import Config
 from ..election.journal_entries import APPLICATION
-from ..lease import Lease
+from ..holds import GuardedHold
 from .contexts import unwatch_contexts, watch_contexts
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class Applications:
     """From the grant of one lease to its end. Nothing raises, and no Spark waits for a note."""
 
-    def __init__(self, lease: Lease, config: Config) -> None:
+    def __init__(self, lease: GuardedHold, config: Config) -> None:
         self._lease, self._config = lease, config
 
     def begin(self) -> None:

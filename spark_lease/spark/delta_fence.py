@@ -11,7 +11,7 @@ from ..config.settings import Config
 from ..errors import ConfigError
 from ..fencing.delta.tables import DeltaFence, level_of
 from ..fencing.status import Levels
-from ..lease import Lease
+from ..holds import GuardedHold
 from .connect import is_connected
 from .contexts import is_watchable, unwatch_contexts, watch_contexts
 from .delta_observer import NO_DELTA, DeltaObserver
@@ -27,7 +27,7 @@ _hook = DeltaObserver()
 class Fencing:
     """From the grant of one lease to its end."""
 
-    def __init__(self, lease: Lease, config: Config, clock: Clock, levels: Levels) -> None:
+    def __init__(self, lease: GuardedHold, config: Config, clock: Clock, levels: Levels) -> None:
         self._lease, self._config, self._levels = lease, config, levels
         self._fence = DeltaFence(lease, config, clock)
         self._problem = self._said = ""

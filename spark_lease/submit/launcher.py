@@ -27,8 +27,8 @@ def main() -> int:
     from spark_lease.guard.api import INTERRUPTED, end_process, load_config
     from spark_lease.guard.block import Guard
     from spark_lease.guard.environment import announcement
+    from spark_lease.holds import GuardedHold
     from spark_lease.keeper.spawn import FrontDoor
-    from spark_lease.lease import Lease
     from spark_lease.logs import log_to_stderr
     from spark_lease.outcome import Outcome, announce, ended, outcome_of, refused
     from spark_lease.submit.outcomes import code_for_cluster, forget_outcome, note_outcome
@@ -42,15 +42,15 @@ def main() -> int:
     sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
 
     config: Config | None = None
-    lease: Lease | None = None
+    hold: GuardedHold | None = None
     front_door = FrontDoor.of_this_process()
 
     def last_words(lost: LeaseLost) -> str:
-        return "" if front_door else str(refused(config, lost, lease))
+        return "" if front_door else str(refused(config, lost, hold))
 
     def stopped(code: int) -> Outcome:
-        if lease:
-            return ended(lease, code, interrupted=True)
+        if hold:
+            return ended(hold, code, interrupted=True)
         return outcome_of(config, "interrupted", code) if config else Outcome("", "interrupted", code)
 
     try:
@@ -66,17 +66,18 @@ def main() -> int:
             os.environ.setdefault(key, "")
         try:
             with guard as lease:
+                hold = guard.hold
                 told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
                 os.environ.update(told)
                 if code := run_script(os.path.abspath(sys.argv[0])):
                     raise SystemExit(code)  # the guard has to know that it failed
-            outcome = ended(lease, 0)
+            outcome = ended(hold, 0)
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else 1
-            outcome = ended(lease, code) if lease and not guard.signalled else stopped(code)
+            outcome = ended(hold, code) if hold and not guard.signalled else stopped(code)
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
-        outcome = refused(config, error, lease)
+        outcome = refused(config, error, hold)
     except KeyboardInterrupt:
         outcome = stopped(INTERRUPTED)
     if front_door:  # prints it, once everything has ended and the lease is given back

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from .clock import VirtualClock
-from .lease import memory_lease
+from .lease import MemoryLease, memory_lease
 from .store import MemoryStore, lost_answer, lost_request, meanwhile, slow_answer, slow_request
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LeaseStoreContract",
     "LockerContract",
+    "MemoryLease",
     "MemoryStore",
     "VirtualClock",
     "lost_answer",

@@ -27,10 +27,10 @@ from ..election.directive import Directive
 from ..election.ports import Denied, Grant, LeaseStore
 from ..election.record import LeaseRecord, expires_in, released, renewed, taken, wished
 from ..errors import LeaseLost, StoreError
-from ..lease import LocalLease, open_contender
+from ..holds import LocalHold, open_contender
 from ..stores.registry import open_store
 
-OpenContender = Callable[..., LocalLease]
+OpenContender = Callable[..., LocalHold]
 OpenStore = Callable[[], LeaseStore]
 _Answer = TypeVar("_Answer")
 
@@ -199,9 +199,9 @@ class LockerContract:
     @pytest.fixture
     def contender(self, config: Config) -> Iterator[OpenContender]:
         """A function that opens one more contender; its arguments are settings."""
-        opened: list[LocalLease] = []
+        opened: list[LocalHold] = []
 
-        def open_one(**changes: Any) -> LocalLease:
+        def open_one(**changes: Any) -> LocalHold:
             opened.append(open_contender(_short(config, **changes), BootClock()))
             return opened[-1]
 
@@ -225,7 +225,7 @@ class LockerContract:
         contenders = [contender() for _ in range(6)]
         start, answers = threading.Barrier(len(contenders)), list[Grant | Denied]()
 
-        def contend(lease: LocalLease) -> None:
+        def contend(lease: LocalHold) -> None:
             start.wait(10)
             answers.append(_insist(lease.try_acquire))
 

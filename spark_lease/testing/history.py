@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from ..election.hold import Hold
 from ..election.ports import Denied, Grant, Locker
 from ..errors import LeaseLost, StoreError
 from ..lease import Lease
@@ -102,7 +103,7 @@ class History:
         else:
             self.events.append(event)
 
-    def check(self, lease: Lease, who: str) -> int:
+    def check(self, lease: Hold | Lease, who: str) -> int:
         """`lease.check()`, written down. It is stamped before the call: the lease was mine then, if it is now."""
         before = self.now()
         epoch = lease.check()

@@ -9,13 +9,23 @@ from typing import Any
 from ..config.sources import configure
 from ..election.locker import locker_over
 from ..election.record import new_holder
-from ..lease import LocalLease
+from ..errors import Loss
+from ..holds import LocalHold
+from ..lease import Lease
 from .clock import VirtualClock
 from .store import MemoryStore
 
 
+class MemoryLease(Lease):
+    """A real Lease that is held in memory, and can be lost at any time."""
+
+    def lose(self, reason: Loss, detail: str = "") -> None:
+        """Lose it: `check()` raises LeaseLost from now on."""
+        self._hold.lose(reason, detail)
+
+
 @contextmanager
-def memory_lease(name: str = "test", **settings: Any) -> Iterator[LocalLease]:
+def memory_lease(name: str = "test", **settings: Any) -> Iterator[MemoryLease]:
     """A real Lease that is held in memory, without a store, a process or a thread.
 
     Its clock stands still, so it never runs out. `lease.lose(Loss.TAKEN)` makes it a lost one. `settings` are those of
@@ -23,9 +33,9 @@ def memory_lease(name: str = "test", **settings: Any) -> Iterator[LocalLease]:
     """
     clock, config, holder = VirtualClock(), configure(name=name, **settings), new_holder("test")
     locker = locker_over(MemoryStore(clock), config, clock, holder=holder)
-    lease = LocalLease(locker, config, holder=holder, clock=clock)
-    lease.acquire()
+    hold = LocalHold(locker, config, holder=holder, clock=clock)
+    hold.acquire()
     try:
-        yield lease
+        yield MemoryLease(hold, config, clock)
     finally:
-        lease.close()
+        hold.close()

@@ -15,7 +15,7 @@ from spark_lease.cli.store import leases
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.election.directive import label_of
-from spark_lease.lease import open_contender
+from spark_lease.holds import open_contender
 from tests.airflow.firing import fire
 from tests.airflow.test_operator import until
 

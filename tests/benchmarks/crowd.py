@@ -28,7 +28,7 @@ from spark_lease.config.sources import configure
 from spark_lease.election.keepalive import Keepalive
 from spark_lease.election.lifecycle import begin_hold
 from spark_lease.errors import StoreError
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.sql.store import SqlStore
 from tests.benchmarks.table import report
 from tests.services.postgres import own_postgres
@@ -62,7 +62,7 @@ class Crowd:
             lease = self.measured(open_contender(config, BootClock()))
             threading.Thread(target=self.contend, args=(lease, config), daemon=True).start()
 
-    def contend(self, lease: LocalLease, config: Config) -> None:
+    def contend(self, lease: LocalHold, config: Config) -> None:
         keepalive = Keepalive(
             lease,
             config,
@@ -73,7 +73,7 @@ class Crowd:
         begin_hold(lease, keepalive)
         self.granted.append(lease.name)
 
-    def measured(self, lease: LocalLease) -> LocalLease:
+    def measured(self, lease: LocalHold) -> LocalHold:
         renew = lease.renew
 
         def measure() -> None:

@@ -25,7 +25,7 @@ from jobs.jars import spark_options
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.fencing.delta.tables import DeltaFence
-from spark_lease.lease import open_contender
+from spark_lease.holds import open_contender
 from spark_lease.spark.delta_observer import DeltaObserver
 from tests.benchmarks.table import report
 

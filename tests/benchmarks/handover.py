@@ -26,7 +26,7 @@ import psycopg2
 
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.sql.store import SqlStore
 from spark_lease.system.processes import kill, tree
 from tests.benchmarks.table import report
@@ -44,7 +44,7 @@ SETTLE = 0.15
 """Seconds in which the one that waits has begun to wait."""
 
 
-def contender(url: str, **settings: object) -> LocalLease:
+def contender(url: str, **settings: object) -> LocalHold:
     return open_contender(configure(name="bench", url=url, create_table="true", **settings), BootClock())
 
 

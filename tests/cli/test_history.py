@@ -16,7 +16,7 @@ from spark_lease.cli.main import main
 from spark_lease.clock import BootClock, iso_text
 from spark_lease.config.sources import configure
 from spark_lease.election.record import taken
-from spark_lease.lease import open_contender
+from spark_lease.holds import open_contender
 from spark_lease.stores.registry import open_store
 from tests.support.command import COMMAND
 

@@ -18,8 +18,9 @@ from deltalake import write_deltalake
 
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
+from spark_lease.fencing.delta.delta_rs import FencedTable
 from spark_lease.fencing.delta.tables import DeltaFence
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import LocalHold, open_contender
 from spark_lease.spark.delta_observer import DeltaObserver
 from tests.benchmarks.delta_fence import session
 from tests.faults.writing import Writing
@@ -31,14 +32,14 @@ SETTINGS: dict[str, Any] = {"name": NAME, "lease_duration": 3600.0}
 """So long that it never asks: what holds it back is the fence and nothing else."""
 
 
-Begin = Callable[[LocalLease, DeltaFence | None], Callable[[], object]]
+Begin = Callable[[LocalHold, DeltaFence | None], Callable[[], object]]
 
 
 def by_spark(table: str) -> Begin:
     hook, spark = DeltaObserver(), session()
     assert hook.install(spark.sparkContext) == ""
 
-    def begin(lease: LocalLease, fence: DeltaFence | None) -> Callable[[], object]:
+    def begin(lease: LocalHold, fence: DeltaFence | None) -> Callable[[], object]:
         hook.fences = (fence,) if fence else ()
         rows = spark.range(1).selectExpr(f"{lease.epoch}L AS epoch", "id").coalesce(1)
         return lambda: rows.write.format("delta").mode("append").save(table)
@@ -47,12 +48,12 @@ def by_spark(table: str) -> Begin:
 
 
 def by_delta_rs(table: str) -> Begin:
-    def begin(lease: LocalLease, fence: DeltaFence | None) -> Callable[[], object]:
+    def begin(lease: LocalHold, fence: DeltaFence | None) -> Callable[[], object]:
         # Enough of them that a write takes its time.
         rows = Table.from_arrays([Array([each] * MANY, DataType.int64()) for each in (lease.epoch, 0)], names=NAMES)
         if fence is None:
             return lambda: write_deltalake(table, rows, mode="append")
-        fenced = lease.delta_rs(table)
+        fenced = FencedTable(lease, table, lease._config, lease._clock)
         return lambda: fenced.append(rows)
 
     return begin

@@ -32,7 +32,7 @@ from spark_lease.fencing.delta.tables import DeltaFence
 from spark_lease.fencing.sql import triggers as postgres
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.transaction import fenced_sql
-from spark_lease.lease import open_contender
+from spark_lease.holds import open_contender
 from spark_lease.system.processes import kill, tree
 from tests.faults.delta_zombie import NAME, NAMES, SETTINGS
 from tests.fences.conftest import Writer, clear, create_guarded, engine_for, rows

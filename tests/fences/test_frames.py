@@ -22,7 +22,8 @@ from spark_lease.errors import ConfigError
 from spark_lease.fencing.dataframe import move as frames_move
 from spark_lease.fencing.dataframe import writer as frames
 from spark_lease.fencing.dataframe.target import run
-from spark_lease.lease import open_contender
+from spark_lease.holds import open_contender
+from spark_lease.lease import Lease
 from tests.fences.conftest import rows
 from tests.fences.frames import NAME, ask, put, session, staged, tell
 from tests.spark.drivers import until
@@ -174,10 +175,12 @@ def test_few_rows_go_through_the_driver_and_many_through_executors(engine: Engin
 
 
 def test_a_lease_that_is_held_writes(engine: Engine, spark: Any, url: str) -> None:
-    lease = open_contender(configure(name=NAME, url=url), BootClock())
-    lease.acquire()
+    config, clock = configure(name=NAME, url=url), BootClock()
+    hold = open_contender(config, clock)
+    hold.acquire()
+    lease = Lease(hold, config, clock)
     assert lease.write_sql(spark.range(3).selectExpr("id AS epoch"), engine, "guarded") == 3
-    lease.close()
+    hold.close()
     assert rows(engine) == 3
 
 

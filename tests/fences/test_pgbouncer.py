@@ -18,7 +18,7 @@ from spark_lease.errors import Fenced
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.session import setting_of
 from spark_lease.fencing.sql.transaction import fenced_sql
-from spark_lease.lease import open_contender
+from spark_lease.holds import open_contender
 from tests.fences.conftest import create_guarded
 from tests.fences.holders import Holder
 from tests.services.pgbouncer import running_pgbouncer

@@ -30,7 +30,7 @@ from spark_lease.fencing.sql import refusals as sql_refusals
 from spark_lease.fencing.sql import transaction as sql
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.transaction import fenced_sql
-from spark_lease.lease import open_contender
+from spark_lease.holds import open_contender
 from tests.fences.conftest import Writer, engine_for, rows
 from tests.fences.holders import Holder
 from tests.fences.writer import PLAIN_ROWS
@@ -156,9 +156,9 @@ def test_a_lease_that_is_held_for_real_writes_until_a_newer_one_has_claimed(engi
     new.acquire()  # from another store: nothing keeps the two apart
     assert new.epoch > old.epoch
     for lease in (old, new):
-        with lease.fenced_sql(engine) as connection:
+        with fenced_sql(lease, engine) as connection:
             connection.execute(text("INSERT INTO guarded (epoch) VALUES (:epoch)"), {"epoch": lease.epoch})
-    with pytest.raises(Fenced), old.fenced_sql(engine) as connection:
+    with pytest.raises(Fenced), fenced_sql(old, engine) as connection:
         connection.execute(text("INSERT INTO guarded (epoch) VALUES (:epoch)"), {"epoch": old.epoch})
     with pytest.raises(LeaseLost, match="fenced"):
         old.check()

@@ -18,7 +18,8 @@ from spark_lease.config.sources import configure
 from spark_lease.errors import AlreadyDone, ConfigError, Fenced, StoreError
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.completion import completing_sql
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import open_contender
+from spark_lease.lease import Lease
 from tests.fences.conftest import engine_for, rows
 from tests.fences.holders import Holder
 from tests.fences.test_sql import DOORS, NAME, SERVERS
@@ -28,13 +29,14 @@ KEY = "2026-11-20"
 
 
 @pytest.fixture
-def lease(url: str) -> Iterator[LocalLease]:
+def lease(url: str) -> Iterator[Lease]:
     """A lease that is held, in a store that is not the database."""
-    lease = open_contender(configure(name=NAME, url=url), BootClock())
-    lease.acquire()
-    yield lease
-    lease.release()
-    lease.close()
+    config, clock = configure(name=NAME, url=url), BootClock()
+    hold = open_contender(config, clock)
+    hold.acquire()
+    yield Lease(hold, config, clock)
+    hold.release()
+    hold.close()
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def complete(engine: Engine, holder: Holder, noted: list[tuple[str, int]], *, re
         insert(connection, holder.epoch)
 
 
-def test_a_key_is_done_with_its_data_and_not_done_again(engine: Engine, lease: LocalLease) -> None:
+def test_a_key_is_done_with_its_data_and_not_done_again(engine: Engine, lease: Lease) -> None:
     with lease.fenced_sql(engine, completes=KEY) as connection:
         insert(connection, lease.epoch)
     assert (rows(engine), lease.is_done(KEY)) == (1, True)
@@ -75,7 +77,7 @@ def test_a_key_is_done_with_its_data_and_not_done_again(engine: Engine, lease: L
     assert rows(engine) == 2
 
 
-def test_what_fails_leaves_neither_data_nor_key(engine: Engine, lease: LocalLease) -> None:
+def test_what_fails_leaves_neither_data_nor_key(engine: Engine, lease: Lease) -> None:
     with pytest.raises(KeyError), lease.fenced_sql(engine, completes=KEY) as connection:
         insert(connection, lease.epoch)
         raise KeyError
@@ -138,7 +140,7 @@ def test_a_commit_that_never_arrived_leaves_the_key_to_another_try(
     assert (rows(engine), noted) == (1, [(KEY, 5)])
 
 
-def test_a_crash_between_commit_and_note_is_healed_by_the_next_run(engine: Engine, lease: LocalLease) -> None:
+def test_a_crash_between_commit_and_note_is_healed_by_the_next_run(engine: Engine, lease: Lease) -> None:
     address = engine.url.render_as_string(hide_password=False)
     script = f"""
         import os
@@ -155,7 +157,7 @@ def test_a_crash_between_commit_and_note_is_healed_by_the_next_run(engine: Engin
         pass
     assert lease.is_done(KEY)
     with pytest.raises(AlreadyDone, match="under epoch 5"):
-        lease.runs.begin(KEY)
+        lease._hold.runs.begin(KEY)
 
 
 def test_a_note_that_cannot_be_made_takes_nothing_back(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,7 +183,7 @@ def test_keys_are_forgotten_after_their_retention(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("key", ["a\nb", "x" * 251])
-def test_a_key_that_is_none_is_refused(engine: Engine, lease: LocalLease, key: str) -> None:
+def test_a_key_that_is_none_is_refused(engine: Engine, lease: Lease, key: str) -> None:
     with pytest.raises(ConfigError, match="printable text of 1 to 250"), lease.fenced_sql(engine, completes=key):
         pass
 
@@ -190,7 +192,7 @@ def test_a_main_whose_key_was_done_elsewhere_ends_like_one_that_was_left_out(eng
     complete(engine, Holder(NAME, 5), [])
 
     @leased(NAME, url=url, keeper="thread")
-    def main(lease: LocalLease) -> None:
+    def main(lease: Lease) -> None:
         with lease.fenced_sql(engine, completes=KEY):
             raise AssertionError("the block was entered")
 

@@ -58,8 +58,8 @@ WRITES, FILE, CHAIN = {writes!r}, str(FOLDER / "writes"), str(FOLDER / "chain.sh
 Path(CHAIN).write_text({chain!r})
 with hold_lease("n", **SETTINGS) as lease:
 {child}
-    ours = (os.getpid(), lease._started.process.pid)
-    while not Path(FILE).exists() or any(each.pid not in (*ours, *lease._files) for each in tree(os.getpid())):
+    ours = (os.getpid(), lease._hold._started.process.pid)
+    while not Path(FILE).exists() or any(each.pid not in (*ours, *lease._hold._files) for each in tree(os.getpid())):
         time.sleep(0.01)
     time.sleep(0.1)  # until the keeper has its end as well
     say("up")

@@ -31,7 +31,7 @@ from spark_lease.election.journal_entries import APPLICATION
 from spark_lease.fencing.status import fences_of
 from spark_lease.keeper import spawn as starting
 from spark_lease.keeper.channel import Channel, Closed
-from spark_lease.keeper.client import KeeperLease
+from spark_lease.keeper.client import KeeperHold
 from spark_lease.spark.applications import Applications
 from spark_lease.stores.registry import open_notes
 from spark_lease.system.processes import look, tree
@@ -114,12 +114,12 @@ def test_no_thread_of_the_driver_connects_while_the_program_may_change_its_envir
     monkeypatch.setattr(psycopg2, "connect", noticed)
     config = configure(name="n", url=pg_url, create_table="true", keeper="process")
     with hold_lease("n", url=pg_url, create_table="true", keeper="process") as lease:
-        Applications(lease, config)._see(SimpleNamespace(applicationId="app-1"))
+        Applications(lease._hold, config)._see(SimpleNamespace(applicationId="app-1"))
         with closing(open_notes(config, BootClock())) as notes:
             until(lambda: fences_of(notes, "n", lease.epoch))
             until(lambda: f"{lease.epoch}\napp-1" in notes.all("n", APPLICATION))
-        assert lease.note("kind", "key", "first") == lease.note("kind", "key", "second") == "first"
-        assert lease.noted("kind") == {"key": "first"}
+        assert lease._hold.note("kind", "key", "first") == lease._hold.note("kind", "key", "second") == "first"
+        assert lease._hold.noted("kind") == {"key": "first"}
     assert set(where) == {threading.main_thread()}  # ours, here
 
 
@@ -127,10 +127,10 @@ def test_what_keeps_the_keeper_from_a_note_is_raised_in_the_driver(tmp_path: Pat
     with hold_lease("n", url=f"sqlite:///{tmp_path}/lease.db", keeper="process") as lease:
         with closing(sqlite3.connect(tmp_path / "lease.db")) as store, store:
             store.execute("DELETE FROM spark_lease")
-        assert lease.note("kind", "key", "text") is None
+        assert lease._hold.note("kind", "key", "text") is None
         (tmp_path / "lease.db").write_bytes(b"no database" * 1000)
         with pytest.raises(spark_lease.StoreError, match="not a database"):
-            lease.note("kind", "other", "text")
+            lease._hold.note("kind", "other", "text")
 
 
 def test_where_none_can_be_started_threads_do_it_or_nobody(
@@ -150,15 +150,15 @@ def test_where_none_can_be_started_threads_do_it_or_nobody(
 def test_its_last_words_are_heard_also_if_it_ends_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
 
-    def answer(lease: KeeperLease, key: str, timeout: float) -> Any:
+    def answer(lease: KeeperHold, key: str, timeout: float) -> Any:
         found = heard(lease, key, timeout if looks else 0.0)
         if key == "refused" and key not in looks and found is None:
             until(lambda: lease._ended)
         looks.append(key)
         return found
 
-    heard = KeeperLease.answer
-    monkeypatch.setattr(KeeperLease, "answer", answer)
+    heard = KeeperHold.answer
+    monkeypatch.setattr(KeeperHold, "answer", answer)
     with pytest.raises(ConfigError, match=r"url: .* names no lease store"):
         hold_lease("n", url="gopher://x").__enter__()
 
@@ -470,7 +470,7 @@ with hold_lease("n", **SETTINGS) as lease:
     if not child:
         lease.check()
         try:
-            lease.release()
+            lease._hold.release()
         except Exception as error:
             say(f"refused: {{error}}")
         {}
@@ -497,8 +497,8 @@ def test_a_forked_child_notes_what_it_writes_to_by_itself(start: Start) -> None:
         with hold_lease("n", **SETTINGS) as lease:
             if not os.fork():
                 try:
-                    assert lease.note("kind", "key", "text") == "text"
-                    assert lease.noted("kind") == {"key": "text"}
+                    assert lease._hold.note("kind", "key", "text") == "text"
+                    assert lease._hold.noted("kind") == {"key": "text"}
                     os._exit(0)
                 finally:
                     os._exit(1)
@@ -610,23 +610,23 @@ def test_ctrl_c_while_it_starts_leaves_no_ghost(url: str, monkeypatch: pytest.Mo
 def test_a_grant_that_an_interrupted_wait_did_not_hear_of_is_given_back(
     on_lost: str, heard: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take, settle, given_up = KeeperLease._take, KeeperLease.settle, threading.Event()
+    take, settle, given_up = KeeperHold._take, KeeperHold.settle, threading.Event()
 
-    def take_late(lease: KeeperLease, message: Any, files: Any) -> None:
+    def take_late(lease: KeeperHold, message: Any, files: Any) -> None:
         if "granted" in message:
             os.kill(os.getpid(), signal.SIGTERM)
             given_up.wait(1 if heard == "not heard" else 10)
         take(lease, message, files)
 
-    def settle_then_hear(lease: KeeperLease) -> None:
+    def settle_then_hear(lease: KeeperHold) -> None:
         if heard == "heard too late":
             assert not lease.epoch
             given_up.set()
             until(lambda: lease.epoch)
         settle(lease)
 
-    monkeypatch.setattr(KeeperLease, "_take", take_late)
-    monkeypatch.setattr(KeeperLease, "settle", settle_then_hear)
+    monkeypatch.setattr(KeeperHold, "_take", take_late)
+    monkeypatch.setattr(KeeperHold, "settle", settle_then_hear)
     with pytest.raises(SystemExit):
         hold_lease("n", url=url, on_lost=on_lost).__enter__()
     assert row(url, "spark_lease")[0] is None
@@ -638,17 +638,17 @@ def test_it_is_given_back_also_if_the_keeper_hears_of_that_after_the_drivers_end
     driver = start(
         """
         import signal
-        from spark_lease.keeper.client import KeeperLease
-        take = KeeperLease._take
+        from spark_lease.keeper.client import KeeperHold
+        take = KeeperHold._take
         def interrupted(lease, message, files):
             if "granted" in message:
-                keeper = lease._started.process.pid
+                keeper = lease._hold._started.process.pid
                 os.kill(keeper, signal.SIGSTOP)
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(1)  # the driver gives up meanwhile: what it was granted stays unheard
                 say(f"frozen: {keeper}.")
             take(lease, message, files)
-        KeeperLease._take = interrupted
+        KeeperHold._take = interrupted
         with hold_lease("n", **SETTINGS | dict(lease_duration=30)):
             say("never")
         """

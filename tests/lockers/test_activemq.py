@@ -17,7 +17,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.election.ports import Denied, Grant
 from spark_lease.errors import LeaseLost, Loss, StoreError
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.sql.store import SqlStore
 from tests.support.command import COMMAND
 
@@ -83,10 +83,10 @@ def broker(url: str) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def job(url: str) -> Iterator[Callable[..., LocalLease]]:
-    opened: list[LocalLease] = []
+def job(url: str) -> Iterator[Callable[..., LocalHold]]:
+    opened: list[LocalHold] = []
 
-    def open_one(**settings: Any) -> LocalLease:
+    def open_one(**settings: Any) -> LocalHold:
         wanted = {"url": url, "table": TABLE, "name": "nightly", "lease_duration": 6, "poll_period": 0.1}
         opened.append(open_contender(configure(**wanted | settings), BootClock()))
         return opened[-1]

@@ -20,7 +20,7 @@ from spark_lease.config.sources import configure, from_environment, from_file, f
 from spark_lease.election.ports import Grant
 from spark_lease.election.record import renewed, taken
 from spark_lease.errors import ConfigError, RecordUnreadable, SparkLeaseError, StoreError
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.folders.delta import DeltaStore
 from spark_lease.stores.folders.object_store import ObjectFiles
 from spark_lease.testing import LeaseStoreContract
@@ -283,7 +283,7 @@ def test_a_server_that_was_killed_is_not_taken_for_a_loss_and_an_empty_one_is(ow
 
 
 @pytest.fixture
-def through_the_door(door: Proxy, objects: ObjectServer, table: str) -> Iterator[LocalLease]:
+def through_the_door(door: Proxy, objects: ObjectServer, table: str) -> Iterator[LocalHold]:
     port = door.url.rpartition(":")[2].partition("/")[0]
     options = objects.options(aws_endpoint_url=f"http://127.0.0.1:{port}")
     url = f"delta+s3://{BUCKET}/{table}"
@@ -292,7 +292,7 @@ def through_the_door(door: Proxy, objects: ObjectServer, table: str) -> Iterator
     contender.close()
 
 
-def test_an_answer_that_was_lost_is_found_again(through_the_door: LocalLease, door: Proxy, table: str) -> None:
+def test_an_answer_that_was_lost_is_found_again(through_the_door: LocalHold, door: Proxy, table: str) -> None:
     """At the grant, at a renewal, at the release."""
     lease, commit = through_the_door, COMMIT % table.encode()
     steps: list[Callable[[], Any]] = [lease.try_acquire, lambda: lease._locker.renew(), lambda: lease._locker.release()]

@@ -21,7 +21,7 @@ from spark_lease.config.sources import configure
 from spark_lease.election.ports import Denied, Grant
 from spark_lease.election.record import renewed, taken
 from spark_lease.errors import ConfigError, LeaseLost, RecordUnreadable, StoreError
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.folders import file
 from spark_lease.stores.folders import file as module
 from spark_lease.stores.folders.file import FileStore
@@ -57,10 +57,10 @@ def open_store(config: Config) -> Iterator[OpenStore]:
 
 
 @pytest.fixture
-def contender(config: Config) -> Iterator[Callable[..., LocalLease]]:
-    opened: list[LocalLease] = []
+def contender(config: Config) -> Iterator[Callable[..., LocalHold]]:
+    opened: list[LocalHold] = []
 
-    def open_one(**changes: Any) -> LocalLease:
+    def open_one(**changes: Any) -> LocalHold:
         opened.append(open_contender(replace(config, **changes), BootClock()))
         return opened[-1]
 

@@ -21,14 +21,14 @@ import pytest
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.election.ports import Denied, Grant
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import LocalHold, open_contender
 
 SCRIPT = """
 import os, signal, sys
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.errors import StoreError
-from spark_lease.lease import open_contender
+from spark_lease.holds import open_contender
 
 lease = open_contender(configure(**{settings!r}), BootClock())
 store = lease._locker._store
@@ -95,14 +95,14 @@ def frozen(settings: dict[str, Any]) -> Iterator[Frozen]:
 
 
 @pytest.fixture
-def other(settings: dict[str, Any]) -> Iterator[LocalLease]:
+def other(settings: dict[str, Any]) -> Iterator[LocalHold]:
     found = open_contender(configure(**settings), BootClock())
     yield found
     found.close()
 
 
 @pytest.mark.parametrize("settings", ["sqlite", "file"], indirect=True)
-def test_a_frozen_contender_keeps_its_file_locked_until_it_is_thawed(frozen: Frozen, other: LocalLease) -> None:
+def test_a_frozen_contender_keeps_its_file_locked_until_it_is_thawed(frozen: Frozen, other: LocalHold) -> None:
     clock = BootClock()
     end = clock.now() + 5  # longer than a lease
     while clock.now() < end:
@@ -113,7 +113,7 @@ def test_a_frozen_contender_keeps_its_file_locked_until_it_is_thawed(frozen: Fro
 
 
 @pytest.mark.parametrize("settings", ["sqlite", "file"], indirect=True)
-def test_a_frozen_contender_that_is_killed_leaves_its_lock(frozen: Frozen, other: LocalLease) -> None:
+def test_a_frozen_contender_that_is_killed_leaves_its_lock(frozen: Frozen, other: LocalHold) -> None:
     assert isinstance(other.try_acquire(), Denied)
     frozen.kill()
     assert isinstance(other.try_acquire(), Grant)
@@ -128,7 +128,7 @@ def test_a_frozen_contender_that_is_killed_leaves_its_lock(frozen: Frozen, other
     indirect=True,
 )
 def test_the_session_of_a_frozen_contender_is_ended_and_what_it_writes_then_is_refused(
-    frozen: Frozen, other: LocalLease
+    frozen: Frozen, other: LocalHold
 ) -> None:
     assert isinstance(other.try_acquire(), Denied)
     epoch = other.acquire()

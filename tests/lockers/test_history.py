@@ -27,7 +27,7 @@ from spark_lease.election.journal_entries import KINDS
 from spark_lease.election.ports import LeaseStore
 from spark_lease.election.record import released, renewed, taken
 from spark_lease.errors import LeaseLost, StoreError
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import LocalHold, open_contender
 from spark_lease.monitoring.history import Hold, holds_of, not_exact, overlaps
 from spark_lease.stores.registry import open_notes, open_store
 from tests.services.objects import BUCKET, ObjectServer
@@ -68,7 +68,7 @@ def history(config: Config) -> list[Hold]:
         return holds_of("n", noted(config), store.read(config.name), where=store.where)
 
 
-def contender(config: Config) -> LocalLease:
+def contender(config: Config) -> LocalHold:
     found = open_contender(config, BootClock())
     found.acquire()
     return found

@@ -16,12 +16,12 @@ from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.election.ports import Denied, Grant
 from spark_lease.errors import ConfigError, LeaseLost, StoreError
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.sql.row_lock import SessionLock
 from tests.lockers.test_activemq import TABLE, Broker
 from tests.services.proxy import Proxy
 
-Open = Callable[..., LocalLease]
+Open = Callable[..., LocalHold]
 
 
 @pytest.fixture(
@@ -40,9 +40,9 @@ def config(request: pytest.FixtureRequest, table: str) -> Config:
 
 @pytest.fixture
 def contender(config: Config) -> Iterator[Open]:
-    opened: list[LocalLease] = []
+    opened: list[LocalHold] = []
 
-    def open_one(**changes: Any) -> LocalLease:
+    def open_one(**changes: Any) -> LocalHold:
         wanted = {"name": "n", "url": config.url, "table": config.table, "locker": "database", "create_table": "true"}
         settings = wanted | {"lease_duration": 6, "poll_period": 0.1} | changes
         opened.append(open_contender(configure(**settings), BootClock()))
@@ -60,13 +60,13 @@ def dba(config: Config) -> Iterator[Connection]:
         yield connection
 
 
-def session_of(lease: LocalLease) -> Connection:
+def session_of(lease: LocalHold) -> Connection:
     session = lease._locker._lock._session  # type: ignore[attr-defined]
     assert isinstance(session, Connection)
     return session
 
 
-def kill(lease: LocalLease, dba: Connection) -> None:
+def kill(lease: LocalHold, dba: Connection) -> None:
     """End the session that locks the row, as an administrator does."""
     mysql = dba.dialect.name != "postgresql"
     pid = session_of(lease).exec_driver_sql("SELECT CONNECTION_ID()" if mysql else "SELECT pg_backend_pid()").scalar()

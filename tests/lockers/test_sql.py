@@ -25,7 +25,7 @@ from spark_lease.database.connections import _by_all
 from spark_lease.election.ports import Denied
 from spark_lease.election.record import renewed, taken
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
-from spark_lease.lease import open_contender
+from spark_lease.holds import open_contender
 from spark_lease.stores.sql.row_lock import SessionLock
 from spark_lease.stores.sql.store import SqlStore
 from spark_lease.testing import LeaseStoreContract
@@ -464,7 +464,7 @@ def test_sqlalchemy_2_0_and_psycopg2_alone_will_do(pg_url: str, table: str) -> N
         assert sqlalchemy.__version__.startswith("2.0."), sqlalchemy.__version__
         from spark_lease.config.sources import configure
         from spark_lease.clock import BootClock
-        from spark_lease.lease import open_contender
+        from spark_lease.holds import open_contender
         for url in ({pg_url!r}, "sqlite:///" + sys.argv[1]):
             config = configure(name="n", url=url, table={table!r}, create_table="true")
             lease = open_contender(config, BootClock())

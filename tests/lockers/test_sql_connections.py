@@ -15,13 +15,13 @@ from spark_lease.config.sources import configure
 from spark_lease.election.keepalive import Keepalive
 from spark_lease.election.ports import Denied
 from spark_lease.errors import StoreError
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.sql.store import SqlStore
 from tests.services.postgres import own_postgres
 from tests.spark.drivers import until
 
 
-def store_of(contender: LocalLease) -> Any:
+def store_of(contender: LocalHold) -> Any:
     return contender._locker._store  # type: ignore[attr-defined]
 
 

@@ -23,7 +23,7 @@ from spark_lease.election.keepalive import Keepalive
 from spark_lease.election.ports import Denied
 from spark_lease.election.record import taken
 from spark_lease.errors import LeaseLost, Loss, StoreError
-from spark_lease.lease import LocalLease, open_contender
+from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.sql.store import SqlStore
 from tests.services.mariadb import MariaDb
 from tests.services.pooler import Pooler
@@ -58,7 +58,7 @@ def proxy(url: str) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def lease(proxy: Proxy, table: str) -> Iterator[LocalLease]:
+def lease(proxy: Proxy, table: str) -> Iterator[LocalHold]:
     lease = open_contender(limits(proxy.url, table, name=table, lease_duration=12), BootClock())
     lease.acquire()
     yield lease
@@ -79,7 +79,7 @@ def took(action: Any) -> float:
     return time.monotonic() - start
 
 
-def test_a_server_that_hangs_raises_in_time(lease: LocalLease, proxy: Proxy) -> None:
+def test_a_server_that_hangs_raises_in_time(lease: LocalHold, proxy: Proxy) -> None:
     proxy.stall()
     assert took(lease.renew) < 2 * LIMIT + 0.5
     proxy.reopen()
@@ -107,7 +107,7 @@ def test_a_server_that_freezes_while_a_connection_is_opened_raises_in_time(
     store.close()
 
 
-def test_closing_does_not_wait_for_a_request_that_hangs(lease: LocalLease, proxy: Proxy) -> None:
+def test_closing_does_not_wait_for_a_request_that_hangs(lease: LocalHold, proxy: Proxy) -> None:
     proxy.stall()
     hanging = threading.Thread(target=took, args=(lease.renew,))
     hanging.start()
@@ -119,7 +119,7 @@ def test_closing_does_not_wait_for_a_request_that_hangs(lease: LocalLease, proxy
     assert not hanging.is_alive()
 
 
-def test_a_lost_answer_is_adopted_for_real(lease: LocalLease, proxy: Proxy) -> None:
+def test_a_lost_answer_is_adopted_for_real(lease: LocalHold, proxy: Proxy) -> None:
     left = lease.remaining()
     proxy.swallow_answers()
     with pytest.raises(StoreError):
@@ -130,7 +130,7 @@ def test_a_lost_answer_is_adopted_for_real(lease: LocalLease, proxy: Proxy) -> N
     assert lease.check()
 
 
-def test_a_connection_that_was_cut_is_opened_again(lease: LocalLease, proxy: Proxy) -> None:
+def test_a_connection_that_was_cut_is_opened_again(lease: LocalHold, proxy: Proxy) -> None:
     proxy.slam()
     with pytest.raises(StoreError):
         lease.renew()
@@ -139,7 +139,7 @@ def test_a_connection_that_was_cut_is_opened_again(lease: LocalLease, proxy: Pro
 
 
 @pytest.mark.parametrize("url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
-def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: LocalLease, url: str) -> None:
+def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: LocalHold, url: str) -> None:
     backend = backend_of(f"spark_lease {lease.name}", url)
     os.kill(backend, signal.SIGSTOP)
     try:
@@ -150,7 +150,7 @@ def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: LocalLease, 
         os.kill(backend, signal.SIGCONT)
 
 
-def test_a_row_that_somebody_locks_raises_in_time(lease: LocalLease, url: str, table: str) -> None:
+def test_a_row_that_somebody_locks_raises_in_time(lease: LocalHold, url: str, table: str) -> None:
     with create_engine(usable_url(limits(url, table))).begin() as other:
         other.exec_driver_sql(f"SELECT * FROM {table} FOR UPDATE")
         assert took(lease.renew) < 2 * LIMIT + 0.5
@@ -169,11 +169,11 @@ def postgres() -> Iterator[PostgreSql]:
 
 
 @pytest.fixture
-def keep() -> Iterator[Callable[[LocalLease, Config], threading.Event]]:
+def keep() -> Iterator[Callable[[LocalHold, Config], threading.Event]]:
     """Have a lease renewed and watched; the event says that it was lost."""
     started: list[Keepalive] = []
 
-    def start(lease: LocalLease, config: Config) -> threading.Event:
+    def start(lease: LocalHold, config: Config) -> threading.Event:
         lost = threading.Event()
         started.append(Keepalive(lease, config, clock=BootClock(), on_lost=lambda error: lost.set()))
         started[-1].start()
@@ -253,7 +253,7 @@ def test_a_standby_that_listened_over_a_restart_is_still_woken_by_the_release(po
         each.close()
 
 
-def store_of(lease: LocalLease) -> Any:
+def store_of(lease: LocalHold) -> Any:
     return lease._locker._store  # type: ignore[attr-defined]
 
 

@@ -16,8 +16,8 @@ from spark_lease.config.settings import Config
 from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.errors import LeaseHeldByOther
+from spark_lease.holds import LocalHold, open_contender
 from spark_lease.journal.standbys import KIND, LATELY, Standby, standbys_of
-from spark_lease.lease import LocalLease, open_contender
 from spark_lease.stores.registry import open_notes
 from tests.services.objects import BUCKET, ObjectServer
 from tests.spark.drivers import until
@@ -38,7 +38,7 @@ def standbys(config: Config) -> list[Standby]:
         return standbys_of(notes, "n", wall_time())
 
 
-def waits(config: Config) -> tuple[LocalLease, threading.Thread]:
+def waits(config: Config) -> tuple[LocalHold, threading.Thread]:
     standby = open_contender(config, BootClock())
     thread = threading.Thread(target=standby.acquire)
     thread.start()

@@ -191,15 +191,15 @@ def test_a_hook_of_the_script_ends_it_as_python_would(tmp_path: Path, hook: str,
 
 SLOW_KEEPER = """
     import signal
-    from spark_lease.keeper.client import KeeperLease
-    settle = KeeperLease.settle
+    from spark_lease.keeper.client import KeeperHold
+    settle = KeeperHold.settle
     def settle_slowly(self):
         keeper = self._started.process.pid
         os.kill(keeper, signal.SIGSTOP)
         threading.Timer(0.5, os.kill, (keeper, signal.SIGCONT)).start()
         say("Spark is over")
         settle(self)
-    KeeperLease.settle = settle_slowly
+    KeeperHold.settle = settle_slowly
     write(session())
 """
 

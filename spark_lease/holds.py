@@ -1,0 +1,122 @@
+"""What this package holds leases with: a hold that its fences and run keys can use, and who takes it from a store."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from contextlib import closing
+
+from .clock import Clock
+from .config.settings import Config
+from .election.contender import Contender, OnRenewal, StandbyNote
+from .election.hold import Deadline, Hold
+from .election.locker import locker_over
+from .election.ports import Locker
+from .election.record import Protection, new_holder
+from .fencing.refusal import NothingBegun
+from .fencing.sql.databases import claim_databases, prepare
+from .fencing.status import Fences
+from .journal.runs import Runs
+from .journal.standbys import Presence
+from .stores.registry import open_lock, open_notes, open_store
+from .stores.unguarded import Unguarded
+
+log = logging.getLogger(__name__)
+
+
+class GuardedHold(Hold):
+    """A hold with all that its guarded work needs. Claims and notes are made by the process that keeps the lease."""
+
+    def __init__(
+        self, config: Config, *, holder: str, clock: Clock, deadline: Deadline, protection: Protection
+    ) -> None:
+        super().__init__(config, holder=holder, clock=clock, deadline=deadline, protection=protection)
+        self.run_key, self.runs = config.run_key, Runs(self, config, clock)
+        self.fences = Fences()
+
+    def prepare(self) -> None:
+        """Import what the work needs from the grant on, while another may still be master. Never raises."""
+        with contextlib.suppress(Exception):  # it is said when it is needed
+            prepare(self._config)
+
+    def claim_databases(self) -> bool:
+        """Claim what `fencing.sql.databases` says, before the work begins; by the process that keeps the lease.
+
+        Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
+        """
+        return claim_databases(self._config, NothingBegun(self), clock=self._clock)
+
+    def noted(self, kind: str) -> dict[str, str]:
+        """What was noted beside the lease, as `Notes.all` says; asked for by the process that keeps it.
+
+        So the driver loads no client of the store. Raises StoreError, ConfigError.
+        """
+        with closing(open_notes(self._config, self._clock)) as notes:
+            return notes.all(self._config.shared_name, kind)
+
+    def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
+        """Have `text` noted beside the lease, as `Notes.add` says; by the process that keeps the lease.
+
+        So no thread of the guarded program's is inside a client library while the program changes its environment:
+        libpq reads that, and a read beside a change can end the process with SIGSEGV (getenv(3), "MT-Safe env").
+        `newest`: the key is my epoch, and the text takes the place of what was noted under it, and under older ones.
+        Raises StoreError, ConfigError.
+        """
+        name = self._config.shared_name
+        with closing(open_notes(self._config, self._clock)) as notes:
+            there = notes.all(name, kind) if newest else {}
+            if key in there and there[key] != text:
+                notes.remove(name, kind, key)
+            noted = notes.add(name, kind, key, text, holder=self.holder, epoch=self._epoch)
+            for older in there:
+                if int(older) < self._epoch:  # only these: a newer master has a note of its own by now
+                    notes.remove(name, kind, older)
+        return noted
+
+
+class LocalHold(Contender, GuardedHold):
+    """A hold that this process itself takes and renews."""
+
+
+def open_contender(
+    config: Config,
+    clock: Clock,
+    *,
+    holder: str = "",
+    protection: Protection = Protection.THREAD,
+    published: Deadline | None = None,
+    on_renewal: OnRenewal | None = None,
+    stands_still: Callable[[], str] = lambda: "",
+) -> LocalHold:
+    """A contender for `config.name` under `holder`, or one of its own; asks no store yet. Raises ConfigError.
+
+    `on_renewal` is called if `config` has renewals measured.
+    """
+    holder = holder or new_holder(config.holder)
+    note: StandbyNote | None = None
+    locker: Locker = Unguarded()
+    if config.enabled:
+        note = Presence(config, clock, holder=holder)
+        locker = locker_over(
+            open_store(config),
+            config,
+            clock,
+            holder=holder,
+            protection=lambda: hold.protection,
+            lock=open_lock(config, clock),
+        )
+    else:
+        log.warning("%s: enabled = false, NOTHING IS GUARDED: every process is master", config.name)
+    hold = LocalHold(
+        locker,
+        config,
+        holder=holder,
+        clock=clock,
+        protection=protection,
+        published=published,
+        standby_note=note,
+        on_renewal=on_renewal if on_renewal and config.enabled and config.is_measured else lambda took, confirmed: None,
+        stands_still=stands_still,
+    )
+    return hold

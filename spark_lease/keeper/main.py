@@ -322,6 +322,8 @@ class Keeper:
         for fd in files:
             self._driver.hold(message.get("kill_pipe") or message["jvm"], fd)
         match message:
+            case {"order": order}:
+                self._obey(order, message)
             case {"jvm": pid, "marked": marked}:
                 self._told_of, self._verdict_by = 0, math.inf
                 with contextlib.suppress(ProcessLookupError):  # ended meanwhile: Python will notice as well
@@ -341,43 +343,40 @@ class Keeper:
                 self._driver.attach_jvm(0, marked=True)
             case {"lost": [reason, detail]}:
                 self._lease.lose(Loss(reason), detail)
-            case {"order": "acquire"}:
-                self._wanted = True
             case {"outcome": outcome}:
                 self.outcome = outcome
-            case {"order": "leave"} if self._init and self._granted:
-                pass  # what it has started may still run
-            case {"order": "stop"} if self._init:
-                self._stopped = True
-                self._tell({"stopped": True})  # it is renewed until everything has ended
-            case {"order": "release", "ended": [why, detail]} if self._init:
-                self._lease.ends_as(why, detail)
-                self._finished = self._kernel_disarmed = True
-                self._tell({"released": False})
-            case {"order": "stop"}:
-                self._stopped = True
-                # Not here: a request that hangs is waited for, and meanwhile something may have to be killed.
-                threading.Thread(target=lambda: self._tell({"stopped": self._keepalive.stop()}), daemon=True).start()
-            case {"order": "release", "ended": [why, detail]}:
-                self._lease.ends_as(why, detail)
-                self._release()
             case {"ask": "note" | "noted" | "claim_databases" as what, "words": words, "number": number}:
                 threading.Thread(target=self._look_up, args=(what, words, number), daemon=True).start()
-            case {"order": "settle", "left": left} if self._config.on_lost == "exit":
-                # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
-                self._kernel_disarmed, self._settled = True, left
-                self._driver.disarm_kernel()
-                self._tell({"settled": True})
-            case {"order": "abandon"}:  # nothing has begun, whether it heard of a grant or not
+
+    def _obey(self, order: str, message: dict[str, Any]) -> None:
+        match order:
+            case "acquire":
+                self._wanted = True
+            case "stop":
+                self._stop_renewals()
+            case "release":
+                self._lease.ends_as(*message["ended"])
+                self._release()
+            case "settle":
+                self._settle(left=message["left"])
+            case "abandon":  # nothing has begun, whether it heard of a grant or not
                 self._unwanted = True
                 self._let_go()
-            case {"order": "settle", "left": left}:
-                self._settled = left
-                self._let_go()
-            case {"order": "leave"}:
+            case "leave" if not (self._init and self._granted):  # else what it has started may still run
                 self._let_go()
 
+    def _stop_renewals(self) -> None:
+        self._stopped = True
+        if self._init:  # it is renewed until everything has ended
+            self._tell({"stopped": True})
+        else:  # not here: a request that hangs is waited for, and meanwhile something may have to be killed
+            threading.Thread(target=lambda: self._tell({"stopped": self._keepalive.stop()}), daemon=True).start()
+
     def _release(self) -> None:
+        if self._init:  # once everything inside has ended
+            self._finished = self._kernel_disarmed = True
+            self._tell({"released": False})
+            return
         # Published as lost before anything else: frozen here, the lease may run out without the kernel.
         self._lease.lose(Loss.RELEASED)
         self._let_go()
@@ -387,6 +386,16 @@ class Keeper:
         except StoreError as error:
             answer["problem"] = [error.where, error.problem]
         self._tell(answer)
+
+    def _settle(self, *, left: bool) -> None:
+        self._settled = left
+        if self._config.on_lost == "exit":
+            # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
+            self._kernel_disarmed = True
+            self._driver.disarm_kernel()
+            self._tell({"settled": True})
+        else:
+            self._let_go()
 
     def _look_up(self, what: str, words: Sequence[Any], number: int) -> None:
         answer: dict[str, Any]

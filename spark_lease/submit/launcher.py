@@ -14,6 +14,12 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_lease.config.settings import Config
+    from spark_lease.holds import GuardedHold
+    from spark_lease.outcome import Outcome
 
 SUBMISSION = "--submission"
 
@@ -21,17 +27,15 @@ SUBMISSION = "--submission"
 def main() -> int:
 
     from spark_lease.clock import BootClock
-    from spark_lease.config.settings import Config
     from spark_lease.config.sources import from_arguments
     from spark_lease.errors import LeaseLost, SparkLeaseError
     from spark_lease.guard.api import INTERRUPTED, end_process, load_config
     from spark_lease.guard.block import Guard
     from spark_lease.guard.environment import announcement
-    from spark_lease.holds import GuardedHold
     from spark_lease.keeper.spawn import FrontDoor
     from spark_lease.logs import log_to_stderr
     from spark_lease.outcome import Outcome, announce, ended, outcome_of, refused
-    from spark_lease.submit.outcomes import code_for_cluster, forget_outcome, note_outcome
+    from spark_lease.submit.outcomes import forget_outcome
     from spark_lease.system.processes import MARK
 
     log_to_stderr()
@@ -84,16 +88,25 @@ def main() -> int:
         front_door.tell(outcome.as_dict())
     else:
         announce(outcome, config.outcome_file if config and not submission else "")
+    code = outcome.exit_code
     if submission and config:
-        try:
-            note_outcome(config, BootClock(), submission, outcome)
-        except SparkLeaseError as error:
-            print(f"spark-lease: cannot tell the submitter how it ended: {error}", file=sys.stderr)
-        if outcome.outcome != "lost":
-            return code_for_cluster(outcome, config)
+        code = _tell_the_submitter(config, submission, outcome)
     if outcome.outcome == "lost":
         end_process(outcome.exit_code)
-    return outcome.exit_code
+    return code
+
+
+def _tell_the_submitter(config: Config, submission: str, outcome: Outcome) -> int:
+    """The exit code that the cluster is to see."""
+    from spark_lease.clock import BootClock
+    from spark_lease.errors import SparkLeaseError
+    from spark_lease.submit.outcomes import code_for_cluster, note_outcome
+
+    try:
+        note_outcome(config, BootClock(), submission, outcome)
+    except SparkLeaseError as error:
+        print(f"spark-lease: cannot tell the submitter how it ended: {error}", file=sys.stderr)
+    return code_for_cluster(outcome, config)
 
 
 def run_script(script: str) -> int:

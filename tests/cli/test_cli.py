@@ -12,14 +12,14 @@ import psycopg2
 import pytest
 
 from spark_lease import __version__
-from spark_lease.cli.main import _COMMANDS
+from spark_lease.cli.commands import COMMANDS
 from spark_lease.cli.settings import GROUPS
 from spark_lease.cli.store import print_leases
 from spark_lease.config.settings import SETTINGS
 from tests.support.command import COMMAND, last_line, spark_lease
 
 
-@pytest.mark.parametrize("command", [[], *([each] for each in _COMMANDS)])
+@pytest.mark.parametrize("command", [[], *([each] for each in COMMANDS)])
 def test_help_has_examples(command: list[str]) -> None:
     done = spark_lease(*command, "--help")
     assert done.returncode == 0

@@ -1,0 +1,377 @@
+"""The commands of `spark-lease`: what each is for, its arguments, its help, and where it is implemented."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable
+from dataclasses import dataclass
+
+EXIT_CODES = """exit codes of run and submit:
+  the command's own · 99 standby, never started · 75 lease lost while running · 69 lease store unreachable
+  0 also: the run key is done already · 78 configuration · 64 usage · 127 no such command · 128+n ended by signal n"""
+
+_ENDS = """exit codes:
+  0 · 1 no such lease, or no entry · 69 lease store unreachable · 78 configuration, or refused · 64 usage
+
+"""
+
+_LOOKING = "name url table"
+_OR_FROM_SETTINGS = "name of the lease; default: the setting `name`"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`implemented`: module and function of this folder, imported when the command runs. `usage` follows its name."""
+
+    meaning: str
+    implemented: str
+    help: str
+    arguments: Callable[[ArgumentParser], None] = lambda parser: None
+    usage: str = "[options]"
+    settings: str | None = ""
+    """Those that `--help` shows of a command that takes no lease; "": those of one that does, None: it has none."""
+    is_guard: bool = False
+    has_json: bool = True
+
+
+def _guarding(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--ends-with", default="", metavar="PID", help="end when process PID ends, for example the parent"
+    )
+
+
+def _with_spark_submit(parser: ArgumentParser) -> None:
+    parser.add_argument("--spark-submit", default="", metavar="FILE", help="the spark-submit to use")
+
+
+def _submitting(parser: ArgumentParser) -> None:
+    _guarding(parser)
+    _with_spark_submit(parser)
+
+
+def _demo(parser: ArgumentParser) -> None:
+    parser.add_argument("--folder", metavar="DIR", help="keep logs and written data in a new folder")
+
+
+def _watch(parser: ArgumentParser) -> None:
+    parser.add_argument("leases", nargs="*", metavar="LEASE", help="only these leases; default: all")
+
+
+def _status(parser: ArgumentParser) -> None:
+    _watch(parser)
+    parser.add_argument("--wide", action="store_true", help="one wide table with everything that is known")
+
+
+def _of_a_lease(parser: ArgumentParser) -> None:
+    parser.add_argument("lease", nargs="?", metavar="LEASE", help=_OR_FROM_SETTINGS)
+
+
+def _release(parser: ArgumentParser) -> None:
+    _of_a_lease(parser)
+    parser.add_argument("--force", action="store_true", help="release it in place of its holder (required)")
+    parser.add_argument("--yes", metavar="LEASE", help="its name again: take it even if it has not run out")
+
+
+def _history(parser: ArgumentParser) -> None:
+    _of_a_lease(parser)
+    parser.add_argument("--since", metavar="TIME", help="a date or time in UTC, or an age: 90m, 36h, 7d")
+    parser.add_argument("--html", metavar="FILE", help="write it as one page with a picture, for a browser")
+
+
+def _resume(parser: ArgumentParser) -> None:
+    parser.add_argument("lease", metavar="LEASE", help="name of the lease")
+
+
+def _directive(parser: ArgumentParser, standard: str, words: str) -> None:
+    _resume(parser)
+    parser.add_argument("--reason", default="", metavar="TEXT", help="shown to each contender that waits")
+    how_long = f"how long: 90, 15m, 2h, 1d [{words}]"
+    parser.add_argument("--for", dest="duration", metavar="TIME", default=standard, help=how_long)
+
+
+def _pause(parser: ArgumentParser) -> None:
+    _directive(parser, "inf", "until it is resumed")
+    parser.add_argument("--now", action="store_true", help="its master stops, too")
+
+
+def _transfer(parser: ArgumentParser) -> None:
+    _directive(parser, "10m", "10m")
+    parser.add_argument("--to", required=True, metavar="HOLDER|SITE", help="the contender that may take it")
+    parser.add_argument("--within", metavar="TIME", default="1m", help="how long its master may go on [1m]")
+    parser.add_argument("--wait", action="store_true", help="return once it has been taken; exit code 99 if it was not")
+    parser.add_argument("--anyway", action="store_true", help="also if the lease store knows no such holder or site")
+
+
+def _init(parser: ArgumentParser) -> None:
+    parser.add_argument("--print-sql", action="store_true", help="print the statements and ask no database")
+
+
+def _fence(parser: ArgumentParser) -> None:
+    parser.add_argument("action", choices=("add", "drop", "list", "forget"), help="see below")
+    parser.add_argument(
+        "--on",
+        dest="tables",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TABLE",
+        help="schema.table if need be, or the path or URL of a Delta table",
+    )
+    parser.add_argument(
+        "--allow-unleased", action="store_true", help="add: sessions without an epoch may write as well"
+    )
+    parser.add_argument("--print-sql", action="store_true", help="add: print the statements and ask no database")
+
+
+def _class_archive(parser: ArgumentParser) -> None:
+    _with_spark_submit(parser)
+    parser.add_argument("--print", action="store_true", help="print the options of a JVM that uses it")
+    parser.add_argument("--remove", action="store_true", help="remove it")
+
+
+COMMANDS = {
+    "run": Command(
+        "run a command while the lease is held",
+        "run:run",
+        """examples:
+  spark-lease run --lease nightly -- spark-submit job.py
+  spark-lease run --lease nightly --if-held skip --lease-duration 60 -- ./load.sh 2026-11-20
+  spark-lease run --lease nightly --run-key 2026-11-20 -- ./load.sh 2026-11-20
+
+"""
+        + EXIT_CODES,
+        arguments=_guarding,
+        usage="--lease NAME [settings] -- COMMAND…",
+        is_guard=True,
+        has_json=False,
+    ),
+    "submit": Command(
+        "spark-submit an unmodified PySpark script, with the guard inside its driver",
+        "submit:submit",
+        """examples:
+  spark-lease submit --lease nightly -- --master 'local[2]' job.py --day 2026-11-20
+  spark-lease submit --lease nightly --url postgresql://lease@db/ops -- --master yarn job.py
+  spark-lease submit --lease nightly --url … -- --master yarn --deploy-mode cluster job.py
+
+With --deploy-mode cluster a standby waits here and takes nothing of the cluster. The driver notes its outcome beside
+the lease, and this command ends with it. Ctrl-C does not end what the cluster runs.
+
+"""
+        + EXIT_CODES,
+        arguments=_submitting,
+        usage="--lease NAME [settings] -- [spark-submit options] app.py [arguments]",
+        is_guard=True,
+        has_json=False,
+    ),
+    "demo": Command(
+        "watch two take-overs on this machine: one master is killed, the next one frozen",
+        "demo:demo",
+        """Two sites submit one small job to the Spark that is installed here, with a lease in a file of their own.
+The demo takes about a minute and a half, needs Java and pyspark, and leaves nothing behind.
+
+exit codes:
+  0 · 1 the demo did not end as it must · 78 no Spark, or no Java · 64 usage
+
+examples:
+  spark-lease demo
+  spark-lease demo --folder /tmp/demo --json""",
+        arguments=_demo,
+        settings=None,
+    ),
+    "status": Command(
+        "show who holds which lease",
+        "store:status",
+        """SINCE is the time of the grant. LEFT is the time until the lease runs out without a renewal; ? on a store
+without a clock, where one look cannot tell. IN DOUBT: not renewed for one and a half retry periods, by this command's
+settings. With one LEASE, everything that is known of it is shown.
+
+exit codes:
+  0 · 1 no such lease, or a record that cannot be read · 69 lease store unreachable · 78 configuration · 64 usage
+
+examples:
+  spark-lease status
+  spark-lease status nightly
+  spark-lease status --wide
+  spark-lease status nightly --json""",
+        arguments=_status,
+        usage="[LEASE …] [options]",
+        settings=_LOOKING,
+    ),
+    "watch": Command(
+        "follow leases: live in a terminal, else one line per change",
+        "watch:watch",
+        """exit codes:
+  130 ended by Ctrl-C · 1 no such lease · 69 lease store unreachable at the start (later it is one line) · 78, 64
+
+examples:
+  spark-lease watch
+  spark-lease watch nightly --json --poll-period 0.5 >> changes.jsonl""",
+        arguments=_watch,
+        usage="[LEASE …] [options]",
+        settings=f"{_LOOKING} poll_period",
+    ),
+    "doctor": Command(
+        "check this machine and the lease store for what a lease needs",
+        "doctor:doctor",
+        """Each line is ok, warn or fail, with what to do. No lease is changed: rights are tried under another name in a
+transaction that is rolled back, or with a file that is removed; in a broker's table without a row.
+
+exit codes:
+  0 no check failed · 1 a check failed, or the store does not answer · 78 configuration · 64 usage
+
+examples:
+  spark-lease doctor --lease nightly
+  spark-lease doctor --json""",
+        settings=f"{_LOOKING} lease_duration fence_url",
+    ),
+    "release": Command(
+        "free a lease whose holder cannot give it back",
+        "release:release",
+        """A lease that has run out is freed. One that has not is taken from its holder if you type its name, or give it
+by --yes: a master at work loses it at its next renewal and stops. No contender can take it before the moment at which
+it would have run out. Where the store has no clock, the record is watched for its duration first, unless --yes.
+
+exit codes:
+  0 free, or free in the seconds that are shown · 1 nothing was changed · 69 lease store unreachable, not known
+  78 configuration · 64 usage
+
+examples:
+  spark-lease release nightly --force
+  spark-lease release nightly --force --yes nightly --json""",
+        arguments=_release,
+        usage="LEASE --force [options]",
+        settings=_LOOKING,
+    ),
+    "runs": Command(
+        "list run keys: begun, ended, done",
+        "store:runs",
+        _ENDS + "examples:\n  spark-lease runs nightly\n  spark-lease runs nightly --json",
+        arguments=_of_a_lease,
+        usage="LEASE [options]",
+        settings=_LOOKING,
+    ),
+    "history": Command(
+        "list who held a lease and when, and check that no two did at one time",
+        "history:history",
+        """exit codes:
+  0 · 1 no such lease · 2 two held it at one time · 69 lease store unreachable · 78 configuration · 64 usage
+
+examples:
+  spark-lease history nightly
+  spark-lease history nightly --since 7d --json
+  spark-lease history nightly --since 2026-11-20T06:00 --html nightly.html""",
+        arguments=_history,
+        usage="LEASE [options]",
+        settings=_LOOKING,
+    ),
+    "pause": Command(
+        "keep every contender from taking a lease, for maintenance",
+        "directives:pause",
+        """The master keeps the lease and works on until it ends. With --now it stops at its next renewal, and the
+command returns once the lease is free; with exit code 99 if the master still renews after two lease durations
+(an ActiveMQ broker does not read a pause). A job that starts while the lease is paused is a standby:
+exit code 99, or waiting.
+
+"""
+        + _ENDS
+        + """examples:
+  spark-lease pause nightly --reason 'schema change'
+  spark-lease pause nightly --reason 'schema change' --for 2h --now""",
+        arguments=_pause,
+        usage="LEASE [options]",
+        settings=_LOOKING,
+    ),
+    "resume": Command(
+        "take back a pause or a transfer",
+        "directives:resume",
+        _ENDS + "examples:\n  spark-lease resume nightly",
+        arguments=_resume,
+        usage="LEASE [options]",
+        settings=_LOOKING,
+    ),
+    "transfer": Command(
+        "hand a lease over to one holder, or one site",
+        "directives:transfer",
+        """The master ends by itself, or stops --within that time. Then only the named contender takes the lease: by its
+holder, its label (`--holder`) or its site (`--site`). After another --for, any contender may. With --wait the exit
+code is 99 if it was not taken by then. Exit code 78 also: the name is not known, and --anyway was not given.
+
+"""
+        + _ENDS
+        + """examples:
+  spark-lease transfer nightly --to lyon
+  spark-lease transfer nightly --to lyon --within 15m --for 10m --reason 'maintenance in paris' --wait""",
+        arguments=_transfer,
+        usage="LEASE --to HOLDER|SITE [options]",
+        settings=_LOOKING,
+    ),
+    "init": Command(
+        "make the table of the leases, or add our columns to ActiveMQ's",
+        "store:init",
+        _ENDS
+        + """examples:
+  spark-lease init --url postgresql://db/ops
+  spark-lease init --url postgresql:// --print-sql""",
+        arguments=_init,
+        settings="url table create_table",
+        has_json=False,
+    ),
+    "fence": Command(
+        "fence tables: only the newest master of a lease may write them",
+        "fence:fence",
+        """A TABLE with a / in it is a Delta table, by its path or URL; any other is PostgreSQL's.
+
+add: PostgreSQL refuses every write to TABLE that does not carry the newest epoch of the lease. A Delta TABLE is
+     claimed by each new master; those that the lease has written to are added by themselves.
+drop: any session may write to TABLE again.
+list: the fenced tables.
+forget: the Delta TABLE is gone for good, or is not to be claimed any more. Without --on: clear the fence of the
+     lease in the database, after the lease's own row was lost or restored, while no master is at work.
+
+"""
+        + _ENDS
+        + """examples:
+  spark-lease fence add --lease nightly --on public.flights --fence-url postgresql://etl@db/warehouse
+  spark-lease fence add --lease nightly --on flights '"My Table"' --print-sql
+  spark-lease fence add --lease nightly --on /lake/flights s3://lake/carriers
+  spark-lease fence drop --on public.flights
+  spark-lease fence list --json
+  spark-lease fence forget --lease nightly""",
+        arguments=_fence,
+        usage="add|drop|list|forget [options]",
+        settings=f"{_LOOKING} fence_url",
+    ),
+    "class-archive": Command(
+        "keep Spark's classes in a file, so that drivers on this machine start sooner",
+        "class_archive:class_archive",
+        """A small Spark job runs once, and the classes that it loads are kept in a file of 100 to 200 MB in the cache
+folder of this user. spark-lease submit uses it from then on, as long as neither Spark nor Java changes: make it
+again after an upgrade, or in the build of a container's image, as the user that runs the job. Options after -- are
+spark-submit's. Java keeps no classes while a folder with files is on the class path: not with HADOOP_CONF_DIR, and
+not with files in Spark's own conf.
+
+--print: print the options of the JVM, for a Spark that is started otherwise:
+  export SPARK_SUBMIT_OPTS="$(spark-lease class-archive --print)"
+
+exit codes:
+  0 · 1 the job failed · 78 no Spark, no Java, or nothing to print · 64 usage
+
+examples:
+  spark-lease class-archive
+  spark-lease class-archive -- --conf spark.driver.extraJavaOptions=-XX:+UseSerialGC
+  spark-lease class-archive --remove""",
+        arguments=_class_archive,
+        usage="[options] [-- spark-submit options]",
+        settings=None,
+    ),
+    "config": Command(
+        "show each setting, its value and where it came from",
+        "store:config",
+        """exit codes:
+  0 · 78 configuration · 64 usage
+
+examples:
+  spark-lease config --lease-duration 6
+  spark-lease config --json""",
+    ),
+}

@@ -16,8 +16,8 @@ SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
 # What `make check` runs.
-CHECKED := test_config.py test_lease.py test_hold.py test_keepalive.py test_wish.py test_history.py test_events.py \
-  testing simulation lockers/test_contract.py lockers/test_registry.py lockers/test_file.py cli/test_cli.py
+CHECKED := config election monitoring/test_history.py monitoring/test_events.py testing simulation \
+  stores/test_contract.py stores/test_registry.py stores/folders/test_file.py cli/test_main.py
 PARALLEL := $(if $(SPARK_LEASE_TEST_PG_URL),,-n auto --dist loadgroup --no-loadscope-reorder)
 PYTEST = $(PY) -m pytest $(PARALLEL) $(if $(CI),--durations=30)
 help:           ## list the targets

@@ -16,7 +16,7 @@ from tests.services.mariadb import MariaDb, running_mariadb
 from tests.services.objects import ObjectServer, running_objects
 from tests.services.postgres import running_postgres, with_psycopg
 from tests.services.proxy import Proxy
-from tests.spark.drivers import Driver
+from tests.support.drivers import Driver
 from tests.support.needs import leave_out
 from tests.support.pages import browser, opens
 from tests.support.side_by_side import group, number_of_workers

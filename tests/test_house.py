@@ -128,6 +128,24 @@ def test_sentences_have_a_subject_that_does_something() -> None:
     assert not found, "name who does it: a contender, the keeper, a user"
 
 
+def test_tests_stand_where_the_package_has_what_they_test() -> None:
+    root = Path(__file__).parent
+    apart = {"support", "services", "simulation", "faults", "benchmarks", "docs", "versions"}
+    for each in root.rglob("test_*.py"):
+        where = each.parent.relative_to(root)
+        if where.parts and where.parts[0] not in apart:
+            assert (PACKAGE / where).is_dir(), f"{each.name}: spark_lease has no {where}"
+
+
+def test_no_test_imports_from_a_file_of_tests() -> None:
+    for each in Path(__file__).parent.rglob("*.py"):
+        for found in re.findall(
+            r"^(?:from|import) (tests\.\S*(?:\.test_|conftest)\S*)", each.read_text(), re.MULTILINE
+        ):
+            itself = each.relative_to(Path(__file__).parents[1]).with_suffix("").parts  # in a program that it starts
+            assert found == ".".join(itself), f"{each.name} imports {found}: move what both need to tests/support"
+
+
 def test_the_configuration_file_shows_every_setting_with_its_default() -> None:
     from spark_lease.config.settings import SECRETS, SETTINGS
     from spark_lease.config.sources import configure, from_file, resolve

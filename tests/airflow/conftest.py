@@ -7,17 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs.jars import start_options
+from tests.airflow.support import FOLDER, ROOT
 from tests.support.supervisor import supervise
 
-ROOT = Path(__file__).parents[2]
-FOLDER = Path(tempfile.mkdtemp(prefix="spark-lease-airflow-"))
 _LEASE = {"conn_type": "spark_lease", "host": f"sqlite:///{FOLDER}/lease.db", "password": "hunter22"}
 os.environ |= {
     "AIRFLOW_HOME": str(FOLDER),

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import pytest
 
 from spark_lease.system.processes import kill, tree
-from tests.airflow.conftest import FOLDER, ROOT
 from tests.airflow.firing import fire
-from tests.airflow.test_operator import alive, holder_of, until
+from tests.airflow.support import FOLDER, ROOT, alive, holder_of
+from tests.support.drivers import until
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,9 +13,9 @@ import pytest
 
 from spark_lease.airflow.operator import SparkLeaseSubmitOperator
 from spark_lease.system.processes import kill, tree
-from tests.airflow.conftest import FOLDER, ROOT
 from tests.airflow.firing import fire
-from tests.airflow.test_operator import until
+from tests.airflow.support import FOLDER, ROOT
+from tests.support.drivers import until
 
 pytestmark = [
     pytest.mark.timeout(240),

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from spark_lease.system.processes import kill, tree
-from tests.airflow.conftest import FOLDER, ROOT
 from tests.airflow.firing import fire, new_day
-from tests.airflow.test_operator import holder_of, until
+from tests.airflow.support import FOLDER, ROOT, holder_of
+from tests.support.drivers import until
 
 pytestmark = pytest.mark.timeout(180)
 

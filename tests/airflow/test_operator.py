@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -14,23 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.system.processes import Process, kill, look, tree
-from tests.airflow.conftest import FOLDER, ROOT
+from spark_lease.system.processes import kill, tree
 from tests.airflow.firing import fire, link_of, new_day
+from tests.airflow.support import FOLDER, ROOT, alive, holder_of
+from tests.support.drivers import until
 
 Master = Callable[..., subprocess.Popen[str]]
 
 pytestmark = pytest.mark.timeout(180)
-
-
-def holder_of(lease: str) -> str | None:
-    connection = sqlite3.connect(FOLDER / "lease.db", timeout=10)
-    try:
-        row = connection.execute("SELECT broker_name FROM spark_lease WHERE name = ?", (lease,)).fetchone()
-    except sqlite3.OperationalError:  # nobody has made the table yet
-        row = None
-    connection.close()
-    return row[0] if row else None
 
 
 def test_a_run_is_done_once_and_says_so(capfd: pytest.CaptureFixture[str]) -> None:
@@ -173,17 +163,6 @@ def test_a_task_that_is_killed_leaves_no_driver_and_no_lease(number: int) -> Non
         assert task.wait(60) == (0 if number == signal.SIGTERM else -number)
     finally:
         kill(tree(task.pid))
-
-
-def alive(found: list[Process]) -> list[Process]:
-    return [each for each in found if (now := look(each.pid)) and now.alive and now.started == each.started]
-
-
-def until(condition: Callable[[], object], timeout: float) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
 
 
 def test_whatever_is_no_script_of_this_machine_is_run_as_a_command(tmp_path: Path) -> None:

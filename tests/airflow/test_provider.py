@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import ROOT
+from tests.airflow.support import ROOT
 
 MODULES = {path.stem for path in (ROOT / "spark_lease" / "airflow").glob("[a-z]*.py")}
 WEB = {"pages"}

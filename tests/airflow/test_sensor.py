@@ -17,7 +17,7 @@ from spark_lease.config.sources import configure
 from spark_lease.election.directive import label_of
 from spark_lease.holds import open_contender
 from tests.airflow.firing import fire
-from tests.airflow.test_operator import until
+from tests.support.drivers import until
 
 pytestmark = pytest.mark.timeout(120)
 

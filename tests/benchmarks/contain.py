@@ -25,7 +25,7 @@ from spark_lease.system.processes import Process, tree
 from tests.benchmarks.keeper import COMMAND, Standby
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
-from tests.spark.drivers import Driver
+from tests.support.drivers import Driver
 
 
 def started(url: str, contain: str) -> float:

@@ -24,9 +24,9 @@ from spark_lease.fencing.sql.claim import claim
 from spark_lease.fencing.sql.session import session_environment
 from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.benchmarks.table import report
-from tests.fences.holders import Holder
 from tests.services.mariadb import running_mariadb
 from tests.services.postgres import running_postgres
+from tests.support.holders import Holder
 
 MANY, EACH = 8, 12
 ROWS, COLUMNS = 1000, 18  # as the flights have them, and an id

@@ -24,8 +24,8 @@ from jobs.flights_to_postgres import POSTGRES, read
 from jobs.jars import JDBC
 from spark_lease.fencing.dataframe.writer import write_sql
 from tests.benchmarks.table import report
-from tests.fences.holders import Holder
 from tests.services.postgres import own_postgres
+from tests.support.holders import Holder
 
 FLIGHTS = 336_776
 LEASE = Holder("flights", 5)

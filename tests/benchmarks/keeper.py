@@ -23,8 +23,8 @@ from spark_lease import hold_lease
 from spark_lease.system.processes import tree
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
-from tests.spark.drivers import Driver, until
 from tests.support.command import COMMAND
+from tests.support.drivers import Driver, until
 
 IDLE = 20.0
 

@@ -24,9 +24,9 @@ from spark_lease.cli.findings import Check, Finding, found
 from spark_lease.cli.main import main
 from spark_lease.config.sources import configure
 from spark_lease.errors import StoreError
-from tests.cli.conftest import KINDS, Shop
 from tests.services.pooler import Pooler
 from tests.services.postgres import PostgreSql, own_postgres
+from tests.support.shop import KINDS, Shop
 
 MACHINE = ["keeper", "contain", "java", "spark", "delta"]
 OF_STORE = {

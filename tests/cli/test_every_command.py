@@ -16,8 +16,8 @@ from sqlalchemy import create_engine, text
 
 from spark_lease.cli.main import main
 from spark_lease.database.dialects import usable_url
-from tests.cli.conftest import Shop
 from tests.support.command import COMMAND
+from tests.support.shop import Shop
 
 COMMANDS = [
     ["status"],

@@ -26,9 +26,9 @@ from spark_lease.errors import ConfigError
 from spark_lease.monitoring.observer import LeaseObserver
 from spark_lease.stores.registry import open_notes, open_store
 from spark_lease.testing import MemoryStore, VirtualClock, lost_request
-from tests.cli.conftest import Shop
-from tests.spark.drivers import until
 from tests.support.command import COMMAND
+from tests.support.drivers import until
+from tests.support.shop import Shop
 
 EPOCH = 1_763_776_800_000
 CONFIG = configure()

@@ -17,10 +17,10 @@ from spark_lease.election.ports import Denied, Grant
 from spark_lease.election.record import expires_in
 from spark_lease.errors import LeaseLost, Loss, StoreError
 from spark_lease.testing import MemoryStore, VirtualClock, lost_answer, meanwhile
-from tests.cli.conftest import Shop
-from tests.policy import NAME, Contender
-from tests.spark.drivers import until
 from tests.support.command import COMMAND
+from tests.support.drivers import until
+from tests.support.policy import NAME, Contender
+from tests.support.shop import Shop
 
 
 def nobody(words: str) -> str:

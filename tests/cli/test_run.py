@@ -21,8 +21,8 @@ import pytest
 
 from spark_lease.system.processes import kill, processes, tree
 from tests.services.proxy import Proxy
-from tests.spark.drivers import until
 from tests.support.command import COMMAND, last_line, spark_lease
+from tests.support.drivers import until
 
 Start = Callable[..., subprocess.Popen[str]]
 ROOM_TO_SAY_SO = ("--lease-duration", "6", "--kill-budget", "0.9")

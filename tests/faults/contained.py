@@ -29,7 +29,7 @@ from pathlib import Path
 from spark_lease.system.processes import Process, kill, processes, tree
 from tests.faults.hostile import all_write, last_write
 from tests.services.postgres import own_postgres
-from tests.spark.drivers import command_line, until
+from tests.support.drivers import command_line, until
 from tests.support.users import ROOT, python_for_all, unprivileged
 
 FAULTS = [f"{what} {whom}" for what in ("kill", "freeze") for whom in ("keeper", "init", "driver", "jvm", "all")]

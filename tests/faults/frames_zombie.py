@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 
 from tests.faults.writing import Writing
-from tests.fences.conftest import engine_for
-from tests.fences.frames import NAME, put, session
-from tests.fences.holders import Holder
+from tests.support.frames import NAME, put, session
+from tests.support.guarded import engine_for
+from tests.support.holders import Holder
 
 MANY = 20_000
 

@@ -35,11 +35,11 @@ from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.holds import open_contender
 from spark_lease.system.processes import kill, tree
 from tests.faults.delta_zombie import NAME, NAMES, SETTINGS
-from tests.fences.conftest import Writer, clear, create_guarded, engine_for, rows
-from tests.fences.holders import Holder
-from tests.fences.test_postgres import Zombie
 from tests.services.mariadb import running_mariadb
 from tests.services.postgres import running_postgres
+from tests.support.guarded import Writer, clear, create_guarded, engine_for, rows
+from tests.support.holders import Holder
+from tests.support.zombie import Zombie
 
 ROOT = Path(__file__).parents[2]
 ROWS = 3

@@ -19,7 +19,7 @@ from spark_lease.keeper.driver import Driver
 from spark_lease.keeper.main import Keeper
 from spark_lease.system.kernel import KillPipe
 from spark_lease.system.processes import kill, look, tree
-from tests.spark.drivers import until
+from tests.support.drivers import until
 
 # Stands for the JVM: starts one child in a group of its own, as pyspark.daemon is, and says its pid.
 PARENT = """

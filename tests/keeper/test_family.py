@@ -16,8 +16,8 @@ import pytest
 
 from spark_lease.keeper.family import Family
 from spark_lease.system.processes import Process, kill, look, processes, tree
-from tests.spark.drivers import Driver, command_line, row, until
 from tests.support.command import COMMAND, last_line, spark_lease
+from tests.support.drivers import Driver, command_line, row, until
 
 Start = Callable[..., Driver]
 

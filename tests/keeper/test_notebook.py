@@ -10,7 +10,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 from spark_lease.system.processes import look, tree
-from tests.spark.drivers import until
+from tests.support.drivers import until
 
 HOLD = """
 from spark_lease import hold_lease

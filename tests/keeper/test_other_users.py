@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from spark_lease.system.processes import processes
-from tests.spark.drivers import command_line, row, until
 from tests.support.command import spark_lease
+from tests.support.drivers import command_line, row, until
 from tests.support.users import unprivileged
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a setuid program")

@@ -36,8 +36,8 @@ from spark_lease.spark.applications import Applications
 from spark_lease.stores.registry import open_notes
 from spark_lease.system.processes import look, tree
 from tests.services.proxy import Proxy
-from tests.spark.drivers import Driver, command_line, row, until, want
 from tests.support.command import COMMAND
+from tests.support.drivers import Driver, command_line, row, until, want
 
 PACKAGE = Path(spark_lease.__file__).parent
 Start = Callable[..., Driver]

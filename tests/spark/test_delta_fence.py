@@ -22,7 +22,7 @@ from jobs.jars import start_options
 from spark_lease.clock import BootClock
 from spark_lease.fencing.delta.fence import Claim, claim, property_of
 from spark_lease.system.processes import kill
-from tests.spark.drivers import Driver, until
+from tests.support.drivers import Driver, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 Start = Callable[..., Driver]

@@ -18,12 +18,11 @@ from pathlib import Path
 import pytest
 
 from spark_lease.system.processes import kill, tree
-from tests.fences.conftest import engine_for
-from tests.fences.frames import ask, tell, there
 from tests.services.proxy import Proxy
-from tests.spark.drivers import Driver, row, until
-from tests.spark.test_keeper import standby
 from tests.support.command import COMMAND, spark_lease
+from tests.support.drivers import Driver, row, standby, until
+from tests.support.frames import ask, tell, there
+from tests.support.guarded import engine_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(180)]
 BIN, ROOT = Path(sys.executable).parent, Path(__file__).parents[2]
@@ -212,8 +211,8 @@ def test_a_job_outlives_a_worker_and_the_master_and_keeps_its_lease(
 SPECULATES = """
 import sys
 sys.path.insert(0, os.environ["TEST_ROOT"])
-from tests.fences.conftest import engine_for
-from tests.fences.frames import meeting
+from tests.support.guarded import engine_for
+from tests.support.frames import meeting
 from pyspark.sql import SparkSession
 conf = {"spark.ui.enabled": "false", "spark.executor.memory": "500m", "spark.driver.host": "localhost",
     "spark.speculation": "true", "spark.speculation.interval": "50ms", "spark.speculation.quantile": "0.1",

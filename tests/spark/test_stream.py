@@ -20,7 +20,7 @@ from jobs.flights_daily import unpack
 from jobs.flights_stream import DAILY
 from jobs.jars import spark_options
 from spark_lease.system.processes import kill, tree
-from tests.spark.drivers import until
+from tests.support.drivers import until
 
 ROOT = Path(__file__).parents[2]
 DAYS = 8

@@ -13,7 +13,7 @@ import pytest
 
 from jobs.jars import FOLDER
 from tests.services.postgres import own_postgres
-from tests.spark.drivers import Driver, row, until
+from tests.support.drivers import Driver, row, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 Start = Callable[..., Driver]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_lease.system.processes import look
-from tests.spark.drivers import until
+from tests.support.drivers import until
 from tests.support.supervisor import FOLDER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor is Linux's")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from spark_lease.system.processes import kill, tree
-from tests.spark.drivers import until
 from tests.support.command import COMMAND
+from tests.support.drivers import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="PID namespaces are Linux's")
 Start = Callable[..., subprocess.Popen[str]]

@@ -22,8 +22,8 @@ import pytest
 from spark_lease.system.processes import kill, tree
 from tests.faults.contained import play
 from tests.services.postgres import own_postgres
-from tests.spark.drivers import Driver, row, until
 from tests.support.command import COMMAND, spark_lease
+from tests.support.drivers import Driver, row, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="PID namespaces are Linux's")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from spark_lease.system.processes import look, processes, tree
-from tests.spark.drivers import command_line, row, until
 from tests.support.command import COMMAND, last_line
+from tests.support.drivers import command_line, row, until
 from tests.support.sandbox import CALLS
 from tests.support.users import ROOT, unprivileged
 

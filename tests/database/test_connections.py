@@ -1,0 +1,152 @@
+"""Few connections for many leases: nobody keeps one with `notify = false`; a server that is full gives no answer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg2
+import pytest
+
+from spark_lease.clock import BootClock
+from spark_lease.config.sources import configure
+from spark_lease.election.keepalive import Keepalive
+from spark_lease.election.ports import Denied
+from spark_lease.errors import StoreError
+from spark_lease.holds import LocalHold, open_contender
+from spark_lease.stores.sql.store import SqlStore
+from tests.services.postgres import own_postgres
+from tests.support.drivers import until
+
+
+def store_of(contender: LocalHold) -> Any:
+    return contender._locker._store  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        pytest.param("pg_url", id="postgresql", marks=pytest.mark.postgres),
+        pytest.param("mariadb", id="mariadb", marks=pytest.mark.mariadb),
+    ],
+)
+def test_without_notify_a_holder_has_no_connection_between_renewals(
+    service: str, request: pytest.FixtureRequest, table: str
+) -> None:
+    found = request.getfixturevalue(service)
+    url = found if isinstance(found, str) else found.url
+    lease = open_contender(configure(name="n", url=url, table=table, create_table="true", notify=False), BootClock())
+    store = store_of(lease)
+    opened, connect = [], store._connect
+    store._connect = lambda: (opened.append(1), connect())
+    for step in (lease.acquire, lease.renew, lease.renew, lease.release):
+        opened.clear()
+        step()
+        assert store._connection is None
+        assert len(opened) == (2 if step == lease.acquire else 1)  # it looks, then writes
+    lease.close()
+
+
+@pytest.mark.postgres
+def test_without_notify_a_standby_has_no_connection_while_it_sleeps_however_briefly(pg_url: str, table: str) -> None:
+    settings: Any = {"name": "n", "url": pg_url, "table": table, "create_table": "true", "notify": False}
+    lease, standby = (open_contender(configure(**settings, poll_period=0.01), BootClock()) for _ in range(2))
+    lease.acquire()
+    assert isinstance(standby.try_acquire(), Denied)
+    standby._locker.wait(1.0, 0.01)
+    assert store_of(standby)._connection is None
+    for each in (lease, standby):
+        each.close()
+
+
+@pytest.mark.postgres
+def test_with_notify_a_holder_keeps_its_connection(pg_url: str, table: str) -> None:
+    lease = open_contender(configure(name="n", url=pg_url, table=table, create_table="true"), BootClock())
+    lease.acquire()
+    connection = store_of(lease)._connection
+    lease.renew()
+    assert connection is not None and store_of(lease)._connection is connection
+    lease.close()
+
+
+@pytest.mark.postgres
+def test_a_clock_that_differs_is_said_once_and_not_at_each_connection(
+    pg_url: str, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: Any = {"name": "n", "url": pg_url, "table": table, "create_table": "true", "notify": False}
+    lease = open_contender(configure(**settings, max_allowable_diff_from_db_time=1e-9), BootClock())
+    lease.acquire()
+    lease.renew()
+    assert caplog.text.count("off the database's") == 1
+    lease.close()
+
+
+Fill = Callable[[], None]
+
+
+@pytest.fixture(params=["postgres", "lease"])
+def full(request: pytest.FixtureRequest) -> Iterator[tuple[str, Fill, Fill]]:
+    """The URL of a server; take all its connections; give them back. The last few are a superuser's alone."""
+    taken: list[Any] = []
+    with own_postgres(max_connections=8) as server:
+        url = server.url.replace("postgres@", f"{request.param}@")
+        with contextlib.closing(psycopg2.connect(server.url)) as dba, dba.cursor() as cursor:
+            cursor.execute("CREATE ROLE lease LOGIN; GRANT ALL ON SCHEMA public TO lease")
+            dba.commit()
+
+        def fill() -> None:
+            words = "too many clients" if request.param == "postgres" else "remaining connection slots are reserved"
+            with pytest.raises(psycopg2.OperationalError, match=words):
+                while True:
+                    taken.append(psycopg2.connect(url))
+
+        def free() -> None:
+            while taken:
+                taken.pop().close()
+
+        yield url, fill, free
+        free()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("locker", ["lease", "database"])
+def test_a_full_server_says_neither_yes_nor_no_to_who_starts(full: tuple[str, Fill, Fill], locker: str) -> None:
+    url, fill, free = full
+    wanted: Any = {"name": "n", "url": url, "create_table": "true", "locker": locker, "notify": False}
+    starts, store = open_contender(configure(**wanted), BootClock()), SqlStore(configure(**wanted))
+    fill()
+    for ask in (starts.try_acquire, store.init, store.names):
+        with pytest.raises(StoreError, match=r"too many clients|remaining connection slots"):
+            ask()
+    once = open_contender(configure(**wanted, if_held="fail", lease_duration=1), BootClock())
+    with pytest.raises(StoreError):
+        once.acquire()
+    free()
+    assert starts.acquire()
+    for each in (starts, store, once):
+        each.close()
+
+
+@pytest.mark.postgres
+def test_a_holder_that_finds_the_server_full_tries_again_and_is_not_lost(
+    full: tuple[str, Fill, Fill], caplog: pytest.LogCaptureFixture
+) -> None:
+    url, fill, free = full
+    config = configure(name="n", url=url, create_table="true", notify=False, lease_duration=9, retry_period=0.5)
+    lease, other = open_contender(config, BootClock()), open_contender(config, BootClock())
+    epoch = lease.acquire()
+    fill()
+    keepalive = Keepalive(lease, config, clock=BootClock(), on_lost=lambda lost: None)
+    keepalive.start()
+    until(lambda: caplog.text.count("renewal failed") >= 2)
+    free()
+    seen = lease.remaining()
+    until(lambda: lease.remaining() > seen)
+    assert lease.check() == epoch
+    assert isinstance(other.try_acquire(), Denied)
+    assert {each.levelno for each in caplog.records} == {logging.WARNING}
+    keepalive.stop()
+    for each in (lease, other):
+        each.close()

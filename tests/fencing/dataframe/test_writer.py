@@ -1,0 +1,536 @@
+"""DataFrames into SQL, on real databases: modes, names, types, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pymysql
+import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.pool import NullPool
+
+from spark_lease.clock import BootClock
+from spark_lease.config.sources import configure
+from spark_lease.errors import ConfigError
+from spark_lease.fencing.dataframe import move as frames_move
+from spark_lease.fencing.dataframe import writer as frames
+from spark_lease.fencing.dataframe.target import run
+from spark_lease.holds import open_contender
+from spark_lease.lease import Lease
+from tests.support.drivers import until
+from tests.support.frames import EVERYWHERE, NAME, ask, put, session, staged, tell
+from tests.support.guarded import rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+PG, MARIA = (
+    pytest.param("postgresql", marks=pytest.mark.postgres),
+    pytest.param("mariadb", marks=pytest.mark.mariadb),
+)
+POSTGRES = pytest.mark.parametrize("database", [PG], indirect=True)
+MARIADB = pytest.mark.parametrize("database", [MARIA], indirect=True)
+UTC, WALL = dt.UTC, dt.datetime.fromisoformat
+LONG = "12345678901234567890.123456789012345678"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    with session() as made:
+        yield made
+
+
+@pytest.fixture
+def flights(engine: Engine) -> Iterator[Engine]:
+    """A table `flights (carrier, flight, delay, note)`, with a key of two columns."""
+    columns = "carrier varchar(2) NOT NULL, flight integer NOT NULL, delay integer, note varchar(20) DEFAULT 'none'"
+    tell(engine, "DROP TABLE IF EXISTS flights", f"CREATE TABLE flights ({columns}, PRIMARY KEY (carrier, flight))")
+    yield engine
+    tell(engine, "DROP TABLE flights")
+
+
+def frame(spark: Any, *values: str, names: str = "carrier, flight, delay") -> Any:
+    return spark.sql(f"SELECT * FROM VALUES {', '.join(values)} AS t({names})").repartition(2)
+
+
+def contents(engine: Engine) -> list[tuple[Any, ...]]:
+    return ask(engine, "SELECT carrier, flight, delay, note FROM flights ORDER BY carrier, flight")
+
+
+# -- what is written
+
+
+@pytest.mark.parametrize(
+    ("columns", "conf", "sizes"),
+    [
+        ("id, string(id) AS text, current_date() AS day", {}, [5000, 5000, 2000]),
+        ("id, binary(string(id)) AS bytes", {}, [10000, 2000]),  # as Spark does it, by rows and by bytes
+        ("id, array(id) AS many", {}, [10000, 2000]),
+        ("id", {"Records": "4000"}, [4000, 4000, 4000]),
+        ("id", {"Records": "20000"}, [12000]),
+        ("id", {"Bytes": "64"}, [8] * 1500),
+    ],
+)
+def test_short_rows_go_to_python_in_batches_of_rows(
+    spark: Any, columns: str, conf: dict[str, str], sizes: list[int]
+) -> None:
+    def sizes_of(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield pyarrow.RecordBatch.from_pydict({"size": [batch.num_rows]})
+
+    def found() -> list[int]:
+        return [each["size"] for each in made.mapInArrow(sizes_of, "size bigint").collect()]
+
+    keys = {f"spark.sql.execution.arrow.max{each}PerBatch": value for each, value in conf.items()}
+    made = spark.range(0, 12_000, 1, 1).selectExpr(*columns.split(", "))
+    for key, value in keys.items():
+        spark.conf.set(key, value)
+    try:
+        before = found()
+        with frames._batches_by_rows(made):
+            assert found() == sizes
+        assert found() == before
+    finally:
+        for key in keys:
+            spark.conf.unset(key)
+
+
+def test_what_else_of_python_runs_in_the_job_keeps_its_batches(spark: Any, tmp_path: Path) -> None:
+    def as_it_is(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+
+    spark.range(10).write.parquet(str(tmp_path / "ids"))
+    ids = spark.read.parquet(str(tmp_path / "ids"))
+    inner = ids.mapInArrow(as_it_is, ids.schema)
+    for made, limit in ((ids, "5000"), (inner.where("id > 3"), None), (inner.cache(), None), (ids.rdd.toDF(), None)):
+        with frames._batches_by_rows(made):
+            assert spark.sparkContext.getLocalProperty("spark.sql.execution.arrow.maxRecordsPerBatch") == limit
+    inner.unpersist()
+
+
+@EVERYWHERE
+def test_rows_are_appended_replaced_and_updated_by_key(flights: Engine, spark: Any, through: str) -> None:
+    how = {"table": "flights", "through": through}
+    assert put(frame(spark, "('UA', 1, 10)", "('AA', 2, NULL)"), flights, **how) == 2
+    assert contents(flights) == [("AA", 2, None, "none"), ("UA", 1, 10, "none")]
+    tell(flights, "UPDATE flights SET note = 'kept'")
+    newer = frame(spark, "(5, 'UA', 1)", "(6, 'DL', 3)", names="delay, CARRIER, flight")
+    assert put(newer, flights, mode="upsert", keys=["carrier", "flight"], **how) == 2
+    assert contents(flights) == [("AA", 2, None, "kept"), ("DL", 3, 6, "none"), ("UA", 1, 5, "kept")]
+    assert put(frame(spark, "('B6', 4, 0)"), flights, mode="overwrite", **how) == 1
+    assert contents(flights) == [("B6", 4, 0, "none")]
+    assert put(frame(spark, "('B6', 4, 0)").where("false"), flights, mode="overwrite", **how) == 0
+    assert contents(flights) == []
+
+
+@EVERYWHERE
+def test_equal_keys_and_none_are_refused_and_nothing_is_written(flights: Engine, spark: Any, through: str) -> None:
+    how = {"table": "flights", "through": through, "mode": "upsert", "keys": ["carrier", "flight"]}
+    with pytest.raises(
+        ConfigError, match=r"1 of 3 rows have a key \(carrier, flight\) that another one has as well: keep one"
+    ):
+        put(frame(spark, "('UA', 1, 10)", "('UA', 1, 11)", "('AA', 2, 0)"), flights, **how)
+    with pytest.raises(ConfigError, match="NULL in a key"):
+        put(frame(spark, "('UA', 1, 10)", "('UA', NULL, 11)"), flights, **how)
+    assert contents(flights) == []
+
+
+@POSTGRES
+def test_names_are_quoted_and_schemas_are_found(engine: Engine, spark: Any) -> None:
+    tell(engine, 'DROP SCHEMA IF EXISTS "Other %s" CASCADE', 'CREATE SCHEMA "Other %s"')
+    tell(
+        engine,
+        'CREATE TABLE "Other %s"."My ""Table" ("per%cent" int, "With.Dot" int, "a""b`c" int UNIQUE, "A" int, a int)',
+    )
+    source = spark.createDataFrame([(1, 2, 3, 4)], '`With.Dot` int, `per%cent` int, `a"b``c` int, a int')
+    for through in ("driver", "executors"):
+        put(source, engine, '"Other %s"."My ""Table"', mode="upsert", keys=['a"b`c'], through=through)
+        assert ask(engine, 'SELECT * FROM "Other %s"."My ""Table"') == [(2, 1, 3, None, 4)]
+    tell(engine, 'DROP SCHEMA "Other %s" CASCADE')
+
+
+@POSTGRES
+def test_few_rows_go_through_the_driver_and_many_through_executors(engine: Engine, spark: Any) -> None:
+    for number in (10_000, 10_001):
+        assert put(spark.range(number).selectExpr("id AS epoch"), engine, through="auto") == number
+    assert rows(engine) == 20_001
+
+
+def test_a_lease_that_is_held_writes(engine: Engine, spark: Any, url: str) -> None:
+    config, clock = configure(name=NAME, url=url), BootClock()
+    hold = open_contender(config, clock)
+    hold.acquire()
+    lease = Lease(hold, config, clock)
+    assert lease.write_sql(spark.range(3).selectExpr("id AS epoch"), engine, "guarded") == 3
+    hold.close()
+    assert rows(engine) == 3
+
+
+# -- types
+
+PAIRS: list[tuple[str, str, Any]] = [
+    ("true", "boolean", True),
+    ("CAST(-128 AS TINYINT)", "smallint", -128),
+    ("CAST(7 AS INT)", "bigint", 7),
+    ("7L", "integer", 7),
+    ("-9223372036854775807L", "bigint", -9223372036854775807),
+    ("CAST(0.1 AS FLOAT)", "real", 0.1),
+    ("0.1D", "double precision", 0.1),
+    ("double('-Infinity')", "double precision", float("-inf")),
+    (f"CAST('{LONG}' AS DECIMAL(38, 18))", "numeric", Decimal(LONG)),
+    ("1.50BD", "numeric(10, 2)", Decimal("1.50")),
+    ("concat('ü \"q\", ', char(92), char(10), '\\'')", "text", "ü \"q\", \\\n'"),
+    ("''", "text", ""),
+    ("'abc'", "varchar(3)", "abc"),
+    ("DATE'0001-01-01'", "date", dt.date(1, 1, 1)),
+    ("TIMESTAMP'2013-07-01 12:00:00.123456 UTC'", "timestamptz", dt.datetime(2013, 7, 1, 12, 0, 0, 123456, UTC)),
+    ("TIMESTAMP'1890-01-01 00:00:00 UTC'", "timestamptz", dt.datetime(1890, 1, 1, tzinfo=UTC)),
+    ("TIMESTAMP'2013-07-01 12:00:00 UTC'", "timestamp", WALL("2013-07-01 14:00")),
+    ("TIMESTAMP_NTZ'2013-07-01 12:00:00.5'", "timestamp", WALL("2013-07-01 12:00:00.500")),
+    ("TIMESTAMP_NTZ'2013-07-01 12:00:00'", "timestamptz", dt.datetime(2013, 7, 1, 10, tzinfo=UTC)),
+    ("'12:34:56.789'", "time", dt.time(12, 34, 56, 789000)),
+    ("X'00FF5C'", "bytea", b"\x00\xff\\"),
+    ("INTERVAL '1' HOUR", "interval", dt.timedelta(hours=1)),
+    ("INTERVAL '-1 02:03:04.5' DAY TO SECOND", "interval", -dt.timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+    ("INTERVAL '400' DAY", "interval", dt.timedelta(days=400)),
+    ("array(1, NULL, 3)", "integer[]", [1, None, 3]),
+    ("array('a', '', NULL, 'NULL', concat('q\"b', char(92), 'c,{}'))", "text[]", ["a", "", None, "NULL", 'q"b\\c,{}']),
+    ("CAST(array() AS ARRAY<INT>)", "integer[]", []),
+    ("array(array(1, 2), array(3, 4))", "bigint[]", [[1, 2], [3, 4]]),
+    ("array(DATE'2013-01-01')", "date[]", [dt.date(2013, 1, 1)]),
+    ("array(TIMESTAMP'2013-07-01 12:00:00 UTC')", "timestamptz[]", [dt.datetime(2013, 7, 1, 12, tzinfo=UTC)]),
+    ("array(TIMESTAMP'2013-07-01 12:00:00 UTC')", "timestamp[]", [WALL("2013-07-01 14:00")]),
+    ("named_struct('a', 1, 'b', CAST(NULL AS STRING), 'c', array(1.5D))", "jsonb", {"a": 1, "b": None, "c": [1.5]}),
+    ("map('k', 1)", "json", {"k": 1}),
+    ("array(named_struct('a', 1))", "jsonb", [{"a": 1}]),
+    ("array(1, 2)", "jsonb", [1, 2]),
+    ("'6f1c1a52-1f1c-4a5e-9d2f-000000000001'", "uuid", uuid.UUID("6f1c1a52-1f1c-4a5e-9d2f-000000000001")),
+    ("'{\"a\": [1]}'", "jsonb", {"a": [1]}),
+    ("'10.0.0.1'", "inet", "10.0.0.1"),
+    ("NULL", "text", None),
+]  # fmt: skip
+
+
+def make_kinds(engine: Engine, pairs: list[tuple[str, str, Any]]) -> None:
+    columns = ", ".join(f"k{number} {kind}" for number, (_, kind, _) in enumerate(pairs))
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds ({columns})")
+
+
+@pytest.mark.parametrize("through", ["driver", "executors"])
+@POSTGRES
+def test_every_type_arrives_as_it_was(engine: Engine, spark: Any, through: str) -> None:
+    make_kinds(engine, PAIRS)
+    values = ", ".join(f"{value} AS k{n}" for n, (value, _, _) in enumerate(PAIRS))
+    nothing = ", ".join(f"CAST(NULL AS {{}}) AS k{n}" for n in range(len(PAIRS)))
+    full = spark.sql(f"SELECT {values}")
+    kinds = [field.dataType.simpleString() for field in full.schema.fields]
+    empty = spark.sql("SELECT " + nothing.format(*kinds))
+    assert put(full.union(empty), engine, "kinds", through=through) == 2
+    found = sorted(ask(engine, "SELECT * FROM kinds"), key=lambda row: row[0] is None)
+    assert found[1] == (None,) * len(PAIRS)
+    for (source, kind, wanted), value in zip(PAIRS, found[0], strict=True):
+        same = bytes(value) if isinstance(value, memoryview) else value
+        assert same == wanted, f"{source} as {kind}"
+    tell(engine, "DROP TABLE kinds")
+
+
+@POSTGRES
+def test_months_are_months_and_no_number_stays_none(engine: Engine, spark: Any) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (months interval, nan float8, nans float8[])")
+    source = spark.sql(
+        "SELECT INTERVAL '-1-2' YEAR TO MONTH AS months, double('NaN') AS nan, array(double('NaN')) AS nans"
+    )
+    for through in ("driver", "executors"):
+        put(source, engine, "kinds", through=through)
+        assert ask(engine, "SELECT months::text, nan::text, nans::text FROM kinds") == [
+            ("-1 years -2 mons", "NaN", "{NaN}")
+        ]
+        tell(engine, "DELETE FROM kinds")
+    tell(engine, "DROP TABLE kinds")
+
+
+OTHERS: dict[str, list[tuple[str, str, Any]]] = {
+    "mysql": [
+        ("true", "boolean", 1),
+        ("CAST(0.1 AS FLOAT)", "double", 0.10000000149011612),
+        ("1.50BD", "decimal(10, 2)", Decimal("1.50")),
+        ("concat('ü ', char(39), char(92), '%s')", "varchar(20)", "ü '\\%s"),
+        ("DATE'2013-01-01'", "date", dt.date(2013, 1, 1)),
+        ("TIMESTAMP'2013-07-01 12:00:00.5 UTC'", "datetime(6)", WALL("2013-07-01 14:00:00.500")),
+        ("X'00FF5C'", "blob", b"\x00\xff\\"),
+        ("INTERVAL '-1 02:03:04.5' DAY TO SECOND", "time(1)", -dt.timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+        ("named_struct('a', array(1))", "json", '{"a":[1]}'),
+        ("NULL", "text", None),
+    ],
+    "sqlite": [
+        ("true", "boolean", 1),
+        ("1.50BD", "text", "1.50"),
+        ("'ü'", "text", "ü"),
+        ("DATE'2013-01-01'", "date", "2013-01-01"),
+        ("TIMESTAMP'2013-07-01 12:00:00.5 UTC'", "datetime", "2013-07-01 14:00:00.500000"),
+        ("X'00FF5C'", "blob", b"\x00\xff\\"),
+        ("map('k', 1)", "text", '{"k":1}'),
+        ("0.1D", "real", 0.1),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("database", ["sqlite", MARIA], indirect=True)
+def test_types_arrive_elsewhere_too(engine: Engine, spark: Any) -> None:
+    pairs = OTHERS[engine.dialect.name]
+    make_kinds(engine, pairs)
+    source = spark.sql("SELECT " + ", ".join(f"{value} AS k{n}" for n, (value, _, _) in enumerate(pairs)))
+    for through in ["driver"] if engine.dialect.name == "sqlite" else ["driver", "executors"]:
+        put(source, engine, "kinds", through=through)
+    assert set(ask(engine, "SELECT * FROM kinds")) == {tuple(wanted for _, _, wanted in pairs)}
+    tell(engine, "DROP TABLE kinds")
+
+
+# -- what is refused before anything is written
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    ("values", "names", "how", "said"),
+    [
+        ("('UA', 1)", "carrier, flight", {"table": "fligths"}, "there is no table fligths"),
+        ("('UA', 1)", "carrier, flight", {"table": "a.b.c"}, "is no name of a table"),
+        ("('UA', 1, 2)", "carrier, flight, late", {}, "the DataFrame has a column late, and"),
+        ("('UA', 1, 2)", "carrier, flight, FLIGHT", {}, "several columns of the DataFrame are called flight"),
+        ("('UA', 1)", "carrier, delay", {}, "needs flight, which the DataFrame has not"),
+        ("('UA', 1)", "carrier, flight", {"mode": "upsert", "keys": ["flight"]}, "no unique index over flight"),
+        ("('UA', 1)", "carrier, flight", {"mode": "upsert", "keys": ["note"]}, "no column note, which is a key"),
+        ("('UA', 1)", "carrier, flight", {"mode": "upsert"}, "keys are for mode"),
+        ("('UA', 1)", "carrier, flight", {"mode": "replace"}, "mode is one of append"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    flights: Engine, spark: Any, through: str, values: str, names: str, how: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        put(frame(spark, values, names=names), flights, **{"table": "flights", "through": through} | how)
+    assert contents(flights) == []
+
+
+@POSTGRES
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("made int GENERATED ALWAYS AS (1) STORED", "makes made itself"),
+        ("made int GENERATED ALWAYS AS IDENTITY", "makes made itself"),
+        ("made boolean", "cannot take this DataFrame: .*boolean"),
+        ("made date", "cannot take this DataFrame: .*date"),
+    ],
+)
+def test_a_column_that_cannot_take_it_is_refused_before_spark_is_asked(
+    engine: Engine, spark: Any, columns: str, said: str
+) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds ({columns})")
+    for through in ("driver", "executors"):
+        with pytest.raises(ConfigError, match=said):
+            put(spark.sql("SELECT CAST(raise_error('it was asked') AS INT) AS made"), engine, "kinds", through=through)
+    assert staged(engine) == []
+    tell(engine, "DROP TABLE kinds")
+
+
+@MARIADB
+def test_a_table_that_cannot_be_rolled_back_or_has_other_keys_is_refused(engine: Engine, spark: Any) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a int) ENGINE = MyISAM")
+    with pytest.raises(ConfigError, match="kinds is a table of MyISAM, which cannot be rolled back"):
+        put(spark.sql("SELECT 1 AS a"), engine, "kinds")
+    tell(engine, "DROP TABLE kinds", "CREATE TABLE kinds (a int PRIMARY KEY, b int UNIQUE)")
+    with pytest.raises(ConfigError, match="another unique index, b"):
+        put(spark.sql("SELECT 1 AS a, 1 AS b"), engine, "kinds", mode="upsert", keys=["a"])
+    tell(engine, "DROP TABLE kinds")
+
+
+@MARIADB
+@pytest.mark.parametrize(
+    ("index", "more"),
+    [
+        ("UNIQUE (b(2))", "b varchar(9)"),
+        ("UNIQUE (c)", "b varchar(9), c int NOT NULL DEFAULT 7"),
+        ("UNIQUE (c)", "b varchar(9), c varchar(9) GENERATED ALWAYS AS (upper(b)) VIRTUAL"),
+    ],
+    ids=["a part of a column", "a column with a default", "a column that is made there"],
+)
+def test_an_upsert_is_refused_where_it_could_replace_other_rows(
+    engine: Engine, spark: Any, index: str, more: str
+) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (a int PRIMARY KEY, {more}, {index})")
+    with pytest.raises(ConfigError, match="has another unique index"):
+        put(spark.sql("SELECT 1 AS a, 'x' AS b"), engine, "kinds", mode="upsert", keys=["a"])
+    tell(engine, "DROP TABLE kinds")
+
+
+@MARIADB
+def test_a_unique_column_that_gets_its_number_there_is_in_nobodys_way(engine: Engine, spark: Any) -> None:
+    columns = "id int AUTO_INCREMENT PRIMARY KEY, a int UNIQUE, b varchar(9), note int UNIQUE"
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds ({columns})")
+    for value in ("x", "y"):
+        put(spark.sql(f"SELECT 1 AS a, '{value}' AS b"), engine, "kinds", mode="upsert", keys=["a"])
+    assert ask(engine, "SELECT a, b FROM kinds") == [(1, "y")]
+    tell(engine, "DROP TABLE kinds")
+
+
+@MARIADB
+@pytest.mark.parametrize("through", ["driver", "executors"])
+def test_without_strict_mode_nothing_is_cut_off_in_silence(engine: Engine, spark: Any, through: str) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a varchar(3))")
+    words = {**engine.url.translate_connect_args(username="user"), "init_command": "SET sql_mode = ''"}
+    loose = create_engine("mysql+pymysql://", connect_args=words)
+    with pytest.raises(ConfigError, match="sql_mode is '', by which values that do not fit are cut off"):
+        put(spark.sql("SELECT 'abcdef' AS a"), loose, "kinds", through=through)
+    assert ask(engine, "SELECT * FROM kinds") == []
+    tell(engine, "DROP TABLE kinds")
+    loose.dispose()
+
+
+@POSTGRES
+@pytest.mark.parametrize("through", ["driver", "executors"])
+def test_floats_keep_all_their_digits_in_a_numeric_column(engine: Engine, spark: Any, through: str) -> None:
+    columns = "a numeric, b numeric(20, 2), c numeric, d amount"
+    tell(engine, "DROP TABLE IF EXISTS kinds", "DROP DOMAIN IF EXISTS amount", "CREATE DOMAIN amount AS numeric(20, 2)")
+    tell(engine, f"CREATE TABLE kinds ({columns})")
+    row = "CAST(9007199254740991 AS DOUBLE) AS a, CAST(1234567.25 AS FLOAT) AS b, DOUBLE('NaN') AS c, 1234567.25F AS d"
+    put(spark.sql(f"SELECT {row}"), engine, "kinds", through=through)
+    ((first, second, third, fourth),) = ask(engine, "SELECT * FROM kinds")
+    assert (str(first), second, fourth) == ("9007199254740991", Decimal("1234567.25"), Decimal("1234567.25"))
+    assert third.is_nan()
+    tell(engine, "DROP TABLE kinds", "DROP DOMAIN amount")
+
+
+@POSTGRES
+@pytest.mark.parametrize("kind", ['"char"', "name"])
+def test_types_that_cut_off_text_are_refused(engine: Engine, spark: Any, kind: str) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (a {kind})")
+    with pytest.raises(ConfigError, match="cuts off text in silence"):
+        put(spark.sql("SELECT repeat('ab', 40) AS a"), engine, "kinds")
+    tell(engine, "DROP TABLE kinds")
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_sqlite_is_given_no_value_that_it_makes_null(engine: Engine, spark: Any) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a real)")
+    with pytest.raises(Exception, match="a has NaN, which SQLite would store as NULL"):
+        put(spark.sql("SELECT DOUBLE('NaN') AS a"), engine, "kinds", through="auto")
+    assert ask(engine, "SELECT * FROM kinds") == []
+    put(spark.sql("SELECT 0.5D AS a"), engine, "kinds", through="auto")
+    assert ask(engine, "SELECT * FROM kinds") == [(0.5,)]
+
+
+@POSTGRES
+def test_two_overwrites_take_turns(engine: Engine, spark: Any) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a int)")
+    move = frames._plan(spark.sql("SELECT 1 AS a"), engine, "kinds", "overwrite", [])
+    second = threading.Thread(target=put, args=(spark.sql("SELECT 2 AS a"), engine, "kinds"), kwargs=OVERWRITE)
+    with engine.begin() as connection:
+        frames_move.empty(connection, move)
+        run(connection, "INSERT INTO kinds VALUES (1)")
+        second.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'kinds'::regclass"
+        until(lambda: ask(engine, waiting) == [(1,)])
+    second.join(60)
+    assert ask(engine, "SELECT a FROM kinds") == [(2,)]
+    with pytest.raises(ConfigError, match="overwrite needs an engine with READ COMMITTED transactions"):
+        put(
+            spark.sql("SELECT 3 AS a"),
+            engine.execution_options(isolation_level="REPEATABLE READ"),
+            "kinds",
+            **OVERWRITE,
+        )
+    tell(engine, "DROP TABLE kinds")
+
+
+OVERWRITE: dict[str, Any] = {"mode": "overwrite", "through": "driver"}
+EQUAL = {
+    "mariadb": ("datetime", "TIMESTAMP_NTZ'2026-11-20 12:00:00.1'", "TIMESTAMP_NTZ'2026-11-20 12:00:00.2'"),
+    "sqlite": ("numeric", "'1.0'", "'1.00'"),
+    "sqlite, letters": ("text COLLATE NOCASE", "'a'", "'A'"),
+}
+DIFFERENT = {
+    "sqlite": ("date", "DATE'2026-11-20'", "DATE'2026-11-21'"),
+    "sqlite, times": ("timestamp", "TIMESTAMP'2026-11-20 12:00:00'", "TIMESTAMP'2026-11-20 12:00:01'"),
+    "mariadb": ("varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "'a'", "'A'"),
+}
+
+
+def of_kinds(kinds: dict[str, tuple[str, str, str]]) -> pytest.MarkDecorator:
+    """Each on the database that its name begins with."""
+    marks: dict[str, list[Any]] = {"mariadb": [pytest.mark.mariadb], "sqlite": []}
+    found = [(name.split(",")[0], kind) for name, kind in kinds.items()]
+    cases = [pytest.param(database, kind, marks=marks[database]) for database, kind in found]
+    return pytest.mark.parametrize(("database", "kind"), cases, indirect=["database"])
+
+
+def rows_of_kind(engine: Engine, spark: Any, kind: tuple[str, str, str]) -> Any:
+    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (k {kind[0]} NOT NULL, v int, UNIQUE (k))")
+    return spark.sql(f"SELECT {kind[1]} AS k, 1 AS v UNION ALL SELECT {kind[2]}, 2")
+
+
+UPSERT: dict[str, Any] = {"table": "kinds", "mode": "upsert", "keys": ["k"], "through": "auto"}
+
+
+@of_kinds(EQUAL)
+def test_keys_that_are_equal_only_in_the_table_are_refused(
+    engine: Engine, spark: Any, kind: tuple[str, str, str]
+) -> None:
+    """These databases update the row that they have just inserted, and say nothing."""
+    source = rows_of_kind(engine, spark, kind)
+    with pytest.raises(ConfigError, match=r"1 of 2 rows have a key \(k\) that another one has as well"):
+        put(source, engine, **UPSERT)
+    assert put(source.where("v = 1"), engine, **UPSERT) == 1
+    tell(engine, "DROP TABLE kinds")
+
+
+@of_kinds(DIFFERENT)
+def test_keys_that_are_different_in_the_table_are_not_refused(
+    engine: Engine, spark: Any, kind: tuple[str, str, str]
+) -> None:
+    source = rows_of_kind(engine, spark, kind)
+    for _ in range(2):
+        assert put(source, engine, **UPSERT) == 2
+    assert sorted(ask(engine, "SELECT v FROM kinds")) == [(1,), (2,)]
+    tell(engine, "DROP TABLE kinds")
+
+
+@POSTGRES
+@pytest.mark.parametrize("through", ["driver", "executors"])
+def test_what_a_trigger_keeps_from_the_table_is_not_missing(engine: Engine, spark: Any, through: str) -> None:
+    tell(
+        engine,
+        "CREATE OR REPLACE FUNCTION keep_out() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN IF NEW.epoch = 1 THEN RETURN NULL; END IF; RETURN NEW; END$$",
+        "CREATE TRIGGER keep_out BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION keep_out()",
+    )
+    assert put(spark.range(3).selectExpr("id AS epoch"), engine, through=through) == 3
+    assert sorted(ask(engine, "SELECT epoch FROM guarded")) == [(0,), (2,)]
+    tell(engine, "DROP TRIGGER keep_out ON guarded", "DROP FUNCTION keep_out")
+
+
+@MARIADB
+def test_an_engine_that_connects_in_a_way_of_its_own_is_for_the_driver(engine: Engine, spark: Any) -> None:
+    _, words = engine.dialect.create_connect_args(engine.url)
+    own = create_engine(engine.url, creator=lambda: pymysql.connect(**words), poolclass=NullPool)
+    source = spark.sql("SELECT 1 AS epoch")
+    with pytest.raises(ConfigError, match=r'has a way of its own to connect, .* through="driver"'):
+        put(source, own)
+    assert put(source, own, through="driver") == 1
+
+
+@POSTGRES
+def test_what_cannot_be_done_is_said(engine: Engine, spark: Any, tmp_path: Any) -> None:
+    source = spark.sql("SELECT 1 AS epoch")
+    other = create_engine(engine.url, isolation_level="AUTOCOMMIT")
+    with pytest.raises(ConfigError, match="this engine is in autocommit"):
+        put(source, other)
+    other.dispose()
+    with pytest.raises(ConfigError, match="SQLite has one writer"):
+        put(source, create_engine(f"sqlite:///{tmp_path}/x.db"))
+    with pytest.raises(ConfigError, match="has no equal here"):
+        put(spark.sql("SELECT make_interval(1) AS epoch"), engine)

@@ -1,0 +1,231 @@
+"""The guard in this process, where no Spark is needed; with Spark see tests/spark."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+
+from spark_lease import AlreadyDone, ConfigError, Lease, LeaseLost, Loss, current_lease, hold_lease, leased
+from spark_lease.clock import BootClock
+from spark_lease.config.sources import configure
+from spark_lease.guard.block import Guard
+from spark_lease.holds import open_contender
+from spark_lease.keeper.client import KeeperHold
+from spark_lease.spark import session as demotion
+from spark_lease.spark.delta_fence import _hook
+from tests.support.drivers import row, until
+
+
+def test_a_block_holds_and_releases(url: str) -> None:
+    with hold_lease("n", url=url) as lease:
+        assert current_lease() is lease
+        assert lease.check()
+    assert current_lease() is None
+    with pytest.raises(LeaseLost, match="released"):
+        lease.check()
+    with hold_lease("n", url=url) as again:
+        assert again.check()
+
+
+def test_the_same_lease_is_not_waited_for_by_its_own_holder(url: str) -> None:
+    with hold_lease("n", url=url), pytest.raises(ConfigError, match="already held by this process"):
+        hold_lease("n", url=url)
+
+
+def test_a_block_is_entered_once(url: str) -> None:
+    guard = hold_lease("n", url=url)
+    with guard:
+        pass
+    with pytest.raises(ConfigError, match="call hold_lease again for each block"):
+        guard.__enter__()
+
+
+@pytest.mark.parametrize("keeper", ["process", "thread"])
+def test_signals_that_come_together_end_it_once(keeper: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from systemd with SendSIGHUP: the second finds the guard about to give up."""
+
+    def leave(guard: Guard, *error: Any) -> None:
+        signal.raise_signal(signal.SIGHUP)
+        leave_it(guard, *error)
+
+    leave_it = Guard.__exit__
+    monkeypatch.setattr(Guard, "__exit__", leave)
+    with pytest.raises(SystemExit) as raised, hold_lease("n", url=url, keeper=keeper):
+        signal.raise_signal(signal.SIGTERM)
+    assert raised.value.code == 128 + signal.SIGHUP
+    assert row(url, "spark_lease")[0] is None
+
+
+@pytest.mark.parametrize("keeper", ["process", "thread"])
+def test_a_signal_that_does_not_interrupt_the_block_is_heard_soon(keeper: str, url: str) -> None:
+    """As one that comes just before the block waits for something: it has reached the process, and nobody wakes."""
+    with pytest.raises(SystemExit) as raised, hold_lease("n", url=url, keeper=keeper):
+        unheard = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+        unheard.start()
+        started = time.monotonic()
+        time.sleep(20)
+    assert raised.value.code == 143
+    assert time.monotonic() - started < 5
+
+
+def test_a_signal_in_the_block_releases_and_exits(url: str) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as raised, hold_lease("n", url=url):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+    assert raised.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is handler
+    with hold_lease("n", url=url) as lease:
+        assert lease.check()
+
+
+def test_ctrl_c_twice_still_releases(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, calls = KeeperHold.release, list[int]()
+
+    def impatient(self: KeeperHold) -> bool:
+        monkeypatch.setattr(KeeperHold, "release", release)
+        calls.append(1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KeeperHold, "release", impatient)
+    with pytest.raises(KeyboardInterrupt), hold_lease("n", url=url):
+        raise KeyboardInterrupt
+    assert calls
+    with hold_lease("n", url=url) as lease:
+        assert lease.check()
+
+
+def test_a_main_gets_its_lease_arguments_and_result(url: str) -> None:
+    @leased("n", url=url)
+    def main(day: str, *, lease: Lease) -> tuple[str, int]:
+        return day, lease.check()
+
+    @leased("n", url=url)
+    def plain(day: str) -> str:
+        return day
+
+    assert main("monday")[0] == "monday"
+    assert plain("tuesday") == "tuesday"
+
+
+def test_a_mains_end_is_an_exit_code_and_its_own_errors_are_its_own(url: str) -> None:
+    def raising(error: BaseException, **settings: object) -> BaseException:
+        @leased("n", url=url, **settings)
+        def main() -> None:
+            raise error
+
+        with pytest.raises(BaseException) as raised:
+            main()
+        return raised.value
+
+    own = ConfigError("mine", "is odd")
+    assert raising(own) is own
+    assert raising(ValueError("x")).args == ("x",)
+    ended = raising(KeyboardInterrupt())
+    assert isinstance(ended, SystemExit)
+    assert ended.code == 130
+    refused = raising(ValueError("never"), stop_budget=99)
+    assert isinstance(refused, SystemExit)
+    assert refused.code == 78
+
+
+def test_a_lost_lease_surfaces_from_what_the_block_died_of(url: str) -> None:
+    with pytest.raises(LeaseLost) as raised, hold_lease("n", url=url, on_lost="stop") as lease:
+        lease._hold.lose(Loss.TAKEN, "held by h")
+        raise ValueError("something broke because of it")
+    assert raised.value.reason is Loss.TAKEN
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_a_block_in_pure_python_is_interrupted(url: str) -> None:
+    with pytest.raises(LeaseLost), hold_lease("n", url=url, on_lost="stop") as lease:
+        lease._hold.lose(Loss.ORPHANED)
+        time.sleep(30)
+        raise AssertionError("slept through it")  # pragma: no cover
+
+
+def test_a_decorator_without_parentheses_takes_its_settings_from_outside(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LEASE_URL", url)
+    monkeypatch.setenv("SPARK_LEASE_NAME", "n")
+
+    @leased
+    def main(day: str, lease: Lease) -> str:
+        return f"{day} {lease!r}"
+
+    assert re.fullmatch(r"monday <Lease 'n' held, epoch \d+, protection \w+, \d+\.\d s left>", main("monday"))
+
+
+def test_what_the_caller_gives_for_a_parameter_called_lease_is_left_alone(url: str) -> None:
+    @leased("n", url=url)
+    def main(lease: str, *, day: str = "") -> str:
+        return lease + day
+
+    assert main("mine") == main(lease="mi", day="ne") == "mine"
+
+
+def test_a_main_that_runs_after_it_returned_is_refused() -> None:
+    async def coroutine() -> None: ...
+
+    def generator():  # type: ignore[no-untyped-def]
+        yield 1
+
+    for main in (coroutine, generator):
+        with pytest.raises(TypeError, match="decorate a main that calls asyncio"):
+            leased("n")(main)
+
+
+def test_the_delta_fence_of_a_lost_lease_stays_until_spark_is_over_and_no_longer(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next transaction of the JVM that hangs is refused by nobody, or the next hold's by a lease long lost."""
+    over = threading.Event()
+    monkeypatch.setattr(demotion, "stopped", lambda: over.wait(20))
+    monkeypatch.setattr(demotion.Spark, "_nobody_is_left", lambda _: False)
+    settings: dict[str, Any] = {"url": url, "create_table": "true", "on_lost": "stop", "keeper": "thread"}
+    with pytest.raises(LeaseLost), hold_lease("n", **settings) as lease:
+        assert len(_hook.fences) == 1
+        lease._hold.lose(Loss.TAKEN, "by a test")
+        lease.check()
+    assert len(_hook.fences) == 1
+    over.set()
+    until(lambda: not _hook.fences)
+
+
+@pytest.mark.parametrize("keeper", ["thread", "process"])
+def test_a_jvm_that_ends_before_the_block_is_no_loss(url: str, keeper: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier block has killed it, and it ends while the next one waits."""
+    master = open_contender(configure(name="n", url=url), BootClock())
+    master.acquire()
+    jvm = subprocess.Popen(["sleep", "0.5"])
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=jvm))
+    threading.Timer(1.5, master.release).start()
+    with hold_lease("n", url=url, keeper=keeper, poll_period=0.1) as lease:
+        assert lease.check() and jvm.poll() == 0
+    master.close()
+
+
+@pytest.mark.parametrize("keeper", ["thread", "process"])
+def test_a_jvm_without_a_session_that_ends_within_the_block_is_no_loss(
+    url: str, keeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier block has killed it, and it takes its time to die."""
+    with subprocess.Popen(["sleep", "60"]) as jvm:
+        monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=jvm))
+        with hold_lease("n", url=url, keeper=keeper, run_key="monday") as lease:
+            jvm.kill()
+            until(lambda: jvm.poll() is not None)
+            time.sleep(1)  # ten looks
+            assert lease.check()
+    with pytest.raises(AlreadyDone):  # at once, so it was given back
+        hold_lease("n", url=url, keeper=keeper, run_key="monday", acquire_timeout=2).__enter__()

@@ -1,0 +1,288 @@
+"""`spark-lease run` and `spark-lease fence` with real programs against a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from sqlalchemy import Engine
+
+from spark_lease.fencing.sql.claim import FenceTable, claim
+from spark_lease.system.processes import kill, tree
+from tests.services.proxy import Proxy
+from tests.support.command import COMMAND, last_line, spark_lease
+from tests.support.drivers import until
+from tests.support.guarded import rows
+from tests.support.holders import Holder
+
+pytestmark = pytest.mark.postgres
+INSERTS = {
+    "psycopg2": """
+        import psycopg2
+        connection = psycopg2.connect(url)
+        connection.cursor().execute("INSERT INTO guarded (epoch) VALUES (1)")
+        connection.commit()
+    """,
+    "SQLAlchemy": """
+        from sqlalchemy import create_engine
+        with create_engine(url.replace("postgresql", "postgresql+psycopg2", 1)).begin() as connection:
+            connection.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (1)")
+    """,
+    "COPY": """
+        import io, psycopg2
+        connection = psycopg2.connect(url)
+        connection.cursor().copy_expert("COPY guarded (epoch) FROM STDIN", io.StringIO("1\\n"))
+        connection.commit()
+    """,
+}
+STUBBORN = """
+    import os, psycopg2, time
+    connection = psycopg2.connect(url)
+    cursor = connection.cursor()
+    cursor.execute("INSERT INTO guarded (epoch) VALUES (1)")
+    open(folder + "/ready", "w").close()
+    while not os.path.exists(folder + "/taken"):
+        time.sleep(0.005)
+    try:
+        cursor.execute("INSERT INTO guarded (epoch) VALUES (1)")
+        connection.commit()
+        said = "written"
+    except psycopg2.Error as error:
+        said = "refused"
+    with open(folder + "/part", "w") as file:
+        file.write(said)
+    os.rename(folder + "/part", folder + "/said")
+"""
+
+
+@pytest.fixture
+def database(pg_url: str) -> str:
+    return pg_url
+
+
+@pytest.fixture
+def settings(engine: Engine, database: str, url: str) -> list[str]:
+    """A lease store in SQLite, and the table `guarded` fenced in PostgreSQL."""
+    found = ["--lease", "n", "--url", url, "--fence-url", database]
+    assert spark_lease("fence", "add", "--on", "guarded", *found).returncode == 0
+    return found
+
+
+def program(words: str, database: str, folder: Path) -> list[str]:
+    return [sys.executable, "-c", f"url, folder = {database!r}, {str(folder)!r}\n{textwrap.dedent(words)}"]
+
+
+@pytest.mark.parametrize("how", INSERTS)
+def test_a_command_writes_to_a_fenced_table_without_a_change(
+    settings: list[str], engine: Engine, database: str, tmp_path: Path, how: str
+) -> None:
+    command = program(INSERTS[how], database, tmp_path)
+    alone = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "written only under the lease n" in alone.stderr
+    done = spark_lease("run", *settings, "--", *command)
+    assert (done.returncode, rows(engine)) == (0, 1), done.stderr
+
+
+WAITS = """
+import pathlib, time, psycopg2
+pathlib.Path(folder, "ready").touch()
+while not pathlib.Path(folder, "taken").exists():
+    time.sleep(0.01)
+with psycopg2.connect(url) as connection, connection.cursor() as cursor:
+    cursor.execute("INSERT INTO guarded (epoch) VALUES (1)")
+raise ValueError("and then it fails")
+"""
+MAIN = f"""
+import os
+from spark_lease import leased
+from spark_lease.fencing.sql.session import session_environment
+
+@leased("n", keeper="thread")
+def main(lease):
+    os.environ.update(session_environment(lease.name, lease.epoch, os.environ))
+{textwrap.indent(WAITS, "    ")}
+main()
+"""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*words: str) -> subprocess.Popen[str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([COMMAND, "run", *words], **pipes))  # type: ignore[call-overload]
+        return started[-1]
+
+    yield run
+    for process in started:
+        kill(tree(process.pid))
+        process.communicate(timeout=10)
+
+
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_the_session_of_a_command_that_outlived_its_lease_is_refused(
+    settings: list[str], engine: Engine, database: str, tmp_path: Path, is_fenced: bool, start: Start
+) -> None:
+    """Its lease is taken by an administrator's hand, as a clock that jumps or a restored row would do it."""
+    if not is_fenced:  # the control
+        assert spark_lease("fence", "drop", "--on", "guarded", *settings).returncode == 0
+        settings = [*settings[:-1], f"sqlite:///{tmp_path}/nothing-of-it.db"]
+    start(*settings, "--", *program(STUBBORN, database, tmp_path))
+    until((tmp_path / "ready").exists)
+    stolen = ["--lease", "n", "--url", f"sqlite:///{tmp_path}/other.db", *settings[4:]]
+    assert spark_lease("run", *stolen, "--", "true").returncode == 0
+    (tmp_path / "taken").touch()
+    said = until(lambda: (tmp_path / "said").exists() and (tmp_path / "said").read_text())
+    assert (said, rows(engine)) == (("refused", 0) if is_fenced else ("written", 2))
+
+
+@pytest.mark.parametrize("door", ["run", "main"])
+@pytest.mark.parametrize("newer", [True, False])
+def test_work_that_a_fenced_table_refuses_ends_as_lost_and_any_other_as_it_is(
+    settings: list[str], engine: Engine, database: str, tmp_path: Path, door: str, newer: bool, start: Start
+) -> None:
+    """Its own lease is current still: the table alone can tell it, in its driver's words."""
+    words = WAITS if door == "run" else MAIN
+    command = program(words, database, tmp_path)
+    if door == "run":
+        process = start(*settings, "--", *command)
+    else:
+        told = {"SPARK_LEASE_URL": settings[3], "SPARK_LEASE_FENCE_URL": database}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, env=os.environ | told, **pipes)  # type: ignore[call-overload]
+    until((tmp_path / "ready").exists)
+    if newer:
+        claim(Holder("n", FenceTable(engine).newest("n") + 1), engine)
+    (tmp_path / "taken").touch()
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, rows(engine)) == ((75, 0) if newer else (1, 1)), said
+    assert ("n: fenced, " in said and "was claimed under epoch" in said) == newer, said
+
+
+def test_a_fence_that_hangs_when_the_work_has_failed_holds_nobody_up(
+    settings: list[str], engine: Engine, database: str, proxy: Proxy, tmp_path: Path, start: Start
+) -> None:
+    hangs = [*settings[:-1], proxy.url, "--lease-duration", "6"]
+    process = start(*hangs, "--", *program(WAITS, database, tmp_path))
+    until((tmp_path / "ready").exists)
+    proxy.stall()
+    (tmp_path / "taken").touch()
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, rows(engine)) == (1, 1), said
+    assert spark_lease("run", *settings, "--acquire-timeout", "0", "--", "true").returncode == 0  # it was given back
+
+
+def test_a_fence_that_cannot_be_claimed_starts_nothing_and_gives_the_lease_back(settings: list[str]) -> None:
+    settings[-1] = "postgresql://nobody:hunter2@127.0.0.1:1/x"
+    for _ in range(2):  # the second is no standby: it was given back
+        done = spark_lease("run", *settings, "--attempt-timeout", "1", "--if-held", "skip", "--", "echo", "ran")
+        assert (done.returncode, last_line(done)["outcome"]) == (69, "unreachable")
+        assert "ran" not in done.stdout.splitlines()
+        assert "hunter2" not in done.stdout + done.stderr
+
+
+def test_a_fence_above_the_lease_starts_nothing_and_is_repaired_by_forget(settings: list[str], engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO spark_lease_fence VALUES ('n', 9999999999999)")
+    done = spark_lease("run", *settings, "--", "echo", "ran")
+    assert (done.returncode, last_line(done)["outcome"]) == (75, "lost")
+    assert "ran" not in done.stdout.splitlines()
+    assert "spark-lease fence forget --lease n" in done.stderr
+    assert spark_lease("fence", "forget", *settings).returncode == 0
+    assert spark_lease("run", *settings, "--if-held", "skip", "--", "true").returncode == 0
+
+
+def test_the_lease_store_is_claimed_if_it_is_postgresql_and_has_a_fence(
+    database: str, engine: Engine, table: str
+) -> None:
+    store = ["--lease", "n", "--url", database, "--table", table, "--create-table", "true"]
+    assert spark_lease("run", *store, "--", "true").returncode == 0
+    assert spark_lease("fence", "add", "--on", "guarded", *store).returncode == 0
+    done = spark_lease("run", *store, "--", "true")
+    with engine.begin() as connection:
+        claimed = connection.exec_driver_sql("SELECT epoch FROM spark_lease_fence WHERE name = 'n'").scalar()
+        connection.exec_driver_sql(f"DROP TABLE {table}")
+    assert last_line(done)["epoch"] == claimed
+
+
+def test_fenced_tables_are_listed_and_dropped(settings: list[str]) -> None:
+    listed = spark_lease("fence", "list", "--json", *settings)
+    assert json.loads(listed.stdout) == [{"table": "public.guarded", "lease": "n", "epoch": 0, "allow_unleased": False}]
+    assert "public.guarded  n" in spark_lease("fence", "list", *settings).stdout
+    dropped = spark_lease("fence", "drop", "--on", "guarded", *settings)
+    assert "every session may write to guarded again" in dropped.stdout
+    assert "no table is fenced in postgresql://" in spark_lease("fence", "list", *settings).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["add", "--lease", "n"], "which table?"),
+        (["add", "--on", "guarded"], "which lease?"),
+        (["add", "--on", "nothing", "--lease", "n"], "there is no nothing in postgresql"),
+        (["drop", "--on", "s3://lake/flights", "--lease", "n"], "is a Delta table: spark-lease fence forget"),
+        (["add", "--on", "s3://lake/flights", "--lease", "never-held"], "never-held was never held"),
+        (["add", "--on", "flights", "--fence-url", "mysql://db/x", "--lease", "n"], "fenced tables are PostgreSQL's"),
+        (["list", "--fence-url", "mysql://db/x"], "which lease?"),
+        (
+            ["forget", "--on", "public.flights", "--lease", "n"],
+            "is no Delta table: spark-lease fence drop --on public.fl",
+        ),
+        (["forget", "--on", "/lake/t", "flights", "--lease", "n"], "for a folder here ./flights"),
+        (["add", "--on", "/lake/t", "--print-sql", "--lease", "n"], "is a Delta table, which no SQL fences"),
+        (["list", "--fence-url", "delta:///x"], "is no database with a fence"),
+    ],
+)
+def test_a_mistake_is_one_sentence(database: str, url: str, words: list[str], says: str) -> None:
+    done = spark_lease("fence", *words[:1], "--url", url, "--fence-url", database, *words[1:])
+    assert (done.returncode, "Traceback" in done.stderr) == (78, False), done.stderr
+    assert says in done.stderr
+
+
+def test_the_sql_is_printed_without_a_database() -> None:
+    words = ["--lease", "n", "--fence-url", "postgresql://nobody@127.0.0.1:1/x", "--print-sql"]
+    done = spark_lease("fence", "add", "--on", "public.flights", *words)
+    assert done.returncode == 0
+    assert 'ON "public"."flights" FOR EACH STATEMENT' in done.stdout
+
+
+def test_delta_tables_are_added_listed_and_forgotten(url: str, tmp_path: Path) -> None:
+    settings = ["--lease", "n", "--url", url]
+    assert spark_lease("run", *settings, "--", "true").returncode == 0
+    table = f"file:{tmp_path}/flights"
+    assert f"{table} is guarded by the lease n\n" in spark_lease("fence", "add", *settings, "--on", table).stdout
+    again = spark_lease("fence", "add", *settings, "--on", f"{tmp_path}/flights")
+    assert f"{table} is guarded by the lease n already" in again.stdout
+    (row,) = json.loads(spark_lease("fence", "list", "--json", *settings).stdout)
+    assert (row["table"], row["lease"], row["epoch"]) == (table, "n", 0)
+    done = spark_lease("run", *settings, "--", "true")
+    assert f"NOT FENCED: {table}: there is no such table" in done.stderr
+    write_deltalake(f"{tmp_path}/flights", pa.table({"day": [1]}))
+    epoch = last_line(spark_lease("run", *settings, "--", "true"))["epoch"]
+    (row,) = json.loads(spark_lease("fence", "list", "--json", *settings).stdout)
+    assert row["epoch"] == epoch  # as the table itself has it
+    shutil.rmtree(f"{tmp_path}/flights/_delta_log")
+    Path(f"{tmp_path}/flights/_delta_log").touch()
+    unreadable = spark_lease("fence", "list", *settings)
+    assert f"{table} cannot be read: " in unreadable.stderr and f"{table}  n      ?" in unreadable.stdout
+    assert f"{table} is guarded no more" in spark_lease("fence", "forget", *settings, "--on", table).stdout
+    assert spark_lease("fence", "forget", *settings, "--on", table).returncode == 1
+    assert "no table is fenced" in spark_lease("fence", "list", *settings).stdout
+
+
+def test_a_required_fence_that_cannot_be_had_starts_nothing(url: str) -> None:
+    done = spark_lease("run", "--lease", "n", "--url", url, "--fence-delta", "required", "--", "echo", "ran")
+    assert (done.returncode, last_line(done)["outcome"]) == (78, "misconfigured")
+    assert "a command's Spark has no hook: use spark-lease submit" in done.stderr
+    assert "ran" not in done.stdout.splitlines()

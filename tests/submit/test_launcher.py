@@ -1,0 +1,392 @@
+"""`spark-lease submit` beside plain spark-submit, and what becomes of a submission that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services.proxy import Proxy
+from tests.support.command import COMMAND, spark_lease
+from tests.support.drivers import Driver, row, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+PATIENT = ["--lease-duration", "15"]
+"""For tests of a polite end: on a busy machine a short lease is enforced by the kernel before Python has ended."""
+SPARK = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=OFF"]
+
+
+@pytest.fixture
+def submit(tmp_path: Path, url: str, table: str) -> Iterator[Callable[..., Driver]]:
+    started: list[Driver] = []
+
+    def run(script: str, *, store: str = url, settings: list[str] | None = None, contain: str = "required") -> Driver:
+        flags = ["--url", store, "--table", table, "--create-table", "true", "--lease-duration", "4"]
+        flags += ["--contain", contain, *(settings or [])]
+        command = [COMMAND, "submit", "--lease", "n", *flags, "--", *SPARK]
+        started.append(Driver(script, tmp_path, store, table, command=command))
+        return started[-1]
+
+    yield run
+    for driver in started:
+        driver.close()
+
+
+both = pytest.mark.parametrize("contain", ["required", "off"])
+
+
+def outcome(driver: Driver) -> dict[str, object]:
+    lines = [line for line in driver.log.read_text().splitlines() if line.startswith('{"lease"')]
+    found: dict[str, object] = json.loads(lines[-1])
+    return found
+
+
+PROBE = """
+    import os, pickle, sys
+    import beside
+    from pyspark.sql import SparkSession
+    class Mine:
+        def __init__(self, value):
+            self.value = value
+    print("SEEN", [sys.argv, __name__, __file__, sys.path[0], os.getcwd(), beside.__file__, __spec__])
+    print("SEEN", sys.modules["__main__"].Mine is Mine, Mine.__module__)
+    print("SEEN", sorted(set(globals()) - {"__cached__", "__annotations__"}))
+    spark = SparkSession.builder.getOrCreate()
+    print("SEEN", spark.sparkContext.appName, spark.conf.get("spark.custom.key"))
+    print("SEEN", spark.sparkContext.parallelize([3, 4], 2).map(lambda n: Mine(n * beside.FACTOR).value).collect())
+    sys.exit(int(sys.argv[-1]))
+"""
+
+
+def test_a_script_finds_what_it_finds_under_plain_spark_submit(tmp_path: Path, url: str) -> None:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "probe.py").write_text(textwrap.dedent(PROBE))
+    (folder / "beside.py").write_text("FACTOR = 10\n")
+    environ = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    options = [*SPARK, "--conf", "spark.custom.key=a b", "--py-files", str(folder / "beside.py")]
+    submission = [*options, "app/probe.py", "--flag", "a b", "--", "7"]
+    plain = ["spark-submit", *submission]
+    guarded = [COMMAND, "submit", "--lease", "n", "--url", url, "--", *submission]
+    seen = []
+    for command in (plain, guarded):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90, check=False
+        )
+        assert done.returncode == 7, done.stderr
+        seen.append([line for line in done.stdout.splitlines() if line.startswith("SEEN")])
+    assert len(seen[0]) == 5
+    for expected, found in zip(*seen, strict=True):
+        assert found == expected
+    assert json.loads(done.stdout.splitlines()[-1])["exit_code"] == 7
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "word"),
+    [
+        ("pass", 0, "finished"),
+        ("sys.exit('gave up')", 1, "failed"),
+        ("raise ValueError('a bug')", 1, "failed"),
+        ("raise SystemExit(99)", 99, "failed"),
+        ("from spark_lease import AlreadyDone\nraise AlreadyDone('n', 'mine', 5)", 0, "already done"),
+        ("from spark_lease import StoreError\nraise StoreError('mine', 'is down')", 1, "failed"),
+    ],
+)
+def test_a_scripts_end_is_the_exit_code(
+    submit: Callable[..., Driver], url: str, table: str, ending: str, code: int, word: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "outcome.json"
+    file.write_text("of an earlier run")
+    script = f"say(f'epoch {{os.environ[\"SPARK_LEASE_EPOCH\"]}}')\n{ending}"
+    driver = submit(script, settings=["--outcome-file", str(file)])
+    assert driver.end(60) == code, driver.log.read_text()
+    assert json.loads(file.read_text()) == outcome(driver)
+    assert "launcher.py" not in driver.log.read_text() and "runpy" not in driver.log.read_text()
+    assert (outcome(driver)["outcome"], outcome(driver)["exit_code"]) == (word, code)
+    assert f"epoch {driver.epoch()}\n" in driver.log.read_text()
+    assert row(url, table) == (None, driver.epoch())
+
+
+@both
+@pytest.mark.shows("P3")
+@pytest.mark.postgres
+def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Driver], contain: str, proxy: Proxy) -> None:
+    driver = submit("write(session())", store=proxy.url, settings=PATIENT, contain=contain)
+    driver.until("writing")
+    until(lambda: any(driver.folder.glob("task-0")))
+    driver.tree()
+    proxy.stall()
+    assert driver.end() == 75, driver.log.read_text()
+    assert outcome(driver)["outcome"] == "lost"
+    until(lambda: not driver.leftovers(), timeout=10)
+
+
+def test_a_contained_script_that_is_fenced_ends_with_75_and_history_says_so(
+    submit: Callable[..., Driver], url: str, table: str
+) -> None:
+    """A newer master is at work, so there is no time to be polite: spark-submit's JVM is killed, and with it the exit
+    code that it would have passed on."""
+    driver = submit(
+        """
+        from spark_lease import current_lease
+        from spark_lease.fencing.refusal import fenced
+        raise fenced(current_lease(), "a table", current_lease().epoch + 1)
+        """,
+        contain="required",
+    )
+    assert driver.end(60) == 75, driver.log.read_text()
+    assert outcome(driver)["outcome"] == "lost"
+    done = spark_lease("history", "n", "--url", url, "--table", table, "--json")
+    assert [each["ended_by"] for each in json.loads(done.stdout)["holds"]] == ["fenced"]
+
+
+def test_a_script_that_asks_for_delta_too_late_is_told_how(submit: Callable[..., Driver]) -> None:
+    """As delta's `configure_spark_with_delta_pip` does: under spark-submit the JVM is there by then."""
+    driver = submit("""
+        from pyspark.sql import SparkSession
+        SparkSession.builder.config("spark.jars.packages", "io.delta:delta-spark_2.13:4.4.0").getOrCreate()
+        """)
+    assert driver.end(60) == 0, driver.log.read_text()
+    assert "give it to spark-submit, as --packages io.delta:delta-spark_2.13:4.4.0\n" in driver.log.read_text()
+
+
+@both
+def test_a_driver_that_was_killed_leaves_an_outcome_and_a_history(
+    submit: Callable[..., Driver], url: str, table: str, contain: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "outcome.json"
+    # The keeper looks ten times a second where tasks run: before it knows, nothing is released.
+    ends = "import signal; session(); time.sleep(1.5); os.kill(os.getpid(), signal.SIGKILL)"
+    driver = submit(ends, contain=contain, settings=["--outcome-file", str(file)])
+    assert driver.end(60) in (137, -signal.SIGKILL), driver.log.read_text()
+    until(file.exists)
+    told = json.loads(file.read_text())
+    assert (told["outcome"], told["exit_code"], bool(told["released"])) == ("crashed", 137, True)
+    assert row(url, table) == (None, told["epoch"])
+    (hold,) = json.loads(spark_lease("history", "n", "--url", url, "--table", table, "--json").stdout)["holds"]
+    assert (hold["ended_by"], hold["detail"]) == ("crashed", "its driver ended")
+    assert contain == "off" or outcome(driver) == told
+
+
+@pytest.mark.parametrize(("hook", "code", "says"), [("sys.exit(3)", 3, ""), ("1 / 0", 1, "ZeroDivisionError")])
+def test_a_hook_of_the_script_ends_it_as_python_would(tmp_path: Path, hook: str, code: int, says: str) -> None:
+    (tmp_path / "job.py").write_text(f"import sys\nsys.excepthook = lambda *_: {hook}\nraise ValueError('a bug')")
+    # In a process of its own: as Python at its end, it closes all pools of threads for good.
+    runs = "import sys; from spark_lease.submit.launcher import run_script; sys.exit(run_script(sys.argv[1]))"
+    ended = subprocess.run([sys.executable, "-c", runs, tmp_path / "job.py"], stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == code, ended.stderr
+    assert says in ended.stderr
+
+
+SLOW_KEEPER = """
+    import signal
+    from spark_lease.keeper.client import KeeperHold
+    settle = KeeperHold.settle
+    def settle_slowly(self):
+        keeper = self._started.process.pid
+        os.kill(keeper, signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (keeper, signal.SIGCONT)).start()
+        say("Spark is over")
+        settle(self)
+    KeeperHold.settle = settle_slowly
+    write(session())
+"""
+
+
+@pytest.mark.postgres
+def test_a_lost_submission_waits_for_a_keeper_that_hears_late(submit: Callable[..., Driver], proxy: Proxy) -> None:
+    """Until the keeper has heard that Spark is over, the end of Python takes the JVM along, and with it the 75."""
+    driver = submit(SLOW_KEEPER, store=proxy.url, settings=PATIENT, contain="off")
+    driver.until("writing")
+    proxy.stall()
+    assert driver.end() == 75, driver.log.read_text()
+    assert "Spark is over" in driver.log.read_text()
+
+
+@pytest.mark.postgres
+def test_a_loss_before_the_script_begins_ends_the_submission_with_75(
+    submit: Callable[..., Driver], url: str, table: str, proxy: Proxy
+) -> None:
+    """Fences are claimed when spark-submit's JVM is tied already, and that may take its time."""
+    proxy.stall()
+    patient = ["--lease-duration", "14", "--attempt-timeout", "4", "--retry-period", "1"]
+    driver = submit("say('never')", settings=["--fence-url", proxy.url, *patient])
+    driver.until("acquired, epoch")
+    place = ["--url", url, "--table", table]
+    assert spark_lease("pause", "n", "--now", "--reason", "maintenance", *place).returncode == 0
+    assert driver.end() == 75, driver.log.read_text()
+    assert outcome(driver)["outcome"] == "lost"
+    assert "never" not in driver.log.read_text()
+
+
+IDLE_POOL = """
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    pool = {kind}PoolExecutor(2)
+    say(pool.submit(sum, range(5)).result())
+"""
+
+
+@pytest.mark.parametrize("kind", ["Thread", "Process"])
+def test_a_pool_that_nobody_shut_down_does_not_keep_a_script_from_ending(
+    submit: Callable[..., Driver], url: str, table: str, kind: str
+) -> None:
+    driver = submit(IDLE_POOL.format(kind=kind))
+    assert driver.end() == 0, driver.log.read_text()
+    assert row(url, table) == (None, driver.epoch())
+
+
+@pytest.mark.shows("P6", "P7")
+def test_a_standby_submission_waits_without_a_session_and_then_takes_over(
+    submit: Callable[..., Driver], url: str, table: str
+) -> None:
+    master = submit("say('master'); time.sleep(60)")
+    master.until("master")
+    skipped = submit("say('never')", settings=["--if-held", "skip"])
+    assert skipped.end(60) == 99
+    assert outcome(skipped)["outcome"] == "standby"
+    assert "never" not in skipped.log.read_text()
+    standby = submit("say(f'counted {session().range(4).count()}')")
+    standby.until("is master")
+    assert "counted" not in standby.log.read_text()
+    master.tree()
+    master.close()
+    assert standby.end(60) == 0
+    assert "counted 4" in standby.log.read_text()
+    assert row(url, table) == (None, standby.epoch())
+
+
+@both
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_ends_and_releases(
+    submit: Callable[..., Driver], contain: str, url: str, table: str, number: int
+) -> None:
+    """Ctrl-C at a terminal, or Airflow's BashOperator: JVM and Python get it at the same moment.
+
+    Python watches closely here, so that it certainly sees the JVM's end before that of the last worker. It has 80
+    seconds to stop, and needs none of them.
+    """
+    script = "import spark_lease.election.keepalive as it; it.WATCH_PERIOD = 0.002; write(session())"
+    driver = submit(script, contain=contain, settings=["--lease-duration", "240"])
+    driver.until("writing")
+    until(lambda: any(driver.folder.glob("task-0")))
+    driver.tree()
+    os.killpg(driver.process.pid, number)
+    assert driver.end() == 128 + number, driver.log.read_text()
+    until(lambda: not driver.leftovers(), timeout=10)
+    until(lambda: row(url, table) == (None, driver.epoch()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_driver_whose_spark_submit_was_killed_ends_by_itself(
+    submit: Callable[..., Driver], url: str, table: str, number: int, stubborn: bool
+) -> None:
+    """Airflow's SparkSubmitOperator.on_kill ends spark-submit alone; Python lives on, re-parented.
+
+    Its output goes through the JVM, so it cannot say anything any more: it writes to a file what became of it.
+    """
+    driver = submit(
+        f"""
+        session()
+        say('up')
+        while True:
+            try:
+                while True:
+                    time.sleep(0.01)
+            except BaseException as error:
+                (FOLDER / "ended").write_text(repr(error))
+                if not {stubborn}:
+                    raise
+        """,
+        contain="off",
+    )
+    driver.until("up")
+    driver.tree()
+    driver.send(number)
+    driver.end()
+    until((driver.folder / "ended").exists, timeout=5)
+    until(lambda: row(url, table)[0] is None)
+    until(lambda: not driver.leftovers(), timeout=1)
+
+
+def test_a_scripts_threads_are_part_of_it(submit: Callable[..., Driver], url: str, table: str) -> None:
+    """Plain Python waits for them as well, and they may write."""
+    driver = submit(
+        """
+        def late():
+            time.sleep(1.5)
+            say(f"thread ends, {os.environ['SPARK_LEASE_EPOCH']} held by {row()}")
+        def row():
+            import sqlite3
+            with sqlite3.connect(os.environ["TEST_URL"].removeprefix("sqlite:///")) as connection:
+                return connection.execute(f"SELECT broker_name FROM {os.environ['TEST_TABLE']}").fetchone()[0]
+        threading.Thread(target=late).start()
+        say("script ends")
+        """
+    )
+    assert driver.end(60) == 0
+    said = driver.log.read_text()
+    assert said.index("script ends") < said.index(f"thread ends, {driver.epoch()} held by ") < said.index("released, ")
+    assert "held by None" not in said
+    assert row(url, table) == (None, driver.epoch())
+
+
+@both
+@pytest.mark.postgres
+def test_a_submission_that_has_to_be_killed_still_says_so(
+    submit: Callable[..., Driver], contain: str, proxy: Proxy
+) -> None:
+    driver = submit(
+        """
+        say("up")
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                pass
+        """,
+        store=proxy.url,
+        contain=contain,
+    )
+    driver.until("up")
+    driver.tree()
+    proxy.stall()
+    driver.end()
+    assert outcome(driver)["outcome"] == "lost"
+    # Contained, the keeper outside may be the first to kill; either way the outcome is printed.
+    assert contain == "required" or "killing all that is left" in driver.log.read_text()
+    until(lambda: not driver.leftovers(), timeout=10)
+
+
+def test_a_standby_whose_spark_submit_was_killed_does_not_become_master(
+    submit: Callable[..., Driver], url: str, table: str
+) -> None:
+    master = submit("say('master'); time.sleep(60)")
+    master.until("master")
+    standby = submit("say('never')", contain="off")
+    standby.until("is master")
+    standby.tree()
+    standby.send(signal.SIGKILL)
+    until(lambda: not standby.leftovers(), timeout=10)
+    assert row(url, table)[1] == master.epoch()
+
+
+@pytest.mark.shows("P9")
+def test_bad_settings_in_spark_conf_are_refused_in_the_driver(submit: Callable[..., Driver], tmp_path: Path) -> None:
+    (tmp_path / "app.py").touch()
+    conf = ["--conf", "spark.lease.leaseDuratoin=3"]
+    command = [COMMAND, "submit", "--lease", "n", "--", *conf, str(tmp_path / "app.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 78
+    assert "did you mean spark.lease.leaseDuration?" in done.stderr

@@ -12,14 +12,15 @@ from .config.settings import Config
 from .election.contender import Contender, OnRenewal, StandbyNote
 from .election.hold import Deadline, Hold
 from .election.locker import locker_over
-from .election.ports import Locker
+from .election.ports import Journal, Locker
 from .election.record import Protection, new_holder
 from .fencing.refusal import NothingBegun
 from .fencing.sql.databases import claim_databases, prepare
 from .fencing.status import Fences
+from .journal.changes import ChangeJournal
 from .journal.runs import Runs
 from .journal.standbys import Presence
-from .stores.registry import open_lock, open_notes, open_store
+from .stores.registry import NOTES, open_lock, open_notes, open_store
 from .stores.unguarded import Unguarded
 
 log = logging.getLogger(__name__)
@@ -95,9 +96,11 @@ def open_contender(
     """
     holder = holder or new_holder(config.holder)
     note: StandbyNote | None = None
+    journal: Journal | None = None
     locker: Locker = Unguarded()
     if config.enabled:
-        note = Presence(config, clock, holder=holder)
+        if config.scheme in NOTES:
+            note, journal = Presence(config, clock, holder=holder), ChangeJournal(config, clock)
         locker = locker_over(
             open_store(config),
             config,
@@ -116,6 +119,7 @@ def open_contender(
         protection=protection,
         published=published,
         standby_note=note,
+        journal=journal,
         on_renewal=on_renewal if on_renewal and config.enabled and config.is_measured else lambda took, confirmed: None,
         stands_still=stands_still,
     )

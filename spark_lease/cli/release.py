@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ..clock import BootClock, Clock
 from ..election.journal_entries import TAKEN_AWAY
-from ..election.ports import LeaseStore, Remembers
+from ..election.ports import Journal, LeaseStore
 from ..election.record import (
     FORCED,
     LeaseRecord,
@@ -31,6 +31,7 @@ from ..election.record import (
     released,
 )
 from ..errors import SparkLeaseError
+from ..journal.changes import ChangeJournal
 from ..stores.registry import open_store
 from .settings import USAGE, name_of, resolved, who
 
@@ -69,13 +70,15 @@ class Released:
 
 def release(arguments: argparse.Namespace) -> int:
     """Exit code 1 if nothing was changed that should have been."""
-    config = replace(resolved(arguments).config, create_table="false")
+    config = resolved(arguments).config
     name = name_of(config, arguments.lease)
+    config = replace(config, create_table="false", name=name)
     if not arguments.force:
         print("spark-lease: a lease is released by its holder; add --force if that cannot", file=sys.stderr)
         return USAGE
     with closing(open_store(config)) as store:
-        forcing = Forcing(store, name, poll=config.poll_period, clock=BootClock())
+        clock = BootClock()
+        forcing = Forcing(store, name, poll=config.poll_period, clock=clock, journal=ChangeJournal(config, clock))
         done = forcing.run(given=arguments.yes, ask=_ask if sys.stdin.isatty() else lambda words: "")
     print(json.dumps(asdict(done)) if arguments.json else done)
     return 0
@@ -84,8 +87,10 @@ def release(arguments: argparse.Namespace) -> int:
 class Forcing:
     """Taking one lease from its holder."""
 
-    def __init__(self, store: LeaseStore, name: str, *, poll: float, clock: Clock) -> None:
-        self._store, self._name, self._poll, self._clock = store, name, poll, clock
+    def __init__(
+        self, store: LeaseStore, name: str, *, poll: float, clock: Clock, journal: Journal | None = None
+    ) -> None:
+        self._store, self._name, self._poll, self._clock, self._journal = store, name, poll, clock, journal
 
     def run(self, *, given: str | None, ask: Callable[[str], str]) -> Released:
         """`given` is the name that confirms, if one is given; else `ask` gets what is known, and gives one.
@@ -138,8 +143,9 @@ class Forcing:
             # Without a clock the record has to stand still for all of its duration once more.
             left = max(expires_in(seen, still_for=0.0), 0.0) + _MARGIN
             if self._store.swap(self._name, seen.record, forced(seen.record, by=by, left=left)):
-                if isinstance(self._store, Remembers):
-                    self._store.note_end(self._name, epoch, TAKEN_AWAY, round((seen.wall + left) * 1000), f"by {who()}")
+                if self._journal:
+                    at = round((seen.wall + left) * 1000)
+                    self._journal.ended(epoch, TAKEN_AWAY, at=at, detail=f"by {who()}")
                 return Released(self._name, True, holder, epoch, round(left, 1))
         raise Unreleased(f"{self._name} changes faster than it can be taken: nothing was changed, try again")
 

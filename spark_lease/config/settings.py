@@ -183,6 +183,11 @@ class Config:
         return self.url.partition(":")[0].partition("+")[0]
 
     @property
+    def is_in_folders(self) -> bool:
+        """True if the leases are files: there are no tables, and no clock that all share."""
+        return self.scheme in ("file", "delta")
+
+    @property
     def is_measured(self) -> bool:
         """True if metrics are wanted."""
         return bool(self.metrics or self.metrics_textfile or self.metrics_push)
@@ -214,7 +219,7 @@ class Config:
     @property
     def has_broker_row(self) -> bool:
         """True if the lease is that of an ActiveMQ broker, whatever its own name."""
-        if re.match(r"(file|delta)\b", self.url):  # there are no tables
+        if self.is_in_folders:  # there are no tables
             return False
         auto = self.table.upper().endswith("ACTIVEMQ_LOCK")
         return self.broker_row == "true" or (self.broker_row == "auto" and auto)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,19 +149,6 @@ CONFLICTS = ("40001", "40P01", "1213", "1020")
 def says(error: BaseException, kinds: tuple[str, ...]) -> bool:
     """True if the error is one of `kinds`, which are a backend's."""
     return code_of(error) in kinds or any(" " in kind and kind in str(error) for kind in kinds)
-
-
-def was_refused(error: BaseException, backend: Backend) -> bool:
-    """The server itself refused the statement, so that nothing of it was done. False if that is not certain."""
-    code = code_of(error) or ""
-    return says(error, backend.shape) or bool(_REFUSED.fullmatch(code) and code not in _ENDED)
-
-
-_REFUSED = re.compile(r"(?!08|57|58|XX)[0-9A-Z]{5}|[134]\d{3}")
-"""SQLSTATE but for broken connections, interventions and faults of the system; the numbers of MySQL's and MariaDB's
-servers, while those of their clients begin with 2."""
-_ENDED = {"1053", "1317", "1927"}
-"""The server is shut down, the statement or its connection was killed."""
 
 
 def code_of(error: BaseException) -> str | None:

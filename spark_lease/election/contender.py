@@ -12,7 +12,7 @@ from ..clock import Clock
 from ..config.settings import Config
 from ..errors import ConfigError, LeaseHeldByOther, LockGone, Loss, RecordUnreadable, StoreError
 from .hold import Deadline, Hold, OwnDeadline
-from .ports import Denied, Grant, Locker, NotesEnds
+from .ports import Denied, Grant, Journal, Locker
 from .record import Protection
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class Contender(Hold):
         protection: Protection = Protection.THREAD,
         published: Deadline | None = None,
         standby_note: StandbyNote | None = None,
+        journal: Journal | None = None,
         on_renewal: OnRenewal = lambda took, confirmed: None,
         stands_still: Callable[[], str] = lambda: "",
     ) -> None:
@@ -76,7 +77,8 @@ class Contender(Hold):
         # How long a confirmation is good for; for ever where there is nothing to be lost.
         self._good_for = config.renew_deadline if config.enabled else math.inf
         self._granted, self._hears = 0.0, True
-        self._standby_note, self._on_renewal, self._stands_still = standby_note, on_renewal, stands_still
+        self._standby_note, self._journal = standby_note, journal
+        self._on_renewal, self._stands_still = on_renewal, stands_still
         self._stood_still = ""
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
@@ -128,6 +130,8 @@ class Contender(Hold):
             self._deadline.publish(deadline, ahead)
             if self._standby_note:
                 self._standby_note.forget()
+            if self._journal and answer.over:
+                self._journal.granted(self.holder, answer.epoch, answer.over)
         return answer
 
     def renew(self) -> None:
@@ -179,11 +183,12 @@ class Contender(Hold):
         self.lose(Loss.RELEASED)
         self._deadline.disarm()  # before a store that may take its time
         try:
-            if isinstance(self._locker, NotesEnds):
-                self._locker.ends_as(*self._ending)
-            return self._locker.release()
+            released = self._locker.release()
         except ConfigError as error:  # as in `renew`: rights that were taken away meanwhile, say
             raise StoreError(self.name, str(error)) from error
+        if released:
+            self._note_end(*self._ending)
+        return released
 
     def settle(self, *, left: bool = True) -> None:
         self._deadline.disarm()
@@ -191,12 +196,18 @@ class Contender(Hold):
     def note_loss(self) -> None:
         self.settle()
         # A store that did not answer the last time would be waited for in vain.
-        if self._hears and self._lost and isinstance(self._locker, NotesEnds):
-            reason, detail, at = self._lost[0]
-            held_for = at - self._granted
-            self._locker.note_loss(self._epoch, reason, self._epoch + round(held_for * 1000), detail)
+        if self._hears and self._lost:
+            self._note_end(*self._lost[0][:2])
+
+    def _note_end(self, why: str, detail: str) -> None:
+        if self._journal and self._lost:
+            # Counted from the answer to the grant, which came after the grant: no later than it really ended.
+            held_for = self._lost[0][2] - self._granted
+            self._journal.ended(self._epoch, why, at=self._epoch + math.floor(held_for * 1000), detail=detail)
 
     def close(self, *, lost: bool = False) -> None:
         if self._standby_note:
             self._standby_note.close()
+        if self._journal:
+            self._journal.close()
         self._locker.close()

@@ -1,8 +1,8 @@
 """What is noted beside a lease of each change of hands: who was granted it in place of which record, why a hold ended.
 
-Keys are epochs, texts are JSON. Stores write them, together with the change where they can; `monitoring/history.py`
-reads them. An entry that is missing is filled in by the next one, which names the record that it replaced. Times are
-the store's, in milliseconds since 1970.
+Keys are epochs, texts are JSON. `journal/changes.py` writes them, right after the change; `monitoring/history.py` reads
+them. An entry that is missing is filled in by the next one, which names the record that it replaced. Times are the
+store's, in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import socket
 
-from .record import LeaseRecord
+from .record import LeaseRecord, Snapshot
 
 GRANT, ENDED, APPLICATION = "grant", "ended", "application"
 KINDS = (GRANT, ENDED, APPLICATION)
@@ -23,19 +23,13 @@ _DAY = 86_400_000
 _FOR_EVER = 100 * 365 * 86400.0
 
 
-def is_grant(old: LeaseRecord | None, new: LeaseRecord) -> bool:
-    """Whether writing `new` in place of `old` is one: not a renewal, not a release."""
-    return new.holder is not None and (old is None or old.epoch != new.epoch)
-
-
-def is_release(old: LeaseRecord | None, new: LeaseRecord) -> bool:
-    return old is not None and old.holder is not None and new.holder is None
-
-
-def grant_text(old: LeaseRecord | None, new: LeaseRecord, *, until: int | None, site: str) -> str:
-    """`until`: when what is replaced runs, or ran, out; None if the store cannot say."""
-    after = None if old is None else {"holder": old.holder, "epoch": old.epoch, "until_ms": until}
-    return json.dumps({"holder": new.holder, "host": socket.gethostname(), "site": site, "after": after})
+def grant_text(holder: str, over: Snapshot, *, site: str) -> str:
+    """That `holder` was granted the lease in place of the record `over`, which runs, or ran, out at `until_ms`."""
+    old, after = over.record, None
+    if old is not None:
+        until = None if over.expires_in is None else old.stamp
+        after = {"holder": old.holder, "epoch": old.epoch, "until_ms": until}
+    return json.dumps({"holder": holder, "host": socket.gethostname(), "site": site, "after": after})
 
 
 def site_in(text: str | None, holder: str) -> str:
@@ -50,11 +44,6 @@ def site_in(text: str | None, holder: str) -> str:
 def end_text(why: str, *, detail: str = "", **when: int) -> str:
     """`at`, by the clock that the epochs are of, or `by`: some time before."""
     return json.dumps({"why": why, **when} | ({"detail": detail} if detail else {}))
-
-
-def end_prefix(why: str, *, detail: str, when: str) -> str:
-    """`end_text` up to the time, which the store adds with a closing brace."""
-    return f'{end_text(why, detail=detail)[:-1]}, "{when}": '
 
 
 def is_first_of_its_day(old: LeaseRecord | None, epoch: int) -> bool:

@@ -15,7 +15,7 @@ from ..clock import Clock
 from ..config.settings import Config
 from ..errors import LockGone, StoreError
 from .directive import directive_of
-from .ports import Denied, Grant, LeaseStore, Lock, Notifies, Remembers
+from .ports import Denied, Grant, LeaseStore, Lock, Notifies
 from .record import LeaseRecord, Protection, Snapshot, UnchangedSince, expires_in, is_grant_of, released, renewed, taken
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class RecordRules:
         self._store, self._name, self._clock = store, name, clock
         self._holder, self._duration, self._protection = holder, duration, protection
         self._mine: LeaseRecord | None = None
+        self._over: Snapshot | None = None
         self._freed: LeaseRecord | None = None
         self._asked = self._waits = self._is_locked_out = False
         self._standstill = UnchangedSince()
@@ -89,11 +90,11 @@ class RecordRules:
                 self._is_locked_out = True
                 return Denied(held.holder or "the owner of its lock", self._duration)
             if mine:
-                return self._swap_mine(seen)
-            self._asked = True
+                return self._swap_mine(seen, self._over)
+            self._asked, self._over = True, seen
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
-                return Grant(granted.epoch)
+                return Grant(granted.epoch, over=seen)
         problem = f"{self._name} is free, but our write did not take effect after {_TRIES} attempts"
         raise StoreError(self._store.where, problem)
 
@@ -109,21 +110,11 @@ class RecordRules:
         for _ in range(_TRIES):
             if mine and self._store.swap(self._name, mine, released(mine)):
                 self._unlock()
-                if isinstance(self._store, Remembers):
-                    self._store.after_release(self._name)
                 return True
             mine = self._store.read(self._name).record
             if mine is None or not is_grant_of(mine, self._holder):
                 return False
         return False
-
-    def ends_as(self, why: str, detail: str) -> None:
-        if isinstance(self._store, Remembers):
-            self._store.ends_as(why, detail)
-
-    def note_loss(self, epoch: int, why: str, at: int, detail: str) -> None:
-        if isinstance(self._store, Remembers):
-            self._store.note_end(self._name, epoch, why, at, detail)
 
     def wait(self, timeout: float, poll: float) -> None:
         waited: LeaseRecord | bool = False
@@ -141,7 +132,7 @@ class RecordRules:
         if self._lock:
             self._lock.close()
 
-    def _swap_mine(self, seen: Snapshot) -> Grant | Denied:
+    def _swap_mine(self, seen: Snapshot, over: Snapshot | None = None) -> Grant | Denied:
         """Renew the record I believe to be there; where another stands, look whether that one is mine as well."""
         for _ in range(_TRIES):
             mine = seen.record
@@ -150,7 +141,7 @@ class RecordRules:
             self._heed(mine.wish, seen)
             wanted = renewed(mine, duration=self._duration, protection=self._protection())
             if self._keep(self._store.swap(self._name, mine, wanted)):
-                return Grant(mine.epoch, self._give_up_at, self._why)
+                return Grant(mine.epoch, self._give_up_at, self._why, over)
             seen = self._store.read(self._name)
             if not is_grant_of(seen.record, self._holder, mine.epoch):
                 return Denied(seen.record.holder if seen.record else None)

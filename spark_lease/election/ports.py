@@ -17,11 +17,13 @@ from .record import LeaseRecord, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Mine, under this epoch. At the instant `give_up_at` (own clock) I am to give it up, says an operator: `why`."""
+    """Mine, under this epoch. At the instant `give_up_at` (own clock) I am to give it up, says an operator: `why`.
+    `over`: the record that it replaced, if it is not a renewal."""
 
     epoch: int
     give_up_at: float = math.inf
     why: str = ""
+    over: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +82,21 @@ class Notifies(Protocol):
         ...
 
 
-@runtime_checkable
-class Remembers(Protocol):
-    """A `LeaseStore` that notes each change of hands beside the lease (`journal_entries.py`).
+class Journal(Protocol):
+    """Keeps beside a lease who was granted it and how each hold ended (`journal_entries.py`).
 
-    The lease comes first: an entry that cannot be written is no error. Nothing here raises, or waits for much longer
-    than `attempt_timeout`.
+    The lease comes first: what cannot be written is left out, and the next grant fills it in. Nothing here raises.
     """
 
-    def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
-        """The hold under `epoch` ended otherwise than by a release, at `at`: ms since 1970, counted from the epoch."""
+    def granted(self, holder: str, epoch: int, over: Snapshot) -> None:
+        """`holder` was granted the lease in place of the record `over`. Waits for nothing."""
         ...
 
-    def ends_as(self, why: str, detail: str) -> None:
-        """The next release is that of a hold whose work ended so: one of `journal_entries.GIVEN_BACK`."""
+    def ended(self, epoch: int, why: str, *, at: int, detail: str) -> None:
+        """The hold under `epoch` ended, `at` ms since 1970 as its epoch counts them. Waits one `attempt_timeout`."""
         ...
 
-    def after_release(self, name: str) -> None:
-        """The release is written: note what was not noted with its release, forget what is too old."""
-        ...
+    def close(self) -> None: ...
 
 
 class Notes(Protocol):
@@ -115,6 +113,10 @@ class Notes(Protocol):
         Returns the text that stands there then: mine, or that of the first writer. None if the lease `name` is not
         `holder`'s under `epoch` any more; then, at the latest, my work counts for nothing. Raises StoreError.
         """
+        ...
+
+    def append(self, name: str, kind: str, key: str, text: str) -> bool:
+        """Note `text`, also beside a lease that is not mine; False if the key is there already. Raises StoreError."""
         ...
 
     def get(self, name: str, kind: str, key: str) -> str | None:
@@ -160,19 +162,6 @@ class Lock(Protocol):
 
     def close(self) -> None:
         """Give it back without waiting for anything. Never raises."""
-        ...
-
-
-@runtime_checkable
-class NotesEnds(Protocol):
-    """A `Locker` that can note how a hold ended, once its work is over."""
-
-    def ends_as(self, why: str, detail: str) -> None:
-        """Like `Remembers.ends_as`."""
-        ...
-
-    def note_loss(self, epoch: int, why: str, at: int, detail: str) -> None:
-        """Like `Remembers.note_end`."""
         ...
 
 

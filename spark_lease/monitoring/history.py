@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..clock import iso_text
-from ..election.journal_entries import APPLICATION, ENDED, FINISHED, GRANT, RELEASED
+from ..election.journal_entries import APPLICATION, ENDED, FINISHED, GIVEN_BACK, GRANT, RELEASED
 from ..election.record import Snapshot, is_forced
 from ..errors import RecordUnreadable
 from ..journal.runs import BEGUN, Run
@@ -218,10 +218,11 @@ def _ended(notes: _Notes, number: int) -> Hold:
 
 def _as_noted(hold: Hold, end: Mapping[str, Any], following: _Grant | None) -> Hold:
     why, detail = str(end["why"]), str(end.get("detail", ""))
-    if "at" in end:  # a store whose clock went back may have granted it by a larger number
-        return replace(hold, why=why, detail=detail, end=max(int(end["at"]), hold.epoch))
-    latest = min(int(end["by"]), following.epoch) if following else int(end["by"])
-    return replace(hold, why=why, detail=detail, end=max(latest, hold.epoch), is_exact=False)
+    latest = int(end["at"] if "at" in end else end["by"])
+    if following and ("by" in end or why in GIVEN_BACK):  # the next one found it given back
+        latest = min(latest, following.epoch)
+    # A store whose clock went back may have granted it by a larger number.
+    return replace(hold, why=why, detail=detail, end=max(latest, hold.epoch), is_exact="at" in end)
 
 
 def _as_replaced(hold: Hold, after: _Seen, epoch: int) -> Hold:

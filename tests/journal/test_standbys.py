@@ -15,6 +15,7 @@ from spark_lease.clock import BootClock, wall_time
 from spark_lease.config.settings import Config
 from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
+from spark_lease.election.journal_entries import GRANT
 from spark_lease.errors import LeaseHeldByOther
 from spark_lease.holds import LocalHold, open_contender
 from spark_lease.journal.standbys import KIND, LATELY, Standby, standbys_of
@@ -75,8 +76,9 @@ def test_who_asks_once_leaves_no_note(config: Config) -> None:
 
 @pytest.mark.parametrize("config", SQL, indirect=True)
 def test_without_a_place_for_notes_it_waits_all_the_same(config: Config, caplog: pytest.LogCaptureFixture) -> None:
-    with closing(open_contender(config, BootClock())) as master:
+    with closing(open_contender(config, BootClock())) as master, closing(open_notes(config, BootClock())) as notes:
         master.acquire()
+        until(lambda: notes.all("n", GRANT))  # noted after the grant, in a table that would be made again
         engine = create_engine(usable_url(config))
         with engine.begin() as connection:
             connection.execute(text(f"DROP TABLE {config.notes_table}"))

@@ -642,7 +642,7 @@ def test_it_is_given_back_also_if_the_keeper_hears_of_that_after_the_drivers_end
         take = KeeperHold._take
         def interrupted(lease, message, files):
             if "granted" in message:
-                keeper = lease._hold._started.process.pid
+                keeper = lease._started.process.pid
                 os.kill(keeper, signal.SIGSTOP)
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(1)  # the driver gives up meanwhile: what it was granted stays unheard

@@ -53,14 +53,15 @@ class MariaDb:
         share = binary.parents[1] / "share/mysql"
         tables = [share / f"mysql_{what}.sql" for what in ("system_tables", "performance_tables", "system_tables_data")]
         text = "CREATE DATABASE mysql;\nUSE mysql;\n" + "".join(each.read_text() for each in tables)
-        subprocess.run(
+        done = subprocess.run(
             [*self._command(), "--bootstrap", "--skip-networking"],
             input=text.encode(),
             env=libraries(UNPACKED),
             capture_output=True,
             timeout=60,
-            check=True,
+            check=False,
         )
+        assert done.returncode == 0, (done.returncode, done.stderr.decode(errors="replace")[-4000:])
         self.start()
 
     def _command(self) -> list[str]:

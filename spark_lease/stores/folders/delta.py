@@ -29,9 +29,7 @@ from ...config.urls import redacted
 from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable, StoreError
 from ...system.call_timeout import CallTimeout
-from .history import FolderHistory
 from .log_files import Files, LocalFiles
-from .note_files import NoteFiles, note_files
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +52,7 @@ _TIDY_EVERY = 50
 
 
 class DeltaStore:
-    """Implements `LeaseStore`, `Remembers`. Raises ConfigError at once for a URL that cannot be used."""
+    """Implements `LeaseStore`. Raises ConfigError at once for a URL that cannot be used."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
@@ -64,34 +62,19 @@ class DeltaStore:
         self._rows: dict[str, tuple[DeltaTable, int, dict[str, Any]]] = {}
         self._known: dict[str, LeaseRecord] = {}
         self._tidying = CallTimeout(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
-        notes = self._files if isinstance(self._files, NoteFiles) else note_files(config)
-        self._history = FolderHistory(config, clock or BootClock(), notes)
 
     def read(self, name: str) -> Snapshot:
         return self._bounded.call(lambda: self._read(name))
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
-        written = self._bounded.call(lambda: self._swap(name, old, new))
-        if written:
-            self._history.changed(name, old, written)
-        return written
+        return self._bounded.call(lambda: self._swap(name, old, new))
 
     def names(self) -> Sequence[str]:
         return self._bounded.call(self._names)
 
-    def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
-        self._history.note_end(name, epoch, why, at, detail)
-
-    def ends_as(self, why: str, detail: str) -> None:
-        self._history.ends_as(why, detail)
-
-    def after_release(self, name: str) -> None:
-        self._history.after_release(name)
-
     def close(self) -> None:
         self._bounded.close()
         self._tidying.close()
-        self._history.close()
 
     def init(self) -> Sequence[str]:
         """Make the folder, and the table of `name` if there is one; what was made. Raises ConfigError, StoreError."""

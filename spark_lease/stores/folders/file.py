@@ -28,8 +28,6 @@ from ...config.urls import redacted
 from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable, StoreError
 from ...system.call_timeout import CallTimeout
-from .history import FolderHistory
-from .note_files import note_files
 from .paths import folder_of, folders_in, make, named, put_new, refusal, refuse_missing
 
 _KEPT = 3
@@ -38,39 +36,25 @@ _TRIES = 20
 
 
 class FileStore:
-    """Implements `LeaseStore`, `Remembers`. Raises ConfigError at once for a URL that cannot be used."""
+    """Implements `LeaseStore`. Raises ConfigError at once for a URL that cannot be used."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
         self._config, self._root = config, folder_of(config.url, "file")
         self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
         self._seen: set[str] = set()
-        self._history = FolderHistory(config, clock or BootClock(), note_files(config))
 
     def read(self, name: str) -> Snapshot:
         return self._bounded.call(lambda: Snapshot(self._read(name)))
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
-        written = self._bounded.call(lambda: self._swap(name, old, new))
-        if written:
-            self._history.changed(name, old, written)
-        return written
+        return self._bounded.call(lambda: self._swap(name, old, new))
 
     def names(self) -> Sequence[str]:
         return self._bounded.call(lambda: [each for each in self._folders() if self._last(self._path(each))])
 
-    def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
-        self._history.note_end(name, epoch, why, at, detail)
-
-    def ends_as(self, why: str, detail: str) -> None:
-        self._history.ends_as(why, detail)
-
-    def after_release(self, name: str) -> None:
-        self._history.after_release(name)
-
     def close(self) -> None:
         self._bounded.close()
-        self._history.close()
 
     def init(self) -> Sequence[str]:
         """Make the folder, and that of `name` if there is one; what was made. Raises ConfigError, StoreError."""

@@ -40,6 +40,9 @@ class FolderNotes:
         # Looked at again: if it is mine still, a later holder finds the note.
         return there if is_grant_of(self._leases.read(name).record, holder, epoch) else None
 
+    def append(self, name: str, kind: str, key: str, text: str) -> bool:
+        return self._bounded.call(lambda: self._files.put_new(name, path_of(kind, key), content(key, text)))
+
     def get(self, name: str, kind: str, key: str) -> str | None:
         path = path_of(kind, key)
         there = self._text(path, self._bounded.call(lambda: self._files.get(name, path)))

@@ -64,7 +64,13 @@ class SqlNotes:
         lease = self._leases.c
         row = lease.id == BROKER_ID if self._config.has_broker_record else lease.name == self._config.row_of(name)
         mine = row & self._backend.equal(lease.broker_name, bindparam("holder")) & (lease.epoch == bindparam("epoch"))
-        values: dict[str, Any] = {
+        values = self._values(name, kind, key, text)
+        # With the row locked: who takes the lease at this moment waits, and finds the note, or we find his epoch.
+        seen = select(*values.values()).select_from(self._leases).where(mine).with_for_update(read=True)
+        return insert(self._table).from_select(list(values), seen)
+
+    def _values(self, name: str, kind: str, key: str, text: str) -> dict[str, Any]:
+        return {
             "lease": literal(name, String),
             "kind": literal(kind, String),
             "digest": literal(_digest(key), String),
@@ -72,9 +78,15 @@ class SqlNotes:
             "content": literal(text, String),
             "noted": literal_column(self._backend.now_ms),
         }
-        # With the row locked: who takes the lease at this moment waits, and finds the note, or we find his epoch.
-        seen = select(*values.values()).select_from(self._leases).where(mine).with_for_update(read=True)
-        return insert(self._table).from_select(list(values), seen)
+
+    def append(self, name: str, kind: str, key: str, text: str) -> bool:
+        try:
+            self._run(lambda: insert(self._table).values(self._values(name, kind, key, text)))
+        except SQLAlchemyError as error:
+            if says(error, self._backend.duplicate):
+                return False
+            raise self._error(error) from error
+        return True
 
     def get(self, name: str, kind: str, key: str) -> str | None:
         def wanted(column: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,16 +33,8 @@ BROKER_ID = 1
 """The one row of which an ActiveMQ broker knows."""
 
 
-def statements(
-    engine: Engine,
-    table: Table,
-    *,
-    broker_row: bool,
-    notifies: bool,
-    combine: Callable[[str, Any], Any] = lambda what, write: write,
-) -> dict[str, str]:
-    """By what they do. `broker_row`: the lease is row ID 1, else the row with its NAME. `combine` may put into a write
-    what is to be written with it."""
+def statements(engine: Engine, table: Table, *, broker_row: bool, notifies: bool) -> dict[str, str]:
+    """By what they do. `broker_row`: the lease is row ID 1, else the row with its NAME."""
     backend = backend_of(engine)
     now: ColumnElement[int] = literal_column(backend.now_ms)
     stamp: ColumnElement[int] = literal_column(backend.stamp_ms)
@@ -99,7 +91,6 @@ def statements(
         writes["wish"] = select(
             wish.c.time, wish.c.epoch, func.pg_catalog.pg_notify(bindparam("channel"), literal_column("'look again'"))
         )
-    writes = {what: combine(what, each) for what, each in writes.items()}
     return {what: str(each.compile(dialect=engine.dialect)) for what, each in (reads | writes).items()}
 
 

@@ -2,8 +2,7 @@
 
 SQLAlchemy Core writes the statements and knows the dialects; they are compiled once and run on one dedicated
 autocommit connection of the driver, because the way through its execution layer costs another third of a renewal.
-Every request is one statement, and "now" is the database's, read inside that statement. A change of hands is noted in
-the same request, unless the note would keep it from being made (`history.py`).
+Every request is one statement, and "now" is the database's, read inside that statement.
 """
 
 from __future__ import annotations
@@ -36,12 +35,10 @@ from ...database.connections import (
     refusal,
 )
 from ...database.dialects import backend_of, code_of, local_bounds, says
-from ...election.journal_entries import ENDED, KINDS, bounded_age, end_text, is_first_of_its_day, is_grant
 from ...election.record import LeaseRecord, Snapshot, is_directive
 from ...errors import ConfigError, RecordUnreadable, SparkLeaseError
 from . import schema
-from .history import Note, SqlHistory
-from .notes import SqlNotes
+from .notes import notes_table
 from .rows import observed
 from .statements import Prepared, overridden, prepared, statements
 
@@ -61,7 +58,7 @@ _UNHEARD = 0.05
 
 
 class SqlStore:
-    """Implements `LeaseStore`, `Notifies`, `Remembers`. Raises ConfigError at once for a URL that cannot be used."""
+    """Implements `LeaseStore`, `Notifies`. Raises ConfigError at once for a URL that cannot be used."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.where = redacted(config.url)
@@ -74,9 +71,7 @@ class SqlStore:
         self._listening_to = ""
         # A broker's row that is locked for life is no place for a record.
         self._broker_row = config.has_broker_record
-        self._history = SqlHistory(self._engine, config)
-        self._rest: Note | None = None
-        self._may_be_old = False
+        self._notes = notes_table(schema.spelled(self._engine, config.notes_table, broker_row=False))
         if config.has_broker_row and not config.holder.isascii():
             raise ConfigError("holder", f"{config.holder!r} does not fit a broker's table: use ASCII")
         name = schema.spelled(self._engine, config.record_table, broker_row=self._broker_row)
@@ -85,7 +80,6 @@ class SqlStore:
         self._cursor: Any = None
         self._planned: Mapping[str, Prepared] = {}
         self._local = ""
-        self._asking = ""
         self._fd: int | None = None
         self._table_seen = self._clocks_compared = self._is_closed = False
         self._in_use = threading.Lock()
@@ -93,20 +87,15 @@ class SqlStore:
     def _use_table(self, table: Table) -> None:
         self._table = table
         ours = statements(self._engine, table, broker_row=self._broker_row, notifies=self._is_told)
-        self._plain = overridden(ours, self._config.statements, self._engine)
-        self._combine()
-
-    def _combine(self) -> None:
-        combined = self._history.combined(self._plain, self._table, broker_row=self._broker_row, notifies=self._is_told)
-        self._sql = self._plain | combined
+        self._sql = overridden(ours, self._config.statements, self._engine)
         # Planned for a session that is kept, and that is ours alone.
         self._prepared = prepared(self._sql) if self._is_told else {}
 
     def read(self, name: str) -> Snapshot:
-        row = self._first_row("read", {"name": self._config.row_of(name)})
-        if row is None:
+        rows = self._rows("read", {"name": self._config.row_of(name)})
+        if not rows:
             return Snapshot(None, 0.0)
-        return observed(row, self.where, f"{self._table.fullname} row NAME={name!r}")
+        return observed(rows[0], self.where, f"{self._table.fullname} row NAME={name!r}")
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         if old is None:
@@ -125,46 +114,10 @@ class SqlStore:
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
             values["old_wish"] = old.wish or None
-        row = self._first_row(what, values | self._history.values(name, old, new))
-        if row is not None:
-            self._follow(what, name, old, replace(new, epoch=row[1]))
+        rows = self._rows(what, values)
         if not self._config.notify:  # a write is the last for some time
             self._drop_connection()
-        return None if row is None else replace(new, epoch=row[1], stamp=row[0])
-
-    def _follow(self, what: str, name: str, old: LeaseRecord | None, new: LeaseRecord) -> None:
-        """What comes after a write. A release does not wait for it."""
-        self._rest = self._history.rest(what, name, new.epoch)
-        if is_grant(old, new):
-            self._may_be_old = is_first_of_its_day(old, new.epoch)
-            self._remember()
-
-    def _remember(self) -> None:
-        """Note what is left to be noted. Never raises."""
-        rest, self._rest = self._rest, None
-        if rest is None or not self._history.is_noting:
-            return
-        try:
-            self._run(*rest)
-        except (SQLAlchemyError, self._driver_error) as error:
-            self._drop_connection()
-            if not says(error, self._backend.duplicate):
-                self._history.end(error)
-                self._combine()
-
-    def note_end(self, name: str, epoch: int, why: str, at: int, detail: str) -> None:
-        self._rest = "note", self._history.note(name, ENDED, epoch, end_text(why, at=at, detail=detail))
-        self._remember()
-
-    def ends_as(self, why: str, detail: str) -> None:
-        self._history.ending = why, detail
-
-    def after_release(self, name: str) -> None:
-        self._remember()
-        if self._may_be_old and self._history.is_noting:
-            self._may_be_old = False
-            with contextlib.suppress(SparkLeaseError), contextlib.closing(SqlNotes(self._config, self._clock)) as notes:
-                notes.prune(self._config.row_of(name), KINDS, bounded_age(self._config.history_retention))
+        return replace(new, stamp=rows[0][0], epoch=rows[0][1]) if rows else None
 
     def names(self) -> Sequence[str]:
         """Raises ConfigError as `read` does, also where no row has to be read."""
@@ -229,7 +182,7 @@ class SqlStore:
             with self._engine.connect() as connection:
                 tables = [schema.as_there(connection, each) for each in self._all_tables()]
                 done = [statement for each in tables for statement in schema.complete(connection, each)]
-                return [*done, *schema.make(connection, self._history.table)]
+                return [*done, *schema.make(connection, self._notes)]
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:
@@ -241,7 +194,7 @@ class SqlStore:
         made = [line for each in self._all_tables() for line in schema.creation(self._engine, each)]
         *_, last = self._all_tables()
         added = [*made[:-1], *schema.addition(self._engine, last, ours)]
-        notes = schema.creation(self._engine, self._history.table)
+        notes = schema.creation(self._engine, self._notes)
         return {
             "what is noted beside the leases": notes,
             "a new table": made,
@@ -260,57 +213,41 @@ class SqlStore:
         error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
         return error
 
-    def _first_row(self, what: str, values: Mapping[str, object]) -> Any:
-        rows = self._rows(what, values)
-        return rows[0] if rows else None
-
     def _rows(self, what: str, values: Mapping[str, object]) -> list[Any]:
         """Run one statement. A table that is missing at first sight may be made; one that vanishes later is a loss."""
         try:
-            rows = self._run(what, values)
-            if self._history.went_well(what):
-                self._combine()
-            return rows
+            with self._in_use:
+                return self._ask(what, values)
         except (SQLAlchemyError, self._driver_error) as error:
             if what == "insert" and says(error, self._backend.duplicate):
                 return []
             self._drop_connection()
             if code_of(error) in _NOT_KEPT:
                 self._prepared = {}  # a pooler hands every statement to another session
-            elif self._history.gives_way(self._asking, error):
-                return self._rows(what, values)
             if what in self._config.statements and says(error, self._backend.shape + self._backend.syntax):
                 raise ConfigError(f"statements: {what}", str(self._store_error(error))) from error
             if not says(error, self._backend.shape):
                 raise self._store_error(error) from error
             if self._table_seen:
                 raise RecordUnreadable(self.where, f"table {self._table.fullname} or its columns are gone") from error
+        finally:
+            if self._is_closed:
+                self._drop_if_idle()
         self._make_or_refuse_table()
         self._table_seen = True
         return self._rows(what, values)
 
-    def _run(self, what: str, values: Mapping[str, object]) -> list[Any]:
-        try:
-            with self._in_use:
-                return self._ask(what, values)
-        finally:
-            if self._is_closed:
-                self._drop_if_idle()
-
     def _ask(self, what: str, values: Mapping[str, object]) -> list[Any]:
-        self._asking = ""
         try:
             if self._cursor is None:
                 self._connect()
             if not self._table_seen and schema.has_engines(self._engine):
                 with self._engine.connect() as connection:
                     schema.refuse_engine(connection, self._table)
-            prepared = None if self._history.skips else self._planned.get(what)
-            sql = self._plain if self._history.skips else self._sql
-            self._asking = what
+            prepared = self._planned.get(what)
             if self._fd is not None:
                 self._cut_off.arm(self._fd)
-            self._cursor.execute(prepared.execute if prepared else self._local + sql[what], values)
+            self._cursor.execute(prepared.execute if prepared else self._local + self._sql[what], values)
             if self._local:
                 last_answer(self._cursor, self._engine.driver)
             rows: list[Any] = self._cursor.fetchall() if self._cursor.description else self._written(what, values)
@@ -343,13 +280,9 @@ class SqlStore:
         self._local = local_bounds(self._config) if is_shared else ""
         self._cursor = cursor_of(driver, self._engine.driver, several=is_shared)
         self._fd = descriptor_of(driver)
-        if not self._backend.returning:  # only now is a MariaDB told from a MySQL
-            self._combine()
-        self._planned = {} if self._history.skips or is_shared else self._prepared
-        for what, each in self._planned.items():
-            self._asking = what
+        self._planned = {} if is_shared else self._prepared
+        for each in self._planned.values():
             self._cursor.execute(each.prepare)
-        self._history.begin(driver, self._table)
         if self._config.max_allowable_diff_from_db_time and not self._clocks_compared:
             self._warn_of_clock_difference()
 
@@ -380,7 +313,9 @@ class SqlStore:
         try:
             with self._engine.connect() as connection:
                 self._use_table(schema.make_or_refuse(connection, self._config, self._table))
-                self._history.make(connection)
+                if schema.may_make(self._engine, self._config):
+                    with contextlib.suppress(SQLAlchemyError):  # told when one is written
+                        schema.make(connection, self._notes)
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:

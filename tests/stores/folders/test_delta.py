@@ -98,15 +98,9 @@ def test_who_makes_the_table_and_is_frozen_does_not_write_over_the_grant_that_ca
     assert granted == [fast.read("n").record] and granted[0] and granted[0].holder == "fast"
 
 
-def delete(folder: Path) -> None:
-    """Once nothing is written into it any more: a grant does not wait for its note."""
-    until(lambda: list(folder.glob("_notes/*/*.json")))
-    shutil.rmtree(folder)
-
-
 def test_an_epoch_grows_over_a_table_that_was_deleted(open_store: OpenStore, folder: Path) -> None:
     first = open_store().swap("n", None, taken(None, holder="a", duration=30.0))
-    delete(folder)
+    shutil.rmtree(folder)
     second = open_store().swap("n", None, taken(None, holder="b", duration=30.0))
     assert first and second and second.epoch > first.epoch
 
@@ -115,7 +109,7 @@ def test_a_table_that_vanishes_under_its_holder_is_a_loss(open_store: OpenStore,
     store = open_store()
     record = store.swap("n", None, taken(None, holder="a", duration=30.0))
     assert record
-    delete(folder)
+    shutil.rmtree(folder)
     with pytest.raises(RecordUnreadable, match="is gone"):
         store.swap("n", record, renewed(record, duration=30.0))
     assert not folder.exists()
@@ -181,7 +175,7 @@ def test_a_holder_does_not_go_on_in_a_table_that_was_replaced(open_store: OpenSt
         assert record
         record = old.swap("n", record, renewed(record, duration=30.0))
     assert record
-    delete(folder)
+    shutil.rmtree(folder)
     other = new.swap("n", None, taken(None, holder="b", duration=30.0))
     assert old.swap("n", record, renewed(record, duration=30.0)) is None
     assert old.read("n").record == other == open_store().read("n").record

@@ -538,8 +538,8 @@ def test_a_release_by_any_holder_is_seen_within_a_poll_period(
             assert isinstance(standby.try_acquire(), Denied)
             store: Any = standby._locker._store  # type: ignore[attr-defined]
             answered: list[str] = []
-            run = store._run
-            monkeypatch.setattr(store, "_run", lambda what, values: (run(what, values), answered.append(what))[0])
+            run = store._rows
+            monkeypatch.setattr(store, "_rows", lambda what, values: (run(what, values), answered.append(what))[0])
             waiting = threading.Thread(target=standby.acquire)
             waiting.start()
             until(lambda: len(answered) >= 2)  # its look before it listened, and the one after
@@ -574,8 +574,8 @@ def test_a_standby_asks_once_in_a_poll_period_and_has_one_connection_or_none(
     holder.acquire()
     store: Any = standby._locker._store  # type: ignore[attr-defined]
     asked: list[str] = []
-    run = store._run
-    monkeypatch.setattr(store, "_run", lambda what, values: (asked.append(what), run(what, values))[1])
+    run = store._rows
+    monkeypatch.setattr(store, "_rows", lambda what, values: (asked.append(what), run(what, values))[1])
     connected = []
     waiting = threading.Thread(target=standby.acquire)
     waiting.start()

@@ -1,4 +1,4 @@
-"""Changes of hands are noted beside the lease by every store that can, and never at its expense."""
+"""Changes of hands are noted beside the lease, whatever its store, and never at its expense."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.election import journal_entries as changes
 from spark_lease.election.journal_entries import KINDS
-from spark_lease.election.ports import LeaseStore
-from spark_lease.election.record import released, renewed, taken
+from spark_lease.election.ports import Denied, LeaseStore
+from spark_lease.election.record import released, taken
 from spark_lease.errors import LeaseLost, StoreError
 from spark_lease.holds import LocalHold, open_contender
 from spark_lease.monitoring.history import Hold, holds_of, not_exact, overlaps
@@ -36,6 +37,14 @@ from tests.support.command import COMMAND
 
 SQL = ["sqlite", "postgresql", "mariadb"]
 WITHOUT_CLOCK = ("file", "delta", "objects")
+SHORT: dict[str, Any] = {
+    "lease_duration": 4.0,
+    "renew_deadline": 2.0,
+    "retry_period": 0.5,
+    "attempt_timeout": 1.0,
+    "stop_budget": 1.0,
+    "kill_budget": 0.5,
+}
 
 
 @pytest.fixture(params=[*SQL, "pooler", "broker", "database", *WITHOUT_CLOCK])
@@ -100,21 +109,21 @@ def test_who_held_it_and_when_it_was_given_back(config: Config) -> None:
 
 
 def test_a_hold_that_was_never_given_back_ran_out(config: Config, store: LeaseStore) -> None:
-    mine = store.swap("n", None, taken(None, holder="paris:1", duration=1.0))
-    assert mine
-    mine = store.swap("n", mine, renewed(mine, duration=1.0))
-    if has_clock(config):
-        time.sleep(1.1)  # nobody is told that a lease runs out
-    theirs = store.swap("n", mine, taken(mine, holder="lyon:1", duration=30.0))
-    assert mine and theirs
-    paris, lyon = until(lambda: history(config), lambda found: [bool(hold.host) for hold in found] == [True] * 2)
-    assert (paris.why, lyon.why) == ("ran out", "")
-    assert paris.end == (mine.stamp if has_clock(config) else theirs.epoch)
-    assert not overlaps([paris, lyon])
+    paris = contender(changed(config, **SHORT))
+    paris.renew()
+    until(lambda: history(config), lambda found: bool(found[0].host))
+    record = store.read("n").record
+    paris.close()
+    lyon = contender(changed(config, poll_period=0.1))
+    first, second = until(lambda: history(config), lambda found: [bool(hold.host) for hold in found] == [True] * 2)
+    assert (first.why, second.why) == ("ran out", "")
+    assert record and first.end == (record.stamp if has_clock(config) else second.epoch)
+    assert not overlaps([first, second])
+    lyon.close()
 
 
 def until(ask: Callable[[], list[Hold]], wanted: Callable[[list[Hold]], bool]) -> list[Hold]:
-    """Of a store without transactions, a note may come a moment later."""
+    """A grant does not wait for its note."""
     end = time.monotonic() + 10
     while not wanted(found := ask()):
         assert time.monotonic() < end, found
@@ -141,14 +150,15 @@ def test_a_loss_is_noted_with_its_reason(config: Config, store: LeaseStore) -> N
 
 
 def test_renewals_and_lost_races_are_no_change_of_hands(config: Config, store: LeaseStore) -> None:
-    mine = store.swap("n", None, taken(None, holder="paris:1", duration=30.0))
-    assert mine
-    time.sleep(0.01)  # within the same millisecond a renewal changes nothing, and nobody is too late
-    again = store.swap("n", mine, renewed(mine, duration=30.0))
-    assert again and store.swap("n", mine, taken(mine, holder="lyon:1", duration=30.0)) is None
-    assert store.swap("n", mine, released(mine)) is None
+    lease = contender(config)
+    lease.renew()
+    with closing(open_contender(config, BootClock())) as other:
+        assert isinstance(other.try_acquire(), Denied)
+    record = store.read("n").record
+    assert record and store.swap("n", replace(record, epoch=record.epoch - 1), released(record)) is None
     found = until(lambda: history(config), lambda found: bool(found[0].host))
-    assert [(hold.epoch, hold.holder, hold.why) for hold in found] == [(mine.epoch, "paris:1", "")]
+    assert [(hold.epoch, hold.holder, hold.why) for hold in found] == [(lease.epoch, lease.holder, "")]
+    lease.close()
 
 
 def test_what_is_too_old_is_forgotten_once_a_day(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,12 +216,12 @@ def test_without_a_place_for_notes_the_lease_works_and_says_so_once(
     assert lease.epoch > again.epoch and lease.release()
     lease.close()
     said = [each.getMessage() for each in caplog.records if "history" in each.getMessage()]
-    assert len(said) == 2 and all(config.notes_table in each for each in said), said  # once for each contender
-    assert missing == "right" or "spark-lease init" in said[0]
+    assert len(said) == 2, said  # once for each contender
+    assert missing == "right" or all(config.notes_table in each and "spark-lease init" in each for each in said)
 
 
 @pytest.mark.parametrize("config", ["postgresql", "mariadb"], indirect=True)
-def test_a_table_of_notes_that_somebody_locks_delays_a_grant_by_one_try_at_most(config: Config) -> None:
+def test_a_table_of_notes_that_is_locked_delays_no_grant(config: Config) -> None:
     limited = changed(config, attempt_timeout=1.5)
     contender(config).release()
     lease = open_contender(limited, BootClock())
@@ -223,6 +233,7 @@ def test_a_table_of_notes_that_somebody_locks_delays_a_grant_by_one_try_at_most(
             other.execute(text(f"LOCK TABLES {config.notes_table} WRITE"))
         started = time.monotonic()
         lease.acquire()
+        assert time.monotonic() - started < 1.0  # not after the 1.2 s for which a note waits
         assert lease.release()
         assert time.monotonic() - started < 4 * 1.5 + 2
         if engine.dialect.name != "postgresql":
@@ -233,9 +244,7 @@ def test_a_table_of_notes_that_somebody_locks_delays_a_grant_by_one_try_at_most(
 
 @pytest.mark.parametrize("config", ["postgresql"], indirect=True)
 @pytest.mark.parametrize(("which", "code"), [("table", "25006"), ("notes_table", "40P01")])
-def test_a_refusal_that_passes_does_not_end_the_history(
-    config: Config, which: str, code: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_refusal_that_passes_does_not_end_the_history(config: Config, which: str, code: str) -> None:
     """A server that takes no writes for a while, a deadlock over a note."""
     contender(config).release()
     no, engine = f"{config.table}_no()", create_engine(usable_url(config))
@@ -256,8 +265,8 @@ def test_a_refusal_that_passes_does_not_end_the_history(
     engine.dispose()
     lease.acquire()
     assert lease.release()
-    assert history(config)[-1].epoch == lease.epoch
-    assert "not noted" not in caplog.text
+    last = history(config)[-1]
+    assert (last.epoch, last.why, bool(last.host)) == (lease.epoch, "released", True)
     lease.close()
 
 
@@ -294,11 +303,11 @@ def test_statements_of_the_configuration_are_noted_as_well(pg_url: str, table: s
     ours = configure(name="n", url=pg_url, table=table, create_table="true")
     contender(ours).release()
     with closing(open_store(ours)) as store:
-        take = store._plain["take"]  # type: ignore[attr-defined]
+        take = store._sql["take"]  # type: ignore[attr-defined]
     theirs = re.sub(r"%\((\w+)\)s", r":\1", take)
     lease = contender(configure(name="n", url=pg_url, table=table, statements={"take": theirs}))
-    assert [hold.holder for hold in history(ours)][-1] == lease.holder
-    assert history(ours)[-1].host
+    last = until(lambda: history(ours), lambda found: bool(found[-1].host))[-1]
+    assert last.holder == lease.holder
     lease.release()
     lease.close()
 

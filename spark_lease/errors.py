@@ -112,8 +112,8 @@ class Fenced(SparkLeaseError):
 
     def __str__(self) -> str:
         claimed = f"claimed under epoch {self.newest}" if self.newest else "claimed under another epoch"
-        said = f"{self.name}: fenced, {self.where} was {claimed} and mine is {self.epoch}: nothing was written"
-        return f"{said}. {self.advice}" if self.advice else said
+        message = f"{self.name}: fenced, {self.where} was {claimed} and mine is {self.epoch}: nothing was written"
+        return f"{message}. {self.advice}" if self.advice else message
 
 
 class AlreadyDone(SparkLeaseError):

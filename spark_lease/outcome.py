@@ -137,8 +137,8 @@ def outcome_of(config: Config, word: str, exit_code: int, reason: str = "") -> O
 
 
 def _of(lease: GuardedHold, word: str, exit_code: int) -> Outcome:
-    told = {"run_key": lease.run_key, "store": lease.store}
-    return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder, **told, **times_of(lease))
+    fields = {"run_key": lease.run_key, "store": lease.store}
+    return Outcome(lease.name, word, exit_code, lease.epoch, lease.holder, **fields, **times_of(lease))
 
 
 def times_of(lease: GuardedHold | None) -> dict[str, str]:

@@ -119,8 +119,8 @@ def as_environment(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def as_flags(settings: Mapping[str, Any]) -> list[str]:
     """The settings as words of the command line."""
-    words = ((_FLAGS.get(key, "--" + key.replace("_", "-")), as_text(value)) for key, value in settings.items())
-    return [f"{flag}={value}" for flag, value in words]
+    flags = ((_FLAGS.get(key, "--" + key.replace("_", "-")), as_text(value)) for key, value in settings.items())
+    return [f"{flag}={value}" for flag, value in flags]
 
 
 def as_text(value: Any) -> str:

@@ -70,10 +70,10 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
         ours = {"run_key": self.run_key, **self.lease_settings, "if_held": SKIP}
         try:
             config = store.config(self.lease, ours)
-            told = store.environment() | as_environment({"name": self.lease, **ours})
+            variables = store.environment() | as_environment({"name": self.lease, **ours})
         except ConfigError as error:
             raise AirflowFailException(str(error)) from None
-        self.env_vars: dict[str, str] = {**(self.env_vars or {}), **told}
+        self.env_vars: dict[str, str] = {**(self.env_vars or {}), **variables}
         self.skip_on_exit_code = [config.standby_exit_code]
         try:
             return super().execute_callable()

@@ -112,13 +112,13 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         except ConfigError as error:
             raise AirflowFailException(str(error)) from None
         if (known := _known_before(config)) is not None:
-            self._tell(context, known)
-            told, failed = known, None
+            self._push(context, known)
+            result, failed = known, None
         else:
-            told, failed = self._submit(context, config, guarding)
-        if told.outcome == STANDBY:
-            self._stand_by(told, config, until)
-        self._judge(told, failed)
+            result, failed = self._submit(context, config, guarding)
+        if result.outcome == STANDBY:
+            self._stand_by(result, config, until)
+        self._judge(result, failed)
 
     def _prepare(self) -> tuple[Config, Guarding]:
         store = SparkLeaseHook(self.lease_conn_id)
@@ -135,33 +135,33 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         except AirflowException as error:
             failed = error
         finally:
-            self._tell(context, told := _outcome_of(hook, config))
-        return told, failed
+            self._push(context, result := _outcome_of(hook, config))
+        return result, failed
 
-    def _judge(self, told: Outcome, failed: AirflowException | None) -> None:
-        if told.outcome == ALREADY_DONE:
-            self.log.info(told.reason)
-            if told.exit_code:  # if_done = "skip"
-                raise AirflowSkipException(told.reason)
+    def _judge(self, result: Outcome, failed: AirflowException | None) -> None:
+        if result.outcome == ALREADY_DONE:
+            self.log.info(result.reason)
+            if result.exit_code:  # if_done = "skip"
+                raise AirflowSkipException(result.reason)
         if failed is None:
             return
-        if told.outcome == MISCONFIGURED or told.exit_code in _USAGE_CODES:
-            raise AirflowFailException(told.reason or str(failed))
-        if told.reason:
-            raise AirflowException(f"{told.reason} (exit code {told.exit_code})") from None
+        if result.outcome == MISCONFIGURED or result.exit_code in _USAGE_CODES:
+            raise AirflowFailException(result.reason or str(failed))
+        if result.reason:
+            raise AirflowException(f"{result.reason} (exit code {result.exit_code})") from None
         raise failed
 
-    def _stand_by(self, told: Outcome, config: Config, until: float | None) -> None:
+    def _stand_by(self, result: Outcome, config: Config, until: float | None) -> None:
         """Does not return."""
         if self.on_standby == SKIP:
-            raise AirflowSkipException(told.reason)
+            raise AirflowSkipException(result.reason)
         if self.on_standby == FAIL:
-            raise AirflowException(told.reason)
+            raise AirflowException(result.reason)
         if until is None and self.standby_timeout is not None:
             until = wall_time() + self.standby_timeout
         if until is not None and wall_time() >= until:
-            raise AirflowException(f"{told.reason}; standby_timeout is over")
-        self.log.info("%s; deferred until the lease is free", told.reason)
+            raise AirflowException(f"{result.reason}; standby_timeout is over")
+        self.log.info("%s; deferred until the lease is free", result.reason)
         seen_from_here = {key: getattr(config, key) for key in ("site", "preferred_site", "run_key")}
         trigger = LeaseFreeTrigger(
             lease=self.lease,
@@ -173,8 +173,8 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         timeout = None if until is None else span(until - wall_time())
         self.defer(trigger=trigger, method_name="resume", kwargs={"until": until}, timeout=timeout)
 
-    def _tell(self, context: Any, told: Outcome) -> None:
-        context["ti"].xcom_push(key=XCOM, value=told.as_dict())
+    def _push(self, context: Any, result: Outcome) -> None:
+        context["ti"].xcom_push(key=XCOM, value=result.as_dict())
 
 
 def _known_before(config: Config) -> Outcome | None:

@@ -49,12 +49,12 @@ class Guarding:
         A Python script gets its guard inside the driver; anything else is run as a command, and killed for certain.
         """
         ours = [sys.executable, "-m", "spark_lease"]
-        told = as_flags(self.flags)
+        flags_of_ours = as_flags(self.flags)
         if sys.platform == "linux":  # a task that was killed leaves no driver behind
-            told += [f"--ends-with={os.getpid()}"]
+            flags_of_ours += [f"--ends-with={os.getpid()}"]
         if _is_script(application, is_for_cluster(_options(command, application))):
-            return [*ours, "submit", *told, f"--spark-submit={command[0]}", "--", *command[1:]]
-        return [*ours, "run", *told, "--", *command]
+            return [*ours, "submit", *flags_of_ours, f"--spark-submit={command[0]}", "--", *command[1:]]
+        return [*ours, "run", *flags_of_ours, "--", *command]
 
 
 def _options(command: list[str], application: str) -> list[str]:

@@ -50,8 +50,8 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
     def serialize(self) -> tuple[str, dict[str, Any]]:
         keys = ("lease", "lease_conn_id", "lease_settings", "poll_period", "holder", "stands_by")
         # A triggerer that was not upgraded yet knows no site.
-        told = {key: getattr(self, key) for key in keys} | ({"site": self.site} if self.site else {})
-        return f"{type(self).__module__}.{type(self).__qualname__}", told
+        values = {key: getattr(self, key) for key in keys} | ({"site": self.site} if self.site else {})
+        return f"{type(self).__module__}.{type(self).__qualname__}", values
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:

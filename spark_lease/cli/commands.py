@@ -82,10 +82,10 @@ def _resume(parser: ArgumentParser) -> None:
     parser.add_argument("lease", metavar="LEASE", help="name of the lease")
 
 
-def _directive(parser: ArgumentParser, standard: str, words: str) -> None:
+def _directive(parser: ArgumentParser, standard: str, shown: str) -> None:
     _resume(parser)
     parser.add_argument("--reason", default="", metavar="TEXT", help="shown to each contender that waits")
-    how_long = f"how long: 90, 15m, 2h, 1d [{words}]"
+    how_long = f"how long: 90, 15m, 2h, 1d [{shown}]"
     parser.add_argument("--for", dest="duration", metavar="TIME", default=standard, help=how_long)
 
 

@@ -51,9 +51,9 @@ def demo(arguments: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise ConfigError("folder", f"{folder} is not empty: name a new one")
-    told, is_kept = sys.stderr if arguments.json else sys.stdout, bool(arguments.folder)
+    stream, is_kept = sys.stderr if arguments.json else sys.stdout, bool(arguments.folder)
     try:
-        found = _Demo(folder, say=lambda words: print(words, file=told, flush=True)).run()
+        found = _Demo(folder, say=lambda message: print(message, file=stream, flush=True)).run()
         is_kept |= bool(found["problems"])
         if arguments.json:
             print(json.dumps(found, indent=2))
@@ -66,7 +66,7 @@ def demo(arguments: argparse.Namespace) -> int:
         return 1
     finally:
         if is_kept:
-            print(f"What the two have said is in {folder}", file=told)
+            print(f"What the two have said is in {folder}", file=stream)
         else:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -84,9 +84,9 @@ class _Site:
         lease = ["--lease", "demo", "--url", f"sqlite:///{folder}/lease.db", "--lease-duration", f"{LEASE:g}"]
         spark = ["--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=1"]
         job = [str(_JOB), f"{folder}/written.db", f"{folder}/enough"]
-        words = [sys.executable, "-m", "spark_lease", "submit", *lease, "--holder", name, "--poll-period", "0.1"]
+        command = [sys.executable, "-m", "spark_lease", "submit", *lease, "--holder", name, "--poll-period", "0.1"]
         self.process = subprocess.Popen(
-            [*words, "--", *spark, *job],
+            [*command, "--", *spark, *job],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -146,8 +146,8 @@ class _Demo:
         with site.log.open("a") as log:
             for line in site.process.stdout:
                 log.write(line)
-                for what, words in _NEWS.items():
-                    if found := words.search(line):
+                for what, pattern in _NEWS.items():
+                    if found := pattern.search(line):
                         self._news.put((site, what, found[1]))
         self._news.put((site, ENDED, str(site.process.wait())))
 
@@ -163,7 +163,7 @@ class _Demo:
                 return
 
     def _note(self, site: _Site, what: str, detail: str) -> None:
-        words = {
+        messages = {
             MASTER: f"is master, epoch {detail}",
             STANDBY: f"is standby: {detail.partition(':')[0]} is master",
             WROTE: f"wrote step {detail}",
@@ -172,7 +172,7 @@ class _Demo:
         site.state = what if what != WROTE else MASTER
         self._events.append(Event(self._now(), site.name, what))
         if what != WROTE or site.wrote % _STEPS == 0:
-            self._tell(site, words[what])
+            self._tell(site, messages[what])
         if what == MASTER and self._struck:
             deed = list(self._struck)[-1]
             self._took.setdefault(deed, self._now() - self._struck[deed])
@@ -204,11 +204,11 @@ class _Demo:
         elif self._frozen and master.wrote == 2 * _LAST_STEPS:
             (self._folder / "enough").touch()
 
-    def _strike(self, site: _Site, deed: str, what: str, words: str) -> None:
+    def _strike(self, site: _Site, deed: str, what: str, message: str) -> None:
         self._struck[deed] = self._now()
         self._victims = {site.name}
         self._events.append(Event(self._now(), site.name, what))
-        self._tell(site, words)
+        self._tell(site, message)
 
     def _master(self) -> _Site:
         return self._sites[[each.who for each in self._events if each.what == MASTER][-1]]
@@ -216,8 +216,8 @@ class _Demo:
     def _now(self) -> float:
         return self._clock.now() - self._begun
 
-    def _tell(self, site: _Site, words: str) -> None:
-        self._say(f"{self._now():6.1f} s  {site.name:<6} {words}")
+    def _tell(self, site: _Site, message: str) -> None:
+        self._say(f"{self._now():6.1f} s  {site.name:<6} {message}")
 
     def _found(self) -> dict[str, Any]:
         with closing(sqlite3.connect(self._folder / "written.db")) as connection:

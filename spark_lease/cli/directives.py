@@ -43,12 +43,12 @@ def pause(arguments: argparse.Namespace) -> int:
             duration_of = max(seen.record.duration if seen.record else 0.0, _config(arguments).lease_duration)
             end = BootClock().now() + _HEEDS * duration_of
             seen = _wait(store, arguments.lease, lambda record, left: record.holder is None or left <= 0, seen, end)
-    return _said(arguments, seen)
+    return _show(arguments, seen)
 
 
 def resume(arguments: argparse.Namespace) -> int:
     with closing(_store(arguments)) as store:
-        return _said(arguments, _put(store, arguments.lease, lambda now: None))
+        return _show(arguments, _put(store, arguments.lease, lambda now: None))
 
 
 def transfer(arguments: argparse.Namespace) -> int:
@@ -69,7 +69,7 @@ def transfer(arguments: argparse.Namespace) -> int:
             end = BootClock().now() + within + window
             before = seen.record.epoch if seen.record else 0
             seen = _wait(store, arguments.lease, lambda record, left: record.epoch > before, seen, end)
-    return _said(arguments, seen)
+    return _show(arguments, seen)
 
 
 def _refuse_unknown(arguments: argparse.Namespace, store: LeaseStore) -> None:
@@ -107,12 +107,12 @@ def _reason(arguments: argparse.Namespace) -> str:
     return str(arguments.reason)
 
 
-def duration(key: str, words: str) -> float:
+def duration(key: str, text: str) -> float:
     """Seconds: 90, 90s, 15m, 2h, 1d; `inf` too. Raises ConfigError."""
     try:
-        return math.inf if words == "inf" else seconds_of(words)
+        return math.inf if text == "inf" else seconds_of(text)
     except ValueError:
-        raise ConfigError(key, f"{words!r} is no time: 90, 90s, 15m, 2h or 1d") from None
+        raise ConfigError(key, f"{text!r} is no time: 90, 90s, 15m, 2h or 1d") from None
 
 
 def _store(arguments: argparse.Namespace) -> LeaseStore:
@@ -146,7 +146,7 @@ def _wait(
     store: LeaseStore, name: str, is_done: Callable[[LeaseRecord, float], bool], seen: Snapshot, end: float
 ) -> Snapshot:
     """Look until it is done, by the record and the seconds that it has left. Raises LeaseHeldByOther after `end`."""
-    clock, said, standstill, first = BootClock(), -math.inf, UnchangedSince(), seen.record
+    clock, shown_at, standstill, first = BootClock(), -math.inf, UnchangedSince(), seen.record
     while seen.record:
         left = expires_in(seen, still_for=standstill.still_for(seen.record, clock.now()))
         if is_done(seen.record, left):
@@ -154,18 +154,18 @@ def _wait(
         holder = seen.record.holder or ""
         who_has_it = f"{holder} has it" if holder else "it has no master"
         if clock.now() > end:
-            words = f"{directive_of(seen.record.wish) or 'taken back'}; {who_has_it}"
-            raise LeaseHeldByOther(name, holder, left, words if seen.record == first else f"{words}, and renews it")
-        if clock.now() - said > _SAY_AGAIN:
-            said = clock.now()
-            words = f"{who_has_it}, for {max(left, 0):.0f} s if it is not renewed"
-            print(f"spark-lease: {name}: {words}", file=sys.stderr)
+            message = f"{directive_of(seen.record.wish) or 'taken back'}; {who_has_it}"
+            raise LeaseHeldByOther(name, holder, left, message if seen.record == first else f"{message}, and renews it")
+        if clock.now() - shown_at > _SAY_AGAIN:
+            shown_at = clock.now()
+            message = f"{who_has_it}, for {max(left, 0):.0f} s if it is not renewed"
+            print(f"spark-lease: {name}: {message}", file=sys.stderr)
         clock.wait(threading.Event(), _LOOK_AGAIN)
         seen = store.read(name)
     return seen
 
 
-def _said(arguments: argparse.Namespace, seen: Snapshot) -> int:
+def _show(arguments: argparse.Namespace, seen: Snapshot) -> int:
     record = seen.record
     assert record
     wish = directive_of(record.wish)

@@ -38,8 +38,8 @@ def of_the_store(config: Config) -> list[Finding]:
 
 
 def _line(finding: Finding) -> str:
-    told = f"{finding.verdict:<{_WIDTH - 2}}{finding.what:<{_WIDTH}} {finding.words}"
-    return f"{told}\n{' ' * (2 * _WIDTH - 1)}→ {finding.advice}" if finding.advice else told
+    line = f"{finding.verdict:<{_WIDTH - 2}}{finding.what:<{_WIDTH}} {finding.message}"
+    return f"{line}\n{' ' * (2 * _WIDTH - 1)}→ {finding.advice}" if finding.advice else line
 
 
 def _summary(findings: Sequence[Finding]) -> str:

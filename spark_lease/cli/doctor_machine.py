@@ -40,11 +40,11 @@ def _delta(setting: str) -> Finding:
 def keeper(setting: str, problem: str) -> Finding:
     """`problem` is why the kernel takes no part."""
     if setting == "thread":
-        words = "thread: a driver that is frozen, or in a long C call, may work on beside the next master"
-        return warn("keeper", words, 'take keeper = "auto"')
+        message = "thread: a driver that is frozen, or in a long C call, may work on beside the next master"
+        return warn("keeper", message, 'take keeper = "auto"')
     if problem:
-        words = f"a process keeps the lease, and ends its driver as long as it runs; no part of the kernel's: {problem}"
-        return warn("keeper", words, "let it use timers and /proc (seccomp, mounts), or rely on a fence")
+        message = f"a process keeps the lease and ends its driver as long as it runs, the kernel does not: {problem}"
+        return warn("keeper", message, "let it use timers and /proc (seccomp, mounts), or rely on a fence")
     return ok("keeper", "kernel: a master that is late is ended even if all of it is frozen")
 
 
@@ -53,16 +53,16 @@ def contain(setting: str, root: str, user: str) -> Finding:
     if setting == "off":
         return ok("contain", "off: what a command leaves behind is searched for")
     if not root:
-        words = "run and submit get a PID namespace: its end ends, and proves ended, everything that they start"
-        return ok("contain", f"{words}; what they start sees no process outside of it")
+        message = "run and submit get a PID namespace: its end ends, and proves ended, everything that they start"
+        return ok("contain", f"{message}; what they start sees no process outside of it")
     if setting == "required" and user:
         return fail("contain", f"required, and not to be had here: {user}", "run as root, or take contain = auto")
     if setting == "required":
         return ok("contain", f"by a user namespace: sudo and every other setuid program {NO_SETUID}")
     if user:
         return ok("contain", f"not to be had here ({user}): what a command leaves behind is searched for")
-    words = "contain = required takes a user namespace, in which sudo and other setuid programs do not work"
-    return ok("contain", f"not without privileges ({root}); {words}")
+    message = "contain = required takes a user namespace, in which sudo and other setuid programs do not work"
+    return ok("contain", f"not without privileges ({root}); {message}")
 
 
 def java(home: Path | None) -> Finding:
@@ -73,20 +73,20 @@ def java(home: Path | None) -> Finding:
     except (OSError, subprocess.TimeoutExpired) as error:
         return fail("java", f"{home} does not start: {error}", "correct JAVA_HOME, or install it again")
     if done.returncode:
-        words = " ".join((done.stderr or done.stdout).split())
-        return fail("java", f"{home} does not start: {words}", "correct JAVA_HOME, or install it again")
-    said = re.search(r'version "(\d+)', done.stderr)
-    if said is None:
+        message = " ".join((done.stderr or done.stdout).split())
+        return fail("java", f"{home} does not start: {message}", "correct JAVA_HOME, or install it again")
+    version_line = re.search(r'version "(\d+)', done.stderr)
+    if version_line is None:
         return ok("java", f"{home}, of a version that it does not tell")
-    if said[1] not in _JAVAS:
-        return warn("java", f"{said[1]} in {home}", f"Spark 4 is at home on Java {' and '.join(_JAVAS)}")
-    return ok("java", f"{said[1]} in {home}")
+    if version_line[1] not in _JAVAS:
+        return warn("java", f"{version_line[1]} in {home}", f"Spark 4 is at home on Java {' and '.join(_JAVAS)}")
+    return ok("java", f"{version_line[1]} in {home}")
 
 
 def spark(home: Path | None) -> Finding:
     if home is None:
-        words = "none found; run needs none, submit and PySpark do"
-        return warn("spark", words, "pip install 'spark_lease[spark]', or set SPARK_HOME")
+        message = "none found; run needs none, submit and PySpark do"
+        return warn("spark", message, "pip install 'spark_lease[spark]', or set SPARK_HOME")
     cores = [each.stem.rpartition("-")[2] for each in home.glob("jars/spark-core_*.jar")]
     if not cores or not (home / "bin" / "spark-submit").is_file():
         return fail("spark", f"{home} is no Spark", "correct SPARK_HOME")
@@ -104,13 +104,13 @@ def delta(setting: str, *, has_deltalake: bool, version: str, has_jar: bool) -> 
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
         return say("delta", "PYSPARK_PIN_THREAD is off, so Delta has no hook: claims alone", "unset it")
     if not version:
-        words = "claims; the hook comes with the Delta Lake that a job brings along, of which nothing is known here"
-        return ok("delta", words)
+        message = "claims; the hook comes with the Delta Lake that a job brings along, of which nothing is known here"
+        return ok("delta", message)
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _HOOK_SINCE:
         return say("delta", f"delta-spark {version} has no hook: claims alone", "take delta-spark 3.3 or newer")
     if not has_jar:
-        words = f"claims; only a job that brings the jar of delta-spark {version} has its hook: Spark has none"
-        return warn("delta", words, "spark-submit --packages io.delta:delta-spark_…, or spark.jars.packages")
+        message = f"claims; only a job that brings the jar of delta-spark {version} has its hook: Spark has none"
+        return warn("delta", message, "spark-submit --packages io.delta:delta-spark_…, or spark.jars.packages")
     return ok("delta", f"claims, and the hook of delta-spark {version}")
 
 

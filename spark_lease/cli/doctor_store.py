@@ -55,13 +55,13 @@ def store(config: Config, clock: Clock) -> Finding:
     if not config.enabled:
         return fail("store", "enabled = false: NOTHING IS GUARDED: every process is master", "set enabled = true")
     try:
-        said, took = first_answer(config, clock)
+        answer, took = first_answer(config, clock)
     except RecordUnreadable:
         raise
     except StoreError as error:
         advice = "is it up, and are address, network and password right? A pooler must not be in statement mode"
         return fail("store", str(error), advice)
-    return ok("store", f"{redacted(config.url)}: {said}, the first answer after {took * 1000:.0f} ms")
+    return ok("store", f"{redacted(config.url)}: {answer}, the first answer after {took * 1000:.0f} ms")
 
 
 def first_answer(config: Config, clock: Clock) -> tuple[str, float]:
@@ -70,11 +70,11 @@ def first_answer(config: Config, clock: Clock) -> tuple[str, float]:
         from ..stores.sql.probe import SqlProbe  # SQLAlchemy, for those who use it
 
         with closing(SqlProbe(config, clock)) as probe:
-            began, said = clock.now(), probe.server()
+            began, answer = clock.now(), probe.server()
     else:
         with closing(open_store(config)) as opened:
-            began, said = clock.now(), f"{len(opened.names())} leases"
-    return said, clock.now() - began
+            began, answer = clock.now(), f"{len(opened.names())} leases"
+    return answer, clock.now() - began
 
 
 def lease(config: Config) -> Finding | None:
@@ -87,10 +87,10 @@ def lease(config: Config) -> Finding | None:
         return fail("lease", str(error), "correct the row by hand, or remove it while no contender runs")
     if row["state"] == "unknown":
         return ok("lease", f"{config.name} was never taken")
-    words = f"{config.name} is {row['state']}" + (f", by {row['holder']}, epoch {row['epoch']}" * bool(row["holder"]))
+    message = f"{config.name} is {row['state']}" + (f", by {row['holder']}, epoch {row['epoch']}" * bool(row["holder"]))
     if row["in_doubt"]:
         return warn("lease", row["note"], "look at its holder, and at its way to the store")
-    return ok("lease", words + (f", expires in {cell(row['expires_in'])} s" * (row["state"] == "held")))
+    return ok("lease", message + (f", expires in {cell(row['expires_in'])} s" * (row["state"] == "held")))
 
 
 def reads(config: Config, clock: Clock) -> list[float]:
@@ -114,17 +114,17 @@ def timings(config: Config, took: Sequence[float]) -> Finding:
     median, longest = statistics.median(rest), max(rest)
     share = _RENEWAL_IN_OBJECTS if config.url.startswith("delta+") else 1
     renewal = max(longest * share, first)
-    words = (
+    message = (
         f"{len(rest)} looks: median {median * 1000:.1f} ms, longest {longest * 1000:.0f} ms, with connecting "
         f"{first * 1000:.0f} ms; an attempt may take {config.attempt_timeout:g} s, every {config.retry_period:g} s of "
         f"a lease of {config.lease_duration:g} s"
     )
     enough = f"take --lease-duration {max(config.lease_duration * 2, 24 * renewal):.0f}, all else follows it"
     if median * share > config.attempt_timeout / 2:
-        return fail("timings", words, f"most renewals come too late: {enough}")
+        return fail("timings", message, f"most renewals come too late: {enough}")
     if renewal > config.attempt_timeout / 2:
-        return warn("timings", words, f"some renewals come too late: {enough}")
-    return ok("timings", words)
+        return warn("timings", message, f"some renewals come too late: {enough}")
+    return ok("timings", message)
 
 
 def table(config: Config, clock: Clock) -> Finding:
@@ -162,13 +162,13 @@ def rights(config: Config, clock: Clock) -> Finding:
 
 def clocks(config: Config, ahead: float, error: float) -> Finding:
     """This machine's clock is `ahead` seconds ahead of the store's, give or take `error`."""
-    words = f"this machine is {abs(ahead):.3f} s {'ahead of' if ahead > 0 else 'behind'} the store, ± {error:.3f} s"
+    message = f"this machine is {abs(ahead):.3f} s {'ahead of' if ahead > 0 else 'behind'} the store, ± {error:.3f} s"
     limit = config.max_allowable_diff_from_db_time or _APART
     if abs(ahead) - error <= limit:
-        return ok("clock", words)
+        return ok("clock", message)
     if config.has_broker_row:
-        return warn("clock", words, "a broker goes by its own clock: keep the clocks together (NTP)")
-    return warn("clock", f"{words}, which decides nothing here", "times in logs mislead: see to NTP")
+        return warn("clock", message, "a broker goes by its own clock: keep the clocks together (NTP)")
+    return warn("clock", f"{message}, which decides nothing here", "times in logs mislead: see to NTP")
 
 
 def clock_difference(config: Config, clock: Clock) -> tuple[float, float]:
@@ -202,10 +202,10 @@ def schemas(config: Config, clock: Clock) -> Finding:
         makers = probe.makers()
     if not makers:
         return ok("schemas", "no other role may make functions where this one's search_path looks")
-    told = ", ".join(f"{maker} in {schema}" for schema, maker in makers)
-    words = f"other roles may make functions, and have them run with the rights of this one: {told}"
+    found_by = ", ".join(f"{maker} in {schema}" for schema, maker in makers)
+    message = f"other roles may make functions, and have them run with the rights of this one: {found_by}"
     advice = "; ".join(f"REVOKE CREATE ON SCHEMA {schema} FROM {maker}" for schema, maker in makers)
-    return warn("schemas", words, advice)
+    return warn("schemas", message, advice)
 
 
 def pooler(config: Config, shared: str) -> Finding:
@@ -238,5 +238,5 @@ def fence(config: Config, clock: Clock) -> Finding:
             newest = desk.newest(config.name) if is_there and config.name else 0
     except FenceUnreachable as error:
         return fail("fence", str(error), "no master begins its work while that is so")
-    words = f"{config.name} was claimed under epoch {newest}" if newest else "which no master has claimed yet"
-    return ok("fence", f"{redacted(config.fence_url)} answers, {words}")
+    message = f"{config.name} was claimed under epoch {newest}" if newest else "which no master has claimed yet"
+    return ok("fence", f"{redacted(config.fence_url)} answers, {message}")

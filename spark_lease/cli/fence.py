@@ -18,7 +18,7 @@ from ..fencing.delta.tables import forget_table, note_table, noted_tables
 from ..fencing.sql import triggers
 from ..fencing.sql.claim import FenceTable
 from ..fencing.sql.databases import open_database
-from ..stores.folders.words import secrets_of, words
+from ..stores.folders.error_text import error_text, secrets_of
 from ..system.call_timeout import CallTimeout
 from .settings import need_name, resolved
 from .table import print_table
@@ -98,8 +98,8 @@ def _claimed(config: Config, table: str) -> int | None:
         return newer_than(config.shared_name, 0, table, newest)
     except Exception as error:  # an object store raises anything
         secrets = secrets_of(config.storage_options, os.environ)
-        said = error.problem if isinstance(error, StoreError) else words(error, secrets)
-        print(f"spark-lease: {redacted(table)} cannot be read: {said}", file=sys.stderr)
+        reason = error.problem if isinstance(error, StoreError) else error_text(error, secrets)
+        print(f"spark-lease: {redacted(table)} cannot be read: {reason}", file=sys.stderr)
         return None
     finally:
         looking.close()
@@ -117,10 +117,10 @@ def _postgres_rows(config: Config) -> list[dict[str, object]]:
 
 def _forget(arguments: argparse.Namespace, config: Config) -> int:
     if names := _names(arguments):
-        told = (
+        advice = (
             f"{names[0]} is no Delta table: spark-lease fence drop --on {names[0]}, or for a folder here ./{names[0]}"
         )
-        raise ConfigError("on", told)
+        raise ConfigError("on", advice)
     if paths := _paths(arguments):
         gone = [path for path in paths if forget_table(config, BootClock(), path)]
         for path in paths:

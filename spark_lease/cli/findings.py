@@ -22,7 +22,7 @@ class Finding:
 
     what: str
     verdict: Verdict
-    words: str
+    message: str
     advice: str = ""
 
 
@@ -34,16 +34,16 @@ class Check:
     look: Callable[[], Finding | None]
 
 
-def ok(what: str, words: str) -> Finding:
-    return Finding(what, Verdict.OK, words)
+def ok(what: str, message: str) -> Finding:
+    return Finding(what, Verdict.OK, message)
 
 
-def warn(what: str, words: str, advice: str) -> Finding:
-    return Finding(what, Verdict.WARN, words, advice)
+def warn(what: str, message: str, advice: str) -> Finding:
+    return Finding(what, Verdict.WARN, message, advice)
 
 
-def fail(what: str, words: str, advice: str) -> Finding:
-    return Finding(what, Verdict.FAIL, words, advice)
+def fail(what: str, message: str, advice: str) -> Finding:
+    return Finding(what, Verdict.FAIL, message, advice)
 
 
 def found(checks: Iterable[Check]) -> list[Finding]:

@@ -86,9 +86,9 @@ def _write(file: Path, text: str) -> None:
 
 def _show(name: str, holds: Sequence[Hold], both: Sequence[Overlap]) -> None:
     if holds:
-        told = any(hold.detail for hold in holds)
+        has_details = any(hold.detail for hold in holds)
         table = [[*_COLUMNS, "REASON"], *([*_row(hold), hold.detail] for hold in holds)]
-        print_table(table if told else [row[:-1] for row in table])
+        print_table(table if has_details else [row[:-1] for row in table])
     else:
         print(f"no contender has held {name} since then")
     if not both and holds:

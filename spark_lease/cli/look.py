@@ -79,16 +79,16 @@ def _renewed(
             "note": f"{name}: taken from its holder by force, free in {left:.1f} s",
         }
     if seen.expires_in is None and still_for is None:
-        words = f"{where} has no clock: {name} may have run out, if nothing has changed for {left:g} s"
-        return {"expires_in": None, "in_doubt": None, "note": words}
+        note = f"{where} has no clock: {name} may have run out, if nothing has changed for {left:g} s"
+        return {"expires_in": None, "in_doubt": None, "note": note}
     period = record.duration * config.retry_period / config.lease_duration
     ago = record.duration - left
-    told: dict[str, object] = {"expires_in": round(left, 1), "in_doubt": bool(period) and ago > period * _OVERDUE}
+    shown: dict[str, object] = {"expires_in": round(left, 1), "in_doubt": bool(period) and ago > period * _OVERDUE}
     if not period:  # a broker's, which says nothing of it
-        told["in_doubt"] = None
-    if told["in_doubt"]:
-        told["note"] = f"{name}: in doubt, last renewed {ago:.1f} s ago, which was due every {period:.1f} s"
-    return told
+        shown["in_doubt"] = None
+    if shown["in_doubt"]:
+        shown["note"] = f"{name}: in doubt, last renewed {ago:.1f} s ago, which was due every {period:.1f} s"
+    return shown
 
 
 def _since(record: LeaseRecord, seen: Snapshot) -> str | None:

@@ -51,14 +51,14 @@ class _Version(argparse.Action):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A user's mistake is one sentence and no traceback."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
     guarded: list[str] = []
-    if "--" in words:
-        cut = words.index("--")
-        words, guarded = words[:cut], words[cut + 1 :]
-    elif words and _is_guard(words[0]) and not {"-h", "--help", "--help-all"} & {*words}:
-        return _what_is_missing(words[0])
-    arguments = parser().parse_args(words)
+    if "--" in given:
+        cut = given.index("--")
+        given, guarded = given[:cut], given[cut + 1 :]
+    elif given and _is_guard(given[0]) and not {"-h", "--help", "--help-all"} & {*given}:
+        return _what_is_missing(given[0])
+    arguments = parser().parse_args(given)
     if _is_guard(arguments.command) and not guarded:
         return _what_is_missing(arguments.command)
     _begin(arguments)

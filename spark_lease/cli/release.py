@@ -79,7 +79,7 @@ def release(arguments: argparse.Namespace) -> int:
     with closing(open_store(config)) as store:
         clock = BootClock()
         forcing = Forcing(store, name, poll=config.poll_period, clock=clock, journal=ChangeJournal(config, clock))
-        done = forcing.run(given=arguments.yes, ask=_ask if sys.stdin.isatty() else lambda words: "")
+        done = forcing.run(given=arguments.yes, ask=_ask if sys.stdin.isatty() else lambda question: "")
     print(json.dumps(asdict(done)) if arguments.json else done)
     return 0
 
@@ -107,7 +107,7 @@ class Forcing:
             return Released(self._name, False, free_in=max(round(left, 1), 0.0))
         if left <= 0:
             return self._free(record)
-        if self._name != (ask(_words(self._name, seen, left)) if given is None else given):
+        if self._name != (ask(_question(self._name, seen, left)) if given is None else given):
             raise Unreleased(
                 f"{self._name} has not provably run out: nothing was changed. To take it from {record.holder} all the "
                 f"same, which ends that master's work: --yes {self._name}"
@@ -150,13 +150,13 @@ class Forcing:
         raise Unreleased(f"{self._name} changes faster than it can be taken: nothing was changed, try again")
 
 
-def _words(name: str, seen: Snapshot, left: float) -> str:
+def _question(name: str, seen: Snapshot, left: float) -> str:
     record = seen.record
     known = f"{left:.1f} s are left of it" if seen.expires_in is not None else "the store has no clock"
     holder, epoch = (record.holder, record.epoch) if record else ("", 0)
     return f"{name} is held by {holder}, epoch {epoch}, {known}. A master at work loses it and is ended."
 
 
-def _ask(words: str) -> str:
-    print(f"{words}\nType its name to take it all the same: ", end="", file=sys.stderr, flush=True)
+def _ask(question: str) -> str:
+    print(f"{question}\nType its name to take it all the same: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().rstrip("\n")

@@ -96,8 +96,8 @@ class _HelpAll(argparse.Action):
         flag.help = argparse.SUPPRESS
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        for flag, words in self._hidden:
-            flag.help = words
+        for flag, text in self._hidden:
+            flag.help = text
         parser.print_help()
         parser.exit()
 
@@ -105,10 +105,10 @@ class _HelpAll(argparse.Action):
 def _add(group: argparse._ArgumentGroup, key: str) -> argparse.Action:
     meta = SETTINGS[key]
     parse = meta["parse"]
-    words = meta["help"] + (f" [{shown}]" if (shown := default_of(key)) else "")
+    text = meta["help"] + (f" [{shown}]" if (shown := default_of(key)) else "")
     metavar = "|".join(getattr(parse, "words", ())) or _METAVARS.get(parse.__name__, "WORD")
     flag = _NAMES.get(key, "--" + key.replace("_", "-"))
-    return group.add_argument(flag, dest=key, metavar=metavar, help=words.replace("%", "%%"))
+    return group.add_argument(flag, dest=key, metavar=metavar, help=text.replace("%", "%%"))
 
 
 def default_of(key: str) -> str:

@@ -47,8 +47,8 @@ def status(arguments: argparse.Namespace) -> int:
     else:
         print(f"no lease was ever taken in {redacted(config.url)}")
     for row in rows:
-        if words := row.get("problem", row.get("note")):
-            print(f"spark-lease: {words}", file=sys.stderr)
+        if problem := row.get("problem", row.get("note")):
+            print(f"spark-lease: {problem}", file=sys.stderr)
     return int(any("problem" in row for row in rows))
 
 

@@ -158,8 +158,8 @@ def _screen(config: Config, *, in_detail: bool) -> Callable[[Sequence[Row]], Non
         if rows:
             print_details(rows[0]) if in_detail else print_leases(rows)
         for row in rows:
-            if words := row.get("problem") or row.get("note"):
-                print(f"\n{words}")
+            if problem := row.get("problem") or row.get("note"):
+                print(f"\n{problem}")
         sys.stdout.flush()
 
     return show
@@ -190,21 +190,21 @@ def _sight(row: Row) -> list[object]:
 
 
 def _line(row: Row, was: Row | None) -> str:
-    words = [f"{row['at']}  {row['lease']}: {row['state']}"]
+    parts = [f"{row['at']}  {row['lease']}: {row['state']}"]
     if row["holder"]:
-        words.append(f"by {row['holder']}, epoch {row['epoch']}")
+        parts.append(f"by {row['holder']}, epoch {row['epoch']}")
     if row["site"]:
-        words.append(f"site {row['site']}")
+        parts.append(f"site {row['site']}")
     if row["in_doubt"]:
-        words.append("IN DOUBT")
+        parts.append("IN DOUBT")
     elif was and was["in_doubt"] and row["state"] == "held":
-        words.append("certain")
+        parts.append("certain")
     if row["state"] == "held" and row["expires_in"] is not None:
-        words.append(f"{row['expires_in']} s left")
+        parts.append(f"{row['expires_in']} s left")
     if row["wish"]:
-        words.append(row["wish"])
+        parts.append(row["wish"])
     if row["standbys"]:
-        words.append(f"standing by: {cell(row['standbys'])}")
+        parts.append(f"standing by: {cell(row['standbys'])}")
     if row["last_change"] and not (was and was["last_change"] == row["last_change"]):
-        words.append(f"last change {row['last_change']}")
-    return ", ".join(words) + (f": {row['problem']}" if row.get("problem") else "")
+        parts.append(f"last change {row['last_change']}")
+    return ", ".join(parts) + (f": {row['problem']}" if row.get("problem") else "")

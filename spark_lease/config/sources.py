@@ -69,13 +69,13 @@ def from_arguments(arguments: Mapping[str, object], origin: str = "argument") ->
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
     """`SPARK_LEASE_*`. What a guard tells its child (`guard/environment.py`) is no setting of that child."""
-    told = {ENV + "EPOCH", ENV + "MARK", FRONT_DOOR}
+    passed_on = {ENV + "EPOCH", ENV + "MARK", FRONT_DOOR}
     if ENV + "EPOCH" in environ:
-        told |= {ENV + "NAME", ENV + "HOLDER", ENV + "RUN_KEY", ENV + "OUTCOME_FILE"}
+        passed_on |= {ENV + "NAME", ENV + "HOLDER", ENV + "RUN_KEY", ENV + "OUTCOME_FILE"}
     found = {
         key.removeprefix(ENV).lower(): (key, value)
         for key, value in environ.items()
-        if key.startswith(ENV) and key not in told | {ENV + "CONFIG"} and not key.startswith(ENV + "TEST_")
+        if key.startswith(ENV) and key not in passed_on | {ENV + "CONFIG"} and not key.startswith(ENV + "TEST_")
     }
     return _layer("environment", found)
 

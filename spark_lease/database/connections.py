@@ -23,7 +23,7 @@ from ..clock import Clock
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import ConfigError, SparkLeaseError, StoreError
-from .dialects import BACKENDS, REFUSED_OPTIONS, backend_of, code_of, has_bounds, says, usable_url
+from .dialects import BACKENDS, REFUSED_OPTIONS, backend_of, code_of, has_bounds, matches, usable_url
 
 SHARED = "shared"
 """In the `info` of a connection: true if a pooler may give its session to others, and nothing may stay set in it."""
@@ -49,13 +49,13 @@ def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
         raise ConfigError("url", f"{redacted(config.url)} needs a driver that is not installed: {error}") from error
 
     @event.listens_for(engine, "do_connect")
-    def connect(dialect: Any, _record: object, words: Any, keywords: Any) -> Any:
+    def connect(dialect: Any, _record: object, arguments: Any, keywords: Any) -> Any:
         try:
-            connection = dialect.connect(*words, **keywords)
+            connection = dialect.connect(*arguments, **keywords)
         except dialect.loaded_dbapi.Error as error:
             if not any(word in str(error) for word in REFUSED_OPTIONS):
                 raise
-            connection = dialect.connect(*words, **{key: keywords[key] for key in keywords if key != "options"})
+            connection = dialect.connect(*arguments, **{key: keywords[key] for key in keywords if key != "options"})
         opened(connection)
         return connection
 
@@ -92,19 +92,19 @@ def last_answer(cursor: Any, driver: str) -> None:
 
 def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") -> StoreError:
     """What the driver said, in one line and without the password, put in the place of the braces of `note`."""
-    said = note.format(" ".join(str(getattr(error, "orig", None) or error).split()))
+    message = note.format(" ".join(str(getattr(error, "orig", None) or error).split()))
     secret = engine.url.password
-    return StoreError(where, said.replace(str(secret), "***") if secret else said)
+    return StoreError(where, message.replace(str(secret), "***") if secret else message)
 
 
 def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") -> SparkLeaseError:
     """ConfigError if the server will answer the same to the next try, and `if_denied` says to end; else StoreError."""
-    said, denied = store_error(engine, redacted(config.url), error, note), backend_of(engine).denied
+    message, denied = store_error(engine, redacted(config.url), error, note), backend_of(engine).denied
     code = code_of(error)
-    if config.if_denied == "fail" and says(error, denied) and (code in denied if code else _by_all(error, denied)):
+    if config.if_denied == "fail" and matches(error, denied) and (code in denied if code else _by_all(error, denied)):
         how = 'correct the URL or the password, or have the rights granted (if_denied = "wait" tries again)'
-        return ConfigError("url", f"{said.where}: {said.problem}: {how}")
-    return said
+        return ConfigError("url", f"{message.where}: {message.problem}: {how}")
+    return message
 
 
 def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
@@ -114,9 +114,9 @@ def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
     attempt = (
         r'to server (?:at|on socket) ("[^"]+")(?: \([^)]*\))?(, port \d+)? failed: (.*?)(?=connection to server|\Z)'
     )
-    told = re.findall(attempt, str(error), re.S)  # a name may have several addresses, and a host several ports
-    let_nobody_in = {(host, port) for host, port, said in told if any(kind in said for kind in denied)}
-    return {(host, port) for host, port, _ in told} == let_nobody_in
+    reasons = re.findall(attempt, str(error), re.S)  # a name may have several addresses, and a host several ports
+    let_nobody_in = {(host, port) for host, port, message in reasons if any(kind in message for kind in denied)}
+    return {(host, port) for host, port, _ in reasons} == let_nobody_in
 
 
 class SocketWatchdog:

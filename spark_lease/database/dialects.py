@@ -146,7 +146,7 @@ CONFLICTS = ("40001", "40P01", "1213", "1020")
 """Codes of deadlocks and serialization failures, of all databases: nothing was done, another try may do it."""
 
 
-def says(error: BaseException, kinds: tuple[str, ...]) -> bool:
+def matches(error: BaseException, kinds: tuple[str, ...]) -> bool:
     """True if the error is one of `kinds`, which are a backend's."""
     return code_of(error) in kinds or any(" " in kind and kind in str(error) for kind in kinds)
 

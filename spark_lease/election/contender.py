@@ -43,12 +43,12 @@ class Waits:
     """Says why an acquisition waits: when the reason changes, and again every ten minutes."""
 
     def __init__(self) -> None:
-        self._why, self._told = "", -math.inf
+        self._why, self._logged_at = "", -math.inf
 
-    def say(self, now: float, why: str, words: str, *values: object) -> None:
-        if why != self._why or now - self._told >= _SAY_AGAIN:
-            self._why, self._told = why, now
-            log.warning(words, *values)
+    def say(self, now: float, why: str, message: str, *values: object) -> None:
+        if why != self._why or now - self._logged_at >= _SAY_AGAIN:
+            self._why, self._logged_at = why, now
+            log.warning(message, *values)
 
 
 class Contender(Hold):
@@ -97,11 +97,11 @@ class Contender(Hold):
                 problem = LeaseHeldByOther(self.name, holder, answer.expires_in, answer.why)
                 now = self._clock.now()
                 left, pause = start + held - now, max(answer.expires_in, 0.0)
-                words = answer.why or f"{holder} is master"
+                message = answer.why or f"{holder} is master"
                 if answer.may_be_over and left < answer.expires_in:
                     # Refused at the first look, a lease whose master died would be refused to all contenders, for ever.
-                    left, words = answer.expires_in, f"{holder} was master: watching whether it still is"
-                waits.say(now, words, "%s: standby, %s", self.name, words)
+                    left, message = answer.expires_in, f"{holder} was master: watching whether it still is"
+                waits.say(now, message, "%s: standby, %s", self.name, message)
             except RecordUnreadable:
                 raise
             except StoreError as error:

@@ -42,8 +42,8 @@ class Directive:
 
     def text(self) -> str:
         """As it stands in a record: JSON without what is not said."""
-        said = {key: value for key, value in asdict(self).items() if value not in ("", math.inf)}
-        return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
+        fields = {key: value for key, value in asdict(self).items() if value not in ("", math.inf)}
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
 def directive_of(text: str) -> Directive | None:
@@ -51,13 +51,13 @@ def directive_of(text: str) -> Directive | None:
     if not text:
         return None
     try:
-        said = json.loads(text)
+        fields = json.loads(text)
         return Directive(
-            by=str(said["by"]),
-            reason=str(said.get("reason", "")),
-            to=str(said.get("to", "")),
-            until=float(said.get("until", math.inf)),
-            give_up=float(said.get("give_up", math.inf)),
+            by=str(fields["by"]),
+            reason=str(fields.get("reason", "")),
+            to=str(fields.get("to", "")),
+            until=float(fields.get("until", math.inf)),
+            give_up=float(fields.get("give_up", math.inf)),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return Directive(

@@ -233,8 +233,8 @@ class Hold(ABC):
         told = (self.name, self._epoch, self.holder, self.protection, self.store)
         log.info("%s: acquired, epoch %d, as %s, protection %s, in %s", *told)
         if self._config.url == local_url():
-            words = "%s: this lease is a file of this user on this machine: it excludes no job elsewhere (--local)"
-            log.warning(words, self.name)
+            message = "%s: this lease is a file of this user on this machine: it excludes no job elsewhere (--local)"
+            log.warning(message, self.name)
 
     def note_loss(self) -> None:  # noqa: B027 (a keeper in another process does it)
         """Note beside the lease why it was lost. To be called once nothing runs any more under it; never raises."""

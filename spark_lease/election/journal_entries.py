@@ -35,8 +35,8 @@ def grant_text(holder: str, over: Snapshot, *, site: str) -> str:
 def site_in(text: str | None, holder: str) -> str:
     """The site of `holder`, if `text` notes a grant of that holder; "" if no note says so."""
     try:
-        told = json.loads(text or "{}")
-        return str(told["site"]) if told.get("holder") == holder else ""
+        entry = json.loads(text or "{}")
+        return str(entry["site"]) if entry.get("holder") == holder else ""
     except (ValueError, KeyError, TypeError, AttributeError):  # `history` says what is wrong with it
         return ""
 

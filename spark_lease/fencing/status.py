@@ -69,10 +69,10 @@ class Levels:
                 self._warn(error)
 
     def _warn(self, error: Exception) -> None:
-        said = error if isinstance(error, SparkLeaseError) else type(error).__name__
+        reason = error if isinstance(error, SparkLeaseError) else type(error).__name__
         level = logging.WARNING if self._lease.remaining() else logging.DEBUG  # over: there is nothing to show
-        words = "%s: what is fenced (%s) is not shown by status: %s"
-        log.log(level, words, self._lease.name, self._lease.fences, said)
+        message = "%s: what is fenced (%s) is not shown by status: %s"
+        log.log(level, message, self._lease.name, self._lease.fences, reason)
 
 
 def fences_of(notes: Notes, name: str, epoch: int) -> Fences | None:
@@ -81,7 +81,7 @@ def fences_of(notes: Notes, name: str, epoch: int) -> Fences | None:
     if text is None:
         return None
     try:
-        told: dict[str, Any] = json.loads(text)
-        return Fences(str(told["delta"]), str(told["sql"]))
+        fields: dict[str, Any] = json.loads(text)
+        return Fences(str(fields["delta"]), str(fields["sql"]))
     except (ValueError, TypeError, KeyError):
         raise RecordUnreadable(notes.where, f"cannot read a note of fences: {text[:80]!r}") from None

@@ -130,8 +130,8 @@ def load_config(strongest: Layer) -> Config:
     config = resolve(strongest, *layers).config
     if not config.name:
         raise ConfigError("name", 'a lease needs a name: hold_lease("nightly-flights"), --lease or SPARK_LEASE_NAME')
-    told = os.environ.get(ENV + "NAME") if ENV + "EPOCH" in os.environ else None
-    if config.name in (told, *held_names()):
+    inherited = os.environ.get(ENV + "NAME") if ENV + "EPOCH" in os.environ else None
+    if config.name in (inherited, *held_names()):
         # It would wait for its own parent, or for itself, until acquire_timeout.
         raise ConfigError(
             "name", f"{config.name!r} is already held by this process or by one that started it: guard it once"

@@ -32,11 +32,11 @@ from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import Levels
 from ..holds import open_contender
 from ..keeper.enforced import Enforced
-from ..keeper.family import told_of
+from ..keeper.family import describe
 from ..keeper.supervisor import GuardedWork, Supervisor, contained
 from ..monitoring.events import open_events
 from ..outcome import Outcome, ended, ending_of, outcome_of, refused
-from ..system.processes import exit_words, look, need_linux, signal_name
+from ..system.processes import exit_text, look, need_linux, signal_name
 from .environment import announcement
 
 log = logging.getLogger(__name__)
@@ -143,9 +143,9 @@ class _Run:
         self._events.look(self._lease)
         if self._work and self._lease.protection is not Protection.NONE and (strangers := self._work.out_of_reach()):
             self._lease.protection = Protection.NONE
-            log.error("%s: protection none from now on: %s", self._lease.name, told_of(strangers))
+            log.error("%s: protection none from now on: %s", self._lease.name, describe(strangers))
             if (wanted := self._config.require_protection) != "none":
-                self._news.put(ConfigError("require_protection", f"{wanted} is required: {told_of(strangers)}"))
+                self._news.put(ConfigError("require_protection", f"{wanted} is required: {describe(strangers)}"))
 
     def _run(self) -> Outcome:
         try:
@@ -165,11 +165,11 @@ class _Run:
             self._give_up(*self._ending_of(error))
             raise
         lease = self._lease
-        told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
+        variables = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
         try:
-            self._pid = self._supervisor.start(told, self._deadline.kill_pipe)
+            self._pid = self._supervisor.start(variables, self._deadline.kill_pipe)
         except OSError as error:
-            self._give_up(FAILED, exit_words(NOT_RUN << 8))
+            self._give_up(FAILED, exit_text(NOT_RUN << 8))
             problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
             return replace(ended(lease, NOT_RUN), reason=problem)
         self._work = work = self._supervisor.work(self._pid, self._clock)
@@ -223,7 +223,7 @@ class _Run:
 
     def _note_the_run(self, news: _News, code: int, by_itself: bool) -> list[SparkLeaseError]:
         outcome = INTERRUPTED if isinstance(news, int) or not by_itself else FAILED if code else FINISHED
-        self._lease.ends_as(outcome, signal_name(news) if isinstance(news, int) else exit_words(self._status))
+        self._lease.ends_as(outcome, signal_name(news) if isinstance(news, int) else exit_text(self._status))
         if self._config.run_key and not by_itself and not code:
             log.error(
                 "%s: the command left work behind, which was ended: its run key is not marked as done", self._lease.name

@@ -8,5 +8,5 @@ from ..fencing.sql.session import session_environment
 
 def announcement(*, name: str, holder: str, epoch: int, run_key: str = "") -> dict[str, str]:
     """The environment that tells guarded work, and its sessions of PostgreSQL, under which lease it runs."""
-    told = {"NAME": name, "HOLDER": holder, "EPOCH": str(epoch), "RUN_KEY": run_key}
-    return {ENV + key: value for key, value in told.items()} | session_environment(name, epoch)
+    variables = {"NAME": name, "HOLDER": holder, "EPOCH": str(epoch), "RUN_KEY": run_key}
+    return {ENV + key: value for key, value in variables.items()} | session_environment(name, epoch)

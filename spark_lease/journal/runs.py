@@ -138,8 +138,8 @@ class Runs:
         return self._run_of(key, outcome, finished=iso_text(wall_time()), application=self.application(), **more)
 
     def _run_of(self, key: str, outcome: str, **more: Any) -> Run:
-        told = {"started": self._started.get(key, ""), **more}
-        return Run(self._lease.name, key, self._lease.check(), self._lease.holder, outcome, **told)
+        fields = {"started": self._started.get(key, ""), **more}
+        return Run(self._lease.name, key, self._lease.check(), self._lease.holder, outcome, **fields)
 
     def _note(self, notes: Notes, kind: str, run: Run) -> str:
         """What is noted then."""

@@ -88,10 +88,10 @@ def standbys_of(notes: Notes, name: str, now: float) -> list[Standby]:
     found = []
     for text in notes.all(name, KIND).values():
         try:
-            said = json.loads(text)
-            told = Standby(**{key: kind(said[key]) for key, kind in _KINDS.items()})
+            fields = json.loads(text)
+            standby = Standby(**{key: kind(fields[key]) for key, kind in _KINDS.items()})
         except (ValueError, TypeError, KeyError):  # not ours, and no reason to show nothing
             continue
-        if abs(now - told.at) < LATELY:
-            found.append(told)
+        if abs(now - standby.at) < LATELY:
+            found.append(standby)
     return sorted(found, key=lambda each: each.holder)

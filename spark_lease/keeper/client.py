@@ -170,12 +170,12 @@ class KeeperHold(GuardedHold):
         noted: str | None = self._ask("note", kind, key, text, newest)
         return noted
 
-    def _ask(self, what: str, *words: str | bool) -> Any:
-        return self._await_answer(self._begin_to_ask(what, *words))
+    def _ask(self, what: str, *arguments: str | bool) -> Any:
+        return self._await_answer(self._begin_to_ask(what, *arguments))
 
-    def _begin_to_ask(self, what: str, *words: str | bool) -> int:
+    def _begin_to_ask(self, what: str, *arguments: str | bool) -> int:
         number = next(self._asked)
-        self.tell({"ask": what, "words": words, "number": number})
+        self.tell({"ask": what, "arguments": arguments, "number": number})
         return number
 
     def _await_answer(self, number: int) -> Any:
@@ -279,8 +279,8 @@ class KeeperHold(GuardedHold):
 
     def _take(self, message: dict[str, Any], files: Sequence[int]) -> None:
         match message:
-            case {"log": [name, level, words]}:
-                self.say(name, level, words)
+            case {"log": [name, level, text]}:
+                self.say(name, level, text)
             case {"granted": epoch}:
                 self._deadline = SharedDeadline(files[0])
                 self._epoch, self._acquired = epoch, True
@@ -312,14 +312,14 @@ class KeeperHold(GuardedHold):
             self._said |= message
             self._news.notify_all()
 
-    def say(self, logger: str, level: int, words: str) -> None:
+    def say(self, logger: str, level: int, text: str) -> None:
         """Have it logged by another thread: a log handler may block, and this one has to go on listening."""
-        self._sayings.put((logger, level, words))
+        self._sayings.put((logger, level, text))
 
     def _say(self) -> None:
         while saying := self._sayings.get():
-            logger, level, words = saying
-            logging.getLogger(logger).log(level, "%s", words)
+            logger, level, text = saying
+            logging.getLogger(logger).log(level, "%s", text)
 
     @property
     def _is_forked(self) -> bool:
@@ -397,8 +397,8 @@ class SparkReporter:
             self._lease.tell({"local": local, "level": self._lease.protection})
             if not local:
                 level = self._lease.protection
-                words = f"tasks run elsewhere: it is not handed over at once after a crash, protection {level}"
-                self._lease.say(__name__, logging.WARNING, f"{self._lease.name}: its {words}")
+                message = f"tasks run elsewhere: it is not handed over at once after a crash, protection {level}"
+                self._lease.say(__name__, logging.WARNING, f"{self._lease.name}: its {message}")
                 if level is Protection.SERVER:
                     self.on_unprotected("a Spark Connect server runs the work, and can only be asked to end it")
 

@@ -100,7 +100,7 @@ class Family:
         return KEEPS.encode() not in _line(process.pid)
 
 
-def told_of(strangers: Sequence[Process]) -> str:
+def describe(strangers: Sequence[Process]) -> str:
     """In words, what became of those that are `out_of_reach`."""
     names = ", ".join(f"{each.name} (pid {each.pid})" for each in strangers[:3])
     return f"{names} runs as another user, and nothing here may end it"

@@ -45,7 +45,7 @@ from .contained import ContainedDriver
 from .deadline import new_mapping
 from .driver import Driver
 from .enforced import Enforced
-from .family import told_of
+from .family import describe
 from .messages import ToDriver, refusal, say_on_stderr
 
 log = logging.getLogger(__name__)
@@ -345,8 +345,8 @@ class Keeper:
                 self._lease.lose(Loss(reason), detail)
             case {"outcome": outcome}:
                 self.outcome = outcome
-            case {"ask": "note" | "noted" | "claim_databases" as what, "words": words, "number": number}:
-                threading.Thread(target=self._look_up, args=(what, words, number), daemon=True).start()
+            case {"ask": "note" | "noted" | "claim_databases" as what, "arguments": arguments, "number": number}:
+                threading.Thread(target=self._look_up, args=(what, arguments, number), daemon=True).start()
 
     def _obey(self, order: str, message: dict[str, Any]) -> None:
         match order:
@@ -397,10 +397,10 @@ class Keeper:
         else:
             self._let_go()
 
-    def _look_up(self, what: str, words: Sequence[Any], number: int) -> None:
+    def _look_up(self, what: str, arguments: Sequence[Any], number: int) -> None:
         answer: dict[str, Any]
         try:
-            answer = {"found": getattr(self._lease, what)(*words)}
+            answer = {"found": getattr(self._lease, what)(*arguments)}
         except Exception as error:  # whatever it is, the driver waits for an answer
             answer = refusal(error)
         self._tell({f"answer {number}": answer})
@@ -419,7 +419,7 @@ class Keeper:
             self._tell({"drop": target})
         if self._lease.protection is not Protection.NONE and (strangers := self._driver.out_of_reach()):
             self._lease.protection = Protection.NONE
-            self._tell({"unprotected": told_of(strangers)})
+            self._tell({"unprotected": describe(strangers)})
 
     def _hand_pipe_end(self, target: int) -> None:
         """Have Python hold a pipe end to the JVM, a child or a group; at the next tick if that cannot be had now."""

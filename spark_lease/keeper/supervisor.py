@@ -83,8 +83,8 @@ def contained(command: Sequence[str], contain: str, *, own_group: bool = True) -
             _tell_of_setuid(command[0], supervisor)
         return supervisor
     if contain == "required":
-        told = " and ".join(dict.fromkeys(problems))
-        raise ConfigError("contain", f"is required, and this machine does not allow it: {told}")
+        why = " and ".join(dict.fromkeys(problems))
+        raise ConfigError("contain", f"is required, and this machine does not allow it: {why}")
     return None
 
 
@@ -159,8 +159,8 @@ class Supervisor:
         """All that the command `pid` started."""
         if self.init:
             return _Contained(self.init, self._channel, clock)
-        told = b"" if self.adopts else f"{HOLDER}={self._environ.get(HOLDER, '')}".encode()
-        return _Searched(pid, self.pid, clock, neighbours=self._neighbours, told=told)
+        environment = b"" if self.adopts else f"{HOLDER}={self._environ.get(HOLDER, '')}".encode()
+        return _Searched(pid, self.pid, clock, neighbours=self._neighbours, found_by=environment)
 
     def await_end(self) -> int | None:
         """Wait until the command has ended; what waitpid(2) said, None if the supervisor was killed as well."""
@@ -176,18 +176,18 @@ class Supervisor:
         self._channel.close()
 
     def _await_init(self) -> Init:
-        told: dict[str, Any] = {}
+        notice: dict[str, Any] = {}
         init: Init | None = None
         try:
-            while not (init and "inside" in told):
+            while not (init and "inside" in notice):
                 received = self._channel.receive(_START_TIMEOUT)
                 if received is None:
                     raise CannotContain(f"no answer within {_START_TIMEOUT:g} s")
-                told |= received[0]
+                notice |= received[0]
                 if received[1]:
                     init = Init(*received[1])
-                if "failed" in told:
-                    raise CannotContain(told["failed"])
+                if "failed" in notice:
+                    raise CannotContain(notice["failed"])
         except (Closed, CannotContain) as error:
             self._channel.close()
             os.waitpid(self.pid, 0)
@@ -235,11 +235,11 @@ class _Searched:
     """The command and its descendants, as far as they can be found."""
 
     def __init__(
-        self, group: int, supervisor: int, clock: Clock, *, neighbours: set[tuple[int, int]], told: bytes = b""
+        self, group: int, supervisor: int, clock: Clock, *, neighbours: set[tuple[int, int]], found_by: bytes = b""
     ) -> None:
-        """`told` is what the command found in its environment, if that has to tell its orphans from others."""
+        """`found_by` is what the command found in its environment, if that has to tell its orphans from others."""
         self._group, self._supervisor, self._clock = group, supervisor, clock
-        self._neighbours, self._told = neighbours, told
+        self._neighbours, self._found_by = neighbours, found_by
         self._ended_with: int | None = None
         head = look(supervisor)
         self._family = Family(lambda: {supervisor: head.started if head else 0})
@@ -284,7 +284,7 @@ class _Searched:
 
     def _is_told(self, process: Process) -> bool:
         with contextlib.suppress(OSError):
-            return bool(self._told) and self._told in proc_file(process.pid, "environ")
+            return bool(self._found_by) and self._found_by in proc_file(process.pid, "environ")
         return False
 
     def _all_are_gone(self) -> bool:
@@ -296,7 +296,7 @@ class _Searched:
                     self._ended_with = ended[1]
         if self._ended_with is None:
             return False
-        return (self._ended_with == 0 and not self._told) or not self._descendants()
+        return (self._ended_with == 0 and not self._found_by) or not self._descendants()
 
 
 class _Supervising:

@@ -122,8 +122,8 @@ class Events:
 
     def lost(self, lost: LeaseLost) -> None:
         """May be found by several, and is told once, as the last."""
-        words = f"{lost.reason}: {lost.detail}"
-        self._say_last(LeaseEvent(What.LOST, lost.name, lost.epoch, 0.0, words, self._holder, wall_time()))
+        why = f"{lost.reason}: {lost.detail}"
+        self._say_last(LeaseEvent(What.LOST, lost.name, lost.epoch, 0.0, why, self._holder, wall_time()))
 
     def ended(self, lease: GuardedHold) -> None:
         """The work is over, and the lease was not lost."""

@@ -177,11 +177,11 @@ def _with(hold: Hold, applications: Iterable[str]) -> Hold:
 def _parsed(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Snapshot) -> _Notes:
     grants = []
     for key, text in noted.get(GRANT, {}).items():
-        said = json.loads(text)
-        after = said["after"]
+        entry = json.loads(text)
+        after = entry["after"]
         replaced = _Seen(after["holder"], int(after["epoch"]), after["until_ms"]) if after is not None else None
-        host, site = str(said.get("host", "")), str(said.get("site", ""))
-        grants.append(_Grant(int(key), str(said["holder"]), host, site, replaced))
+        host, site = str(entry.get("host", "")), str(entry.get("site", ""))
+        grants.append(_Grant(int(key), str(entry["holder"]), host, site, replaced))
     ends = {int(key): json.loads(text) for key, text in noted.get(ENDED, {}).items()}
     record, now = seen.record, None
     if record:

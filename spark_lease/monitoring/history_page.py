@@ -95,10 +95,10 @@ def _nobody(scale: _Scale, holds: Sequence[Hold]) -> Iterator[str]:
 
 def _gap(scale: _Scale, begin: int, end: int) -> str:
     x, width = scale.at(begin, begin), scale.at(end, end) - scale.at(begin, begin)
-    words = f"no master for {_span(end - begin)}, from {_time(begin)} to {_time(end)}"
+    title = f"no master for {_span(end - begin)}, from {_time(begin)} to {_time(end)}"
     return (
         f'<rect class="gap" x="{x:.3f}%" width="{max(width, 0.1):.3f}%" y="{_TOP + 18}" height="{_BAR}">'
-        f"<title>{words}</title></rect>"
+        f"<title>{title}</title></rect>"
     )
 
 
@@ -113,7 +113,7 @@ def _bars(scale: _Scale, holds: Sequence[Hold], lanes: Sequence[str]) -> Iterato
         width = max(end - x, _NARROWEST)
         yield (
             f'<rect class="hold {_ENDS.get(hold.why, "lost")}{"" if hold.is_exact else " bound"}" tabindex="0" '
-            f'role="button" data-row="{number}" aria-label="{escape(_words(hold))}" '
+            f'role="button" data-row="{number}" aria-label="{escape(_description(hold))}" '
             f'x="{min(x, 100 - width):.3f}%" width="{width:.3f}%" y="{y}" height="{_BAR}" rx="3"/>'
         )
 
@@ -129,12 +129,12 @@ def _alarms(scale: _Scale, both: Sequence[Overlap], height: int) -> Iterator[str
 
 def _verdict(holds: Sequence[Hold], both: Sequence[Overlap]) -> str:
     if both:
-        told = "".join(
+        lines = "".join(
             f"<li>{_time(each.start)} – {_time(each.end) if each.end is not None else 'now'}: "
             f"{escape(each.first.holder)} and {escape(each.second.holder)}</li>"
             for each in both
         )
-        return f'<div class="verdict alarm" role="alert"><b>⚠ Two held it at one time</b><ul>{told}</ul></div>'
+        return f'<div class="verdict alarm" role="alert"><b>⚠ Two held it at one time</b><ul>{lines}</ul></div>'
     if not holds:
         return '<div class="verdict">It was free all this time.</div>'
     unsure = not_exact(holds)
@@ -161,7 +161,7 @@ def _row(number: int, hold: Hold) -> str:
     return f'<tr id="row{number}">{shown}</tr>'
 
 
-def _words(hold: Hold) -> str:
+def _description(hold: Hold) -> str:
     end = "now" if hold.goes_on else "an unknown time" if hold.end is None else _time(hold.end)
     begin = "an unknown time" if hold.start is None else _time(hold.start)
     return f"{hold.holder}, from {begin} to {end}, {hold.why or 'holds it'}"

@@ -65,8 +65,8 @@ class Fencing:
         if not lacking:
             self._fence.get_ready()
         if lacking == NO_DELTA and (packages := _asked_for_too_late(context)):
-            words = "%s: the script asks for %s, and Spark runs already: give it to spark-submit, as --packages %s"
-            log.warning(words, self._lease.name, packages, packages)
+            message = "%s: the script asks for %s, and Spark runs already: give it to spark-submit, as --packages %s"
+            log.warning(message, self._lease.name, packages, packages)
         if lacking == NO_DELTA and self._config.fence_delta == "auto":
             return
         if lacking and self._config.fence_delta == "required":

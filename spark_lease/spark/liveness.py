@@ -17,7 +17,7 @@ def liveness_checks(submitter: int, spark: Spark) -> list[LivenessCheck]:
     def jvm_lives() -> tuple[Loss, str] | None:
         if spark.has_an_idle_jvm():
             return None  # an earlier block has killed it, say, and it dies only now
-        words = jvm_is_gone(submitter)
-        return (reason, words) if words else None
+        why = jvm_is_gone(submitter)
+        return (reason, why) if why else None
 
     return [jvm_lives]

@@ -36,9 +36,9 @@ class Refusals:
         for _ in range(_DEEP):
             if java is None:
                 return None
-            said = str(java.toString())
+            text = str(java.toString())
             for error in reversed(self._last.copy()):  # others may be refused meanwhile
-                if f"{type(error).__name__}: {error}" in said:
+                if f"{type(error).__name__}: {error}" in text:
                     return error
             java = java.getCause()
         return None

@@ -110,15 +110,15 @@ def make_archive(program: str, options: Sequence[str], environ: Mapping[str, str
             script, table = Path(scratch, "small.py"), Path(scratch, "table").as_uri()
             script.write_text(_SMALL_JOB)
             words = [program, "--master", "local[1]", "--conf", "spark.ui.enabled=false", *options, str(script), table]
-            told = {OPTS: f'{given} "-XX:ArchiveClassesAtExit={draft}"'.strip()}
+            variables = {OPTS: f'{given} "-XX:ArchiveClassesAtExit={draft}"'.strip()}
             done = subprocess.run(
-                words, env={**environ, **told}, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
+                words, env={**environ, **variables}, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
             )
-        said = "\n".join(each.strip()[-_LAST:] for each in (done.stdout, done.stderr))
+        printed = "\n".join(each.strip()[-_LAST:] for each in (done.stdout, done.stderr))
         if done.returncode:
-            raise SparkLeaseError(f"the small job failed: {said}")
+            raise SparkLeaseError(f"the small job failed: {printed}")
         if not draft.exists():
-            raise SparkLeaseError(_why_not(done.stdout + done.stderr) or f"this Java kept no classes: {said}")
+            raise SparkLeaseError(_why_not(done.stdout + done.stderr) or f"this Java kept no classes: {printed}")
         draft.chmod(0o600)
         remove_archives(program, environ)
         archive = place.with_name(f"{place.name}-{draft.stat().st_size}.jsa")

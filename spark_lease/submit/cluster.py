@@ -101,7 +101,7 @@ def _stand_by(config: Config, end: float) -> None:
 
     Raises LeaseHeldByOther and AlreadyDone; StoreError if one that did answer does not any more, until `end`.
     """
-    clock, observer, said, waits = BootClock(), LeaseObserver(config), "", config.if_held == "wait"
+    clock, observer, why, waits = BootClock(), LeaseObserver(config), "", config.if_held == "wait"
     waiting = Waits()
     with closing(Presence(config, clock, holder=new_holder(_label(config)))) as presence:
         while True:
@@ -112,10 +112,10 @@ def _stand_by(config: Config, end: float) -> None:
             except LeaseHeldByOther as held:
                 if not waits or not left:
                     raise
-                said = held.why or f"{held.holder} is master"
-                waiting.say(clock.now(), said, "%s: standby, %s", config.name, said)
+                why = held.why or f"{held.holder} is master"
+                waiting.say(clock.now(), why, "%s: standby, %s", config.name, why)
             except (StoreError, ConfigError):  # don't know is not no: the driver may reach what we do not
-                if not said:
+                if not why:
                     return
                 if not left:
                     raise
@@ -140,17 +140,17 @@ class _Job:
         self._command, self._environ = find_spark_submit(spark_submit)
         if "PYSPARK_PYTHON" not in os.environ:  # that of this machine is none of the cluster's
             del self._environ["PYSPARK_PYTHON"]
-        self._told = _settings(found)
+        self._settings = _settings(found)
         # All files of an application lie in one folder: no script may be called as this one is.
         self._launcher = str(shutil.copy(LAUNCHER, folder / "spark_lease_launcher.py"))
-        self._words = [*name_of(script, options), *options]
-        self._words += _with(
+        self._arguments = [*name_of(script, options), *options]
+        self._arguments += _with(
             options, "--py-files", "spark.submit.pyFiles", str(write_bundle(folder / "spark_lease.zip"))
         )
         self._script = script.removeprefix("local://")
         if self._script == script:
             source = script if "://" in script else str(local_file(script))
-            self._words += _with(options, "--files", "spark.files", source)
+            self._arguments += _with(options, "--files", "spark.files", source)
             self._script = Path(script).name
 
     def run(self, left: float) -> Outcome:
@@ -158,12 +158,12 @@ class _Job:
         submission = f"{self._config.name}-{secrets.token_hex(8)}"
         is_waited_for = all(conf_of(self._options).get(key, "true").lower() != "false" for key in _NOT_WAITED)
         waits = min(left, _DRIVER_WAITS if is_waited_for else _UNWATCHED)
-        told = self._told | {SPARK + camel("acquire_timeout"): str(waits)}
+        settings = self._settings | {SPARK + camel("acquire_timeout"): str(waits)}
         if _AM_WAITS not in conf_of(self._options):  # only YARN knows it
-            told[_AM_WAITS] = f"{waits + self._config.lease_duration + _MARGIN:.0f}s"
-        settings = [word for key, value in told.items() for word in ("--conf", f"{key}={value}")]
+            settings[_AM_WAITS] = f"{waits + self._config.lease_duration + _MARGIN:.0f}s"
+        flags = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
         launched = [self._launcher, SUBMISSION, submission, self._script, *self._rest]
-        code = _call([self._command, *self._words, *settings, *launched], self._environ)
+        code = _call([self._command, *self._arguments, *flags, *launched], self._environ)
         if not is_waited_for and not code:
             return outcome_of(self._config, "submitted", 0)
         if not self._config.enabled:
@@ -195,8 +195,8 @@ _HERE_ALONE = SECRETS | {"outcome_file"}
 def _settings(found: Resolved) -> dict[str, str]:
     """What the driver does not find on its machine, and is not told already."""
     here = [key for key, origin in found.origins.items() if origin not in ("default", "spark conf")]
-    told = {SPARK + camel(key): _as_text(key, getattr(found.config, key)) for key in here if key not in _HERE_ALONE}
-    return told | {SPARK + "holder": _label(found.config)}
+    settings = {SPARK + camel(key): _as_text(key, getattr(found.config, key)) for key in here if key not in _HERE_ALONE}
+    return settings | {SPARK + "holder": _label(found.config)}
 
 
 def _label(config: Config) -> str:

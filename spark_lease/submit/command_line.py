@@ -21,16 +21,16 @@ _SWITCHES = {"--supervise", "--verbose", "-v", "--version", "--help", "-h", "--u
 """The options of spark-submit that take no value (spark-submit --help)."""
 
 
-def split(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
+def split(arguments: Sequence[str]) -> tuple[list[str], str, list[str]]:
     """spark-submit's command line as options, script and the script's arguments. Raises ConfigError."""
     at = 0
-    while at < len(words) and words[at].startswith("-"):
-        at += 1 if words[at] in _SWITCHES or "=" in words[at] else 2
-    if at >= len(words) or not words[at].endswith(".py"):
+    while at < len(arguments) and arguments[at].startswith("-"):
+        at += 1 if arguments[at] in _SWITCHES or "=" in arguments[at] else 2
+    if at >= len(arguments) or not arguments[at].endswith(".py"):
         raise ConfigError(
             "submit", "no app.py among the arguments of spark-submit; for anything else use spark-lease run"
         )
-    return list(words[:at]), words[at], list(words[at + 1 :])
+    return list(arguments[:at]), arguments[at], list(arguments[at + 1 :])
 
 
 def local_file(script: str) -> Path:

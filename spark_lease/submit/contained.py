@@ -54,7 +54,7 @@ class Submission:
         self._clock = BootClock()
         self._driver: Watched | None = None
         self._keeper: Keeper | None = None
-        self._told: dict[str, Any] = {}
+        self._outcome: dict[str, Any] = {}
         self._has_ended, self._waker = os.pipe2(os.O_CLOEXEC)
         self._status: int | None = None
         self._interrupted_by = 0
@@ -107,11 +107,11 @@ class Submission:
                         try:
                             self._keeper = Keeper(channel, order, pid=self._driver.pid, init=self._init)
                             self._keeper.run()
-                            self._told = dict(self._keeper.outcome)
+                            self._outcome = dict(self._keeper.outcome)
                         except SparkLeaseError as error:
                             channel.send(refusal(error))
                     case {"outcome": outcome}:
-                        self._told = outcome
+                        self._outcome = outcome
 
     def _await_end(self) -> None:
         """End what spark-submit has left behind, once it has ended."""
@@ -126,16 +126,16 @@ class Submission:
 
     def _hear_signals(self) -> None:
         while self._heard:
-            told = signal.sigwaitinfo(self._heard)
+            heard = signal.sigwaitinfo(self._heard)
             if not self._interrupted_by:
                 threading.Thread(target=self._end_within, args=(self._config.stop_budget,), daemon=True).start()
-            self._interrupted_by = told.si_signo
-            if came_from_a_terminal(told):  # then spark-submit and its driver have it as well
+            self._interrupted_by = heard.si_signo
+            if came_from_a_terminal(heard):  # then spark-submit and its driver have it as well
                 continue
             if self._driver and not self._driver.ended:
-                self._driver.signal(told.si_signo)
+                self._driver.signal(heard.si_signo)
             else:
-                self._work.signal(told.si_signo)
+                self._work.signal(heard.si_signo)
 
     def _end_within(self, budget: float) -> None:
         if not self._work.wait_until_over(self._clock.now() + budget):
@@ -145,8 +145,8 @@ class Submission:
         """Say how it ended; the exit code."""
         lease = self._keeper.lease if self._keeper else None
         code = self._code()
-        if self._told:
-            outcome = Outcome(**self._told | times_of(lease))
+        if self._outcome:
+            outcome = Outcome(**self._outcome | times_of(lease))
             outcome = outcome if code is None else replace(outcome, exit_code=code)
         elif lease and (lost := lease.loss()):
             outcome = refused(self._config, lost, lease)

@@ -71,8 +71,8 @@ def main() -> int:
         try:
             with guard as lease:
                 hold = guard.hold
-                told = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
-                os.environ.update(told)
+                variables = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
+                os.environ.update(variables)
                 if code := run_script(os.path.abspath(sys.argv[0])):
                     raise SystemExit(code)  # the guard has to know that it failed
             outcome = ended(hold, 0)

@@ -43,12 +43,12 @@ def _mind(child: int) -> int:
                 if ended[0] == child:
                     code = os.waitstatus_to_exitcode(ended[1])
                     return code if code >= 0 else 128 - code
-        told = signal.sigwaitinfo({*_FORWARDED, signal.SIGCHLD})
-        if told.si_signo in _FORWARDED and not came_from_a_terminal(told):
+        info = signal.sigwaitinfo({*_FORWARDED, signal.SIGCHLD})
+        if info.si_signo in _FORWARDED and not came_from_a_terminal(info):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(child, told.si_signo)
+                os.kill(child, info.si_signo)
 
 
-def came_from_a_terminal(told: signal.struct_siginfo) -> bool:
+def came_from_a_terminal(info: signal.struct_siginfo) -> bool:
     """True if the kernel has sent it, to the whole foreground group of a terminal (sigaction(2), si_code)."""
-    return told.si_code > 0
+    return info.si_code > 0

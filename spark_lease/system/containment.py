@@ -133,10 +133,10 @@ def _call(name: str, *arguments: int | bytes | None) -> None:
         number = ctypes.get_errno()
         # namespaces(7): ENOSPC is a limit, which an administrator has set.
         why = "a limit in /proc/sys/user" if number == errno.ENOSPC else os.strerror(number)
-        raise CannotContain(f"{_told(name, arguments)}: {why}")
+        raise CannotContain(f"{_described(name, arguments)}: {why}")
 
 
-def _told(name: str, arguments: tuple[int | bytes | None, ...]) -> str:
+def _described(name: str, arguments: tuple[int | bytes | None, ...]) -> str:
     if name == "unshare":
         names = {_NEWUSER: "CLONE_NEWUSER", _NEWPID: "CLONE_NEWPID", _NEWNS: "CLONE_NEWNS"}
         return f"unshare({' | '.join(text for bit, text in names.items() if int(arguments[0] or 0) & bit)})"

@@ -62,7 +62,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def exit_words(status: int | None) -> str:
+def exit_text(status: int | None) -> str:
     """How a process ended, from what waitpid(2) says: "exit 3", "SIGKILL"; empty if it ended well, or is not known."""
     code = os.waitstatus_to_exitcode(status) if status is not None else 0
     return signal_name(-code) if code < 0 else f"exit {code}" if code else ""

@@ -244,10 +244,10 @@ class LockerContract:
         first.close()
         environ = os.environ | _as_environment(_short(config, lease_duration=8.0, if_held="skip"))
         command = [sys.executable, "-c", "import sys; from spark_lease.cli.main import main; sys.exit(main())"]
-        words = [*command, "run", "--", "sleep", "5"]
-        started = [subprocess.Popen(words, env=environ, stdout=PIPE, stderr=PIPE) for _ in range(5)]
-        said = [each.communicate(timeout=60) for each in started]
-        assert sorted(each.returncode for each in started) == [0, 99, 99, 99, 99], said
+        arguments = [*command, "run", "--", "sleep", "5"]
+        started = [subprocess.Popen(arguments, env=environ, stdout=PIPE, stderr=PIPE) for _ in range(5)]
+        outputs = [each.communicate(timeout=60) for each in started]
+        assert sorted(each.returncode for each in started) == [0, 99, 99, 99, 99], outputs
 
     def test_it_runs_out_by_the_holders_duration_and_not_by_the_contenders(self, contender: OpenContender) -> None:
         mine, other = contender(lease_duration=4.0), contender(lease_duration=2.0)

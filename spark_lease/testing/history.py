@@ -98,8 +98,8 @@ class History:
         """Write down that `who` `did` it; now, unless `at` says when."""
         event = Event(self.now() if at is None else at, who, did, self._lease, epoch, since, until, detail)
         if self._fd >= 0:
-            words = {key: value for key, value in asdict(event).items() if value not in (None, "", 0)}
-            os.write(self._fd, json.dumps(words).encode() + b"\n")
+            fields = {key: value for key, value in asdict(event).items() if value not in (None, "", 0)}
+            os.write(self._fd, json.dumps(fields).encode() + b"\n")
         else:
             self.events.append(event)
 
@@ -159,8 +159,8 @@ class RecordedLocker:
             self._epoch = answer.epoch
             self._history.add(self._who, yes, epoch=answer.epoch, since=since, until=since + self._duration)
         else:
-            words = f"held by {answer.holder or 'no contender'}"
-            self._history.add(self._who, Did.ASKED, epoch=self._epoch, since=since, detail=words)
+            fields = f"held by {answer.holder or 'no contender'}"
+            self._history.add(self._who, Did.ASKED, epoch=self._epoch, since=since, detail=fields)
         return answer
 
 
@@ -175,6 +175,6 @@ def load(files: Iterable[Path]) -> list[Event]:
     for file in files:
         for line in file.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
-                words = json.loads(line)
-                found.append(Event(**words | {"did": Did(words["did"])}))
+                fields = json.loads(line)
+                found.append(Event(**fields | {"did": Did(fields["did"])}))
     return found

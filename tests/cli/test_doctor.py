@@ -69,7 +69,7 @@ def test_a_store_in_order_is_ok_and_left_as_it_was(shop_of: Callable[..., Shop],
     assert list(findings) == [*OF_STORE[kind], *MACHINE]
     assert [each for each in OF_STORE[kind] if findings[each]["verdict"] != "ok"] == [], out
     assert code == 0
-    assert "a:1:2:3" in findings["lease"]["words"]
+    assert "a:1:2:3" in findings["lease"]["message"]
     assert everything(shop) == before
 
 
@@ -86,8 +86,10 @@ def test_a_store_that_is_down_fails_and_hides_nothing_else(capsys: pytest.Captur
     code, findings = examined(capsys, "--url", "postgresql://u@127.0.0.1:1/x", "--lease", "n")
     assert code == 1
     assert list(findings) == [*OF_STORE["postgresql"], *MACHINE]
-    assert findings["store"].verdict == "fail" and "Connection refused" in findings["store"].words
-    assert {findings[each].words for each in OF_STORE["postgresql"][1:]} == {"not known: there is no store to be asked"}
+    assert findings["store"].verdict == "fail" and "Connection refused" in findings["store"].message
+    assert {findings[each].message for each in OF_STORE["postgresql"][1:]} == {
+        "not known: there is no store to be asked"
+    }
     assert findings["keeper"].verdict == "ok"
 
 
@@ -97,10 +99,10 @@ def test_the_database_of_the_fence_is_looked_at_too(
 ) -> None:
     where = [*shop_of("sqlite").flags, "--fence-url"]
     _, findings = examined(capsys, *where, pg_url)
-    assert findings["fence"].verdict == "ok" and "answers" in findings["fence"].words
+    assert findings["fence"].verdict == "ok" and "answers" in findings["fence"].message
     code, findings = examined(capsys, *where, "postgresql://u:hunter22@127.0.0.1:1/x")
     assert (code, findings["fence"].verdict) == (1, "fail")
-    assert "hunter22" not in findings["fence"].words
+    assert "hunter22" not in findings["fence"].message
 
 
 def test_the_database_of_the_fence_is_left_as_it_is(
@@ -111,7 +113,7 @@ def test_the_database_of_the_fence_is_left_as_it_is(
         connection.execute("CREATE TABLE flights (day INT)")
     before = database.read_bytes()
     _, findings = examined(capsys, *shop_of("sqlite").flags, "--fence-url", f"sqlite:///{database}")
-    assert findings["fence"].verdict == "ok" and "no master has claimed yet" in findings["fence"].words
+    assert findings["fence"].verdict == "ok" and "no master has claimed yet" in findings["fence"].message
     assert database.read_bytes() == before
 
 
@@ -123,18 +125,18 @@ def test_a_table_without_our_columns_fails(pg_url: str, table: str, capsys: pyte
     connection.close()
     code, findings = examined(capsys, "--url", pg_url, "--table", table)
     assert (code, findings["table"].verdict, findings["table"].advice) == (1, "fail", "run spark-lease init")
-    assert "lacks name, epoch, duration, protection" in findings["table"].words
+    assert "lacks name, epoch, duration, protection" in findings["table"].message
     code, findings = examined(capsys, "--url", pg_url, "--table", f"{table}_f")
-    assert code == 1 and "another program's table" in findings["table"].words
+    assert code == 1 and "another program's table" in findings["table"].message
     code, findings = examined(capsys, "--url", pg_url, "--table", f"{table}_none")
-    assert code == 1 and "does not exist" in findings["table"].words
+    assert code == 1 and "does not exist" in findings["table"].message
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "delta", "file"])
 def test_doctor_makes_nothing(kind: str, url_of: Callable[[str], str], tmp_path: Path, capsys: Any) -> None:
     code, findings = examined(capsys, "--url", url_of(kind), "--lease", "n")
     assert code == 1
-    assert "does not exist" in findings["store"].words
+    assert "does not exist" in findings["store"].message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -163,17 +165,17 @@ def test_a_right_that_is_missing_is_named(server: PostgreSql, capsys: pytest.Cap
     capsys.readouterr()
     code, findings = examined(capsys, "--url", url)
     assert (code, findings["rights"].verdict) == (1, "fail")
-    assert "permission denied for table spark_lease" in findings["rights"].words
+    assert "permission denied for table spark_lease" in findings["rights"].message
     assert "UPDATE" in findings["rights"].advice
     url = as_user(server, "no_notes", "GRANT ALL ON spark_lease TO no_notes")
     code, findings = examined(capsys, "--url", url)
     assert (code, findings["rights"].verdict) == (0, "warn"), "a lease needs no notes"
-    assert "no run keys, no fence for Delta" in findings["rights"].words
+    assert "no run keys, no fence for Delta" in findings["rights"].message
     url = as_user(server, "reader", "ALTER ROLE reader SET default_transaction_read_only = on")
     as_granted = "GRANT ALL ON spark_lease, spark_lease_notes TO reader"
     as_user(server, "nobody_else", as_granted)
     code, findings = examined(capsys, "--url", url)
-    assert code == 1 and "read-only: name the primary" in findings["rights"].words
+    assert code == 1 and "read-only: name the primary" in findings["rights"].message
 
 
 @pytest.mark.postgres
@@ -190,10 +192,10 @@ def test_in_a_brokers_table_no_row_is_touched(server: PostgreSql, capsys: pytest
         capsys.readouterr()
         code, findings = examined(capsys, "--lease", "n", *flags)
         assert (code, findings["rights"].verdict) == (0, "ok"), findings
-        assert "no row of it was touched" in findings["rights"].words
+        assert "no row of it was touched" in findings["rights"].message
         url = as_user(server, "no_broker", "GRANT SELECT ON activemq_lock TO no_broker")
         code, findings = examined(capsys, "--lease", "n", "--url", url, "--table", "activemq_lock")
-        assert "permission denied for table activemq_lock" in findings["rights"].words
+        assert "permission denied for table activemq_lock" in findings["rights"].message
         cursor.execute(look)
         assert cursor.fetchall() == before
     connection.close()
@@ -211,7 +213,7 @@ def test_who_else_may_make_functions_in_the_search_path_is_seen(
         connection.exec_driver_sql('CREATE ROLE "My Role"')
         connection.exec_driver_sql('GRANT CREATE ON SCHEMA public TO "My Role", PUBLIC')
     found = examined(capsys, "--url", server.url)[1]["schemas"]
-    assert (found.verdict, "PUBLIC in public" in found.words) == ("warn", True)
+    assert (found.verdict, "PUBLIC in public" in found.message) == ("warn", True)
     with engine.begin() as connection:
         connection.exec_driver_sql(found.advice)
     assert examined(capsys, "--url", server.url)[1]["schemas"].verdict == "ok"
@@ -226,7 +228,7 @@ def test_a_pooler_that_shares_sessions_is_seen(server: PostgreSql, capsys: pytes
         for words, verdict in (([], "warn"), (["--notify", "false"], "ok"), (["--locker", "database"], "fail")):
             _, findings = examined(capsys, "--url", pooler.url, *words)
             assert findings["pooler"].verdict == verdict
-            assert "gives one session to several connections" in findings["pooler"].words
+            assert "gives one session to several connections" in findings["pooler"].message
     finally:
         pooler.close()
 
@@ -256,10 +258,10 @@ def test_clocks_that_are_apart_are_said() -> None:
 def test_what_this_machine_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.keeper("auto", "").verdict == "ok"
     assert "seccomp" in machine.keeper("auto", "timer_create: no").advice
-    assert "PID namespace" in machine.contain("auto", "", "").words
-    assert "sudo" in machine.contain("auto", "no", "").words and "sudo" in machine.contain("required", "no", "").words
+    assert "PID namespace" in machine.contain("auto", "", "").message
+    assert all("sudo" in machine.contain(each, "no", "").message for each in ("auto", "required"))
     assert machine.contain("auto", "no", "nor that").verdict == "ok"
-    assert machine.contain("required", "no", "nor that").words.endswith("not to be had here: nor that")
+    assert machine.contain("required", "no", "nor that").message.endswith("not to be had here: nor that")
     assert machine.contain("required", "no", "nor that").verdict == "fail"
     assert machine.java(None).verdict == "warn"
     java = tmp_path / "bin" / "java"
@@ -301,7 +303,7 @@ def test_metrics_that_cannot_leave_are_said(tmp_path: Path) -> None:
     assert machine.metrics(configure(), has_client=False) is None
     config = configure(metrics_textfile=str(tmp_path), metrics=True)
     told = machine.metrics(config, has_client=True)
-    assert told and told.words == f"in prometheus_client's registry, {tmp_path}"
+    assert told and told.message == f"in prometheus_client's registry, {tmp_path}"
     gone = machine.metrics(configure(metrics_textfile=str(tmp_path / "none")), has_client=True)
     assert gone and gone.verdict == "fail"
     lacking = machine.metrics(config, has_client=False)

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ...database.dialects import code_of
 from ...errors import StagingLost
-from ..sql.claim import said
+from ..sql.claim import database_message
 from ..sql.tables import where_is
 from .columns import Column
 from .staging import staged
@@ -68,7 +68,7 @@ def rehearse(connection: Connection, move: Move, table: str) -> None:
             raise
         if any(each in (code_of(error) or "", str(error.orig)[: len(each)]) for each in _NO_SUCH_KEY):
             raise no_key(table, move.keys) from error
-        raise refusal(f"{table} cannot take this DataFrame: {said(engine, error)}") from error
+        raise refusal(f"{table} cannot take this DataFrame: {database_message(engine, error)}") from error
 
 
 def make_here(connection: Connection, columns: Sequence[Column]) -> None:

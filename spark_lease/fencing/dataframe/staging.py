@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 
 from ...database.dialects import code_of
 from ...election.ports import HeldLease
-from ..sql.claim import said
-from ..sql.session import digest, libpq_words
+from ..sql.claim import database_message
+from ..sql.session import digest, libpq_parameters
 from .columns import Column
 from .load import NUMBER, TASK, Place
 from .target import parts_of, quote, refusal, run
@@ -57,7 +57,7 @@ _live: set[str] = set()
 def staging(lease: HeldLease, engine: Engine, table: str, columns: Sequence[Column]) -> Iterator[Place]:
     """A staging table for `columns`, until the end of the block. Raises ConfigError, DBAPIError."""
     with engine.begin() as connection:
-        schema, words = _schema(connection, table), _words(connection, lease)
+        schema, parameters = _schema(connection, table), _parameters(connection, lease)
     name = f"spark_lease_{digest(lease.name)}_{lease.epoch}_{uuid.uuid4().hex[:8]}"
     full = f"{quote(engine, schema)}.{name}"
     _live.add(name)
@@ -65,7 +65,7 @@ def staging(lease: HeldLease, engine: Engine, table: str, columns: Sequence[Colu
         with engine.begin() as connection:
             _make(connection, schema, _create(engine, full, columns))
             mark = _mark(connection, full)
-        yield Place(engine.dialect.name, engine.driver, full, mark, words)
+        yield Place(engine.dialect.name, engine.driver, full, mark, parameters)
     finally:
         _live.discard(name)
         _drop(lease, engine, full)
@@ -99,7 +99,7 @@ def _make(connection: Connection, schema: str, statement: str) -> None:
         if code_of(error) not in _DENIED:
             raise
         problem = f'this role may make no table there: GRANT CREATE ON SCHEMA {schema} to it, or through="driver"'
-        raise refusal(f"{said(connection.engine, error)}; {problem}") from error
+        raise refusal(f"{database_message(connection.engine, error)}; {problem}") from error
 
 
 def staged(columns: Sequence[Column]) -> str:
@@ -128,16 +128,16 @@ def _drop(lease: HeldLease, engine: Engine, full: str) -> None:
             run(connection, f"DROP TABLE IF EXISTS {full}")
             connection.commit()
     except Exception as error:  # whatever it is, of a pool or a driver: what was asked for may be committed
-        problem = said(engine, error) if isinstance(error, DBAPIError) else type(error).__name__
+        problem = database_message(engine, error) if isinstance(error, DBAPIError) else type(error).__name__
         log.warning("%s: %s could not be dropped, the next write will try again: %s", lease.name, full, problem)
 
 
-def _words(connection: Connection, lease: HeldLease) -> dict[str, Any]:
+def _parameters(connection: Connection, lease: HeldLease) -> dict[str, Any]:
     if connection.dialect.name == "postgresql":
         return _of_libpq(connection, lease)
     found: dict[str, Any] = {}
 
-    def note(dialect: Any, record: Any, words: Any, keywords: dict[str, Any]) -> None:
+    def note(dialect: Any, record: Any, parameters: Any, keywords: dict[str, Any]) -> None:
         found.update(keywords)
 
     engine = connection.engine
@@ -157,8 +157,8 @@ def _of_libpq(connection: Connection, lease: HeldLease) -> dict[str, Any]:
     if info is None:
         raise refusal(f"the driver {connection.engine.driver} cannot say how it connected: use psycopg2 or psycopg")
     given = info.get_parameters() if hasattr(info, "get_parameters") else info.dsn_parameters
-    words = _BOUNDED | {key: given[key] for key in _LIBPQ if key in given}
-    if not str(words.get("host", "/")).startswith("/"):
-        words.setdefault("tcp_user_timeout", _BOUNDED_TCP)
-    words |= libpq_words(lease.name, lease.epoch, given)
-    return words | ({"password": info.password} if info.password else {})
+    parameters = _BOUNDED | {key: given[key] for key in _LIBPQ if key in given}
+    if not str(parameters.get("host", "/")).startswith("/"):
+        parameters.setdefault("tcp_user_timeout", _BOUNDED_TCP)
+    parameters |= libpq_parameters(lease.name, lease.epoch, given)
+    return parameters | ({"password": info.password} if info.password else {})

@@ -48,7 +48,7 @@ def write_sql(
     lease: HeldLease, frame: Any, engine: Engine, table: str, *, mode: str, keys: Sequence[str], through: str
 ) -> int:
     """What `Lease.write_sql` promises."""
-    _refuse_words(engine, mode, keys, through)
+    _refuse_arguments(engine, mode, keys, through)
     if epoch := lease.wait_certain():  # 0: enabled = false
         claim_once(lease, engine, epoch)
     move = _plan(frame, engine, table, mode, keys)
@@ -66,7 +66,7 @@ def write_sql(
     return _through_executors(lease, rows, engine, table, move)
 
 
-def _refuse_words(engine: Engine, mode: str, keys: Sequence[str], through: str) -> None:
+def _refuse_arguments(engine: Engine, mode: str, keys: Sequence[str], through: str) -> None:
     refuse_unknown(engine)
     if mode not in MODES or through not in WAYS:
         raise refusal(f"mode is one of {', '.join(MODES)}, and through one of {', '.join(WAYS)}")

@@ -67,8 +67,8 @@ def _read(process: subprocess.Popen[bytes], order: Mapping[str, Any], found: dic
         process.stdin.write(json.dumps(order).encode() + b"\n")
         process.stdin.flush()
         for line in process.stdout:
-            table, kind, words = json.loads(line)
-            found[table] = _ANSWERS[kind](*words)
+            table, kind, arguments = json.loads(line)
+            found[table] = _ANSWERS[kind](*arguments)
             if len(found) == len(order["tables"]):
                 return
 
@@ -87,13 +87,13 @@ def main(order: Mapping[str, Any]) -> None:
 
     def work(table: str) -> None:
         try:
-            said: tuple[str, list[Any]] = ("found", [claim(wanted, table, clock=clock, timeout=order["timeout"])])
+            answer: tuple[str, list[Any]] = ("found", [claim(wanted, table, clock=clock, timeout=order["timeout"])])
         except ModuleNotFoundError as error:
-            said = ("StoreError", [table, f"{error.name} is not installed: pip install 'spark_lease[delta]'"])
+            answer = ("StoreError", [table, f"{error.name} is not installed: pip install 'spark_lease[delta]'"])
         except SparkLeaseError as error:
-            said = (type(error).__name__, list(error.args))
+            answer = (type(error).__name__, list(error.args))
         with saying:
-            sys.stdout.write(json.dumps([table, *said]) + "\n")
+            sys.stdout.write(json.dumps([table, *answer]) + "\n")
             sys.stdout.flush()
 
     threads = [threading.Thread(target=work, args=(table,)) for table in order["tables"]]

@@ -21,7 +21,7 @@ from pathlib import Path
 from ...clock import Clock
 from ...election.ports import HeldLease
 from ...errors import ConfigError, Fenced, SparkLeaseError, StoreError
-from ...stores.folders.words import secrets_of, words
+from ...stores.folders.error_text import error_text, secrets_of
 from ..refusal import fenced
 from .folders import LocalFolder
 from .log import Log
@@ -88,8 +88,8 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
         except Exception as error:  # an object store raises anything: what is there at the next look is what counts
             errors += 1
             if errors >= _TRIES:
-                said = words(error, secrets_of(wanted.options, os.environ))
-                raise StoreError(table, f"cannot be claimed: {said}") from None
+                message = error_text(error, secrets_of(wanted.options, os.environ))
+                raise StoreError(table, f"cannot be claimed: {message}") from None
         clock.wait(_NEVER, min(_PAUSE * 4**errors, _LONGEST_PAUSE))
     raise StoreError(table, f"cannot be claimed: others kept writing to it for {timeout:g} s")
 
@@ -105,8 +105,8 @@ def _claim_once(wanted: Claim, table: str, timeout: float) -> bool | None:
         raise Fenced(wanted.name, table, wanted.epoch, newer, _advice(wanted.name))
     if newest is not None and int(newest) == wanted.epoch:
         return True
-    said = {"lease": wanted.name, "epoch": wanted.epoch, "holder": wanted.holder}
-    log.set_property(there, key, str(wanted.epoch), said=said)
+    claimed = {"lease": wanted.name, "epoch": wanted.epoch, "holder": wanted.holder}
+    log.set_property(there, key, str(wanted.epoch), user_metadata=claimed)
     return None  # Made, or another commit was faster, or its log was cleaned up meanwhile: the next look tells which.
 
 

@@ -95,14 +95,14 @@ class Log:
                 raise
             return self._newest(0)  # the hint may be wrong
 
-    def set_property(self, state: State, key: str, value: str, *, said: Mapping[str, Any]) -> bool:
+    def set_property(self, state: State, key: str, value: str, *, user_metadata: Mapping[str, Any]) -> bool:
         """Commit on top of `state` that `key` is `value`; False if another commit is there already.
 
         `said` is for people who DESCRIBE HISTORY. After an answer that was lost it is False too: look again.
         """
         self._refuse(state)
         metadata = {**state.metadata, "configuration": {**state.properties, key: value}}
-        info = _commit_info(state, key, value, said)
+        info = _commit_info(state, key, value, user_metadata)
         lines = [json.dumps(each, separators=(",", ":")) for each in ({"commitInfo": info}, {"metaData": metadata})]
         return self._folder.put_new(version_file(state.version + 1), "\n".join([*lines, ""]).encode())
 
@@ -192,7 +192,7 @@ def get_ready() -> None:
     from pyarrow import parquet  # noqa: F401
 
 
-def _commit_info(state: State, key: str, value: str, said: Mapping[str, Any]) -> dict[str, Any]:
+def _commit_info(state: State, key: str, value: str, user_metadata: Mapping[str, Any]) -> dict[str, Any]:
     now = round(wall_time() * 1000)
     first = {"inCommitTimestamp": max(now, (state.timestamp or 0) + 1)} if state.has_timestamps else {}
     tags = {"tags": {"delta.rowTracking.preserved": "true"}} if "rowTracking" in state.features else {}
@@ -204,7 +204,7 @@ def _commit_info(state: State, key: str, value: str, said: Mapping[str, Any]) ->
         "readVersion": state.version,
         "isBlindAppend": False,
         **tags,
-        "userMetadata": json.dumps(said),
+        "userMetadata": json.dumps(user_metadata),
         "engineInfo": "spark_lease",
     }
 

@@ -20,7 +20,7 @@ from ...election.ports import HeldLease
 from ...election.record import LeaseRecord
 from ...errors import ConfigError, Loss, StoreError
 from ...journal.unowned import note_beside
-from ...stores.folders.words import secrets_of, words
+from ...stores.folders.error_text import error_text, secrets_of
 from ...stores.registry import open_notes
 from ...system.call_timeout import CallTimeout
 from .claims import Answer, claim_side_by_side
@@ -103,8 +103,8 @@ class DeltaFence:
         try:
             newest = looking.call(lambda: newest_of(self._name, table, self._config.storage_options, timeout=limit))
         except Exception as error:  # an object store raises anything, and what was aborted is aborted
-            said = words(error, secrets_of(self._config.storage_options, os.environ))
-            log.debug("%s: cannot look why a transaction on %s was aborted: %s", self._name, redacted(table), said)
+            reason = error_text(error, secrets_of(self._config.storage_options, os.environ))
+            log.debug("%s: cannot look why a transaction on %s was aborted: %s", self._name, redacted(table), reason)
             return
         finally:
             looking.close()

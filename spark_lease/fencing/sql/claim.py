@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ...clock import BootClock, Clock
 from ...database.connections import SocketWatchdog, descriptor_of
-from ...database.dialects import CONFLICTS, backend_of, code_of, says
+from ...database.dialects import CONFLICTS, backend_of, code_of, matches
 from ...election.ports import HeldLease
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
 from ..refusal import fenced
@@ -109,7 +109,7 @@ class FenceTable:
             try:
                 return self._read(session, name)
             except DBAPIError as error:
-                if says(error, self._backend.shape):  # its tables are made by the first claim
+                if matches(error, self._backend.shape):  # its tables are made by the first claim
                     return 0
                 raise
 
@@ -181,14 +181,14 @@ class FenceTable:
                     try:
                         return ask(session)
                     except DBAPIError as error:
-                        if not says(error, self._backend.locked) or error.connection_invalidated:
+                        if not matches(error, self._backend.locked) or error.connection_invalidated:
                             raise
                         session.rollback()
                         hindrance = make_way(session, end)
                         problem: SQLAlchemyError = error
             except SQLAlchemyError as error:
                 problem = error
-                if says(error, self._backend.shape):
+                if matches(error, self._backend.shape):
                     problem = self._make_tables(end) or error
                 elif not self._may_pass(error):
                     raise self._unreachable(error) from error
@@ -198,7 +198,7 @@ class FenceTable:
                 raise FenceUnreachable(where_is(self._engine), f"cannot be asked: {type(error).__name__}") from error
             if self._clock.now() >= end:
                 raise self._unreachable(problem, hindrance) from problem
-            if not says(problem, (*self._backend.locked, _SQLITE_LOCKED)):  # then it has waited already
+            if not matches(problem, (*self._backend.locked, _SQLITE_LOCKED)):  # then it has waited already
                 self._clock.wait(never, _AGAIN)
 
     def _may_pass(self, error: SQLAlchemyError) -> bool:
@@ -206,9 +206,9 @@ class FenceTable:
         # No connection to be had: a server that starts again, or one whose place another takes.
         code = code_of(error)
         no_way = isinstance(error, OperationalError) and (code is None or code in _NO_CONNECTION)
-        if no_way and self._engine.dialect.name != "sqlite" and not says(error, self._backend.denied):
+        if no_way and self._engine.dialect.name != "sqlite" and not matches(error, self._backend.denied):
             return True
-        return lost or says(error, self._backend.locked + _PASSES)
+        return lost or matches(error, self._backend.locked + _PASSES)
 
     @contextlib.contextmanager
     def _session(self, end: float) -> Iterator[Connection]:
@@ -293,9 +293,9 @@ class FenceTable:
                     session.commit()
         except SQLAlchemyError as error:
             # IF NOT EXISTS does not exclude another process: the slower one fails on the catalogue's own keys.
-            if self._may_pass(error) or says(error, (*self._backend.duplicate, "1050", "already exists")):
+            if self._may_pass(error) or matches(error, (*self._backend.duplicate, "1050", "already exists")):
                 return error
-            problem = f"its tables are missing and cannot be made here ({said(self._engine, error)})"
+            problem = f"its tables are missing and cannot be made here ({database_message(self._engine, error)})"
             sql = "; ".join(statements)
             raise ConfigError("fence", f"{where_is(self._engine)}: {problem}. Run: {sql}") from error
         return None
@@ -303,12 +303,12 @@ class FenceTable:
     def _unreachable(self, error: SQLAlchemyError, hindrance: str = "") -> SparkLeaseError:
         if code_of(error) in ("42501", "1142"):
             hindrance = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {FENCE.name}, {RUN.name}, {DONE.name} TO this role"
-        words = said(self._engine, error) + (f" ({hindrance})" if hindrance else "")
-        return FenceUnreachable(where_is(self._engine), words)
+        message = database_message(self._engine, error) + (f" ({hindrance})" if hindrance else "")
+        return FenceUnreachable(where_is(self._engine), message)
 
 
-def said(engine: Engine, error: SQLAlchemyError) -> str:
+def database_message(engine: Engine, error: SQLAlchemyError) -> str:
     """What the database said, in one line and without the password."""
-    words = " ".join(str(getattr(error, "orig", None) or error).split())
+    message = " ".join(str(getattr(error, "orig", None) or error).split())
     secret: Any = engine.url.password
-    return words.replace(str(secret), "***") if secret else words
+    return message.replace(str(secret), "***") if secret else message

@@ -60,10 +60,10 @@ class _Inside(GuardedConnection):
         self._block.begin()
 
     def new_cursor(self, pooled: PoolProxiedConnection, *args: Any, **more: Any) -> Any:
-        told = dict(zip(("name", "cursor_factory", "scrollable", "withhold"), args, strict=False)) | more
-        if isinstance(told.get("cursor_factory"), type):
-            told["cursor_factory"] = looking(told["cursor_factory"])
-        cursor = super().new_cursor(pooled, **told)
+        options = dict(zip(("name", "cursor_factory", "scrollable", "withhold"), args, strict=False)) | more
+        if isinstance(options.get("cursor_factory"), type):
+            options["cursor_factory"] = looking(options["cursor_factory"])
+        cursor = super().new_cursor(pooled, **options)
         refuse_unlooked(cursor)
         return cursor
 

@@ -52,7 +52,7 @@ def session_environment(name: str, epoch: int, environ: Mapping[str, str] = os.e
     }
 
 
-def libpq_words(name: str, epoch: int, given: Mapping[str, str]) -> dict[str, str]:
+def libpq_parameters(name: str, epoch: int, given: Mapping[str, str]) -> dict[str, str]:
     """The same as parameters of a connection, besides what `given` has there."""
     return {
         "options": _with_epoch(given.get("options", ""), name, epoch),

@@ -19,9 +19,9 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from ...database.dialects import backend_of, code_of, says
+from ...database.dialects import backend_of, code_of, matches
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
-from .claim import said
+from .claim import database_message
 from .session import setting_of
 from .tables import DONE, FENCE, RUN, tables_sql, where_is
 
@@ -184,7 +184,9 @@ def _with_those_below(connection: Connection, found: _Found) -> list[_Found]:
 
 def _look(connection: Connection, which: str, values: dict[str, object]) -> list[_Found]:
     rows = connection.exec_driver_sql(f"{_LOOK}{which} ORDER BY 2, 3", values).all()
-    return [_Found(oid, schema, table, kind, _arguments(told), owned) for oid, schema, table, kind, told, owned in rows]
+    return [
+        _Found(oid, schema, table, kind, _arguments(stored), owned) for oid, schema, table, kind, stored, owned in rows
+    ]
 
 
 def _arguments(stored: bytes | memoryview | str) -> tuple[str, ...]:
@@ -291,8 +293,8 @@ def _function(schema: str) -> str:
 
 def _trigger(name: str, schema: str, lease: str, allow_unleased: bool) -> list[str]:
     # ALWAYS: else session_replication_role = replica, which loaders set to be fast, would pass by it.
-    told = (lease, setting_of(lease), "allow unleased" if allow_unleased else "refuse unleased")
-    arguments = ", ".join(_literal(each) for each in told)
+    parameters = (lease, setting_of(lease), "allow unleased" if allow_unleased else "refuse unleased")
+    arguments = ", ".join(_literal(each) for each in parameters)
     return [
         f"DROP TRIGGER IF EXISTS {TRIGGER} ON {name}",
         f"CREATE TRIGGER {TRIGGER} BEFORE {_WRITES} ON {name} FOR EACH STATEMENT "
@@ -365,9 +367,9 @@ def _transaction(engine: Engine) -> Iterator[Connection]:
 
 
 def _as_a_sentence(engine: Engine, error: SQLAlchemyError) -> SparkLeaseError:
-    words = said(engine, error)
-    if isinstance(error, DBAPIError) and says(error, backend_of(engine).denied) and code_of(error):
+    message = database_message(engine, error)
+    if isinstance(error, DBAPIError) and matches(error, backend_of(engine).denied) and code_of(error):
         return ConfigError(
-            "table", f"this role may not: {words}. `spark-lease fence add --print-sql` is for one that may"
+            "table", f"this role may not: {message}. `spark-lease fence add --print-sql` is for one that may"
         )
-    return FenceUnreachable(where_is(engine), words)
+    return FenceUnreachable(where_is(engine), message)

@@ -131,7 +131,7 @@ class DeltaStore:
             except (RecordUnreadable, ConfigError):
                 raise
             except Exception as error:  # delta-rs raises anything where the log was cleaned up meanwhile
-                log.debug("%s: opened anew: %s", path, self._files.words(error))
+                log.debug("%s: opened anew: %s", path, self._files.error_text(error))
             del self._tables[name]
         if not self._files.has_log(name):
             if name in self._known:
@@ -140,7 +140,7 @@ class DeltaStore:
         try:
             self._tables[name] = DeltaTable(path, storage_options=self._files.options)
         except Exception as error:  # "not found" as well, which it also says of a log that is being cleaned up
-            raise StoreError(self.where, f"{path}: {self._files.words(error)}") from None
+            raise StoreError(self.where, f"{path}: {self._files.error_text(error)}") from None
         return self._tables[name]
 
     def _stands(self, name: str, record: LeaseRecord) -> bool:
@@ -251,10 +251,10 @@ class DeltaStore:
             raise self._files.refusal(name, error) from None
         columns = set(actions.schema.names)
         if lacking := [each for each in _CHANGING if f"partition.{each}" not in columns]:
-            words = (
+            problem = (
                 f"is another program's table, without the partition column {', '.join(lacking)}: name another folder"
             )
-            raise RecordUnreadable(self.where, f"{self._files.table(name)} {words}")
+            raise RecordUnreadable(self.where, f"{self._files.table(name)} {problem}")
         found = {column: actions.column(column).to_pylist() for column in actions.schema.names}
         rows = sum(each or 0 for each in found["num_records"])
         if rows != 1 or actions.num_rows != 1:
@@ -283,4 +283,4 @@ def _tidy(files: Files, name: str) -> None:
         table.create_checkpoint()
         table.cleanup_metadata()
     except Exception as error:  # delta-rs raises anything; the log is longer until the next time
-        log.debug("%s: not tidied: %s", path, files.words(error))
+        log.debug("%s: not tidied: %s", path, files.error_text(error))

@@ -135,7 +135,7 @@ class FileStore:
 
     def _text(self, name: str, record: LeaseRecord) -> str:
         expires = utc_text(wall_time() + record.duration) if record.holder else None
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "lease": name,
             "holder": record.holder,
             "epoch": record.epoch,
@@ -144,18 +144,18 @@ class FileStore:
             "protection": record.protection,
             "wish": record.wish,
         }
-        return json.dumps(said, indent=1) + "\n"
+        return json.dumps(fields, indent=1) + "\n"
 
     def _record(self, path: Path, text: bytes) -> LeaseRecord:
         try:
-            said = json.loads(text)
-            holder, epoch, duration = said["holder"], said["epoch"], said["duration"]
+            fields = json.loads(text)
+            holder, epoch, duration = fields["holder"], fields["epoch"], fields["duration"]
             fits = (holder is None or (isinstance(holder, str) and holder)) and isinstance(epoch, int) and epoch >= 0
             if not (fits and isinstance(duration, (int, float)) and duration >= 0):
                 raise ValueError
         except (ValueError, KeyError, TypeError):
             raise RecordUnreadable(self.where, f"{path} is no record of a lease: correct it by hand") from None
-        others = (str(said.get(each) or "") for each in ("protection", "wish"))
+        others = (str(fields.get(each) or "") for each in ("protection", "wish"))
         return LeaseRecord(holder, epoch, float(duration), int(path.stem), *others)
 
 

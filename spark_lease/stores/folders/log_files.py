@@ -16,8 +16,8 @@ from typing import Protocol
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...errors import ConfigError, SparkLeaseError, StoreError
+from .error_text import error_text
 from .paths import folder_of, folders_in, make, named, refusal, refuse_missing
-from .words import words
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Files(Protocol):
         """What to raise for an error of delta-rs; `from None`, because that may hold credentials."""
         ...
 
-    def words(self, error: Exception) -> str:
+    def error_text(self, error: Exception) -> str:
         """An error in one line, without credentials."""
         ...
 
@@ -102,7 +102,7 @@ class LocalFiles:
             refuse_missing(self._root, self._config)
             return False
         except OSError as error:
-            raise StoreError(self._where, self.words(error)) from error
+            raise StoreError(self._where, self.error_text(error)) from error
 
     def names(self) -> Sequence[str]:
         return folders_in(self._root, self._config)
@@ -124,8 +124,8 @@ class LocalFiles:
     def refusal(self, name: str, error: Exception) -> SparkLeaseError:
         return refusal(self._where, named(self._root, name), error)
 
-    def words(self, error: Exception) -> str:
-        return words(error)
+    def error_text(self, error: Exception) -> str:
+        return error_text(error)
 
     def _log(self, name: str) -> Path:
         return named(self._root, name) / "_delta_log"
@@ -147,10 +147,10 @@ def refuse_unsafe(options: Mapping[str, str], environ: Mapping[str, str]) -> Non
     """Raise ConfigError for what makes delta-rs commit over the commit of another, or pretend that it would not."""
     for source, values in (("storage_options", options), ("the environment", environ)):
         for key, value in values.items():
-            word, said = plain(key), value.strip().lower()
-            if word in UNSAFE and said not in ("false", "0", ""):
+            word, setting = plain(key), value.strip().lower()
+            if word in UNSAFE and setting not in ("false", "0", ""):
                 raise ConfigError("url", f"{key} in {source} lets two writers replace each other: remove it")
-            if word == "conditional_put" and said != "etag":
+            if word == "conditional_put" and setting != "etag":
                 raise ConfigError("url", f"{key} in {source} must be etag, or nothing: without it two become master")
-            if word == "locking_provider" and said:
+            if word == "locking_provider" and setting:
                 raise ConfigError("url", f"{key} in {source}: delta-rs locks by nothing but conditional puts: unset it")

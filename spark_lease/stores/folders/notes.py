@@ -79,7 +79,7 @@ class FolderNotes:
         if text is None:
             return None
         try:
-            said = json.loads(text)
-            return str(said["key"]), str(said["text"])
+            fields = json.loads(text)
+            return str(fields["key"]), str(fields["text"])
         except (ValueError, KeyError, TypeError):
             raise RecordUnreadable(self.where, f"{path} is no note: correct it by hand, or remove it") from None

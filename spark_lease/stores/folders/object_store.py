@@ -33,9 +33,9 @@ from ...config.parsers import switch
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...errors import ConfigError, SparkLeaseError, StoreError
+from .error_text import PREFIXES, error_text, secrets_of
 from .log_files import plain, refuse_unsafe, version_file
 from .paths import meant, spelled
-from .words import PREFIXES, secrets_of, words
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _SWITCHES = ("allow_http", "allow_invalid_certificates")
@@ -172,12 +172,12 @@ class ObjectFiles:
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or any(each in text for each in _DENIED):
             return ConfigError(
                 "url",
-                f"{where} refuses these credentials, which must allow list, get, put and delete: {self.words(error)}",
+                f"{where} refuses these credentials, which must list, get, put and delete: {self.error_text(error)}",
             )
-        return StoreError(where, self.words(error))
+        return StoreError(where, self.error_text(error))
 
-    def words(self, error: Exception) -> str:
-        return " ".join(_PASSING.sub("", words(error, self._secrets)).split())
+    def error_text(self, error: Exception) -> str:
+        return " ".join(_PASSING.sub("", error_text(error, self._secrets)).split())
 
     def _list(self, folder: str | None) -> Any:
         try:
@@ -189,10 +189,10 @@ class ObjectFiles:
         try:
             return _opened(self._url, given, timeout)
         except UnknownConfigurationKeyError as error:
-            problem = self.words(error).split(". ")[0]
+            problem = self.error_text(error).split(". ")[0]
             raise ConfigError("storage_options", f"{problem}: see delta-rs for its names") from None
         except Exception as error:  # it checks them with whatever it has
-            raise ConfigError("storage_options", f"{self._where} cannot be opened: {self.words(error)}") from None
+            raise ConfigError("storage_options", f"{self._where} cannot be opened: {self.error_text(error)}") from None
 
 
 def open_bucket(url: str, options: Mapping[str, str], timeout: float) -> Any:

@@ -116,5 +116,5 @@ def refusal(where: str, path: Path, error: Exception) -> SparkLeaseError:
             return ConfigError("url", f"{there} cannot be written to: make it writable, or name another folder")
     except OSError as other:
         error = other
-    words = getattr(error, "strerror", None) or " ".join(str(error).split())
-    return StoreError(where, f"{path}: {words}")
+    problem = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return StoreError(where, f"{path}: {problem}")

@@ -28,7 +28,7 @@ from ...clock import Clock
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, descriptor_of, make_engine, store_error
-from ...database.dialects import backend_of, says
+from ...database.dialects import backend_of, matches
 from ...errors import ConfigError, SparkLeaseError
 from . import schema
 from .statements import BROKER_ID
@@ -54,7 +54,7 @@ class SqlNotes:
         try:
             added = self._run(insertion, {"holder": holder, "epoch": epoch})
         except SQLAlchemyError as error:
-            if not says(error, self._backend.duplicate):
+            if not matches(error, self._backend.duplicate):
                 raise self._error(error) from error
         else:
             return text if added.rowcount else None
@@ -83,7 +83,7 @@ class SqlNotes:
         try:
             self._run(lambda: insert(self._table).values(self._values(name, kind, key, text)))
         except SQLAlchemyError as error:
-            if says(error, self._backend.duplicate):
+            if matches(error, self._backend.duplicate):
                 return False
             raise self._error(error) from error
         return True
@@ -136,7 +136,7 @@ class SqlNotes:
         try:
             return self._run_once(statement(), values)
         except SQLAlchemyError as error:
-            if not says(error, self._backend.shape):
+            if not matches(error, self._backend.shape):
                 raise
             if not self._respell():
                 if not schema.may_make(self._engine, self._config):
@@ -169,7 +169,7 @@ class SqlNotes:
             self._cut_off.arm(fd)
 
     def _error(self, error: SQLAlchemyError) -> SparkLeaseError:
-        if says(error, self._backend.shape):
+        if matches(error, self._backend.shape):
             return ConfigError("table", f"{self._table.fullname} does not exist: run spark-lease init")
         return store_error(self._engine, self.where, error)
 

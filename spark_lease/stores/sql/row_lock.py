@@ -23,7 +23,7 @@ from ...clock import Clock
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, descriptor_of, make_engine, refusal
-from ...database.dialects import backend_of, says, usable_url
+from ...database.dialects import backend_of, matches, usable_url
 from ...errors import ConfigError
 from ..folders.file import FileLock
 from . import schema
@@ -58,9 +58,9 @@ class SessionLock:
             locked = self._lock(session)
         except SQLAlchemyError as error:
             _drop(session)
-            if says(error, self._backend.locked):
+            if matches(error, self._backend.locked):
                 return False
-            if says(error, self._backend.shape):
+            if matches(error, self._backend.shape):
                 self._make_or_refuse_table()
                 return self.try_lock()
             raise refusal(self._engine, self._config, error) from error
@@ -141,7 +141,7 @@ class SessionLock:
             session.commit()
         except SQLAlchemyError as error:
             session.rollback()
-            if not says(error, self._backend.duplicate):
+            if not matches(error, self._backend.duplicate):
                 raise
 
     def _bounds(self) -> list[str]:

@@ -84,10 +84,10 @@ def statements(engine: Engine, table: Table, *, broker_row: bool, notifies: bool
         reads["names"] = select(literal_column(f"'{BROKER}'")).select_from(table).where(row)
     if notifies:  # in the transaction of the release: who is woken finds it
         release, wish = writes["release"].cte("freed"), writes["wish"].cte("wished")
-        told = func.pg_catalog.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))
+        notified = func.pg_catalog.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))
         # A release that a crash of the server undoes is a lease that runs out: no need to wait for the disk.
         at_once: ColumnElement[str] = literal_column("pg_catalog.set_config('synchronous_commit', 'off', true)")
-        writes["release"] = select(release.c.time, release.c.epoch, told, at_once)
+        writes["release"] = select(release.c.time, release.c.epoch, notified, at_once)
         writes["wish"] = select(
             wish.c.time, wish.c.epoch, func.pg_catalog.pg_notify(bindparam("channel"), literal_column("'look again'"))
         )
@@ -100,17 +100,17 @@ def overridden(ours: Mapping[str, str], theirs: Mapping[str, str], engine: Engin
     They name their values as `:name`. The comparison with what stands there is in them, so all of ours have to be used.
     """
     found = dict(ours)
-    for what, words in theirs.items():
+    for what, statement in theirs.items():
         if what not in ours:
             raise ConfigError("statements", f"there is none called {what!r}: {', '.join(sorted(ours))}")
-        clause = text(words)
+        clause = text(statement)
         wanted, given = set(_PLACE.findall(ours[what])), set(clause.compile().params)
         if wanted != given:
             lacks, knows_not = sorted(wanted - given), sorted(given - wanted)
             problem = [f"lacks :{', :'.join(lacks)}"] if lacks else []
             problem += [f"has :{', :'.join(knows_not)}, which there is not"] if knows_not else []
             raise ConfigError(f"statements: {what}", f"{' and '.join(problem)}. Ours: {ours[what]}")
-        if "RETURNING" in ours[what] and "RETURNING" not in words.upper():
+        if "RETURNING" in ours[what] and "RETURNING" not in statement.upper():
             raise ConfigError(f"statements: {what}", "has to return time and epoch (RETURNING time, epoch)")
         found[what] = str(clause.compile(dialect=engine.dialect))
     return found

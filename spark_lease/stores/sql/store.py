@@ -34,7 +34,7 @@ from ...database.connections import (
     make_engine,
     refusal,
 )
-from ...database.dialects import backend_of, code_of, local_bounds, says
+from ...database.dialects import backend_of, code_of, local_bounds, matches
 from ...election.record import LeaseRecord, Snapshot, is_directive
 from ...errors import ConfigError, RecordUnreadable, SparkLeaseError
 from . import schema
@@ -145,14 +145,14 @@ class SqlStore:
             if not driver.notifies:
                 self._alarm.wait(driver.fileno(), timeout)
                 driver.poll()
-            told = [each.payload for each in driver.notifies]
+            payloads = [each.payload for each in driver.notifies]
             driver.notifies.clear()
         except (SQLAlchemyError, self._driver_error, OSError, ValueError, AttributeError) as error:
             log.debug("%s: cannot listen: %s", self.where, error)  # closed by another thread, or the server is gone
             self._drop_connection()
             return False
         # Any role that may connect can notify: no more is believed than that it is worth a look.
-        return LeaseRecord(None, int(told[-1]), 0.0, 0) if told and _EPOCH.fullmatch(told[-1]) else True
+        return LeaseRecord(None, int(payloads[-1]), 0.0, 0) if payloads and _EPOCH.fullmatch(payloads[-1]) else True
 
     def _listen(self, name: str) -> None:
         try:
@@ -167,8 +167,8 @@ class SqlStore:
 
     def _channel(self, name: str) -> str:
         """One for each lease, so that no standby is woken for another lease; any name fits."""
-        told = f"{self._table.fullname}:{self._config.row_of(name)}"
-        return f"spark_lease_{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+        payloads = f"{self._table.fullname}:{self._config.row_of(name)}"
+        return f"spark_lease_{hashlib.sha256(payloads.encode()).hexdigest()[:32]}"
 
     def close(self) -> None:
         self._alarm.ring()
@@ -219,14 +219,14 @@ class SqlStore:
             with self._in_use:
                 return self._ask(what, values)
         except (SQLAlchemyError, self._driver_error) as error:
-            if what == "insert" and says(error, self._backend.duplicate):
+            if what == "insert" and matches(error, self._backend.duplicate):
                 return []
             self._drop_connection()
             if code_of(error) in _NOT_KEPT:
                 self._prepared = {}  # a pooler hands every statement to another session
-            if what in self._config.statements and says(error, self._backend.shape + self._backend.syntax):
+            if what in self._config.statements and matches(error, self._backend.shape + self._backend.syntax):
                 raise ConfigError(f"statements: {what}", str(self._store_error(error))) from error
-            if not says(error, self._backend.shape):
+            if not matches(error, self._backend.shape):
                 raise self._store_error(error) from error
             if self._table_seen:
                 raise RecordUnreadable(self.where, f"table {self._table.fullname} or its columns are gone") from error
@@ -325,7 +325,7 @@ class SqlStore:
         if "file is not a database" in str(error):
             return ConfigError("url", f"{self.where} is a file of another kind: name another")
         note = "{}"
-        if says(error, self._backend.locked):
+        if matches(error, self._backend.locked):
             note = (
                 f"a row of {self._table.fullname} is locked by another transaction; an ActiveMQ broker with the "
                 "database locker does that for as long as it is master: {}"

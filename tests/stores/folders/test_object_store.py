@@ -363,7 +363,7 @@ def test_no_key_is_in_an_error_or_in_the_log(
 
 def test_the_query_of_a_url_is_in_no_message(config: Config) -> None:
     error = OSError(f"PUT https://x.blob.core.windows.net/b/k?sv=1&sig=abcdef failed, {SECRET}")
-    assert ObjectFiles(config).words(error) == "PUT https://x.blob.core.windows.net/b/k?… failed, ***"
+    assert ObjectFiles(config).error_text(error) == "PUT https://x.blob.core.windows.net/b/k?… failed, ***"
 
 
 def test_the_same_error_has_the_same_words(config: Config) -> None:
@@ -426,4 +426,4 @@ def test_options_may_come_from_the_clouds_own_variables(
         monkeypatch.setenv("AWS_ALLOW_HTTP" if key == "allow_http" else key.upper(), value)
     store = open_store(storage_options={})
     assert _grant(store)
-    assert store._files.words(OSError(f"it was {SECRET}, {KEY}")) == "it was ***, ***"
+    assert store._files.error_text(OSError(f"it was {SECRET}, {KEY}")) == "it was ***, ***"

@@ -11,7 +11,7 @@ _SECRET = re.compile(r"key|secret|token|sas|signature|password|credential", re.I
 _COLOURS = re.compile(r"\x1b\[\d*m|↳")
 
 
-def words(error: Exception, secrets: Sequence[str] = ()) -> str:
+def error_text(error: Exception, secrets: Sequence[str] = ()) -> str:
     """An error in one line. `secrets`: see `secrets_of`."""
     text = str(error).partition("Debug source:")[0]
     for each in secrets:

@@ -17,7 +17,7 @@ from ..election.locker import head_start_of
 from ..election.record import new_holder
 from ..errors import ConfigError, SparkLeaseError, StoreError
 from ..journal.standbys import Presence
-from ..monitoring.observer import BARRED, HELD, LeaseObserver, LeaseStatus
+from ..monitoring.observer import BLOCKED, HELD, LeaseObserver, LeaseStatus
 from .access import config_of
 from .hook import SparkLeaseHook
 
@@ -99,4 +99,4 @@ def is_wanted(seen: LeaseStatus | None, holder: str, site: str) -> bool:
         return False
     if holder or site:
         return seen.state == HELD and holder in ("", seen.label) and site in ("", seen.site)
-    return seen.state not in (HELD, BARRED)
+    return seen.state not in (HELD, BLOCKED)

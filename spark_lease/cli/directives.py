@@ -18,7 +18,7 @@ from ..config.settings import Config
 from ..election.directive import LONGEST, Directive, directive_of, label_of
 from ..election.journal_entries import GRANT
 from ..election.ports import LeaseStore
-from ..election.record import LeaseRecord, Snapshot, UnchangedSince, expires_in, is_forced, wished
+from ..election.record import LeaseRecord, Snapshot, UnchangedSince, expires_in, is_forced, with_directive
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
 from ..journal.standbys import standbys_of
 from ..stores.registry import open_notes, open_store
@@ -26,12 +26,12 @@ from .settings import name_of, resolved, who
 
 _TRIES = 10
 _LOOK_AGAIN, _SAY_AGAIN = 0.25, 5.0
-_HEEDS = 2.0
-"""Lease durations within which a master that heeds wishes has seen one, and its lease has run out."""
+_READ_WITHIN = 2.0
+"""Lease durations within which a master that reads directives has seen one, and its lease has run out."""
 
 
 def pause(arguments: argparse.Namespace) -> int:
-    """Returns once the wish is there; with --now, once the lease is free."""
+    """Returns once the directive is there; with --now, once the lease is free."""
     reason, until = _reason(arguments), duration("--for", arguments.duration)
 
     def wanted(now: float) -> Directive:
@@ -41,7 +41,7 @@ def pause(arguments: argparse.Namespace) -> int:
         seen = _put(store, arguments.lease, wanted)
         if arguments.now:
             duration_of = max(seen.record.duration if seen.record else 0.0, _config(arguments).lease_duration)
-            end = BootClock().now() + _HEEDS * duration_of
+            end = BootClock().now() + _READ_WITHIN * duration_of
             seen = _wait(store, arguments.lease, lambda record, left: record.holder is None or left <= 0, seen, end)
     return _show(arguments, seen)
 
@@ -52,7 +52,7 @@ def resume(arguments: argparse.Namespace) -> int:
 
 
 def transfer(arguments: argparse.Namespace) -> int:
-    """Returns once the wish is there; with --wait, once the lease has the one that it is for."""
+    """Returns once the directive is there; with --wait, once the lease has the one that it is for."""
     if not (arguments.to and arguments.to.isprintable() and len(arguments.to) <= LONGEST // 3):
         raise ConfigError("--to", f"{arguments.to!r} is neither a holder, nor its label, nor a site")
     within, window = duration("--within", arguments.within), duration("--for", arguments.duration)
@@ -130,13 +130,13 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
         seen = store.read(name)
         if seen.record is None:
             raise SparkLeaseError(f"{name}: there is no such lease in {store.where}")
-        wish = wanted(seen.wall)
-        text = wish.text() if wish else ""
+        directive = wanted(seen.wall)
+        text = directive.text() if directive else ""
         if len(text) > LONGEST:
             raise ConfigError("--reason", f"is too long: {LONGEST} characters fit into a record, with who and when")
-        if text == seen.record.wish or store.swap(name, seen.record, wished(seen.record, text)):
+        if text == seen.record.directive or store.swap(name, seen.record, with_directive(seen.record, text)):
             there = store.read(name)
-            if there.record and there.record.wish != text and there.record.epoch == seen.record.epoch:
+            if there.record and there.record.directive != text and there.record.epoch == seen.record.epoch:
                 raise ConfigError("url", f"{store.where} cannot store a pause or a transfer")
             return there
     raise StoreError(store.where, f"{name} was changed by its holder at each try: try again")
@@ -154,7 +154,7 @@ def _wait(
         holder = seen.record.holder or ""
         who_has_it = f"{holder} has it" if holder else "it has no master"
         if clock.now() > end:
-            message = f"{directive_of(seen.record.wish) or 'taken back'}; {who_has_it}"
+            message = f"{directive_of(seen.record.directive) or 'taken back'}; {who_has_it}"
             raise LeaseHeldByOther(name, holder, left, message if seen.record == first else f"{message}, and renews it")
         if clock.now() - shown_at > _SAY_AGAIN:
             shown_at = clock.now()
@@ -168,13 +168,14 @@ def _wait(
 def _show(arguments: argparse.Namespace, seen: Snapshot) -> int:
     record = seen.record
     assert record
-    wish = directive_of(record.wish)
+    directive = directive_of(record.directive)
     is_held = expires_in(seen, still_for=0.0) > 0 and not is_forced(record.holder)
     holder = record.holder if is_held else None
     if arguments.json:
-        print(json.dumps({"lease": arguments.lease, "holder": holder, "epoch": record.epoch, "wish": str(wish or "")}))
+        shown = {"lease": arguments.lease, "holder": holder, "epoch": record.epoch, "directive": str(directive or "")}
+        print(json.dumps(shown))
     else:
-        gives_up = ", and is to give it up" if wish and wish.give_up < math.inf else ""
+        gives_up = ", and is to give it up" if directive and directive.give_up < math.inf else ""
         master = f"{holder} is master{gives_up}" if holder else "it has no master"
-        print(f"{arguments.lease}: {wish or 'no pause or transfer pending'}; {master}")
+        print(f"{arguments.lease}: {directive or 'no pause or transfer pending'}; {master}")
     return 0

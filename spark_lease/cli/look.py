@@ -17,7 +17,7 @@ from ..errors import RecordUnreadable
 from ..fencing.status import Fences
 
 HELD = (
-    *("holder", "site", "epoch", "since", "expires_in", "in_doubt", "protection", "fences", "wish"),
+    *("holder", "site", "epoch", "since", "expires_in", "in_doubt", "protection", "fences", "directive"),
     *("standbys", "last_change"),
 )
 
@@ -49,7 +49,7 @@ def described(where: str, name: str, seen: Snapshot, config: Config, *, still_fo
     if record is None:
         return _nothing(name, "unknown", f"{name}: there is no such lease")
     left = expires_in(seen, still_for=still_for or 0.0)
-    row = _nothing(name, "free") | {"epoch": record.epoch, "wish": _wanted(record, seen)}
+    row = _nothing(name, "free") | {"epoch": record.epoch, "directive": _wanted(record, seen)}
     if record.holder is None or (left <= 0 and is_forced(record.holder)):
         return row
     row |= {"state": "held" if left > 0 else "expired", "holder": record.holder, "since": _since(record, seen) or ""}
@@ -59,8 +59,8 @@ def described(where: str, name: str, seen: Snapshot, config: Config, *, still_fo
 
 
 def _wanted(record: LeaseRecord, seen: Snapshot) -> str:
-    wish = directive_of(record.wish)
-    return str(wish) if wish and seen.wall < wish.until else ""
+    directive = directive_of(record.directive)
+    return str(directive) if directive and seen.wall < directive.until else ""
 
 
 def _nothing(name: str, state: str, problem: str = "") -> Row:

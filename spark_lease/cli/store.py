@@ -29,7 +29,7 @@ from .settings import name_of, names_of, resolved
 from .table import print_pairs, print_table
 
 NOTED = ("site", "fences", "standbys", "last_change")
-_SELDOM = (*NOTED, "wish")
+_SELDOM = (*NOTED, "directive")
 FEW = 20
 """Leases of which more than their records is told without being asked for them by name."""
 
@@ -79,8 +79,8 @@ def print_leases(rows: Sequence[Row]) -> None:
         table.append([row["lease"], state, label_of(row["holder"]), row["since"], seconds])
     print_table(table)
     for row in rows:
-        if row["wish"]:
-            print(f"{row['lease']}: {row['wish']}")
+        if row["directive"]:
+            print(f"{row['lease']}: {row['directive']}")
 
 
 def print_wide(rows: Sequence[Row]) -> None:

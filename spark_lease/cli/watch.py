@@ -185,7 +185,7 @@ class Lines:
 def _sight(row: Row) -> list[object]:
     """What is worth a line if it changes."""
     # "Not known" and "no": neither is a reason for a line.
-    told = ("state", "holder", "epoch", "protection", "wish", "site", "last_change")
+    told = ("state", "holder", "epoch", "protection", "directive", "site", "last_change")
     return [bool(row["in_doubt"]), cell(row["standbys"]), *(row[key] for key in told)]
 
 
@@ -201,8 +201,8 @@ def _line(row: Row, was: Row | None) -> str:
         parts.append("certain")
     if row["state"] == "held" and row["expires_in"] is not None:
         parts.append(f"{row['expires_in']} s left")
-    if row["wish"]:
-        parts.append(row["wish"])
+    if row["directive"]:
+        parts.append(row["directive"])
     if row["standbys"]:
         parts.append(f"standing by: {cell(row['standbys'])}")
     if row["last_change"] and not (was and was["last_change"] == row["last_change"]):

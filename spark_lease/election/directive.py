@@ -32,7 +32,7 @@ class Directive:
     def is_for(self, holder: str, site: str) -> bool:
         return bool(self.to) and self.to in (holder, label_of(holder), site)
 
-    def bars(self, holder: str, site: str, *, now: float) -> bool:
+    def blocks(self, holder: str, site: str, *, now: float) -> bool:
         """Whether it keeps `holder` from taking the lease."""
         return now < self.until and not self.is_for(holder, site)
 
@@ -61,7 +61,7 @@ def directive_of(text: str) -> Directive | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return Directive(
-            "an unknown operator", f"its wish {text[:40]!r} cannot be read: spark-lease resume takes it back"
+            "an unknown operator", f"its directive {text[:40]!r} cannot be read: spark-lease resume takes it back"
         )
 
 

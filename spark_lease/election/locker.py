@@ -58,7 +58,7 @@ class RecordRules:
         self._freed: LeaseRecord | None = None
         self._asked = self._waits = self._is_locked_out = False
         self._standstill = UnchangedSince()
-        self._heeded, self._give_up_at, self._why = "", math.inf, ""
+        self._applied, self._give_up_at, self._why = "", math.inf, ""
         self._closed = threading.Event()
 
     def try_acquire(self) -> Grant | Denied:
@@ -84,8 +84,8 @@ class RecordRules:
             if held.expires_in > 0 and not mine:
                 self._waits = True
                 return held
-            if not mine and (barred := self._barred(seen) or self._lets_others_go_first(seen)):
-                return barred
+            if not mine and (blocked := self._blocked(seen) or self._lets_others_go_first(seen)):
+                return blocked
             if self._lock and not self._lock.try_lock():
                 self._is_locked_out = True
                 return Denied(held.holder or "the owner of its lock", self._duration)
@@ -138,7 +138,7 @@ class RecordRules:
             mine = seen.record
             if mine is None:
                 return Denied(None)
-            self._heed(mine.wish, seen)
+            self._apply(mine.directive, seen)
             wanted = renewed(mine, duration=self._duration, protection=self._protection())
             if self._keep(self._store.swap(self._name, mine, wanted)):
                 return Grant(mine.epoch, self._give_up_at, self._why, over)
@@ -147,19 +147,19 @@ class RecordRules:
                 return Denied(seen.record.holder if seen.record else None)
         raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder")
 
-    def _heed(self, text: str, seen: Snapshot) -> None:
+    def _apply(self, text: str, seen: Snapshot) -> None:
         """See by my own clock when I am to give up. What is swapped as I know it says nothing new."""
-        if text == self._heeded:
+        if text == self._applied:
             return
-        self._heeded, wish = text, directive_of(text)
-        self._give_up_at, self._why = math.inf, str(wish or "")
-        if wish and not wish.is_for(self._holder, self._site):
-            self._give_up_at = self._clock.now() + wish.give_up - seen.wall
+        self._applied, directive = text, directive_of(text)
+        self._give_up_at, self._why = math.inf, str(directive or "")
+        if directive and not directive.is_for(self._holder, self._site):
+            self._give_up_at = self._clock.now() + directive.give_up - seen.wall
 
-    def _barred(self, seen: Snapshot) -> Denied | None:
-        wish, now = directive_of(seen.record.wish if seen.record else ""), seen.wall
-        if wish and wish.bars(self._holder, self._site, now=now):
-            return Denied(None, min(wish.until - now, self._duration), str(wish))
+    def _blocked(self, seen: Snapshot) -> Denied | None:
+        directive, now = directive_of(seen.record.directive if seen.record else ""), seen.wall
+        if directive and directive.blocks(self._holder, self._site, now=now):
+            return Denied(None, min(directive.until - now, self._duration), str(directive))
         return None
 
     def _lets_others_go_first(self, seen: Snapshot) -> Denied | None:

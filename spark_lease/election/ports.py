@@ -54,7 +54,7 @@ class LeaseStore(Protocol):
         `old` None means that there is no record yet. A `new` without a holder is a release. A `new` with another epoch
         than `old` is a grant, and its epoch the least that will do: a store with a clock raises it to its milliseconds
         since 1970 if they are more, so that epochs grow even over rows that were lost. A `new` that differs from `old`
-        in its wish alone (`is_directive`) leaves the expiry as it is.
+        in its directive alone (`is_directive`) leaves the expiry as it is.
         Raises StoreError when the outcome is unknown: it may have been written, or may still be.
         """
         ...

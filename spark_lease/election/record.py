@@ -48,7 +48,7 @@ class LeaseRecord:
     store's clock, or one more than the epoch before if that is larger. `duration` is the holder's, in seconds.
     `stamp` belongs to the store: it changes with every write and `swap` compares it (SQL: the expiry in ms).
     `protection` is what the holder said at the grant (`Protection`; empty: not known), for people to read.
-    `wish` is what an operator wants of the lease (`Directive.text`; empty: nothing). The next holder ends it.
+    `directive` is what an operator wants of the lease (`Directive.text`; empty: nothing). The next holder ends it.
     """
 
     holder: str | None
@@ -56,7 +56,7 @@ class LeaseRecord:
     duration: float
     stamp: int | None = None
     protection: str = ""
-    wish: str = ""
+    directive: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,14 @@ def released(record: LeaseRecord) -> LeaseRecord:
     return replace(record, holder=None, stamp=None)
 
 
-def wished(record: LeaseRecord, wish: str) -> LeaseRecord:
+def with_directive(record: LeaseRecord, directive: str) -> LeaseRecord:
     """The same, with what an operator wants of it; its expiry stays."""
-    return replace(record, wish=wish)
+    return replace(record, directive=directive)
 
 
 def is_directive(old: LeaseRecord | None, new: LeaseRecord) -> bool:
-    """True if `new` is `old` with another wish."""
-    return old is not None and old != new == replace(old, wish=new.wish)
+    """True if `new` is `old` with another directive."""
+    return old is not None and old != new == replace(old, directive=new.directive)
 
 
 def forced(record: LeaseRecord, *, by: str, left: float) -> LeaseRecord:

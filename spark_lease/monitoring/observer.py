@@ -15,13 +15,13 @@ from ..errors import AlreadyDone, LeaseHeldByOther
 from ..journal.runs import done_under
 from ..stores.registry import open_notes, open_store
 
-FREE, HELD, EXPIRED, BARRED = "free", "held", "expired", "barred"
+FREE, HELD, EXPIRED, BLOCKED = "free", "held", "expired", "blocked"
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseStatus:
     """One look. `expires_in` None: the store has no clock, so that one look cannot tell whether it has run out.
-    `state` is "barred" where it is free and yet an operator keeps this site from taking it: `why`. `site`: the
+    `state` is "blocked" where it is free and yet an operator keeps this site from taking it: `why`. `site`: the
     holder's, if it was to be told."""
 
     lease: str
@@ -63,9 +63,9 @@ class LeaseObserver:
         record, still_for = seen.record, self._standstill.still_for(seen.record, self._clock.now())
         if record is None:
             return LeaseStatus(name, FREE)
-        left, wish = expires_in(seen, still_for=still_for), directive_of(record.wish)
-        if left <= 0 and wish and wish.bars(self._holder, self._config.site, now=seen.wall):
-            return LeaseStatus(name, BARRED, epoch=record.epoch, why=str(wish))
+        left, directive = expires_in(seen, still_for=still_for), directive_of(record.directive)
+        if left <= 0 and directive and directive.blocks(self._holder, self._config.site, now=seen.wall):
+            return LeaseStatus(name, BLOCKED, epoch=record.epoch, why=str(directive))
         if record.holder is None:
             return LeaseStatus(name, FREE, epoch=record.epoch)
         if left <= 0:
@@ -90,7 +90,7 @@ class LeaseObserver:
         if epoch := self.done_under():
             raise AlreadyDone(config.name, config.run_key, epoch)
         seen = self.look()
-        if seen.state == BARRED:
+        if seen.state == BLOCKED:
             raise LeaseHeldByOther(config.name, "", 0.0, seen.why)
         if seen.state == HELD and (again or seen.expires_in is not None):
             raise LeaseHeldByOther(config.name, seen.holder, seen.expires_in or 0.0)

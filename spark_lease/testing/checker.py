@@ -28,7 +28,7 @@ AFTER_THAW = 0.5
 """Seconds that a process which stood still has to end its work: it must notice first (keepalive.WATCH_PERIOD)."""
 
 _TOUCHED = (Did.DAMAGED, Did.REWRITTEN)
-_KEEPS_FREE = (*_TOUCHED, Did.BARRED)
+_KEEPS_FREE = (*_TOUCHED, Did.BLOCKED)
 _STOOD = (Did.FROZEN, Did.STARVED)
 _NEVER = "never answered"
 

@@ -25,7 +25,7 @@ from ..config.settings import Config
 from ..config.sources import configure
 from ..election.directive import Directive
 from ..election.ports import Denied, Grant, LeaseStore
-from ..election.record import LeaseRecord, expires_in, released, renewed, taken, wished
+from ..election.record import LeaseRecord, expires_in, released, renewed, taken, with_directive
 from ..errors import LeaseLost, StoreError
 from ..holds import LocalHold, open_contender
 from ..stores.registry import open_store
@@ -101,28 +101,28 @@ class LeaseStoreContract:
         assert again is not None
         assert again.epoch == record.epoch
 
-    def test_a_wish_changes_nothing_else_and_stays_until_the_lease_is_taken(self, open_store: OpenStore) -> None:
+    def test_a_directive_changes_nothing_else_and_stays_until_the_lease_is_taken(self, open_store: OpenStore) -> None:
         mine, other = open_store(), open_store()
         record = self.take(mine, "me")
         seen = other.read("n")
-        wish = '{"by":"ä:\'"}'
-        with_wish = other.swap("n", record, wished(record, wish))
-        assert with_wish is not None
+        directive = '{"by":"ä:\'"}'
+        changed = other.swap("n", record, with_directive(record, directive))
+        assert changed is not None
         after = other.read("n")
-        assert after.record == with_wish
-        assert (with_wish.holder, with_wish.epoch, with_wish.wish) == ("me", record.epoch, wish)
+        assert after.record == changed
+        assert (changed.holder, changed.epoch, changed.directive) == ("me", record.epoch, directive)
         if seen.expires_in is not None and after.expires_in is not None:
             assert after.expires_in <= seen.expires_in
-            assert with_wish.stamp == record.stamp
+            assert changed.stamp == record.stamp
         assert mine.swap("n", record, renewed(record, duration=5.0)) is None  # who does not know of it is told "no"
-        again = mine.swap("n", with_wish, renewed(with_wish, duration=5.0))
-        assert again is not None and again.wish == wish
+        again = mine.swap("n", changed, renewed(changed, duration=5.0))
+        assert again is not None and again.directive == directive
         free = mine.swap("n", again, released(again))
-        assert free is not None and free.wish == wish == other.read("n").record.wish  # type: ignore[union-attr]
-        assert other.swap("n", wished(free, ""), taken(free, holder="you", duration=5.0)) is None
+        assert free is not None and free.directive == directive == other.read("n").record.directive  # type: ignore[union-attr]
+        assert other.swap("n", with_directive(free, ""), taken(free, holder="you", duration=5.0)) is None
         theirs = other.swap("n", free, taken(free, holder="you", duration=5.0))
         assert theirs is not None and mine.read("n").record == theirs
-        assert theirs.wish == ""
+        assert theirs.directive == ""
 
     def test_two_names_are_independent(self, open_store: OpenStore) -> None:
         store = open_store()
@@ -347,10 +347,10 @@ def _as_word(value: object) -> str:
     return json.dumps(value) if isinstance(value, (bool, dict)) else str(value)
 
 
-def _want(store: LeaseStore, wish: str) -> None:
+def _want(store: LeaseStore, directive: str) -> None:
     record = store.read("n").record
     assert record is not None
-    assert store.swap("n", record, wished(record, wish)) is not None
+    assert store.swap("n", record, with_directive(record, directive)) is not None
 
 
 def _insist(ask: Callable[[], _Answer]) -> _Answer:

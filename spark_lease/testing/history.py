@@ -53,7 +53,7 @@ class Did(StrEnum):
     """Not a contender's doing: the store lost or changed what it had confirmed, or its clock jumped."""
     REWRITTEN = "rewritten"
     """Not a contender's doing: an ActiveMQ broker wrote its name into the row, good until `until`."""
-    BARRED = "barred"
+    BLOCKED = "blocked"
     """Not a contender's doing: an operator paused it, so that its master gives it up and no contender takes it."""
 
 

@@ -18,7 +18,7 @@ def test_a_lease_that_this_site_may_not_take_is_waited_for(tmp_path: Path) -> No
         assert not is_wanted(paris.look(), "", "")
     assert is_wanted(paris.look(), "", "")
     assert main(["pause", "n", "--url", url, "--reason", "schema change"]) == 0
-    assert (paris.look().state, paris.look().why.endswith(": schema change")) == ("barred", True)
+    assert (paris.look().state, paris.look().why.endswith(": schema change")) == ("blocked", True)
     assert not is_wanted(paris.look(), "", "")
     assert main(["transfer", "n", "--url", url, "--to", "lyon", "--anyway"]) == 0
     assert not is_wanted(paris.look(), "", "")

@@ -73,7 +73,7 @@ def test_a_paused_lease_is_standby_with_its_reason_until_it_is_resumed(
     assert (done.returncode, done.stderr) == (0, "")
     assert "schema change; it has no master" in done.stdout
     (row,) = json.loads(spark_lease("status", "n", "--json", *store).stdout)
-    assert (row["state"], row["wish"].endswith(": schema change")) == ("free", True)
+    assert (row["state"], row["directive"].endswith(": schema change")) == ("free", True)
     late = spark_lease("run", "--lease", "n", "--if-held", "skip", *store, "--", "true")
     assert (late.returncode, last_line(late)["outcome"]) == (99, "standby")
     assert str(last_line(late)["reason"]).endswith(": schema change")
@@ -86,15 +86,15 @@ def test_a_paused_lease_is_standby_with_its_reason_until_it_is_resumed(
 def test_a_pause_that_is_over_is_not_shown_any_more(
     store: list[str], run: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    def wish() -> str:
+    def directive() -> str:
         (row,) = json.loads(spark_lease("status", "n", "--json", *store).stdout)
-        return str(row["wish"])
+        return str(row["directive"])
 
     run(command="sleep 60")
     for duration in ("60", "1"):
         assert spark_lease("pause", "n", *store, "--reason", "schema change", "--for", duration).returncode == 0
-        assert duration == "1" or wish().endswith(": schema change")
-    until(lambda: not wish())
+        assert duration == "1" or directive().endswith(": schema change")
+    until(lambda: not directive())
 
 
 @pytest.mark.parametrize("store", KINDS[:1], indirect=True)
@@ -134,7 +134,7 @@ def test_a_pause_now_ends_the_master_and_returns_once_nobody_has_it(
 
 
 def test_a_master_that_renews_whatever_is_wanted_is_not_waited_for_without_end(tmp_path: Path) -> None:
-    """As a broker does, or a release of ours before there were wishes."""
+    """As a broker does, or a release of ours before there were directives."""
     where = ["--url", f"sqlite:///{tmp_path}/leases.db", "--lease-duration", "2"]
     assert spark_lease("run", "--lease", "n", *where, "--", "true").returncode == 0
     stopped = threading.Event()
@@ -173,7 +173,7 @@ def test_a_transferred_lease_goes_to_the_site_that_is_named(
     assert done.returncode == 0, done.stderr
     assert lyon.poll() is None
     assert f":{lyon.pid}:" in json.loads(done.stdout)["holder"]
-    assert json.loads(done.stdout)["wish"] == ""
+    assert json.loads(done.stdout)["directive"] == ""
     (row,) = json.loads(spark_lease("status", "n", *store, "--json").stdout)
     assert row["site"] == "lyon"
 
@@ -231,16 +231,16 @@ def test_an_operators_mistake_is_one_sentence_and_changes_nothing(
     assert done.returncode == code, done.stderr
     assert says in done.stderr and "Traceback" not in done.stderr
     (row,) = json.loads(spark_lease("status", "--json", "--url", f"sqlite:///{tmp_path}/leases.db").stdout or "[{}]")
-    assert not row.get("wish")
+    assert not row.get("directive")
 
 
 @pytest.mark.postgres
-def test_a_table_without_the_column_for_wishes_is_refused_with_what_to_do(pg_url: str, table: str) -> None:
+def test_a_table_without_the_column_for_directives_is_refused_with_what_to_do(pg_url: str, table: str) -> None:
     where = ["--url", pg_url, "--table", table]
     spark_lease("run", "--lease", "n", "--create-table", "true", *where, "--", "true")
     with closing(psycopg2.connect(pg_url)) as connection, connection, connection.cursor() as cursor:
-        cursor.execute(f"ALTER TABLE {table} DROP COLUMN wish")
+        cursor.execute(f"ALTER TABLE {table} DROP COLUMN directive")
     done = spark_lease("pause", "n", *where)
-    assert (done.returncode, "lacks wish: run spark-lease init" in done.stderr) == (78, True), done.stderr
+    assert (done.returncode, "lacks directive: run spark-lease init" in done.stderr) == (78, True), done.stderr
     assert spark_lease("init", *where).returncode == 0
     assert spark_lease("pause", "n", *where).returncode == 0

@@ -140,7 +140,7 @@ TITLES = ["LEASE", "STATE", "HOLDER", "SINCE", "LEFT"]
 
 
 def test_status_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {"lease": "n" * 60, "state": "held", "in_doubt": False, "expires_in": 28.13, "wish": "paused by anna"}
+    row = {"lease": "n" * 60, "state": "held", "in_doubt": False, "expires_in": 28.13, "directive": "paused by anna"}
     row |= {"holder": f"{'h' * 60}:1:2:3", "since": "2026-11-20T06:30:00Z"}
     print_leases([row])
     assert len(capsys.readouterr().out.splitlines()[1]) > 140, "whole, for a program that reads it"

@@ -8,7 +8,7 @@ import pytest
 
 from spark_lease.election.directive import Directive, directive_of, label_of
 from spark_lease.election.ports import Denied, Grant
-from spark_lease.election.record import wished
+from spark_lease.election.record import with_directive
 from spark_lease.errors import LeaseHeldByOther, LeaseLost, Loss
 from spark_lease.testing import MemoryStore, VirtualClock, lost_answer, meanwhile
 from tests.support.policy import NAME, Contender
@@ -16,9 +16,9 @@ from tests.support.policy import NAME, Contender
 PAUSED = Directive("anna", "schema change")
 
 
-def want(store: MemoryStore, wish: Directive | None) -> None:
+def want(store: MemoryStore, directive: Directive | None) -> None:
     record = store.records[NAME]
-    assert store.peer().swap(NAME, record, wished(record, wish.text() if wish else ""))
+    assert store.peer().swap(NAME, record, with_directive(record, directive.text() if directive else ""))
 
 
 def store_time(store: MemoryStore) -> float:
@@ -26,7 +26,7 @@ def store_time(store: MemoryStore) -> float:
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "directive",
     [
         Directive("a"),
         PAUSED,
@@ -34,15 +34,15 @@ def store_time(store: MemoryStore) -> float:
         Directive("a", give_up=0.0, until=math.inf),
     ],
 )
-def test_a_wish_is_read_as_it_was_written(wish: Directive) -> None:
-    assert directive_of(wish.text()) == wish
+def test_a_directive_is_read_as_it_was_written(directive: Directive) -> None:
+    assert directive_of(directive.text()) == directive
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "7", '{"reason":"x"}', '{"by":"a","until":"soon"}'])
-def test_a_wish_that_nobody_can_read_bars_everybody_and_demotes_nobody(text: str) -> None:
-    wish = directive_of(text)
-    assert wish and wish.bars("h", "s", now=1e12) and wish.give_up == math.inf
-    assert "spark-lease resume" in str(wish)
+def test_a_directive_that_cannot_be_read_blocks_everybody_and_demotes_nobody(text: str) -> None:
+    directive = directive_of(text)
+    assert directive and directive.blocks("h", "s", now=1e12) and directive.give_up == math.inf
+    assert "spark-lease resume" in str(directive)
 
 
 def test_the_label_of_a_holder_is_what_its_configuration_calls_it() -> None:
@@ -66,7 +66,7 @@ def test_a_paused_lease_is_taken_by_nobody_and_kept_by_its_master(clock: Virtual
     assert isinstance(standby.lease.try_acquire(), Grant)
 
 
-def test_a_pause_that_comes_between_look_and_swap_is_heeded(clock: VirtualClock, store: MemoryStore) -> None:
+def test_a_pause_that_comes_between_look_and_swap_is_applied(clock: VirtualClock, store: MemoryStore) -> None:
     master, standby = Contender(clock, store), Contender(clock, store.peer(), "b")
     master.lease.acquire()
     master.lease.release()
@@ -84,7 +84,7 @@ def test_a_pause_ends_by_the_stores_clock(clock: VirtualClock, store: MemoryStor
     assert isinstance(answer, Denied) and answer.expires_in == pytest.approx(1, abs=0.01)
     clock.advance(1.1)
     assert isinstance(standby.lease.try_acquire(), Grant)
-    assert standby.record.wish == ""
+    assert standby.record.directive == ""
 
 
 def test_a_master_that_is_to_give_up_does_so_at_its_next_renewal_and_nobody_takes_it_by_force(
@@ -105,7 +105,7 @@ def test_a_master_that_is_to_give_up_does_so_at_its_next_renewal_and_nobody_take
     assert isinstance(standby.lease.try_acquire(), Grant)
 
 
-def test_a_wish_is_heeded_also_by_a_master_whose_grant_was_answered_late(
+def test_a_directive_is_applied_also_by_a_master_whose_grant_was_answered_late(
     clock: VirtualClock, store: MemoryStore
 ) -> None:
     master = Contender(clock, store)
@@ -138,7 +138,7 @@ def test_a_transferred_lease_is_given_up_in_time_and_taken_by_one_alone(
     answer = again.lease.try_acquire()
     assert isinstance(answer, Denied) and answer.why == "reserved for lyon by anna"
     assert isinstance(lyon.lease.try_acquire(), Grant)
-    assert lyon.record.wish == ""
+    assert lyon.record.directive == ""
     lyon.lease.renew()
 
 

@@ -59,14 +59,14 @@ def luminance(colour: str) -> float:
 def test_each_hold_is_a_bar_where_and_as_long_as_it_was(opens: Opens, tmp_path: Path) -> None:
     found = opens(written(tmp_path, DAY))
     kept(found, "history-light.png")
-    bars = [bar.bounding_box() for bar in found.locator(".hold").all()]
+    blocks = [bar.bounding_box() for bar in found.locator(".hold").all()]
     width = found.locator("svg.time").bounding_box()["width"]
-    assert len(bars) == len(DAY)
-    assert bars[0]["width"] == pytest.approx(width * 2 / 12, rel=0.02)
-    assert bars[1]["x"] - bars[0]["x"] == pytest.approx(width * 2.2 / 12, rel=0.02)
-    assert bars[2]["width"] >= 3, "three minutes of a day can be seen"
-    assert bars[5]["x"] + bars[5]["width"] == pytest.approx(bars[0]["x"] + width, abs=1.5)
-    assert bars[0]["y"] == bars[2]["y"] != bars[1]["y"], "each contender has a lane"
+    assert len(blocks) == len(DAY)
+    assert blocks[0]["width"] == pytest.approx(width * 2 / 12, rel=0.02)
+    assert blocks[1]["x"] - blocks[0]["x"] == pytest.approx(width * 2.2 / 12, rel=0.02)
+    assert blocks[2]["width"] >= 3, "three minutes of a day can be seen"
+    assert blocks[5]["x"] + blocks[5]["width"] == pytest.approx(blocks[0]["x"] + width, abs=1.5)
+    assert blocks[0]["y"] == blocks[2]["y"] != blocks[1]["y"], "each contender has a lane"
     assert len(found.locator(".gap").all()) == 5 + 1  # and the legend's
     assert "No two of 6 held it at one time" in found.inner_text(".verdict")
 

@@ -78,9 +78,9 @@ class SharedStore:
         """As `spark-lease pause --now --for` does."""
         if self.record:
             now = self.world.now + self.records.offset
-            wish = Directive("anna", until=now + duration, give_up=now).text()
-            self.apply(lambda store: store.swap(LEASE, self.record, replace(self.record, wish=wish)))
-            self.history.add("anna", Did.BARRED, detail=f"for {duration:g} s")
+            directive = Directive("anna", until=now + duration, give_up=now).text()
+            self.apply(lambda store: store.swap(LEASE, self.record, replace(self.record, directive=directive)))
+            self.history.add("anna", Did.BLOCKED, detail=f"for {duration:g} s")
 
     def delete_row(self) -> None:
         self.replace(None, "row deleted")

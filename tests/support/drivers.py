@@ -18,7 +18,7 @@ from typing import Any
 
 from spark_lease.config.sources import configure
 from spark_lease.election.directive import Directive
-from spark_lease.election.record import wished
+from spark_lease.election.record import with_directive
 from spark_lease.stores.registry import open_store
 from spark_lease.system.processes import Process, kill, processes, tree
 from tests.support.command import COMMAND
@@ -191,10 +191,12 @@ def row(url: str, table: str) -> tuple[str | None, int]:
     return found
 
 
-def want(name: str, wish: Directive, *, url: str, table: str) -> None:
+def want(name: str, directive: Directive, *, url: str, table: str) -> None:
     """Put what an operator wants into the lease's record."""
     with contextlib.closing(open_store(configure(name=name, url=url, table=table))) as store:
-        while (mine := store.read(name).record) and store.swap(name, mine, wished(mine, wish.text())) is None:
+        while (mine := store.read(name).record) and store.swap(
+            name, mine, with_directive(mine, directive.text())
+        ) is None:
             pass  # it was renewed in between
 
 

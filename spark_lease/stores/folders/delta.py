@@ -40,7 +40,7 @@ _COLUMNS = {
     "duration_ms": DataType.int64(),
     "expires": DataType.timestamp("us", tz="UTC"),
     "protection": DataType.string(),
-    "wish": DataType.string(),
+    "directive": DataType.string(),
 }
 _CHANGING = [column for column in _COLUMNS if column != "lease"]
 _ONLY_NEXT = CommitProperties(max_commit_retries=0)
@@ -194,7 +194,7 @@ class DeltaStore:
             "duration_ms": str(round(new.duration * 1000)),
             "expires": utc_text(wall_time() + new.duration) if new.holder else None,
             "protection": new.protection or None,
-            "wish": new.wish or None,
+            "directive": new.directive or None,
         }
         stats = json.dumps({"numRecords": 1})
         action = AddAction(path, size, values, round(wall_time() * 1000), True, stats)
@@ -218,8 +218,8 @@ class DeltaStore:
     def _record(self, name: str, table: DeltaTable) -> LeaseRecord:
         """Its one row. Raises RecordUnreadable for anything that we would not have written."""
         row = self._row(name, table)
-        holder, epoch, duration, protection, wish = (
-            row[f"partition.{each}"] for each in ("holder", "epoch", "duration_ms", "protection", "wish")
+        holder, epoch, duration, protection, directive = (
+            row[f"partition.{each}"] for each in ("holder", "epoch", "duration_ms", "protection", "directive")
         )
 
         def refuse(column: str, value: object) -> RecordUnreadable:
@@ -234,7 +234,7 @@ class DeltaStore:
             if not (isinstance(value, int) and value >= 0):
                 raise refuse(column, value)
         version = table.version()
-        self._known[name] = LeaseRecord(holder, epoch, duration / 1000, version, protection or "", wish or "")
+        self._known[name] = LeaseRecord(holder, epoch, duration / 1000, version, protection or "", directive or "")
         return self._known[name]
 
     def _file(self, name: str, table: DeltaTable) -> tuple[str, int]:
@@ -251,9 +251,7 @@ class DeltaStore:
             raise self._files.refusal(name, error) from None
         columns = set(actions.schema.names)
         if lacking := [each for each in _CHANGING if f"partition.{each}" not in columns]:
-            problem = (
-                f"is another program's table, without the partition column {', '.join(lacking)}: name another folder"
-            )
+            problem = f"has no partition column {', '.join(lacking)}: it is another program's table"
             raise RecordUnreadable(self.where, f"{self._files.table(name)} {problem}")
         found = {column: actions.column(column).to_pylist() for column in actions.schema.names}
         rows = sum(each or 0 for each in found["num_records"])

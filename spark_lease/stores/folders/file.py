@@ -108,7 +108,7 @@ class FileStore:
         if old is None or epoch != old.epoch:  # also over a record that was lost, as far as clocks agree
             epoch = max(epoch, round(wall_time() * 1000))
         stamp = (old.stamp or 0) + 1 if old else 1
-        written = LeaseRecord(new.holder, epoch, new.duration, stamp, new.protection, new.wish)
+        written = LeaseRecord(new.holder, epoch, new.duration, stamp, new.protection, new.directive)
         folder = self._path(name)
         try:
             make(self._root, folder, replace(self._config, name=name))
@@ -142,7 +142,7 @@ class FileStore:
             "duration": record.duration,
             "expires": expires,  # for people
             "protection": record.protection,
-            "wish": record.wish,
+            "directive": record.directive,
         }
         return json.dumps(fields, indent=1) + "\n"
 
@@ -155,8 +155,9 @@ class FileStore:
                 raise ValueError
         except (ValueError, KeyError, TypeError):
             raise RecordUnreadable(self.where, f"{path} is no record of a lease: correct it by hand") from None
-        others = (str(fields.get(each) or "") for each in ("protection", "wish"))
-        return LeaseRecord(holder, epoch, float(duration), int(path.stem), *others)
+        directive = fields.get("directive", fields.get("wish"))  # its earlier name
+        protection = str(fields.get("protection") or "")
+        return LeaseRecord(holder, epoch, float(duration), int(path.stem), protection, str(directive or ""))
 
 
 class FileLock:

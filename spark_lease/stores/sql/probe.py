@@ -129,16 +129,16 @@ class SqlProbe:
         sql = overridden(ours, self._config.statements, self._engine)
         values: dict[str, Any] = {"name": _name(), "holder": "doctor", "epoch": 1, "duration": 1000, "protection": ""}
         values |= {"channel": f"spark_lease_{_name()}", "old_holder": "doctor", "old_epoch": -1, "old_time": 0}
-        values |= {"wish": "doctor", "old_wish": None}
+        values |= {"directive": "doctor", "old_directive": None}
         if not self._broker_row:
             connection.exec_driver_sql(sql["insert"], _for(sql["insert"], values))
-        for what in ("renew", "wish", "release", "take"):
+        for what in ("renew", "directive", "release", "take"):
             rows = connection.exec_driver_sql(sql["read"], _for(sql["read"], values)).all()
             if not self._broker_row:
                 if not rows:
                     raise StoreError(self.where, f"a row of {table.fullname} that was just written cannot be seen")
                 row = rows[0]
-                values |= {"old_holder": row[0], "old_time": row[1], "old_epoch": row[2], "old_wish": row[-1]}
+                values |= {"old_holder": row[0], "old_time": row[1], "old_epoch": row[2], "old_directive": row[-1]}
             done = connection.exec_driver_sql(sql[what], _for(sql[what], values))
             written = len(done.all()) if done.returns_rows else done.rowcount
             if written != (0 if self._broker_row else 1):

@@ -14,7 +14,7 @@ _COLUMNS = 7
 
 
 def observed(row: Sequence[Any], where: str, place: str) -> Snapshot:
-    """The row at `place` of the store `where` as a record: holder, time, epoch, duration, now, protection, wish.
+    """The row at `place` of the store `where` as a record: holder, time, epoch, duration, now, protection, directive.
 
     Raises RecordUnreadable for anything that we or ActiveMQ would not have written, ConfigError for other columns.
     """
@@ -25,7 +25,7 @@ def observed(row: Sequence[Any], where: str, place: str) -> Snapshot:
         return RecordUnreadable(where, f"{place} has {column}={value!r}, which no lease has: correct it by hand")
 
     # A NUMERIC column, where an administrator wants one, comes as a Decimal.
-    holder, time, epoch, duration, now, protection, wish = (
+    holder, time, epoch, duration, now, protection, directive = (
         int(each) if isinstance(each, Decimal) else each for each in row
     )
     if not (holder is None or (isinstance(holder, str) and 0 < len(holder) <= MAX_NAME)):
@@ -38,6 +38,6 @@ def observed(row: Sequence[Any], where: str, place: str) -> Snapshot:
         raise refuse("DURATION", duration)
     expires_in = (time - now) / 1000 if time is not None else 0.0
     protected = protection if isinstance(protection, str) else ""
-    wanted = wish if isinstance(wish, str) else ""
+    wanted = directive if isinstance(directive, str) else ""
     record = LeaseRecord(holder, epoch, (duration or 0) / 1000, time, protected, wanted)
     return Snapshot(record, expires_in, now / 1000)

@@ -36,8 +36,10 @@ from ...errors import ConfigError
 from .words import Words
 
 ACTIVEMQ_COLUMNS = ("id", "time", "broker_name")
-OUR_COLUMNS = ("name", "epoch", "duration", "protection", "wish")
+OUR_COLUMNS = ("name", "epoch", "duration", "protection", "directive")
 UNIQUE = "name (unique)"
+_EARLIER = {"wish": "directive"}
+"""What columns of ours were called before. `init` renames them, so that what stands in them is kept."""
 
 
 # Two names are two leases, whatever the server's collation says. A broker's own column stays as it was made.
@@ -84,7 +86,7 @@ def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) ->
         Column("epoch", of("epoch", BigInteger), nullable=False, server_default=text("0")),
         Column("duration", of("duration", BigInteger)),
         Column("protection", of("protection", Words(16))),
-        Column("wish", of("wish", Words(LONGEST))),
+        Column("directive", of("directive", Words(LONGEST))),
         UniqueConstraint("name", name=f"{name}_name"),
         schema=schema or None,
         mysql_engine="InnoDB",  # another may lock nothing at all
@@ -199,7 +201,11 @@ def complete(connection: Connection, table: Table) -> Sequence[str]:
         statements = creation(connection, table)
     elif missing:
         refuse_foreign(table, missing)
-        statements = addition(connection, table, missing)
+        renamed = _renamed(connection, table, missing)
+        statements = [
+            *renamed.values(),
+            *addition(connection, table, [each for each in missing if each not in renamed]),
+        ]
     else:
         statements = []
     try:
@@ -211,6 +217,18 @@ def complete(connection: Connection, table: Table) -> Sequence[str]:
         if missing_columns(connection, table) != []:
             raise
     return statements
+
+
+def _renamed(connection: Connection, table: Table, missing: Sequence[str]) -> dict[str, str]:
+    """For each column of `missing` that is there under its earlier name: the statement that renames it."""
+    quote = connection.dialect.identifier_preparer.format_table(table)
+    with _looking(connection, table) as (seen, schema):
+        there = {column["name"].lower(): column["name"] for column in seen.get_columns(table.name, schema=schema)}
+    return {
+        ours: f"ALTER TABLE {quote} RENAME COLUMN {there[earlier]} TO {ours}"
+        for earlier, ours in _EARLIER.items()
+        if ours in missing and earlier in there
+    }
 
 
 def refuse_incomplete(connection: Connection, table: Table) -> None:

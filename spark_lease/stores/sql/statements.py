@@ -46,7 +46,7 @@ def statements(engine: Engine, table: Table, *, broker_row: bool, notifies: bool
         & (column.epoch == bindparam("old_epoch"))
         & backend.equal(column.broker_name, bindparam("old_holder"))
         & column.time.is_not_distinct_from(bindparam("old_time"))
-        & column.wish.is_not_distinct_from(bindparam("old_wish"))
+        & column.directive.is_not_distinct_from(bindparam("old_directive"))
     )
     # Not just one more than the last: a row that was deleted, or restored from a backup, has to go on with larger
     # epochs than it ever had. One more where the clock went back.
@@ -66,16 +66,16 @@ def statements(engine: Engine, table: Table, *, broker_row: bool, notifies: bool
     values = select(*first.values()).select_from(table).where(true()) if not broker_row else select(*first.values())
     writes: dict[str, Any] = {
         "insert": insert(table).from_select(list(first), values),
-        "take": update(table).where(stands).values(held | {"epoch": bigger, "wish": null()}),
+        "take": update(table).where(stands).values(held | {"epoch": bigger, "directive": null()}),
         "renew": update(table).where(stands).values(held),
         "release": update(table).where(stands).values(freed),
-        "wish": update(table).where(stands).values(wish=bindparam("wish")),
+        "directive": update(table).where(stands).values(directive=bindparam("directive")),
     }
     if backend.returning:
         writes = {what: each.returning(column.time, column.epoch) for what, each in writes.items()}
     reads: dict[str, Any] = {
         "read": select(
-            column.broker_name, column.time, column.epoch, column.duration, now, column.protection, column.wish
+            column.broker_name, column.time, column.epoch, column.duration, now, column.protection, column.directive
         ).where(row),
         "names": select(column.name).where(column.name.is_not(None)).order_by(column.name),
         "now": select(now),
@@ -83,14 +83,13 @@ def statements(engine: Engine, table: Table, *, broker_row: bool, notifies: bool
     if broker_row:
         reads["names"] = select(literal_column(f"'{BROKER}'")).select_from(table).where(row)
     if notifies:  # in the transaction of the release: who is woken finds it
-        release, wish = writes["release"].cte("freed"), writes["wish"].cte("wished")
+        release, directive = writes["release"].cte("freed"), writes["directive"].cte("directed")
         notified = func.pg_catalog.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))
         # A release that a crash of the server undoes is a lease that runs out: no need to wait for the disk.
         at_once: ColumnElement[str] = literal_column("pg_catalog.set_config('synchronous_commit', 'off', true)")
         writes["release"] = select(release.c.time, release.c.epoch, notified, at_once)
-        writes["wish"] = select(
-            wish.c.time, wish.c.epoch, func.pg_catalog.pg_notify(bindparam("channel"), literal_column("'look again'"))
-        )
+        look_again = func.pg_catalog.pg_notify(bindparam("channel"), literal_column("'look again'"))
+        writes["directive"] = select(directive.c.time, directive.c.epoch, look_again)
     return {what: str(each.compile(dialect=engine.dialect)) for what, each in (reads | writes).items()}
 
 

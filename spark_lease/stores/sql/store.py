@@ -101,7 +101,7 @@ class SqlStore:
         if old is None:
             self._make_or_refuse_table()  # once in the life of a lease: a table without its unique key has two masters
         if is_directive(old, new):
-            what = "wish"
+            what = "directive"
         elif new.holder is None:
             what = "release"
         elif old is None:
@@ -110,10 +110,10 @@ class SqlStore:
             what = "renew" if new.epoch == old.epoch else "take"
         values: dict[str, Any] = {"name": self._config.row_of(name), "holder": new.holder, "epoch": new.epoch}
         values["duration"] = round(new.duration * 1000)
-        values |= {"protection": new.protection, "channel": self._channel(name), "wish": new.wish or None}
+        values |= {"protection": new.protection, "channel": self._channel(name), "directive": new.directive or None}
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
-            values["old_wish"] = old.wish or None
+            values["old_directive"] = old.directive or None
         rows = self._rows(what, values)
         if not self._config.notify:  # a write is the last for some time
             self._drop_connection()
@@ -263,7 +263,7 @@ class SqlStore:
         now, epoch = self._cursor.lastrowid, values["epoch"]
         if what == "release":
             return [(0, epoch)]
-        if what == "wish":
+        if what == "directive":
             return [(values["old_time"], epoch)]
         return [(now + values["duration"], epoch if what == "renew" else max(epoch, now))]
 

@@ -23,7 +23,7 @@ from spark_lease.config.settings import Config
 from spark_lease.config.sources import configure
 from spark_lease.database.connections import _by_all
 from spark_lease.election.ports import Denied
-from spark_lease.election.record import renewed, taken
+from spark_lease.election.record import renewed, taken, with_directive
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.holds import open_contender
 from spark_lease.stores.sql.row_lock import SessionLock
@@ -205,7 +205,7 @@ def test_threads_that_make_the_table_at_once_both_succeed(open_store: Any) -> No
 def test_init_adds_our_columns_to_a_table_that_activemq_made(open_store: Any, config: Config, execute: Any) -> None:
     execute(f"CREATE TABLE {config.table}(ID BIGINT NOT NULL, TIME BIGINT, BROKER_NAME VARCHAR(250), PRIMARY KEY (ID))")
     execute(f"INSERT INTO {config.table}(ID) VALUES (1)")
-    with pytest.raises(ConfigError, match=r"lacks name, epoch, duration, protection, wish, name \(unique\): run"):
+    with pytest.raises(ConfigError, match=r"lacks name, epoch, duration, protection, directive, name \(unique\): run"):
         open_store().read("n")
     store = open_store()
     assert store.init()
@@ -215,10 +215,29 @@ def test_init_adds_our_columns_to_a_table_that_activemq_made(open_store: Any, co
     execute(f"UPDATE {config.table} SET BROKER_NAME='b', TIME=1 WHERE (TIME IS NULL OR TIME < 5) AND ID = 1")
 
 
+def test_init_carries_over_a_table_of_an_earlier_version(open_store: Any, config: Config, execute: Any) -> None:
+    """With the pause that stands in it. Until then the newer version takes nothing, nor does the earlier one after."""
+    before = open_store()
+    before.init()
+    record = before.swap("n", None, taken(None, holder="me", duration=30.0))
+    paused = before.swap("n", record, with_directive(record, '{"by":"anna"}'))
+    assert paused
+    execute(f"ALTER TABLE {config.table} RENAME COLUMN directive TO wish")
+    with pytest.raises(RecordUnreadable, match="its columns are gone"):
+        before.swap("n", paused, renewed(paused, duration=30.0))
+    after = open_store()
+    with pytest.raises(ConfigError, match="lacks directive: run spark-lease init"):
+        after.swap("n", paused, renewed(paused, duration=30.0))
+    assert [each for each in after.init() if each.endswith("RENAME COLUMN wish TO directive")]
+    assert after.init() == []
+    assert after.read("n").record == paused
+    assert after.swap("n", paused, renewed(paused, duration=30.0))
+
+
 def test_a_table_where_a_name_may_stand_twice_is_refused(open_store: Any, config: Config, execute: Any) -> None:
     """Two contenders would insert a row each, and both be master."""
     columns = "ID BIGINT PRIMARY KEY, TIME BIGINT, BROKER_NAME VARCHAR(250), NAME VARCHAR(250)"
-    columns += ", EPOCH BIGINT DEFAULT 0 NOT NULL, DURATION BIGINT, PROTECTION TEXT, WISH TEXT"
+    columns += ", EPOCH BIGINT DEFAULT 0 NOT NULL, DURATION BIGINT, PROTECTION TEXT, DIRECTIVE TEXT"
     execute(f"CREATE TABLE {config.table}({columns})")
     store = open_store()
     with pytest.raises(ConfigError, match=r"lacks name \(unique\): run spark-lease init"):
@@ -657,7 +676,7 @@ def test_a_standby_whose_requests_fail_asks_no_more_often_than_it_polls(pg_url: 
     holder = open_contender(configure(name="n", url=pg_url, table=table, create_table="true"), BootClock())
     holder.acquire()
     renew = "UPDATE {} SET time = :duration / 0 WHERE name = :name AND epoch = :old_epoch AND broker_name = :old_holder"
-    broken = " AND time = :old_time AND :old_wish IS NULL AND :epoch > 0 AND :holder <> '' AND :protection <> ''"
+    broken = " AND time = :old_time AND :old_directive IS NULL AND :epoch > 0 AND :holder <> '' AND :protection <> ''"
     returning = " RETURNING time, epoch"
     settings = {"name": "n", "url": pg_url, "table": table, "poll_period": 0.5, "acquire_timeout": 2.2}
     standby = open_contender(

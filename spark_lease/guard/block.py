@@ -15,11 +15,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import os
-import select
 import signal
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -47,25 +44,14 @@ from ..spark.delta_fence import Fencing
 from ..spark.liveness import liveness_checks
 from ..spark.session import Spark, forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
 from ..system.processes import need_linux, signal_name
-from ..system.signals import HandledSignals
+from .demotion import DYING, Demotion
+from .interrupt import BlockInterrupt, Ended
 
 log = logging.getLogger(__name__)
 
-_INTERRUPT_AGAIN = 1.0
-_AT_ONCE = 0.5
-"""Seconds in which two signals are one: systemd and terminals send SIGTERM and SIGHUP together."""
-_DYING = 2.0
-"""Seconds that the kernel may take to tear down what was killed."""
+_LOOK_AGAIN = 1.0
 _NOT_HERE = "a guard inside a driver cannot contain it, spark-lease submit can"
 _held: list[Lease] = []
-
-
-class _Ended(KeyboardInterrupt):
-    """Raised in the guarded block to end it.
-
-    Not an Exception, so that a retry around a query does not swallow it; and of the one kind after which Py4J closes
-    the connection that was waiting, instead of taking the late answer for that of the next call.
-    """
 
 
 def current_lease() -> Lease | None:
@@ -106,27 +92,27 @@ class Guard:
         self._clock = clock or BootClock()
         self._last_words = last_words
         self._events = open_events(config, on_event)
-        self._left = threading.Event()
-        self._interrupting, self._seen_lost = threading.Lock(), threading.Lock()
-        self._signal, self._ended_at = 0, -math.inf
+        self._interrupt = BlockInterrupt(self._clock, is_lost=self._is_lost)
         self._has_begun = self._has_claimed = False
         self._unnoted: list[SparkLeaseError] = []
         self._refused: ConfigError | None = None
-        self._signals = HandledSignals(self._on_signal)
 
     @property
     def signalled(self) -> bool:
         """True if a signal from outside ended the block, or the wait for it."""
-        return bool(self._signal)
+        return bool(self._interrupt.signal)
+
+    def _is_lost(self) -> bool:
+        return self._lease in _held and self.hold.loss() is not None
 
     def __enter__(self) -> Lease:
-        if self._left.is_set():
+        if self._interrupt.has_left.is_set():
             raise ConfigError("hold_lease", "its block has ended: call hold_lease again for each block")
         if self.config.enabled:
             need_linux()
         if self.config.contain == "required" and not self._front_door:
             raise ConfigError("contain", "is required, and only what spark-lease run and submit start can be contained")
-        self._pid, self._thread = os.getpid(), threading.get_ident()
+        self._pid = os.getpid()
         if not _held:
             forget_a_jvm_that_ended()
         submitter = submitting_jvm() if under_spark_submit() else 0
@@ -140,6 +126,15 @@ class Guard:
         signs = [functools.partial(self._while_inside, sign) for sign in liveness_checks(submitter, self._spark)]
         self.hold, self._keepalive = self._open(signs)
         self._lease = Lease(self.hold, self.config, self._clock)
+        self._demotion = Demotion(
+            self.hold,
+            self._spark,
+            self._interrupt,
+            self.config,
+            clock=self._clock,
+            events=self._events,
+            last_words=self._last_words,
+        )
         levels = Levels(self.hold, self.config)
         self._fencing = Fencing(self.hold, self.config, self._clock, levels)
         self._applications = Applications(self.hold, self.config)
@@ -152,7 +147,7 @@ class Guard:
                 raise LeaseLost(self.config.name, 0, *finding)
 
         try:
-            self._signals.begin()
+            self._interrupt.begin()
             self._events.begin(self.hold)
             self.hold.prepare()
             self._fencing.prepare()
@@ -180,9 +175,9 @@ class Guard:
                     except KeyboardInterrupt:  # once more: a lease that is given up by half is renewed for ever
                         is_noted = True
             finally:  # whatever comes now: the signals are the program's again
-                self._signals.end()
-            if isinstance(error, _Ended):
-                raise lost or self._refused or SystemExit(128 + self._signal) from None
+                self._interrupt.end()
+            if isinstance(error, Ended):
+                raise lost or self._refused or SystemExit(128 + self._interrupt.signal) from None
             raise
 
     def _take_back(self, error: BaseException, *, is_noted: bool) -> LeaseLost | None:
@@ -193,7 +188,7 @@ class Guard:
         self._applications.end()
         self._fencing.end()
         if lost is not None:
-            self._on_lost(lost, grace=LAST_WORDS)
+            self._demotion.begin(lost, grace=LAST_WORDS)
         elif not is_noted:
             self.hold.runs.settle(self.config.run_key, INTERRUPTED)
         abandon(self.hold, self._keepalive)
@@ -203,9 +198,7 @@ class Guard:
         return lost
 
     def _leave_the_block(self) -> None:
-        self._left.set()
-        with self._interrupting:  # an interrupt that is being sent now arrives before the handlers are taken away
-            pass
+        self._interrupt.leave()
         if self._lease in _held:
             _held.remove(self._lease)
 
@@ -222,7 +215,7 @@ class Guard:
                 return kept, SparkReporter(
                     kept,
                     self._spark,
-                    on_lost=self._on_lost,
+                    on_lost=lambda lost: self._demotion.begin(lost),
                     on_look=lambda: self._look(kept),
                     on_unprotected=self._on_unprotected,
                     liveness_checks=signs,
@@ -247,7 +240,7 @@ class Guard:
             hold,
             self.config,
             clock=clock,
-            on_lost=self._on_lost,
+            on_lost=lambda lost: self._demotion.begin(lost),
             on_look=look,
             liveness_checks=signs,
         )
@@ -264,7 +257,7 @@ class Guard:
         if not self.hold.protection.covers(self.config.require_protection):
             self._refused = ConfigError("require_protection", f"{self.config.require_protection} is required: {why}")
             with contextlib.suppress(RuntimeError):
-                threading.Thread(target=self._interrupt, name="refuse", daemon=True).start()
+                threading.Thread(target=self._interrupt.send, name="refuse", daemon=True).start()
 
     def _start(self) -> Started:
         if self._front_door:
@@ -284,15 +277,15 @@ class Guard:
             except KeyboardInterrupt as interrupt:  # sent to the block just before it was left, or Ctrl-C once more
                 error = error or interrupt
         try:
-            self._signals.end()
+            self._interrupt.end()
         except KeyboardInterrupt as interrupt:
             error = error or interrupt
         if lost is not None:
-            raise lost from (None if isinstance(error, _Ended) else error)
+            raise lost from (None if isinstance(error, Ended) else error)
         if self._refused:
             raise self._refused from None
-        if self._signal:
-            raise SystemExit(128 + self._signal) from None
+        if self._interrupt.signal:
+            raise SystemExit(128 + self._interrupt.signal) from None
         if isinstance(error, KeyboardInterrupt):
             raise error
         if self._unnoted:
@@ -304,11 +297,11 @@ class Guard:
         if self._has_claimed and _has_failed(error) and self.hold.loss() is None:
             look_for_a_newer_claim(self.config, self.hold, clock=self._clock)
         if self.hold.loss() is None and _is_success(error):
-            self._spark.quiesce(self._left)
+            self._spark.quiesce(self._interrupt.has_left)
         else:
             # After a block that failed, it is not known what its tasks still do.
-            self._spark.stop(self._left)
-        end, dying = self._clock.now() + self.config.stop_budget, _DYING
+            self._spark.stop(self._interrupt.has_left)
+        end, dying = self._clock.now() + self.config.stop_budget, DYING
         if self._spark.cannot_be_proven(min(end, self.hold.stop_by())):
             log.warning(
                 "%s: executors on other machines were at work, and nothing proves that they ended", self.hold.name
@@ -325,7 +318,7 @@ class Guard:
             is_proven=lambda: False,  # threads and children that the block left may still write
         )
         if lost is not None:  # the block may have seen it first
-            self._on_lost(lost, grace=LAST_WORDS)
+            self._demotion.begin(lost, grace=LAST_WORDS)
             self._events.lost(lost)  # last of all, whichever thread is about to say it
         self._applications.end()
         if self._spark.wait_until_over(self._clock.now()):
@@ -347,7 +340,7 @@ class Guard:
             forget_a_jvm_that_ended()
 
     def _put_away_once_over(self) -> None:
-        while not self._spark.wait_until_over(self._clock.now() + _INTERRUPT_AGAIN):
+        while not self._spark.wait_until_over(self._clock.now() + _LOOK_AGAIN):
             pass
         self._put_away()
 
@@ -355,8 +348,8 @@ class Guard:
         """How the block ended: a word of `journal_entries.GIVEN_BACK`, and more. No message: it may have a secret."""
         if self._refused:
             return FAILED, self._refused.key
-        if self._signal or isinstance(error, KeyboardInterrupt):
-            return INTERRUPTED, signal_name(self._signal or signal.SIGINT)
+        if self._interrupt.signal or isinstance(error, KeyboardInterrupt):
+            return INTERRUPTED, signal_name(self._interrupt.signal or signal.SIGINT)
         if isinstance(error, AlreadyDone) and error.key != self.config.run_key:
             return FAILED, type(error).__name__
         if _is_success(error) and self._spark.was_busy:
@@ -374,84 +367,8 @@ class Guard:
 
     def _look(self, hold: GuardedHold) -> None:
         self._events.look(hold)
-        self._signals.look()
+        self._interrupt.look()
 
     def _while_inside(self, sign: LivenessCheck) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.
-        return None if self._left.is_set() else sign()
-
-    def _on_lost(self, lost: LeaseLost, *, grace: float = 0.0) -> None:
-        """Called by the watching thread, which must not be held up. Or once all is over, if the block saw it first:
-        then the program has `grace` seconds to say so itself."""
-        if not self._seen_lost.acquire(blocking=False):
-            return
-        if isinstance(self.hold, KeeperHold):
-            self.hold.report_loss(lost)
-        if self.config.on_lost == "exit":
-            # The kernel's turn (SIGALRM) if _die never gets its own, because Python has begun to finish.
-            left = self.hold.stop_by() - self._clock.now()
-            signal.setitimer(signal.ITIMER_REAL, max(left, grace) + self.config.kill_budget / 2)
-        self._spark.stop(self._left)
-        self._events.lost(lost)
-        if callable(self.config.on_lost):
-            with contextlib.suppress(RuntimeError):
-                threading.Thread(target=self.config.on_lost, args=(lost,), name="on_lost", daemon=True).start()
-        try:
-            threading.Thread(target=self._demote, args=(lost, grace), name=f"demote {lost.name}", daemon=True).start()
-        except RuntimeError:  # this machine gives us no thread any more: then it has to be this one
-            self._demote(lost, grace)
-        log.error("%s", lost)  # act first, talk later: a log handler may block
-
-    def _demote(self, lost: LeaseLost, grace: float) -> None:
-        stop_by = max(self.hold.stop_by(), self._clock.now() + grace)
-        # Py4J answers the interrupt of one thread by cutting the calls of all threads: the JVM would leave `stop()`
-        # half done, and take every later one for done already.
-        self._spark.wait_until_asked(min(stop_by, self._clock.now() + self.config.stop_budget / 2))
-        while not self._left.is_set() and self._clock.now() < stop_by:
-            self._interrupt()
-            self._clock.wait(self._left, min(_INTERRUPT_AGAIN, stop_by - self._clock.now()))
-        if self.config.on_lost != "exit":
-            if not self._spark.wait_until_over(stop_by):
-                self._spark.kill()
-            if self._spark.wait_until_over(stop_by + _DYING):
-                self.hold.settle(left=self._left.is_set())
-            return
-        # The block may be left and the process still have threads that write: it has to be gone by then.
-        never = threading.Event()
-        while self._clock.now() < stop_by:
-            self._clock.wait(never, stop_by - self._clock.now())
-        self._die(lost)
-
-    def _die(self, lost: LeaseLost) -> None:
-        # Nothing here may block or raise: no log, no lock, no pipe that is full or broken. Under spark-submit the words
-        # go through the JVM, so they come before its end; a pipe that takes anything takes PIPE_BUF bytes at once.
-        sys.setswitchinterval(1e-5)  # threads that compute would hold up each of the many looks at /proc for 5 ms
-        try:
-            for stream, words in ((2, f"{lost}; killing all that is left"), (1, self._last_words(lost))):
-                with contextlib.suppress(OSError):
-                    if words and select.select([], [stream], [], 0)[1]:
-                        os.write(stream, words.encode()[: select.PIPE_BUF - 1] + b"\n")
-            if not self.hold.is_kept_by_another:
-                self._spark.kill()
-        finally:
-            os._exit(lost.exit_code)
-
-    def _interrupt(self) -> None:
-        """Raise _Ended in the guarded block; a signal also gets it out of a blocking call."""
-        with self._interrupting:
-            if self._left.is_set():
-                return
-            if self._signals:
-                signal.pthread_kill(self._thread, signal.SIGTERM)
-            else:
-                import ctypes  # heavy, and hardly ever needed
-
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(_Ended))
-
-    def _on_signal(self, number: int, _frame: object) -> None:
-        """In the main thread: a signal from outside, or `_interrupt`. Talks neither to Py4J nor to the store."""
-        if self._lease not in _held or self.hold.loss() is None:
-            self._signal = number
-        if not self._left.is_set() and self._clock.now() > self._ended_at + _AT_ONCE:
-            self._ended_at = self._clock.now()
-            raise _Ended
+        return None if self._interrupt.has_left.is_set() else sign()

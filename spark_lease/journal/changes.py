@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class ChangeJournal:
-    """Implements `Journal`, with notes. A grant is noted on a thread of its own, an end after that."""
+    """Implements `Journal`, with notes. A grant is noted on a thread of its own, an end after that is done."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config, self._clock = config, clock
@@ -29,7 +29,12 @@ class ChangeJournal:
     def granted(self, holder: str, epoch: int, over: Snapshot) -> None:
         self._may_be_old = is_first_of_its_day(over.record, epoch)
         text = grant_text(holder, over, site=self._config.site)
-        self._bounded.begin(lambda: self._try(lambda: self._append(GRANT, epoch, text)))
+        if self._config.scheme == "sqlite":
+            # A process that is frozen while it writes a note keeps all of the database locked: not once others count
+            # on its lease to run out.
+            self._try(lambda: self._bounded.call(lambda: self._append(GRANT, epoch, text)))
+        else:
+            self._bounded.begin(lambda: self._try(lambda: self._append(GRANT, epoch, text)))
 
     def ended(self, epoch: int, why: str, *, at: int, detail: str) -> None:
         when = "by" if self._config.is_in_folders else "at"

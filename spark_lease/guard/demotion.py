@@ -1,0 +1,102 @@
+"""What ends the guarded work of a lost lease: Spark is stopped, the block interrupted, what is left is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from ..clock import Clock
+from ..config.settings import Config
+from ..errors import LeaseLost
+from ..holds import GuardedHold
+from ..keeper.client import KeeperHold
+from ..monitoring.events import Events
+from ..spark.session import Spark
+from .interrupt import BlockInterrupt
+
+log = logging.getLogger(__name__)
+
+_INTERRUPT_AGAIN = 1.0
+DYING = 2.0
+"""Seconds that the kernel may take to tear down what was killed."""
+
+
+class Demotion:
+    """Of one hold, at most once, whichever thread finds the loss first."""
+
+    def __init__(
+        self,
+        hold: GuardedHold,
+        spark: Spark,
+        interrupt: BlockInterrupt,
+        config: Config,
+        *,
+        clock: Clock,
+        events: Events,
+        last_words: Callable[[LeaseLost], str],
+    ) -> None:
+        self._hold, self._spark, self._interrupt, self._config = hold, spark, interrupt, config
+        self._clock, self._events, self._last_words = clock, events, last_words
+        self._seen_lost = threading.Lock()
+
+    def begin(self, lost: LeaseLost, *, grace: float = 0.0) -> None:
+        """Called by the watching thread, which must not be held up. Or once all is over, if the block saw it first:
+        then the program has `grace` seconds to say so itself."""
+        if not self._seen_lost.acquire(blocking=False):
+            return
+        if isinstance(self._hold, KeeperHold):
+            self._hold.report_loss(lost)
+        if self._config.on_lost == "exit":
+            # The kernel's turn (SIGALRM) if _die never gets its own, because Python has begun to finish.
+            left = self._hold.stop_by() - self._clock.now()
+            signal.setitimer(signal.ITIMER_REAL, max(left, grace) + self._config.kill_budget / 2)
+        self._spark.stop(self._interrupt.has_left)
+        self._events.lost(lost)
+        if callable(self._config.on_lost):
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._config.on_lost, args=(lost,), name="on_lost", daemon=True).start()
+        try:
+            threading.Thread(target=self._demote, args=(lost, grace), name=f"demote {lost.name}", daemon=True).start()
+        except RuntimeError:  # this machine gives us no thread any more: then it has to be this one
+            self._demote(lost, grace)
+        log.error("%s", lost)  # act first, talk later: a log handler may block
+
+    def _demote(self, lost: LeaseLost, grace: float) -> None:
+        stop_by = max(self._hold.stop_by(), self._clock.now() + grace)
+        # Py4J answers the interrupt of one thread by cutting the calls of all threads: the JVM would leave `stop()`
+        # half done, and take every later one for done already.
+        self._spark.wait_until_asked(min(stop_by, self._clock.now() + self._config.stop_budget / 2))
+        while not self._interrupt.has_left.is_set() and self._clock.now() < stop_by:
+            self._interrupt.send()
+            self._clock.wait(self._interrupt.has_left, min(_INTERRUPT_AGAIN, stop_by - self._clock.now()))
+        if self._config.on_lost != "exit":
+            if not self._spark.wait_until_over(stop_by):
+                self._spark.kill()
+            if self._spark.wait_until_over(stop_by + DYING):
+                self._hold.settle(left=self._interrupt.has_left.is_set())
+            return
+        # The block may be left and the process still have threads that write: it has to be gone by then.
+        never = threading.Event()
+        while self._clock.now() < stop_by:
+            self._clock.wait(never, stop_by - self._clock.now())
+        self._die(lost)
+
+    def _die(self, lost: LeaseLost) -> None:
+        # Nothing here may block or raise: no log, no lock, no pipe that is full or broken. Under spark-submit the words
+        # go through the JVM, so they come before its end; a pipe that takes anything takes PIPE_BUF bytes at once.
+        sys.setswitchinterval(1e-5)  # threads that compute would hold up each of the many looks at /proc for 5 ms
+        try:
+            for stream, words in ((2, f"{lost}; killing all that is left"), (1, self._last_words(lost))):
+                with contextlib.suppress(OSError):
+                    if words and select.select([], [stream], [], 0)[1]:
+                        os.write(stream, words.encode()[: select.PIPE_BUF - 1] + b"\n")
+            if not self._hold.is_kept_by_another:
+                self._spark.kill()
+        finally:
+            os._exit(lost.exit_code)

@@ -1,0 +1,66 @@
+"""How the guarded block is made to end: an exception in its thread, for a signal or because the lease is lost."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Callable
+
+from ..clock import Clock
+from ..system.signals import HandledSignals
+
+_AT_ONCE = 0.5
+"""Seconds in which two signals are one: systemd and terminals send SIGTERM and SIGHUP together."""
+
+
+class Ended(KeyboardInterrupt):
+    """Raised in the guarded block to end it.
+
+    Not an Exception, so that a retry around a query does not swallow it; and of the one kind after which Py4J closes
+    the connection that was waiting, instead of taking the late answer for that of the next call.
+    """
+
+
+class BlockInterrupt:
+    """From `begin` to `end` a signal raises Ended in the thread that called `begin`, as long as it is in the block."""
+
+    def __init__(self, clock: Clock, *, is_lost: Callable[[], bool]) -> None:
+        """`is_lost`: the lease is lost by now, so that a signal is taken for one of `send`."""
+        self._clock, self._is_lost = clock, is_lost
+        self.has_left = threading.Event()
+        self.signal = 0
+        """The signal that came from outside, if one did."""
+        self._sending, self._ended_at = threading.Lock(), -math.inf
+        self._signals = HandledSignals(self._on_signal)
+        self.end, self.look = self._signals.end, self._signals.look
+
+    def begin(self) -> None:
+        self._thread = threading.get_ident()
+        self._signals.begin()
+
+    def leave(self) -> None:
+        """The block is left: from now on nothing is raised in it."""
+        self.has_left.set()
+        with self._sending:  # an interrupt that is being sent now arrives before the handlers are taken away
+            pass
+
+    def send(self) -> None:
+        """Raise Ended in the guarded block; a signal also gets it out of a blocking call."""
+        with self._sending:
+            if self.has_left.is_set():
+                return
+            if self._signals:
+                signal.pthread_kill(self._thread, signal.SIGTERM)
+            else:
+                import ctypes  # heavy, and hardly ever needed
+
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Ended))
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        """In the main thread: a signal from outside, or `send`. Talks neither to Py4J nor to the store."""
+        if not self._is_lost():
+            self.signal = number
+        if not self.has_left.is_set() and self._clock.now() > self._ended_at + _AT_ONCE:
+            self._ended_at = self._clock.now()
+            raise Ended

@@ -13,7 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from ..clock import BootClock
 from ..config.settings import Config
-from ..election.locker import head_start_of
+from ..election.locker import site_delay_of
 from ..election.record import new_holder
 from ..errors import ConfigError, SparkLeaseError, StoreError
 from ..journal.standbys import Presence
@@ -57,17 +57,17 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
         try:
             config = await self._config()
             observer, seen = LeaseObserver(config, tells_site=bool(self.site)), None
-            head_start = head_start_of(config, self.poll_period) if self.stands_by else 0.0
+            site_delay = site_delay_of(config, self.poll_period) if self.stands_by else 0.0
             with closing(Presence(config, BootClock(), holder=new_holder(self.stands_by))) as presence:
-                left_alone = not head_start
+                left_alone = not site_delay
                 while True:
                     is_free = is_wanted(seen := await self._look(observer), self.holder, self.site)
                     if (is_free and left_alone) or (self.stands_by and await self._is_done(observer)):
                         break
-                    left_alone = is_free or not head_start
+                    left_alone = is_free or not site_delay
                     if self.stands_by:
                         presence.say()
-                    await asyncio.sleep(head_start if is_free else self.poll_period)
+                    await asyncio.sleep(site_delay if is_free else self.poll_period)
             yield TriggerEvent(seen.as_dict() if seen else {})
         except (ConfigError, AirflowException) as error:
             yield TriggerEvent({"problem": str(error)})

@@ -233,9 +233,9 @@ def fence(config: Config, clock: Clock) -> Finding:
 
     try:
         with open_database(config, clock) as engine:
-            desk = FenceTable(engine, timeout=config.attempt_timeout, clock=clock)
-            is_there = engine.dialect.name != "postgresql" or desk.has_fence(config.name)
-            newest = desk.newest(config.name) if is_there and config.name else 0
+            fence_table = FenceTable(engine, timeout=config.attempt_timeout, clock=clock)
+            is_there = engine.dialect.name != "postgresql" or fence_table.has_fence(config.name)
+            newest = fence_table.newest(config.name) if is_there and config.name else 0
     except FenceUnreachable as error:
         return fail("fence", str(error), "no master begins its work while that is so")
     message = f"{config.name} was claimed under epoch {newest}" if newest else "which no master has claimed yet"

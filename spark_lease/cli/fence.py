@@ -107,8 +107,9 @@ def _claimed(config: Config, table: str) -> int | None:
 
 def _postgres_rows(config: Config) -> list[dict[str, object]]:
     with open_database(config, BootClock()) as engine:
-        desk, tables = FenceTable(engine, timeout=config.attempt_timeout), triggers.fenced_tables(engine, config.name)
-        epochs = {name: desk.newest(name) for name in {each.lease for each in tables}}
+        fence_table = FenceTable(engine, timeout=config.attempt_timeout)
+        tables = triggers.fenced_tables(engine, config.name)
+        epochs = {name: fence_table.newest(name) for name in {each.lease for each in tables}}
     return [
         {"table": each.name, "lease": each.lease, "epoch": epochs[each.lease], "allow_unleased": each.allow_unleased}
         for each in tables

@@ -45,12 +45,12 @@ class RecordRules:
         protection: Callable[[], Protection] = lambda: Protection.THREAD,
         lock: Lock | None = None,
         site: str = "",
-        head_start: float = 0.0,
+        site_delay: float = 0.0,
     ) -> None:
         """`protection` is asked at each write: it may become known, or change, while the lease is held. `head_start`
         are the seconds that others get, of a site that is preferred to this one, after a release that was waited for.
         """
-        self._lock, self._site, self._head_start = lock, site, head_start
+        self._lock, self._site, self._site_delay = lock, site, site_delay
         self._store, self._name, self._clock = store, name, clock
         self._holder, self._duration, self._protection = holder, duration, protection
         self._mine: LeaseRecord | None = None
@@ -122,7 +122,7 @@ class RecordRules:
         if isinstance(self._store, Notifies):
             waited = self._store.await_release(self._name, timeout, poll)
         if isinstance(waited, LeaseRecord):
-            self._freed = None if self._head_start else waited
+            self._freed = None if self._site_delay else waited
         elif not waited:
             self._clock.wait(self._closed, min(timeout, poll))
 
@@ -163,7 +163,7 @@ class RecordRules:
         return None
 
     def _lets_others_go_first(self, seen: Snapshot) -> Denied | None:
-        left = self._head_start - self._still_for(seen.record)
+        left = self._site_delay - self._still_for(seen.record)
         if self._waits and left > 0 and seen.record and seen.record.holder is None:
             return Denied(None, left, "lets the preferred site go first")
         return None
@@ -207,10 +207,10 @@ def locker_over(
         clock=clock,
         protection=protection,
         site=config.site,
-        head_start=head_start_of(config, config.poll_period),
+        site_delay=site_delay_of(config, config.poll_period),
     )
 
 
-def head_start_of(config: Config, poll_period: float) -> float:
+def site_delay_of(config: Config, poll_period: float) -> float:
     """Seconds for which a free lease is left to the preferred site, if this is another, by who looks so often."""
     return poll_period * _POLLS if config.preferred_site not in ("", config.site) else 0.0

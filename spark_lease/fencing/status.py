@@ -40,7 +40,7 @@ class ShowsFences(HeldLease, Protocol):
     def remaining(self) -> float: ...
 
 
-class Levels:
+class FencingStatus:
     """Keeps `lease.fences` and its note what they should be. Never raises."""
 
     def __init__(self, lease: ShowsFences, config: Config) -> None:

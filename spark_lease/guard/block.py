@@ -29,7 +29,7 @@ from ..election.lifecycle import abandon, begin_hold, end_hold
 from ..election.record import new_holder
 from ..errors import AlreadyDone, ConfigError, LeaseLost, Loss, SparkLeaseError
 from ..fencing.sql.databases import look_for_a_newer_claim
-from ..fencing.status import Levels
+from ..fencing.status import FencingStatus
 from ..holds import GuardedHold, open_contender
 from ..keeper.client import KeeperHold, SparkReporter
 from ..keeper.deadline import shared_with_forks
@@ -135,8 +135,8 @@ class Guard:
             events=self._events,
             last_words=self._last_words,
         )
-        levels = Levels(self.hold, self.config)
-        self._fencing = Fencing(self.hold, self.config, self._clock, levels)
+        fencing_status = FencingStatus(self.hold, self.config)
+        self._fencing = Fencing(self.hold, self.config, self._clock, fencing_status)
         self._applications = Applications(self.hold, self.config)
         self.hold.runs.application = application_id
 
@@ -159,7 +159,7 @@ class Guard:
                 self.hold.runs.begin(self.config.run_key)
             self._has_claimed = self.hold.claim_databases()
             if self._has_claimed:
-                levels.show(sql="claimed")
+                fencing_status.show(sql="claimed")
             self._fencing.begin()
             self._applications.begin()
             self.hold.check()  # all that may have taken its time

@@ -29,10 +29,10 @@ from ..errors import ConfigError, LeaseLost, SparkLeaseError
 from ..fencing.delta.tables import DeltaFence, level_of
 from ..fencing.refusal import NothingBegun
 from ..fencing.sql.databases import look_for_a_newer_claim
-from ..fencing.status import Levels
+from ..fencing.status import FencingStatus
 from ..holds import open_contender
 from ..keeper.enforced import Enforced
-from ..keeper.family import describe
+from ..keeper.guarded_processes import describe
 from ..keeper.supervisor import GuardedWork, Supervisor, contained
 from ..monitoring.events import open_events
 from ..outcome import Outcome, ended, ending_of, outcome_of, refused
@@ -208,13 +208,13 @@ class _Run:
                 return self._news.get(timeout=_LISTEN)
 
     def _claim(self) -> None:
-        held, levels = NothingBegun(self._lease), Levels(self._lease, self._config)
+        held, fencing_status = NothingBegun(self._lease), FencingStatus(self._lease, self._config)
         self._has_claimed = self._lease.claim_databases()
         sql = "claimed" if self._has_claimed else "none"
         delta = DeltaFence(held, self._config, self._clock)
         if problem := delta.claim_all():
             log.warning("%s: Delta tables are NOT FENCED: %s", self._lease.name, problem)
-        levels.show(sql=sql, delta=level_of(delta, problem))
+        fencing_status.show(sql=sql, delta=level_of(delta, problem))
 
     def _code(self) -> int:
         """The command's exit code, as a shell says it."""

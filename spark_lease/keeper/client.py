@@ -69,14 +69,14 @@ class KeeperHold(GuardedHold):
         self._kill_pipe = KillPipe() if level is Protection.KERNEL else None
         self._files: dict[int, Sequence[int]] = {}
         self._tied = {self._pid}
-        self._said: dict[str, Any] = {}
+        self._received: dict[str, Any] = {}
         self._asked, self._claim, self._tables = itertools.count(), -1, -1
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._stop_by = 0.0
         self._own_turn = max(AT_ONCE, config.kill_budget)
         self._closing = self._ended = self._settled = self._taken = False
-        self._sayings: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
-        self.attendance: SparkReporter | None = None
+        self._log_queue: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
+        self.reporter: SparkReporter | None = None
         _open.add(self)
         self._listener = threading.Thread(target=self._listen, name=f"keeper of {self.name}", daemon=True)
         self._listener.start()
@@ -95,7 +95,7 @@ class KeeperHold(GuardedHold):
             still_wanted()
             has_ended = self._ended  # asked first: its last words come before its end
             if self.answer("refused", 0.0):
-                raise refused(self._said)
+                raise refused(self._received)
             if has_ended:
                 raise StoreError(self.name, "the keeper process ended before it acquired the lease")
         self._taken = True
@@ -137,7 +137,7 @@ class KeeperHold(GuardedHold):
         namespace its exit code is lost with spark-submit's JVM, and the front door has to know that it was fenced.
         """
         is_fenced_inside = lost.reason is Loss.FENCED and self.protection is Protection.CONTAINED
-        if (self._config.on_lost != "exit" or is_fenced_inside) and "lost" not in self._said:
+        if (self._config.on_lost != "exit" or is_fenced_inside) and "lost" not in self._received:
             self.tell({"lost": [lost.reason, lost.detail]})
 
     def release(self) -> bool:
@@ -200,14 +200,14 @@ class KeeperHold(GuardedHold):
     def close(self, *, lost: bool = False) -> None:
         if os.getpid() != self._pid or self._closing:
             return
-        if self._taken and "released" not in self._said and self._stays_tied(lost):
+        if self._taken and "released" not in self._received and self._stays_tied(lost):
             return
         # An interrupted wait may have been granted by now, and only that process knows: it gives the lease back.
         self.tell({"order": "leave" if self._taken else "abandon"})
         self._closing = True
         self._listener.join(_LINGER)
         self._started.wait(_LINGER)
-        self._sayings.put(None)
+        self._log_queue.put(None)
         shared, self._deadline = self._deadline, OwnDeadline()
         if isinstance(shared, SharedDeadline):
             shared.close()
@@ -254,28 +254,28 @@ class KeeperHold(GuardedHold):
 
     def answer(self, key: str, timeout: float) -> Any:
         """What was said under `key`, waited for; None if nothing was."""
-        with self._news:
-            self._news.wait_for(lambda: key in self._said or self._ended, timeout)
-            return self._said.get(key)
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._received or self._ended, timeout)
+            return self._received.get(key)
 
     def _listen(self) -> None:
         try:
             while not self._closing:
                 if received := self._started.channel.receive(WATCH_PERIOD):
                     self._take(*received)
-                if self.attendance:
-                    self.attendance.look()
+                if self.reporter:
+                    self.reporter.look()
         except Closed:
             pass
         except Exception:  # any error: without a listener, the lease is lost
             log.exception("%s: cannot read from the keeper process", self.name)
-        with self._news:
+        with self._changed:
             self._ended = True
-            self._news.notify_all()
-        if not self._closing and "stopped" not in self._said and not self._lost:
+            self._changed.notify_all()
+        if not self._closing and "stopped" not in self._received and not self._lost:
             self.lose(Loss.KEEPER_GONE, f"its keeper ({self._started.name}) ended")
-            if self.attendance:
-                self.attendance.look()
+            if self.reporter:
+                self.reporter.look()
 
     def _take(self, message: dict[str, Any], files: Sequence[int]) -> None:
         match message:
@@ -299,26 +299,26 @@ class KeeperHold(GuardedHold):
             case {"unprotected": why}:
                 self.protection = Protection.NONE
                 self.say(__name__, logging.ERROR, f"{self.name}: protection none from now on: {why}")
-                if self.attendance:
-                    self.attendance.on_unprotected(str(why))
+                if self.reporter:
+                    self.reporter.on_unprotected(str(why))
                 return
-            case {"gone": pid} if self.attendance:
-                self.attendance.judge_the_end_of(pid)
+            case {"gone": pid} if self.reporter:
+                self.reporter.judge_the_end_of(pid)
         if files:
             target = message.get("hold", 0)
             self._close_files(target)
             self._files[target] = files
-        with self._news:
-            self._said |= message
-            self._news.notify_all()
+        with self._changed:
+            self._received |= message
+            self._changed.notify_all()
 
     def say(self, logger: str, level: int, text: str) -> None:
         """Have it logged by another thread: a log handler may block, and this one has to go on listening."""
-        self._sayings.put((logger, level, text))
+        self._log_queue.put((logger, level, text))
 
     def _say(self) -> None:
-        while saying := self._sayings.get():
-            logger, level, text = saying
+        while entry := self._log_queue.get():
+            logger, level, text = entry
             logging.getLogger(logger).log(level, "%s", text)
 
     @property
@@ -360,7 +360,7 @@ class SparkReporter:
             self._lease.tell({"jvm": 0, "marked": True})
         # And what the block starts before the keeper has set aside what was there would count as there before.
         self._lease.answer("begun", min(self._lease.remaining(), _BEGINS))
-        self._lease.attendance = self
+        self._lease.reporter = self
 
     def stop(self) -> bool:
         self._over = True

@@ -19,7 +19,7 @@ from ..system.containment import Init
 from ..system.kernel import KillPipe, PipeEnd
 from ..system.processes import Process, is_proc_there, kill, look, marked, processes, sees_others
 from .death import Watched, sweep
-from .family import Family
+from .guarded_processes import GuardedProcesses
 
 _GENERATIONS = 20
 """How often to look for children of what has just been stopped."""
@@ -94,7 +94,7 @@ class Driver:
         self._pipe_ends: dict[int, PipeEnd] = {}
         self._held: dict[int, PipeEnd] = {}
         self._joining = dict[int, int]()
-        self._family = Family(self._heads)
+        self._processes = GuardedProcesses(self._heads)
         self._killed = False
         self.hidden = "" if sees_others() else HIDDEN if is_proc_there() else NO_PROC
         """Why not everything that was started can be seen here; empty if it can."""
@@ -107,7 +107,7 @@ class Driver:
             self.jvm.close()
             self._cut(self.jvm.pid)
         self.jvm = Watched(pid) if pid else None
-        self._family.forget_what_was_seen()
+        self._processes.forget_what_was_seen()
         # Not until its master is known: executors of their own would not be children of this driver.
         self.early_release.tasks_run(Tasks.ELSEWHERE if not marked else Tasks.UNKNOWN if pid else Tasks.HERE)
 
@@ -137,7 +137,7 @@ class Driver:
 
     def begin(self) -> None:
         """The block begins: what is there is not its work, JVM and workers apart. To be called before any look."""
-        self._family.leave_out_what_is_there(self._mark)
+        self._processes.leave_out_what_is_there(self._mark)
 
     def hold(self, target: int, fd: int) -> None:
         """A pipe end of Python's own kill pipe, which ends the JVM, a group or a child together with Python."""
@@ -149,11 +149,11 @@ class Driver:
 
     @property
     def may_have_started(self) -> bool:
-        return self._family.may_have_grown
+        return self._processes.may_have_grown
 
     def look_around(self) -> tuple[list[int], list[int]]:
         """What has shown up since the last look, and what has ended: pids, and minus the groups of Python workers."""
-        fresh = self._family.grow()
+        fresh = self._processes.grow()
         jvm = self.jvm.pid if self.jvm else 0
         self._joining |= {each.pid: 0 for each in fresh if each.parent == jvm}
         appeared = [each.pid for each in fresh if each.parent != jvm]
@@ -174,7 +174,7 @@ class Driver:
 
     def out_of_reach(self) -> list[Process]:
         """What it has started and nothing of ours can end."""
-        return self._family.out_of_reach()
+        return self._processes.out_of_reach()
 
     def _has_ended(self, target: int) -> bool:
         heads = (self.python.pid, self.jvm.pid if self.jvm else 0)
@@ -207,18 +207,18 @@ class Driver:
             self.jvm.kill()
         kill([each for pid in self._groups if (each := look(pid))])
         if self.python.ended or self._python_too:
-            kill([*self._family.alive(), *self._marked()])
+            kill([*self._processes.alive(), *self._marked()])
 
     def _stop_family(self) -> None:
         """Have none of it start another one, while each still says who its parent is: one that is stopped cannot."""
         for _ in range(_GENERATIONS):
-            fresh = self._family.grow(thoroughly=True)
+            fresh = self._processes.grow(thoroughly=True)
             kill(fresh, signal.SIGSTOP)
             if not fresh:
                 break
 
     def _marked(self) -> list[Process]:
-        return [each for each in marked(self._mark) if not self._family.was_there(each)]
+        return [each for each in marked(self._mark) if not self._processes.was_there(each)]
 
     def is_gone(self, until: float) -> bool:
         """True once nothing of it is left here. What is left after Python is killed; looks until `until`."""
@@ -226,16 +226,16 @@ class Driver:
             return False
         if not self.python.ended:  # it may live on where only Spark is to be stopped
             return self._killed and not self._python_too and not any(look(pid) for pid in self._groups)
-        kill(self._family.alive())
+        kill(self._processes.alive())
         swept = sweep(
             self._mark,
             groups=self._groups,
             mapped=self._mapped,
-            spared=self._family.was_there,
+            spared=self._processes.was_there,
             clock=self._clock,
             until=until,
         )
-        return swept and not self._family.alive()
+        return swept and not self._processes.alive()
 
     def is_over(self, until: float) -> bool:
         """True once nothing of it runs any more, here or elsewhere, as far as `release_on_death` says so."""

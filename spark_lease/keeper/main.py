@@ -45,7 +45,7 @@ from .contained import ContainedDriver
 from .deadline import new_mapping
 from .driver import Driver
 from .enforced import Enforced
-from .family import describe
+from .guarded_processes import describe
 from .messages import ToDriver, refusal, say_on_stderr
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from typing import Any
 from ..config.settings import FRONT_DOOR, Config
 from ..system.processes import MARK, PYTHON, import_path
 from .channel import Channel, Closed
-from .family import KEEPS
+from .guarded_processes import KEEPS
 from .messages import refused
 
 log = logging.getLogger(__name__)

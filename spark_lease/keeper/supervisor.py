@@ -35,7 +35,7 @@ from ..system.kernel import KillPipe, adopts_orphans, die_with_parent
 from ..system.processes import Process, kill, look, proc_file, processes, tree
 from .channel import Channel, Closed
 from .death import Watched
-from .family import Family
+from .guarded_processes import GuardedProcesses
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ class _Searched:
         self._neighbours, self._found_by = neighbours, found_by
         self._ended_with: int | None = None
         head = look(supervisor)
-        self._family = Family(lambda: {supervisor: head.started if head else 0})
+        self._processes = GuardedProcesses(lambda: {supervisor: head.started if head else 0})
 
     def signal(self, number: int) -> None:
         kill(self._descendants(), number)
@@ -265,8 +265,8 @@ class _Searched:
             self.signal(signal.SIGKILL)
 
     def out_of_reach(self) -> list[Process]:
-        self._family.grow()
-        return self._family.out_of_reach()
+        self._processes.grow()
+        return self._processes.out_of_reach()
 
     def _descendants(self) -> list[Process]:
         """Those of the supervisor, what we have inherited if it was killed, and the command's group."""

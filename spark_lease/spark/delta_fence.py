@@ -10,7 +10,7 @@ from ..clock import Clock
 from ..config.settings import Config
 from ..errors import ConfigError
 from ..fencing.delta.tables import DeltaFence, level_of
-from ..fencing.status import Levels
+from ..fencing.status import FencingStatus
 from ..holds import GuardedHold
 from .connect import is_connected
 from .contexts import is_watchable, unwatch_contexts, watch_contexts
@@ -27,7 +27,7 @@ _hook = DeltaObserver()
 class Fencing:
     """From the grant of one lease to its end."""
 
-    def __init__(self, lease: GuardedHold, config: Config, clock: Clock, levels: Levels) -> None:
+    def __init__(self, lease: GuardedHold, config: Config, clock: Clock, levels: FencingStatus) -> None:
         self._lease, self._config, self._levels = lease, config, levels
         self._fence = DeltaFence(lease, config, clock)
         self._problem = self._said = ""

@@ -104,7 +104,7 @@ def _read(pid: int) -> Process | None:
     return None
 
 
-class Births:
+class Descendants:
     """Tells whether any process may have been started since the last look, far cheaper than looking at all.
 
     The kernel says which number it gave out last (proc(5), /proc/loadavg). Where it does not, or an imitation of it

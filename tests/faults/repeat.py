@@ -42,7 +42,7 @@ def commands(turn: int, only: str) -> dict[str, list[str]]:
         "submissions": [*pytest, "tests/submit/test_launcher.py"],
         "edge, tasks": [*pytest, "tests/spark/test_work.py", "-k", ("jdbc", "java", "stream", "python")[turn % 4]],
         "edge, pid 1": [*pytest, "tests/system/test_container_init.py"],
-        "edge, children": [*pytest, "-n", "4", "tests/keeper/test_family.py"],
+        "edge, children": [*pytest, "-n", "4", "tests/keeper/test_guarded_processes.py"],
     }
     return {what: command for what, command in found.items() if only in what}
 

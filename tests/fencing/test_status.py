@@ -16,7 +16,7 @@ import pytest
 from spark_lease.clock import BootClock
 from spark_lease.config.settings import Config
 from spark_lease.config.sources import configure
-from spark_lease.fencing.status import KIND, Fences, Levels, fences_of
+from spark_lease.fencing.status import KIND, Fences, FencingStatus, fences_of
 from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.registry import open_notes
 from tests.support.command import COMMAND
@@ -28,10 +28,10 @@ def config(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> Conf
     return configure(name="n", url=url_of(request.param))
 
 
-def held(config: Config) -> tuple[LocalHold, Levels]:
+def held(config: Config) -> tuple[LocalHold, FencingStatus]:
     lease = open_contender(config, BootClock())
     lease.acquire()
-    return lease, Levels(lease, config)
+    return lease, FencingStatus(lease, config)
 
 
 def noted(config: Config) -> dict[str, str]:

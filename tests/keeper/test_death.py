@@ -14,7 +14,7 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.keeper.death import Watched, sweep
-from spark_lease.system.processes import MARK, Births, look, marked
+from spark_lease.system.processes import MARK, Descendants, look, marked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfds and /proc")
 
@@ -72,7 +72,7 @@ def test_a_process_that_stands_still_is_not_dead() -> None:
 
 
 def test_a_start_is_noticed_without_looking_at_everything() -> None:
-    births = Births()
+    births = Descendants()
     until(lambda: not births.any())  # on a machine where others start something all the time it takes a while
     process = sleeper()
     assert births.any()
@@ -82,8 +82,8 @@ def test_a_start_is_noticed_without_looking_at_everything() -> None:
 
 
 def test_where_the_kernel_does_not_tell_of_starts_it_looks_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Births, "_newest", lambda self: b"0")
-    births = Births()
+    monkeypatch.setattr(Descendants, "_newest", lambda self: b"0")
+    births = Descendants()
     assert all(births.any() for _ in range(30))
 
 

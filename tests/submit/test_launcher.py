@@ -19,7 +19,7 @@ from tests.support.drivers import Driver, row, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
-PATIENT = ["--lease-duration", "15"]
+RELAXED_TIMEOUTS = ["--lease-duration", "15"]
 """For tests of a polite end: on a busy machine a short lease is enforced by the kernel before Python has ended."""
 SPARK = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=OFF"]
 
@@ -122,7 +122,7 @@ def test_a_scripts_end_is_the_exit_code(
 @pytest.mark.shows("P3")
 @pytest.mark.postgres
 def test_a_submission_whose_store_hangs_ends_with_75(submit: Callable[..., Driver], contain: str, proxy: Proxy) -> None:
-    driver = submit("write(session())", store=proxy.url, settings=PATIENT, contain=contain)
+    driver = submit("write(session())", store=proxy.url, settings=RELAXED_TIMEOUTS, contain=contain)
     driver.until("writing")
     until(lambda: any(driver.folder.glob("task-0")))
     driver.tree()
@@ -207,7 +207,7 @@ SLOW_KEEPER = """
 @pytest.mark.postgres
 def test_a_lost_submission_waits_for_a_keeper_that_hears_late(submit: Callable[..., Driver], proxy: Proxy) -> None:
     """Until the keeper has heard that Spark is over, the end of Python takes the JVM along, and with it the 75."""
-    driver = submit(SLOW_KEEPER, store=proxy.url, settings=PATIENT, contain="off")
+    driver = submit(SLOW_KEEPER, store=proxy.url, settings=RELAXED_TIMEOUTS, contain="off")
     driver.until("writing")
     proxy.stall()
     assert driver.end() == 75, driver.log.read_text()

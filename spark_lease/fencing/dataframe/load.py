@@ -28,7 +28,7 @@ transaction, and has no column more than the user's table: then it moves there a
 RESULT = "number bigint, rows bigint"
 NUMBER = "SELECT pg_catalog.txid_current() & 4294967295"
 """That of a transaction, as `xmin` has it (PostgreSQL documentation, "System Columns")."""
-PATIENT = NUMBER + "".join(
+RELAXED_TIMEOUTS = NUMBER + "".join(
     f", pg_catalog.set_config('{key}', '{value}', true)"
     for key, value in {
         "idle_in_transaction_session_timeout": 0,  # instead of it: a machine that is gone is noticed
@@ -105,7 +105,7 @@ def _load(place: Place, batches: Iterator[Any], attempt: int) -> int:
     engine = create_engine(f"{place.dialect}+{place.driver}://", connect_args=dict(place.words), poolclass=NullPool)
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
         if place.dialect == "postgresql":
-            cursor.execute(PATIENT)
+            cursor.execute(RELAXED_TIMEOUTS)
             ((attempt, *_),) = cursor.fetchall()
             copy(cursor, place.name, batches)
         else:

@@ -27,7 +27,7 @@ from ..sql.tables import refuse_unknown, where_is
 from ..sql.transaction import claim_once, fenced_sql
 from .collect import arriving, collected
 from .columns import columns_of, selected
-from .load import PATIENT, RESULT, Counted, copy, inserting, loader, rows_of, values
+from .load import RELAXED_TIMEOUTS, RESULT, Counted, copy, inserting, loader, rows_of, values
 from .move import Move, drop_here, empty, here, make_here, move_all, refuse_less, rehearse
 from .staging import staging, sweep
 from .target import quote, refusal, refuse_other_keys, run, target_of
@@ -109,7 +109,7 @@ def _from_the_driver(lease: HeldLease, batches: Iterator[Any], engine: Engine, m
 
     def write(connection: Connection) -> None:
         if connection.dialect.name == "postgresql":
-            run(connection, PATIENT)
+            run(connection, RELAXED_TIMEOUTS)
         if move.is_copied():
             empty(connection, move)
             names = [quote(engine, each.field.name) for each in move.columns]

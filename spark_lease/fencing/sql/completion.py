@@ -42,8 +42,8 @@ def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, re
         with fenced_sql(lease, engine) as connection:
             yield connection
         return
-    desk = FenceTable(engine)
-    _refuse_done(desk, lease, key, note)
+    fence_table = FenceTable(engine)
+    _refuse_done(fence_table, lease, key, note)
     completing = False
     try:
         with fenced_sql(lease, engine) as connection:
@@ -53,15 +53,15 @@ def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, re
             connection.execute(insert(DONE).values(name=lease.name, run_key=key, epoch=lease.epoch, finished=now))
     except IntegrityError:
         if completing:
-            _refuse_done(desk, lease, key, note)
+            _refuse_done(fence_table, lease, key, note)
         raise
     _note(lease, key, lease.epoch, note)
     with suppress(Exception):  # whatever it is: what was asked for is committed
-        desk.forget_done(lease.name, retention)
+        fence_table.forget_done(lease.name, retention)
 
 
-def _refuse_done(desk: FenceTable, lease: HeldLease, key: str, note: Note) -> None:
-    epoch = desk.done_under(lease.name, key)
+def _refuse_done(fence_table: FenceTable, lease: HeldLease, key: str, note: Note) -> None:
+    epoch = fence_table.done_under(lease.name, key)
     if epoch is not None:
         _note(lease, key, epoch, note)
         raise AlreadyDone(lease.name, key, epoch)

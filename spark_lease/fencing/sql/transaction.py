@@ -91,17 +91,17 @@ def claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
 
 def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNewest) -> None:
     """Return if the transaction was committed after all; else raise what is the reason that it was not."""
-    desk, where = FenceTable(engine), where_is(engine)
+    fence_table, where = FenceTable(engine), where_is(engine)
     if run and isinstance(error, DBAPIError) and _may_be_committed(engine, error):
         try:
-            if desk.was_committed(lease.name, lease.epoch, run):
+            if fence_table.was_committed(lease.name, lease.epoch, run):
                 return
         except SparkLeaseError as unknown:
             problem = f"the answer to COMMIT was lost; it was committed if spark_lease_fence_run has {run} under "
             problem += f"{lease.epoch} ({unknown})"
             raise FenceUnreachable(where, problem) from error
     try:
-        newest = desk.newest(lease.name)
+        newest = fence_table.newest(lease.name)
     except SparkLeaseError as unknown:
         log.warning("%s: cannot check whether the fence refused it: %s", lease.name, unknown)
         newest = lease.epoch

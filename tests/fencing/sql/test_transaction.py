@@ -192,12 +192,12 @@ def test_a_commit_that_hides_behind_another_statement_lets_nothing_follow(engine
 )
 def test_a_lost_answer_is_found_although_others_were_master_since(engine: Engine) -> None:
     write(engine, Holder(NAME, 5))
-    desk = FenceTable(engine)
+    fence_table = FenceTable(engine)
     with engine.begin() as connection:
         (run,) = connection.execute(text("SELECT run FROM spark_lease_fence_run WHERE epoch = 5")).scalars()
     for epoch in (6, 7):
         claim(Holder(NAME, epoch), engine)
-    assert desk.was_committed(NAME, 5, run)
+    assert fence_table.was_committed(NAME, 5, run)
 
 
 @pytest.mark.parametrize("method", ["commit", "rollback"])
@@ -886,8 +886,8 @@ def test_a_session_of_the_orm_joins_the_block(engine: Engine) -> None:
 def test_a_run_that_is_looked_for_twice_is_not_taken_for_committed(engine: Engine) -> None:
     """The first look leaves a row, and its answer may be lost."""
     claim(Holder(NAME, 5), engine)
-    desk = FenceTable(engine)
-    assert [desk.was_committed(NAME, 5, "r" * 32) for _ in range(2)] == [False, False]
+    fence_table = FenceTable(engine)
+    assert [fence_table.was_committed(NAME, 5, "r" * 32) for _ in range(2)] == [False, False]
 
 
 def test_an_asynchronous_engine_is_refused_in_a_sentence() -> None:

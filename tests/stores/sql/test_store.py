@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,11 +18,13 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
+import spark_lease
 from spark_lease import hold_lease
 from spark_lease.clock import BootClock
 from spark_lease.config.settings import Config
 from spark_lease.config.sources import configure
 from spark_lease.database.connections import _by_all
+from spark_lease.election.keepalive import renew_once
 from spark_lease.election.ports import Denied
 from spark_lease.election.record import renewed, taken, with_directive
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
@@ -213,6 +216,29 @@ def test_init_adds_our_columns_to_a_table_that_activemq_made(open_store: Any, co
     assert store.swap("n", None, taken(None, holder="me", duration=30.0)) is not None
     assert execute(f"SELECT ID, BROKER_NAME, EPOCH FROM {config.table} ORDER BY ID")[0] == (1, None, 0)
     execute(f"UPDATE {config.table} SET BROKER_NAME='b', TIME=1 WHERE (TIME IS NULL OR TIME < 5) AND ID = 1")
+
+
+@pytest.mark.parametrize("config", ["sqlite"], indirect=True)
+def test_a_renewal_is_seven_calls_of_ours_deep(config: Config) -> None:
+    """From the one that decides when to renew to the one that asks the driver."""
+    root, deepest = str(Path(spark_lease.__file__).parent), list[str]()
+
+    def look(frame: Any, event: str, called: Any) -> None:
+        if event == "c_call" and called.__name__ == "execute":
+            frames = [each.f_code for each, _ in traceback.walk_stack(frame)]
+            deepest[:] = max(
+                deepest, [each.co_qualname for each in frames if each.co_filename.startswith(root)], key=len
+            )
+
+    lease = open_contender(config, BootClock())
+    lease.acquire()
+    sys.setprofile(look)
+    try:
+        renew_once(lease, config, BootClock())
+    finally:
+        sys.setprofile(None)
+    lease.close()
+    assert len(deepest) <= 7, deepest
 
 
 def test_init_carries_over_a_table_of_an_earlier_version(open_store: Any, config: Config, execute: Any) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ..system.processes import Births, Process, is_out_of_reach, look, marks_of, proc_file, processes
+from ..system.processes import Descendants, Process, is_out_of_reach, look, marks_of, proc_file, processes
 
 KEEPS = "spark-lease keeper"
 """What a keeper's command line says."""
@@ -19,11 +19,11 @@ _WORKERS = (b"pyspark.daemon", b"pyspark/daemon", b"from multiprocessing.")
 """What stands on the command lines of workers that a driver, or its JVM, may have started before its block."""
 
 
-class Family:
+class GuardedProcesses:
     """Descendants of `heads` (pid → when it started), as far as they were seen. Cheap where nothing was started."""
 
     def __init__(self, heads: Callable[[], Mapping[int, int]]) -> None:
-        self._heads, self._births = heads, Births()
+        self._heads, self._descendants = heads, Descendants()
         self._seen = frozenset[str]()
         self._members: dict[int, Process] = {}
         self._before = set[tuple[int, int]]()
@@ -55,7 +55,7 @@ class Family:
         """Look around; those that were not seen before. `thoroughly`: also if no process seems to have been born."""
         if not _PROC.is_dir():
             return []
-        self.may_have_grown = thoroughly or self._births.any() or not self._seen
+        self.may_have_grown = thoroughly or self._descendants.any() or not self._seen
         return self._look(frozenset() if thoroughly else self._seen) if self.may_have_grown else []
 
     def forget_what_was_seen(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.keeper.family import Family
+from spark_lease.keeper.guarded_processes import GuardedProcesses
 from spark_lease.system.processes import Process, kill, look, processes, tree
 from tests.support.command import COMMAND, last_line, spark_lease
 from tests.support.drivers import Driver, command_line, row, until
@@ -125,7 +125,7 @@ def test_a_chain_is_found_in_one_look_whatever_order_its_numbers_come_in(tmp_pat
     assert head.stdin
     found = look(head.pid)
     assert found
-    family = Family(lambda: {head.pid: found.started})
+    family = GuardedProcesses(lambda: {head.pid: found.started})
     try:
         for _ in range(30):
             family.grow()

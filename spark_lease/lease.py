@@ -103,7 +103,7 @@ class Lease:
             self._hold,
             engine,
             completes,
-            note=self._hold.runs.heal,
+            note=self._hold.runs.backfill,
             retention=bounded_age(self._config.run_retention),
         )
 

@@ -128,6 +128,13 @@ def test_sentences_have_a_subject_that_does_something() -> None:
     assert not found, "name who does it: a contender, the keeper, a user"
 
 
+def test_one_idea_has_one_word_and_that_is_the_fields() -> None:
+    ours = "lookout strand minder astray bystander weave woven heed barred desk attendance untie"
+    private = re.compile(rf"\b({ours.replace(' ', '|')})s?\b", re.IGNORECASE)
+    found = [f"{each}: {word}" for each in PACKAGE.rglob("*.py") for word in private.findall(each.read_text())]
+    assert not found, "ARCHITECTURE.md has the word for it"
+
+
 def test_tests_stand_where_the_package_has_what_they_test() -> None:
     root = Path(__file__).parent
     apart = {"support", "services", "simulation", "faults", "benchmarks", "docs", "versions"}

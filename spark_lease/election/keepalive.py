@@ -21,7 +21,7 @@ from .hold import Hold
 log = logging.getLogger(__name__)
 
 WATCH_PERIOD = 0.1
-"""Seconds between two looks at the deadline and at the vital signs: what demotion may start late by."""
+"""Seconds between two looks at the deadline and at the liveness checks: what demotion may start late by."""
 _RETRIES_IN_A_PERIOD = 5
 _LATE = 1.2
 """A request that has to be cut off ends a little after its time."""
@@ -50,7 +50,7 @@ def renew_once(lease: Contender, config: Config, clock: Clock) -> float | None:
 
 
 def watch_once(lease: Hold, liveness_checks: Sequence[LivenessCheck] = ()) -> LeaseLost | None:
-    """The loss, if the lease is lost by now: by its deadline, by what a renewal learned, by a vital sign."""
+    """The loss, if the lease is lost by now: by its deadline, by what a renewal learned, by a liveness check."""
     for sign in liveness_checks:
         with contextlib.suppress(Exception):  # a sign that fails must not end the watch, which all else relies on
             if finding := sign():

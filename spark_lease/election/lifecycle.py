@@ -27,7 +27,7 @@ class Work(Protocol):
         ...
 
 
-class Kept(Protocol):
+class Renewing(Protocol):
     """What renews the lease and watches it: `Keepalive`, or what stands for it in a process that is kept for."""
 
     def start(self) -> None: ...
@@ -37,14 +37,14 @@ class Kept(Protocol):
         ...
 
 
-def begin_hold(lease: Hold, keepalive: Kept, *, still_wanted: Callable[[], None] = lambda: None) -> None:
+def begin_hold(lease: Hold, keepalive: Renewing, *, still_wanted: Callable[[], None] = lambda: None) -> None:
     """Wait for the lease and keep it. Raises what `Hold.acquire` raises, and LeaseLost; then call `abandon`."""
     lease.acquire(still_wanted=still_wanted)
     keepalive.start()
     lease.check()  # this thread may have stood still since the grant: then nothing begins
 
 
-def abandon(lease: Hold, keepalive: Kept) -> None:
+def abandon(lease: Hold, keepalive: Renewing) -> None:
     """Give up a hold that did not begin: a request whose answer was lost, or came too late, may have taken it."""
     if keepalive.stop():
         lease.give_back()
@@ -52,7 +52,7 @@ def abandon(lease: Hold, keepalive: Kept) -> None:
 
 def end_hold(
     lease: Hold,
-    keepalive: Kept,
+    keepalive: Renewing,
     work: Work,
     *,
     clock: Clock,

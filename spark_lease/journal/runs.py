@@ -89,7 +89,7 @@ class Runs:
         if there.epoch != run.epoch:
             raise AlreadyDone(run.lease, key, there.epoch)
 
-    def heal(self, key: str, epoch: int) -> None:
+    def backfill(self, key: str, epoch: int) -> None:
         """Note that `key` was completed under `epoch`, mine or one before: what was guarded knows it."""
         run = replace(self._ended(key, "finished"), epoch=epoch)
         if epoch != self._lease.epoch:

@@ -243,7 +243,7 @@ class Driver:
         return self.early_release.is_proven(gone=may_be_over)
 
     def disarm(self) -> None:
-        """Untie everything, for good: a child that is tied later would die with this process."""
+        """Disarm everything, for good: a child that is tied later would die with this process."""
         self._kill_pipe = None
         self.disarm_kernel()
         for target in list(self._pipe_ends):

@@ -1,4 +1,4 @@
-"""Vital signs of a driver: what started it, and its JVM. A driver without them would hold its lease for ever."""
+"""Liveness checks of a driver: what started it, and its JVM. A driver without them would hold its lease for ever."""
 
 from __future__ import annotations
 

@@ -677,7 +677,7 @@ def test_types_and_statements_can_be_replaced(open_store: Any, config: Config, e
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"statements": {"obtain": "SELECT 1"}}, "there is none called 'obtain': insert, names, now, read"),
+        ({"statements": {"obtain": "SELECT 1"}}, "there is none called 'obtain': directive, insert, names"),
         ({"statements": {"renew": "UPDATE t SET time = 1 WHERE name = :name"}}, "renew: lacks :duration, :epoch"),
         ({"statements": {"read": "SELECT 1 WHERE :name = :who"}}, "read: has :who, which there is not. Ours: SELECT"),
         ({"statements": "renew"}, "is not a table of texts"),

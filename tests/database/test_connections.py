@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Any
 
 import psycopg2
@@ -13,15 +12,13 @@ import pytest
 
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
-from spark_lease.election.journal_entries import GRANT
 from spark_lease.election.keepalive import Keepalive
 from spark_lease.election.ports import Denied
 from spark_lease.errors import StoreError
 from spark_lease.holds import LocalHold, open_contender
-from spark_lease.stores.registry import open_notes
 from spark_lease.stores.sql.store import SqlStore
 from tests.services.postgres import own_postgres
-from tests.support.drivers import until
+from tests.support.drivers import until, wait_until_noted
 
 
 def store_of(contender: LocalHold) -> Any:
@@ -140,8 +137,7 @@ def test_a_holder_that_finds_the_server_full_tries_again_and_is_not_lost(
     config = configure(name="n", url=url, create_table="true", notify=False, lease_duration=9, retry_period=0.5)
     lease, other = open_contender(config, BootClock()), open_contender(config, BootClock())
     epoch = lease.acquire()
-    with closing(open_notes(config, BootClock())) as notes:  # the grant is noted, on a connection of its own
-        until(lambda: notes.all("n", GRANT))
+    wait_until_noted(lease)
     fill()
     keepalive = Keepalive(lease, config, clock=BootClock(), on_lost=lambda lost: None)
     keepalive.start()

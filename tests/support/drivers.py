@@ -183,6 +183,11 @@ def _is_locked(url: str) -> bool:
         return False
 
 
+def wait_until_noted(lease: Any) -> None:
+    """Until the grant of `lease` is noted: that is done on a connection of its own, and no grant waits for it."""
+    until(lambda: not lease._journal._bounded.is_busy)
+
+
 def row(url: str, table: str) -> tuple[str | None, int]:
     """Holder and epoch of the one lease in a SQLite store; nobody and its epoch once it was released."""
     with sqlite3.connect(url.removeprefix("sqlite:///"), timeout=10) as connection:

@@ -29,7 +29,7 @@ from tests.services.mariadb import MariaDb
 from tests.services.pooler import Pooler
 from tests.services.postgres import PostgreSql, own_postgres
 from tests.services.proxy import Proxy
-from tests.support.drivers import until
+from tests.support.drivers import until, wait_until_noted
 
 LIMIT = 1.0
 
@@ -61,6 +61,7 @@ def proxy(url: str) -> Iterator[Proxy]:
 def lease(proxy: Proxy, table: str) -> Iterator[LocalHold]:
     lease = open_contender(limits(proxy.url, table, name=table, lease_duration=12), BootClock())
     lease.acquire()
+    wait_until_noted(lease)
     yield lease
     lease.close()
 
@@ -140,7 +141,7 @@ def test_a_connection_that_was_cut_is_opened_again(lease: LocalHold, proxy: Prox
 
 @pytest.mark.parametrize("url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
 def test_a_frozen_backend_raises_in_time_and_another_is_used(lease: LocalHold, url: str) -> None:
-    backend = backend_of(f"spark_lease {lease.name}", url)
+    backend = until(lambda: backend_of(f"spark_lease {lease.name}", url))
     os.kill(backend, signal.SIGSTOP)
     try:
         assert took(lease.renew) < 2 * LIMIT + 0.5
@@ -381,4 +382,4 @@ def backend_of(application: str, url: str) -> int:
         cursor.execute("SELECT pid FROM pg_stat_activity WHERE application_name = %s", (application,))
         found = cursor.fetchall()
     connection.close()
-    return int(found[-1][0])
+    return int(found[0][0]) if len(found) == 1 else 0  # that of a note has not ended yet

@@ -200,7 +200,7 @@ class Contender(Hold):
             self._note_end(*self._lost[0][:2])
 
     def _note_end(self, why: str, detail: str) -> None:
-        if self._journal and self._lost:
+        if self._journal and self._lost and self._epoch:  # 0: what was given back was never known to be mine
             # Counted from the answer to the grant, which came after the grant: no later than it really ended.
             held_for = self._lost[0][2] - self._granted
             self._journal.ended(self._epoch, why, at=self._epoch + math.floor(held_for * 1000), detail=detail)

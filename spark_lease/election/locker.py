@@ -47,7 +47,7 @@ class RecordRules:
         site: str = "",
         site_delay: float = 0.0,
     ) -> None:
-        """`protection` is asked at each write: it may become known, or change, while the lease is held. `head_start`
+        """`protection` is asked at each write: it may become known, or change, while the lease is held. `site_delay`
         are the seconds that others get, of a site that is preferred to this one, after a release that was waited for.
         """
         self._lock, self._site, self._site_delay = lock, site, site_delay

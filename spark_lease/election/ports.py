@@ -89,7 +89,7 @@ class Journal(Protocol):
     """
 
     def granted(self, holder: str, epoch: int, over: Snapshot) -> None:
-        """`holder` was granted the lease in place of the record `over`. On SQLite it waits for the note."""
+        """`holder` was granted the lease in place of the record `over`. Waits for nothing."""
         ...
 
     def ended(self, epoch: int, why: str, *, at: int, detail: str) -> None:

@@ -19,30 +19,27 @@ log = logging.getLogger(__name__)
 
 
 class ChangeJournal:
-    """Implements `Journal`, with notes. A grant is noted on a thread of its own, an end after that is done."""
+    """Implements `Journal`, with notes that a thread of its own makes, one after the other."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config, self._clock = config, clock
         self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
-        self._may_be_old = self._has_failed = False
+        self._has_failed = False
 
     def granted(self, holder: str, epoch: int, over: Snapshot) -> None:
-        self._may_be_old = is_first_of_its_day(over.record, epoch)
-        text = grant_text(holder, over, site=self._config.site)
-        if self._config.scheme == "sqlite":
-            # A process that is frozen while it writes a note keeps all of the database locked: not once others count
-            # on its lease to run out.
-            self._try(lambda: self._bounded.call(lambda: self._append(GRANT, epoch, text)))
-        else:
-            self._bounded.begin(lambda: self._try(lambda: self._append(GRANT, epoch, text)))
+        def note() -> None:
+            self._append(GRANT, epoch, grant_text(holder, over, site=self._config.site))
+            if is_first_of_its_day(over.record, epoch):
+                with closing(open_notes(self._config, self._clock)) as notes:
+                    notes.prune(self._config.shared_name, KINDS, bounded_age(self._config.history_retention))
+
+        self._try(lambda: self._bounded.begin(lambda: self._try(note)))
 
     def ended(self, epoch: int, why: str, *, at: int, detail: str) -> None:
+        # Without a clock that all share, an end was *by* a time.
         when = "by" if self._config.is_in_folders else "at"
         text = end_text(why, detail=detail, **{when: at})
         self._try(lambda: self._bounded.call(lambda: self._append(ENDED, epoch, text)))
-        if self._may_be_old:
-            self._may_be_old = False
-            self._try(lambda: self._bounded.call(self._prune))
 
     def close(self) -> None:
         self._bounded.close()
@@ -51,14 +48,11 @@ class ChangeJournal:
         with closing(open_notes(self._config, self._clock)) as notes:
             notes.append(self._config.shared_name, kind, str(epoch), text)
 
-    def _prune(self) -> None:
-        with closing(open_notes(self._config, self._clock)) as notes:
-            notes.prune(self._config.shared_name, KINDS, bounded_age(self._config.history_retention))
-
     def _try(self, what: Callable[[], None]) -> None:
         try:
             what()
-        except (SparkLeaseError, OSError) as error:  # the lease comes first
+        except Exception as error:  # whatever it is, a driver's or no thread to be had: the lease comes first
             level = logging.DEBUG if self._has_failed else logging.WARNING
             self._has_failed = True
-            log.log(level, "%s: its history cannot be written: %s", self._config.name, error)
+            problem = error if isinstance(error, SparkLeaseError | OSError) else repr(error)
+            log.log(level, "%s: its history cannot be written: %s", self._config.name, problem)

@@ -14,7 +14,7 @@ from typing import Any
 from ..clock import iso_text
 from ..election.journal_entries import APPLICATION, ENDED, FINISHED, GIVEN_BACK, GRANT, RELEASED
 from ..election.record import Snapshot, is_forced
-from ..errors import RecordUnreadable
+from ..errors import Loss, RecordUnreadable
 from ..journal.runs import BEGUN, Run
 
 RAN_OUT, UNKNOWN = "ran out", "unknown"
@@ -204,7 +204,7 @@ def _ended(notes: _Notes, number: int) -> Hold:
         start=grant.epoch,
     )
     if end := notes.ends.get(grant.epoch):
-        return _as_noted(hold, end, following)
+        return _as_noted(hold, end, _next_epoch(notes, hold, following))
     if notes.now and (notes.now.holder, notes.now.epoch) == (grant.holder, grant.epoch):
         return _as_it_stands(hold, notes.now)
     if following and following.after and following.after.epoch == grant.epoch:
@@ -216,11 +216,19 @@ def _ended(notes: _Notes, number: int) -> Hold:
     return replace(hold, why=UNKNOWN, end=end_by, is_exact=False)
 
 
-def _as_noted(hold: Hold, end: Mapping[str, Any], following: _Grant | None) -> Hold:
+def _next_epoch(notes: _Notes, hold: Hold, following: _Grant | None) -> int | None:
+    """When the next hold began, as far as it is known: its own note may be missing."""
+    known = [following.epoch, following.after.epoch if following.after else 0] if following else []
+    known += [notes.now.epoch] if notes.now else []
+    return min((each for each in known if each > hold.epoch), default=None)
+
+
+def _as_noted(hold: Hold, end: Mapping[str, Any], next_epoch: int | None) -> Hold:
     why, detail = str(end["why"]), str(end.get("detail", ""))
     latest = int(end["at"] if "at" in end else end["by"])
-    if following and ("by" in end or why in GIVEN_BACK):  # the next one found it given back
-        latest = min(latest, following.epoch)
+    # Given back, it ended before the next one began, whatever the clock of its holder says.
+    if next_epoch and ("by" in end or why in (*GIVEN_BACK, Loss.PREEMPTED)):
+        latest = min(latest, next_epoch)
     # A store whose clock went back may have granted it by a larger number.
     return replace(hold, why=why, detail=detail, end=max(latest, hold.epoch), is_exact="at" in end)
 
@@ -248,7 +256,7 @@ def _healed(notes: _Notes, number: int) -> list[Hold]:
     if (hold := _from_record(notes, grant.after)) is None:
         return []
     if end := notes.ends.get(hold.epoch):
-        return [_as_noted(hold, end, grant)]
+        return [_as_noted(hold, end, grant.epoch)]
     if grant.after and grant.after.until is not None:
         return [replace(hold, why=RAN_OUT, end=max(grant.after.until, hold.start or 0))]
     return [replace(hold, why=RAN_OUT, end=grant.epoch, is_exact=False)]

@@ -56,17 +56,18 @@ class CallTimeout:
 
     def close(self, last: Callable[[], Any] = lambda: None) -> None:
         """Make no more calls but `last`, after one that is late. Waits for none."""
-        if self._caller is not None:
-            self._caller.ask(last, queue.SimpleQueue())
-            self._caller.dismiss()
-            self._caller = None
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            caller.ask(last, queue.SimpleQueue())
+            caller.dismiss()
 
     def _ask(self, what: Callable[[], Any], answers: _Answers) -> None:
-        if self._caller is None:
+        caller = self._caller
+        if caller is None:
             caller = _Caller(self._where)
             caller.start()
             self._caller = caller
-        self._caller.ask(what, answers)
+        caller.ask(what, answers)
 
     def _answer(self, answers: _Answers, end: float) -> tuple[Any, BaseException | None]:
         try:

@@ -31,6 +31,7 @@ from spark_lease.errors import LeaseLost, StoreError
 from spark_lease.holds import LocalHold, open_contender
 from spark_lease.monitoring.history import Hold, holds_of, not_exact, overlaps
 from spark_lease.stores.registry import open_notes, open_store
+from spark_lease.stores.sql.store import SqlStore
 from tests.services.objects import BUCKET, ObjectServer
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND
@@ -218,6 +219,44 @@ def test_without_a_place_for_notes_the_lease_works_and_says_so_once(
     said = [each.getMessage() for each in caplog.records if "history" in each.getMessage()]
     assert len(said) == 2, said  # once for each contender
     assert missing == "right" or all(config.notes_table in each and "spark-lease init" in each for each in said)
+
+
+@pytest.mark.parametrize("config", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("what", ["open_notes", "CallTimeout.begin", "CallTimeout.call"])
+def test_whatever_a_note_raises_costs_one_line_and_nothing_else(
+    config: Config, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A driver that cannot decode the server's refusal, a machine that has no thread left."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise UnicodeDecodeError("utf-8", b"", 0, 1, "no text")
+
+    monkeypatch.setattr(f"spark_lease.journal.changes.{what}", fails)
+    lease = contender(config)
+    lease.renew()
+    assert lease.release()
+    lease.close()
+    assert caplog.text.count("n: its history cannot be written: UnicodeDecodeError") == 1
+
+
+@pytest.mark.parametrize("config", ["sqlite"], indirect=True)
+def test_a_grant_that_was_never_heard_of_and_is_given_back_has_no_end(
+    config: Config, store: LeaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = open_contender(config, BootClock())
+    swap = SqlStore.swap
+
+    def lost(self: SqlStore, *record: Any) -> None:
+        swap(self, *record)
+        raise StoreError("here", "the answer was lost")
+
+    monkeypatch.setattr(SqlStore, "swap", lost)
+    with pytest.raises(StoreError):
+        lease.try_acquire()
+    monkeypatch.undo()
+    assert lease.release()
+    lease.close()
+    assert noted(config)["ended"] == {}
 
 
 @pytest.mark.parametrize("config", ["postgresql", "mariadb"], indirect=True)

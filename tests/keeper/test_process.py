@@ -639,11 +639,17 @@ def test_it_is_given_back_also_if_the_keeper_hears_of_that_after_the_drivers_end
     driver = start(
         """
         import signal
+        from spark_lease.clock import BootClock
+        from spark_lease.config.sources import configure
         from spark_lease.keeper.client import KeeperHold
+        from spark_lease.stores.registry import open_notes
         take = KeeperHold._take
         def interrupted(lease, message, files):
             if "granted" in message:
                 keeper = lease._started.process.pid
+                notes = open_notes(configure(name="n", **SETTINGS), BootClock())
+                while not notes.all("n", "grant"):  # frozen amid a write, it would keep SQLite's file locked
+                    time.sleep(0.01)
                 os.kill(keeper, signal.SIGSTOP)
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(1)  # the driver gives up meanwhile: what it was granted stays unheard

@@ -54,6 +54,16 @@ def test_a_release_a_loss_and_a_holder_of_today() -> None:
     assert not overlaps(found) and not not_exact(found)
 
 
+@pytest.mark.parametrize("grants", [{2000: grant("b", (None, 1000, 0))}, {}, {3000: grant("c", ("b", 2000, 2900))}])
+def test_what_was_given_back_ended_before_the_next_one_began_whatever_its_clock_says(grants: dict[int, str]) -> None:
+    seen = standing("b", 2000) if 3000 not in grants else standing("c", 3000)
+    for why in ("finished", "preempted"):
+        found = holds({1000: grant("a"), **grants}, {1000: {"why": why, "at": 2040}}, seen)
+        assert (found[0].end, found[0].why, overlaps(found)) == (2000, why, [])
+    found = holds({1000: grant("a"), **grants}, {1000: {"why": "taken", "at": 2040}}, seen)
+    assert found[0].end == 2040
+
+
 def test_a_hold_that_ran_out_ends_at_the_expiry_that_the_next_one_found() -> None:
     found = holds({1000: grant("a"), 2000: grant("b", ("a", 1000, 1800))}, {}, standing("b", 2000, -1.0))
     assert told(found) == [("a", 1000, 1800, True, "ran out"), ("b", 2000, 9000, True, "ran out")]

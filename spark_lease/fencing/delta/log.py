@@ -98,7 +98,7 @@ class Log:
     def set_property(self, state: State, key: str, value: str, *, user_metadata: Mapping[str, Any]) -> bool:
         """Commit on top of `state` that `key` is `value`; False if another commit is there already.
 
-        `said` is for people who DESCRIBE HISTORY. After an answer that was lost it is False too: look again.
+        `user_metadata` is for people who DESCRIBE HISTORY. After an answer that was lost it is False too: look again.
         """
         self._refuse(state)
         metadata = {**state.metadata, "configuration": {**state.properties, key: value}}

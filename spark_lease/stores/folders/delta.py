@@ -251,7 +251,9 @@ class DeltaStore:
             raise self._files.refusal(name, error) from None
         columns = set(actions.schema.names)
         if lacking := [each for each in _CHANGING if f"partition.{each}" not in columns]:
-            problem = f"has no partition column {', '.join(lacking)}: it is another program's table"
+            problem = (
+                f"has no partition column {', '.join(lacking)}: it is another program's table, or of an earlier version"
+            )
             raise RecordUnreadable(self.where, f"{self._files.table(name)} {problem}")
         found = {column: actions.column(column).to_pylist() for column in actions.schema.names}
         rows = sum(each or 0 for each in found["num_records"])

@@ -141,7 +141,7 @@ def test_a_contained_script_that_is_fenced_ends_with_75_and_history_says_so(
         """
         from spark_lease import current_lease
         from spark_lease.fencing.refusal import fenced
-        raise fenced(current_lease(), "a table", current_lease().epoch + 1)
+        raise fenced(current_lease()._hold, "a table", current_lease().epoch + 1)
         """,
         contain="required",
     )

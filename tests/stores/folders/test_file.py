@@ -28,7 +28,7 @@ from spark_lease.stores.folders.file import FileStore
 from spark_lease.stores.folders.paths import put_new
 from spark_lease.testing import LeaseStoreContract
 from tests.support.command import spark_lease
-from tests.support.drivers import until
+from tests.support.drivers import until, wait_until_noted
 
 OpenStore = Callable[..., FileStore]
 
@@ -120,8 +120,7 @@ def damage_lock(folder: Path) -> None:
 
 
 def damage_replace(folder: Path) -> None:
-    drafts = shutil.ignore_patterns(".*")  # of notes that are being written meanwhile
-    shutil.copytree(folder, folder.with_name("copy"), ignore=drafts)
+    shutil.copytree(folder, folder.with_name("copy"))
     folder.rename(folder.with_name("moved"))
     folder.with_name("copy").rename(folder)
 
@@ -144,6 +143,7 @@ def test_whatever_is_done_to_its_files_is_a_loss_at_the_next_renewal(
     mine = contender()
     mine.acquire()
     mine.renew()
+    wait_until_noted(mine)
     damage(folder)
     with pytest.raises(LeaseLost):
         mine.renew()

@@ -15,13 +15,12 @@ from spark_lease.clock import BootClock, wall_time
 from spark_lease.config.settings import Config
 from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
-from spark_lease.election.journal_entries import GRANT
 from spark_lease.errors import LeaseHeldByOther
 from spark_lease.holds import LocalHold, open_contender
 from spark_lease.journal.standbys import KIND, LATELY, Standby, standbys_of
 from spark_lease.stores.registry import open_notes
 from tests.services.objects import BUCKET, ObjectServer
-from tests.support.drivers import until
+from tests.support.drivers import until, wait_until_noted
 
 SQL = ["sqlite", "postgresql", "mariadb"]
 
@@ -76,9 +75,9 @@ def test_who_asks_once_leaves_no_note(config: Config) -> None:
 
 @pytest.mark.parametrize("config", SQL, indirect=True)
 def test_without_a_place_for_notes_it_waits_all_the_same(config: Config, caplog: pytest.LogCaptureFixture) -> None:
-    with closing(open_contender(config, BootClock())) as master, closing(open_notes(config, BootClock())) as notes:
+    with closing(open_contender(config, BootClock())) as master:
         master.acquire()
-        until(lambda: notes.all("n", GRANT))  # noted after the grant, in a table that would be made again
+        wait_until_noted(master)  # in a table that would be made again
         engine = create_engine(usable_url(config))
         with engine.begin() as connection:
             connection.execute(text(f"DROP TABLE {config.notes_table}"))

@@ -54,5 +54,6 @@ class ChangeJournal:
         except Exception as error:  # whatever it is, a driver's or no thread to be had: the lease comes first
             level = logging.DEBUG if self._has_failed else logging.WARNING
             self._has_failed = True
-            problem = error if isinstance(error, SparkLeaseError | OSError) else repr(error)
+            # Of any other error no more than its name: a driver may quote what it was given.
+            problem = error if isinstance(error, SparkLeaseError | OSError) else type(error).__name__
             log.log(level, "%s: its history cannot be written: %s", self._config.name, problem)

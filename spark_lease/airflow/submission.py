@@ -49,12 +49,12 @@ class Guarding:
         A Python script gets its guard inside the driver; anything else is run as a command, and killed for certain.
         """
         ours = [sys.executable, "-m", "spark_lease"]
-        flags_of_ours = as_flags(self.flags)
+        lease_flags = as_flags(self.flags)
         if sys.platform == "linux":  # a task that was killed leaves no driver behind
-            flags_of_ours += [f"--ends-with={os.getpid()}"]
+            lease_flags += [f"--ends-with={os.getpid()}"]
         if _is_script(application, is_for_cluster(_options(command, application))):
-            return [*ours, "submit", *flags_of_ours, f"--spark-submit={command[0]}", "--", *command[1:]]
-        return [*ours, "run", *flags_of_ours, "--", *command]
+            return [*ours, "submit", *lease_flags, f"--spark-submit={command[0]}", "--", *command[1:]]
+        return [*ours, "run", *lease_flags, "--", *command]
 
 
 def _options(command: list[str], application: str) -> list[str]:

@@ -76,9 +76,9 @@ def release(arguments: argparse.Namespace) -> int:
     if not arguments.force:
         print("spark-lease: a lease is released by its holder; add --force if that cannot", file=sys.stderr)
         return USAGE
-    with closing(open_store(config)) as store:
-        clock = BootClock()
-        forcing = Forcing(store, name, poll=config.poll_period, clock=clock, journal=ChangeJournal(config, clock))
+    clock = BootClock()
+    with closing(open_store(config)) as store, closing(ChangeJournal(config, clock)) as journal:
+        forcing = Forcing(store, name, poll=config.poll_period, clock=clock, journal=journal)
         done = forcing.run(given=arguments.yes, ask=_ask if sys.stdin.isatty() else lambda question: "")
     print(json.dumps(asdict(done)) if arguments.json else done)
     return 0

@@ -16,7 +16,7 @@ def holder_of(lease: str) -> str | None:
     connection = sqlite3.connect(FOLDER / "lease.db", timeout=10)
     try:
         row = connection.execute("SELECT broker_name FROM spark_lease WHERE name = ?", (lease,)).fetchone()
-    except sqlite3.OperationalError:  # nobody has made the table yet
+    except sqlite3.OperationalError:  # no contender has made the table yet
         row = None
     connection.close()
     return row[0] if row else None

@@ -123,6 +123,6 @@ def test_a_loss_that_is_found_while_the_block_is_left_is_told_once(url: str, kee
     told: list[LeaseEvent] = []
     with pytest.raises(LeaseLost, match="taken"):
         with hold_lease("n", on_event=told.append, url=url, lease_duration=4, keeper=keeper, on_lost="stop") as lease:
-            lease._hold.lose(Loss.TAKEN, "held by another")  # and nobody has looked yet
+            lease._hold.lose(Loss.TAKEN, "held by another")  # and the watching thread has not looked yet
     until(lambda: not [each for each in threading.enumerate() if each.name.startswith("events of")])
     assert [(each.what, each.detail) for each in told] == [("held", ""), ("lost", "taken: held by another")]

@@ -2,6 +2,7 @@
 
     python -m jobs.drill                the master's driver gets SIGKILL: its keeper hands over
     python -m jobs.drill --everything   so does all of it, keeper included: the lease runs out
+    python -m jobs.drill --warm         the standby has its Spark ready: the first commit comes sooner
     python -m jobs.drill --pause        all of it is frozen past its lease and thawed: it must not write again
     python -m jobs.drill --zombie       likewise without a keeper, so that it is thawed alive: the table refuses it
 
@@ -39,6 +40,7 @@ PATIENCE = 120.0
 _NEWS = (
     ("master", re.compile(r"acquired, (epoch \d+, .+)")),
     ("standby", re.compile(r"standby, (.+) is master")),
+    ("warm", re.compile(r"standby \(warm\): (.+)")),
     ("written", re.compile(r"flights: (\S+) written")),
     ("resuming", re.compile(r"flights: resuming at (\S+)")),
     ("lost", re.compile(r"lease lost \((.*?)\)")),
@@ -84,7 +86,7 @@ class Drill:
         self.start = time.monotonic()
         self.news: queue.SimpleQueue[tuple[Site, str, str]] = queue.SimpleQueue()
         self.sites: list[Site] = []
-        self.struck_at = self.thawed_at = self.taken_at = 0.0
+        self.struck_at = self.thawed_at = self.taken_at = self.resumed_at = 0.0
         self.victim: Site | None = None
         self.frozen: list[Process] = []
         self.protection: dict[int, str] = {}
@@ -106,6 +108,7 @@ class Drill:
         submit = [str(Path(sys.executable).with_name("spark-lease")), "submit", "--lease=flights"]
         lease = ["--lease-duration", str(self.arguments.lease_duration), "--poll-period", "0.1"]
         lease += ["--keeper", "thread"] if self.arguments.zombie else []
+        lease += ["--standby", "warm"] if self.arguments.warm else []
         job = ["jobs/flights_daily.py", "--table", str(self.table), "--input", str(self.folder / "input")]
         spark = ["--master", "local[2]", *spark_options()]
         return [*submit, *lease, "--", *spark, *job, "--days", str(self.arguments.days)]
@@ -141,7 +144,9 @@ class Drill:
     def _take_note(self, site: Site, word: str, detail: str) -> None:
         says = {
             "master": f"MASTER, {detail}",
-            "standby": f"standby, waiting for {detail}, without a SparkSession",
+            "standby": f"standby, waiting for {detail}, "
+            + ("and warms up" if self.arguments.warm else "without a SparkSession"),
+            "warm": f"warm standby: {detail}",
             "resuming": f"resumes at {detail}",
             "lost": f"lost the lease ({detail})",
             "released": f"released epoch {detail}",
@@ -160,12 +165,15 @@ class Drill:
         self._show_line(" | ".join(f"{each.name}: {each.role}" for each in self.sites))
 
     def _act(self, site: Site, word: str) -> None:
-        everybody_is_up = all(each.role != "starting" for each in self.sites)
-        if self.victim is None and word == "written" and site.days >= self.arguments.after and everybody_is_up:
+        others = [each.role for each in self.sites if each is not site]
+        are_ready = all(each.startswith("warm" if self.arguments.warm else "standby") for each in others)
+        if self.victim is None and word == "written" and site.days >= self.arguments.after and are_ready:
             self._strike(site)
         elif self.victim and site is not self.victim:
             if word == "master":
                 self.taken_at = time.monotonic()
+            if word == "written" and site.days == 1:
+                self.resumed_at = time.monotonic()
             if word == "written" and site.days == 2 and self.frozen:
                 self._thaw()
 
@@ -210,9 +218,12 @@ class Drill:
         wrong += problems(self.table, history, self.arguments.days)
         print(f"\n{table_of_epochs(history, self.protection)}\n")
         if self.taken_at:
+            since = f"s after the {'freeze' if self.arguments.pause else 'kill'}"
             took = self.taken_at - self.struck_at
-            print(f"take-over   {took:.2f} s after the {'freeze' if self.arguments.pause else 'kill'}, ", end="")
-            print(f"of a lease of {self.arguments.lease_duration:g} s")
+            print(f"take-over   {took:.2f} {since}, of a lease of {self.arguments.lease_duration:g} s")
+        if self.resumed_at:
+            kind = "warm" if self.arguments.warm else "cold"
+            print(f"first day   {self.resumed_at - self.struck_at:.2f} {since}, by a {kind} standby")
         if self.arguments.zombie and self.victim:
             print(_fence(history, self.victim))
         for problem in wrong:
@@ -265,6 +276,7 @@ def main() -> int:
     words = "strike when the master wrote so many [12, or half of the days]"
     parser.add_argument("--after", type=int, metavar="N", help=words)
     parser.add_argument("--pause", action="store_true", help="freeze the master past its lease instead of killing it")
+    parser.add_argument("--warm", action="store_true", help="the standby's Spark is ready before it is master")
     parser.add_argument("--zombie", action="store_true", help="--pause without a keeper: it is the fence that holds")
     parser.add_argument("--everything", action="store_true", help="kill all of the master, keeper included")
     parser.add_argument("--lease-duration", type=float, default=10.0, metavar="S", help="seconds [10]")

@@ -6,6 +6,7 @@ SparkLeaseError
 ├── LeaseLost              I was the master and must stop now: write nothing more
 ├── AlreadyDone            the run key was finished by another run: there is nothing to do
 ├── Fenced                 the guarded store refused a write of mine, because it knows a newer epoch: the same
+├── NotMaster              a warm standby tried to write: do that in the guarded code, and only read in its warm-up
 └── StoreError             the lease store gave no answer: it is not known who is master; try again
     ├── FenceUnreachable   a guarded store did not let its fence be claimed or looked at: see what it says, try again
     ├── StagingLost        rows that were staged for a write are not all there: nothing was written, try again
@@ -114,6 +115,17 @@ class Fenced(SparkLeaseError):
         claimed = f"claimed under epoch {self.newest}" if self.newest else "claimed under another epoch"
         message = f"{self.name}: fenced, {self.where} was {claimed} and mine is {self.epoch}: nothing was written"
         return f"{message}. {self.advice}" if self.advice else message
+
+
+class NotMaster(SparkLeaseError):
+    """`where` was to be written to by a standby that warms up for the lease `name`: nothing was written."""
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(name, where)
+        self.name, self.where = name, where
+
+    def __str__(self) -> str:
+        return f"{self.name}: not master yet, {self.where} was not written: a warm-up may only read"
 
 
 class AlreadyDone(SparkLeaseError):

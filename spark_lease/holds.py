@@ -41,6 +41,9 @@ class GuardedHold(Hold):
         with contextlib.suppress(Exception):  # it is said when it is needed
             prepare(self._config)
 
+    def stands_by(self, state: str) -> None:
+        """Note of what kind of standby this is, for `status`: a word of `spark.warm_standby`. Waits for nothing."""
+
     def claim_databases(self) -> bool:
         """Claim what `fencing.sql.databases` says, before the work begins; by the process that keeps the lease.
 
@@ -78,6 +81,10 @@ class GuardedHold(Hold):
 
 class LocalHold(Contender, GuardedHold):
     """A hold that this process itself takes and renews."""
+
+    def stands_by(self, state: str) -> None:
+        if self._standby_note:
+            self._standby_note.become(state)
 
 
 def open_contender(

@@ -114,6 +114,12 @@ class Config:
         one_of("fail", "wait"), "fail", "wrong password, no such database, no right: end at once, or wait"
     )
     standby_exit_code: int = setting(exit_code, 99, "exit code of a standby that never started")
+    standby: str = setting(
+        one_of("cold", "warm"),
+        "cold",
+        "warm: a standby has its Spark ready, and can write nothing before its grant",
+    )
+    warm_max_age: float = setting(seconds, 900.0, "a warm standby warms up again after so long; inf: never")
     on_lost: OnLost = setting(on_lost, "exit", "exit: end this process, if need be by force; stop: only stop Spark")
     keeper: str = setting(
         one_of("auto", "process", "thread"), "auto", "who keeps the lease; auto: a process of its own where possible"

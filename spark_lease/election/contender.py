@@ -32,6 +32,10 @@ class StandbyNote(Protocol):
         """It waits still."""
         ...
 
+    def become(self, state: str) -> None:
+        """What kind of standby it is has changed: the next `say` says that."""
+        ...
+
     def forget(self) -> None:
         """It does not wait any more."""
         ...

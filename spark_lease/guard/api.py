@@ -18,6 +18,7 @@ from ..errors import AlreadyDone, ConfigError, LeaseLost, SparkLeaseError
 from ..monitoring.events import OnEvent
 from ..outcome import exit_code_of
 from ..spark.conf import submitted_conf
+from ..spark.warm_standby import WarmUp
 from .block import Guard, held_names
 from .typed import Settings
 
@@ -29,7 +30,13 @@ _R = TypeVar("_R")
 INTERRUPTED = 128 + signal.SIGINT
 
 
-def hold_lease(name: str | None = None, *, on_event: OnEvent | None = None, **settings: Unpack[Settings]) -> Guard:
+def hold_lease(
+    name: str | None = None,
+    *,
+    on_event: OnEvent | None = None,
+    warm_up: WarmUp | None = None,
+    **settings: Unpack[Settings],
+) -> Guard:
     """`with hold_lease("nightly-flights") as lease:` runs the block as the only master, or not at all.
 
     `settings` are those of `config/settings.py`; what is not given comes from spark.lease.*, the environment,
@@ -43,8 +50,15 @@ def hold_lease(name: str | None = None, *, on_event: OnEvent | None = None, **se
     thread of its own, and what happens beyond stopping Spark is its affair. SIGTERM and SIGHUP end the block, if it is
     in the main thread, and raise SystemExit(128 + n) after the release. `on_event` gets each `LeaseEvent` (held, in
     doubt, certain, lost) on a thread of its own.
+
+    `warm_up` makes it a warm standby (`standby = "warm"`, unless `standby` says otherwise): while another is master it
+    is called on a thread of its own, and again every `warm_max_age` seconds. `warm_up()` may make the session as the
+    block will; `warm_up(spark)` gets the one that spark-submit's configuration makes. It may read, and a write to Delta
+    raises NotMaster. The block may begin before it has returned, or without it: if the lease is free.
     """
-    return Guard(load_config(from_arguments({"name": name, **settings})), on_event=on_event)
+    if warm_up:
+        settings = {"standby": "warm", **settings}
+    return Guard(load_config(from_arguments({"name": name, **settings})), on_event=on_event, warm_up=warm_up)
 
 
 @overload
@@ -53,11 +67,17 @@ def leased(name: Callable[_P, _R], /) -> Callable[..., _R]: ...
 
 @overload
 def leased(
-    name: str | None = None, *, on_event: OnEvent | None = None, **settings: Unpack[Settings]
+    name: str | None = None,
+    *,
+    on_event: OnEvent | None = None,
+    warm_up: WarmUp | None = None,
+    **settings: Unpack[Settings],
 ) -> Callable[[Callable[..., _R]], Callable[..., _R]]: ...
 
 
-def leased(name: Any = None, *, on_event: OnEvent | None = None, **settings: Unpack[Settings]) -> Any:
+def leased(
+    name: Any = None, *, on_event: OnEvent | None = None, warm_up: WarmUp | None = None, **settings: Unpack[Settings]
+) -> Any:
     """Decorate a program's main: it runs under the lease `name`. `@leased` alone takes the name from the settings.
 
     A main with a parameter `lease` gets the lease there, as a keyword, unless the caller gives something for it.
@@ -84,7 +104,7 @@ def leased(name: Any = None, *, on_event: OnEvent | None = None, **settings: Unp
         def guarded(*args: Any, **kwargs: Any) -> _R:
             config, own_error = None, None
             try:
-                guard = hold_lease(name, on_event=on_event, **settings)
+                guard = hold_lease(name, on_event=on_event, warm_up=warm_up, **settings)
                 config = guard.config
                 with guard as lease:
                     try:

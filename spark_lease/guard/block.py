@@ -28,6 +28,7 @@ from ..election.keepalive import Keepalive, LivenessCheck
 from ..election.lifecycle import abandon, begin_hold, end_hold
 from ..election.record import new_holder
 from ..errors import AlreadyDone, ConfigError, LeaseLost, Loss, SparkLeaseError
+from ..fencing.delta.tables import KIND as DELTA_TABLES
 from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import FencingStatus
 from ..holds import GuardedHold, open_contender
@@ -43,6 +44,7 @@ from ..spark.contexts import application_id
 from ..spark.delta_fence import Fencing
 from ..spark.liveness import liveness_checks
 from ..spark.session import Spark, forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
+from ..spark.warm_standby import WarmStandby, WarmUp
 from ..system.processes import need_linux, signal_name
 from .demotion import DYING, Demotion
 from .interrupt import BlockInterrupt, Ended
@@ -85,10 +87,13 @@ class Guard:
         last_words: Callable[[LeaseLost], str] = lambda lost: "",
         on_event: OnEvent | None = None,
         front_door: FrontDoor | None = None,
+        warm_up: WarmUp | None = None,
     ) -> None:
         """`mark` is the one that the JVM was started with, if it was. `last_words` go to standard output if the process
-        has to be killed: for a launcher that owes an outcome. `front_door` keeps the lease, if it has started us."""
+        has to be killed: for a launcher that owes an outcome. `front_door` keeps the lease, if it has started us.
+        `warm_up` is what a warm standby calls."""
         self.config, self._mark, self._front_door = config, mark, front_door
+        self._warm_up = warm_up
         self._clock = clock or BootClock()
         self._last_words = last_words
         self._events = open_events(config, on_event)
@@ -139,28 +144,35 @@ class Guard:
         self._fencing = Fencing(self.hold, self.config, self._clock, fencing_status)
         self._applications = Applications(self.hold, self.config)
         self.hold.runs.application = application_id
-
-        def still_wanted() -> None:
-            if not _held:  # one that an earlier block has killed may end only now
-                forget_a_jvm_that_ended()
-            for finding in filter(None, (sign() for sign in signs)):
-                raise LeaseLost(self.config.name, 0, *finding)
+        self._standby = WarmStandby(
+            self.config,
+            self._clock,
+            warm_up=self._warm_up,
+            is_wanted=self.config.standby == "warm" and self.config.enabled and not _held,
+            noted_tables=lambda: self.hold.noted(DELTA_TABLES),
+            is_master=lambda: any(each is not self._lease for each in _held),
+            on_state=self.hold.stands_by,
+            submitter=submitter,
+        )
 
         try:
             self._interrupt.begin()
             self._events.begin(self.hold)
             self.hold.prepare()
             self._fencing.prepare()
-            begin_hold(self.hold, self._keepalive, still_wanted=still_wanted)
+            begin_hold(self.hold, self._keepalive, still_wanted=lambda: self._still_wanted(signs))
             self._has_begun = True
             _held.append(self._lease)
             self.hold.log_grant()
+            if problem := self._standby.granted():
+                self.hold.lose(Loss.SPARK_GONE, problem)
             if self.config.run_key:
                 self.hold.runs.begin(self.config.run_key)
             self._has_claimed = self.hold.claim_databases()
             if self._has_claimed:
                 fencing_status.show(sql="claimed")
             self._fencing.begin()
+            self._standby.end()
             self._applications.begin()
             self.hold.check()  # all that may have taken its time
             self._events.held(self.hold)
@@ -180,6 +192,16 @@ class Guard:
                 raise lost or self._refused or SystemExit(128 + self._interrupt.signal) from None
             raise
 
+    def _still_wanted(self, signs: Sequence[LivenessCheck]) -> None:
+        """Called as long as it waits. Raises LeaseLost if this process has no Spark to work with."""
+        if not _held:  # one that an earlier block has killed may end only now
+            forget_a_jvm_that_ended()
+        for finding in filter(None, (sign() for sign in signs)):
+            raise LeaseLost(self.config.name, 0, *finding)
+        self._standby.look()
+        if isinstance(self._keepalive, SparkReporter):
+            self._keepalive.report()
+
     def _take_back(self, error: BaseException, *, is_noted: bool) -> LeaseLost | None:
         """Nothing of the block has begun, and nothing will; the loss if that is why. May be called again."""
         self.hold.ends_as(*self._ending_of(error))
@@ -189,8 +211,10 @@ class Guard:
         self._fencing.end()
         if lost is not None:
             self._demotion.begin(lost, grace=LAST_WORDS)
-        elif not is_noted:
-            self.hold.runs.settle(self.config.run_key, INTERRUPTED)
+        else:
+            self._standby.give_up(self.config.stop_budget)
+            if not is_noted:
+                self.hold.runs.settle(self.config.run_key, INTERRUPTED)
         abandon(self.hold, self._keepalive)
         self.hold.settle()
         self.hold.close(lost=lost is not None)
@@ -334,6 +358,7 @@ class Guard:
 
     def _put_away(self) -> None:
         self._fencing.end()
+        self._standby.close()
         self.hold.settle()
         self._spark.close()
         if not _held:

@@ -37,6 +37,8 @@ class Settings(TypedDict, total=False):
     if_held: Literal["wait", "skip", "fail"]
     if_denied: Literal["fail", "wait"]
     standby_exit_code: int
+    standby: Literal["cold", "warm"]
+    warm_max_age: float
     on_lost: Literal["exit", "stop"] | Callable[[LeaseLost], object]
     keeper: Literal["auto", "process", "thread"]
     contain: Literal["auto", "required", "off"]

@@ -29,15 +29,20 @@ LATELY = 2 * AGAIN
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """`at`: when it was noted, in seconds since 1970 by its own machine's clock."""
+    """`at`: when it was noted, and `since`: when its `state` began, in seconds since 1970 by its own machine's clock.
+
+    `state`: cold, warming up or warm.
+    """
 
     holder: str
     site: str
     host: str
     at: float
+    state: str = "cold"
+    since: float = 0.0
 
 
-_KINDS = {"holder": str, "site": str, "host": str, "at": float}
+_KINDS = {"holder": str, "site": str, "host": str, "at": float, "state": str, "since": float}
 
 
 class Presence:
@@ -49,6 +54,12 @@ class Presence:
         self._config, self._clock, self._holder = config, clock, holder
         self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
         self._due, self._is_noted = -math.inf, False
+        self._state, self._since = "cold", wall_time()
+
+    def become(self, state: str) -> None:
+        """What kind of standby it is has changed: the next `say` says that."""
+        if state != self._state:
+            self._state, self._since, self._due = state, wall_time(), -math.inf
 
     def say(self) -> None:
         """It waits still."""
@@ -68,7 +79,7 @@ class Presence:
 
     def _note(self) -> None:
         self._remove()
-        me = Standby(self._holder, self._config.site, socket.gethostname(), wall_time())
+        me = Standby(self._holder, self._config.site, socket.gethostname(), wall_time(), self._state, self._since)
         note_beside(self._config, self._clock, KIND, self._holder, lambda _: json.dumps(asdict(me)))
 
     def _remove(self) -> None:
@@ -89,7 +100,7 @@ def standbys_of(notes: Notes, name: str, now: float) -> list[Standby]:
     for text in notes.all(name, KIND).values():
         try:
             fields = json.loads(text)
-            standby = Standby(**{key: kind(fields[key]) for key, kind in _KINDS.items()})
+            standby = Standby(**{key: kind(fields[key]) for key, kind in _KINDS.items() if key in fields})
         except (ValueError, TypeError, KeyError):  # not ours, and no reason to show nothing
             continue
         if abs(now - standby.at) < LATELY:

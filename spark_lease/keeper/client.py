@@ -108,6 +108,9 @@ class KeeperHold(GuardedHold):
     def prepare(self) -> None:
         """The keeper does."""
 
+    def stands_by(self, state: str) -> None:
+        self.tell({"stands_by": state})
+
     def stop_by(self) -> float:
         if self._lost and self._lost[0][0] in (Loss.ORPHANED, Loss.SPARK_GONE):
             return self._lost[0][2] + LAST_WORDS  # nothing is left to be stopped politely, and a standby waits
@@ -355,7 +358,7 @@ class SparkReporter:
 
     def start(self) -> None:
         # Before anything of the block runs: what is not known to the keeper is neither tied nor killed.
-        self._report()
+        self.report()
         if self._jvm is None:
             self._lease.tell({"jvm": 0, "marked": True})
         # And what the block starts before the keeper has set aside what was there would count as there before.
@@ -377,14 +380,15 @@ class SparkReporter:
         with contextlib.suppress(Exception):  # whatever it is: this thread has to go on listening
             self._on_look()
         with contextlib.suppress(Exception):  # user code may be in the middle of making a session
-            self._report()
+            self.report()
 
     def judge_the_end_of(self, jvm: int) -> None:
         """Tell whether that was meant, or lose the lease by it."""
         if self._over or not watch_once(self._lease, self._signs):
             self._lease.tell({"expected": jvm})
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Tell what is new of Spark: from a wait, if it has one by then, and from the block."""
         jvm = self._session.jvm()
         if jvm and jvm != self._jvm:
             self._jvm, self._local = jvm, None

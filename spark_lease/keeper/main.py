@@ -156,12 +156,16 @@ class Keeper:
             self._attend(math.inf)
         if self._begun.empty():  # the driver ended, or does not want it any more
             self._unwanted = True
+            if self._dead and self._has_begun:  # a warm standby: its Spark must not be left behind
+                self._driver.kill()
+                self._driver.is_gone(self._clock.now() + _SWEEP)
             self._lease.close()
             acquiring.join(2 * self._config.attempt_timeout)
             if not self._begun.empty() and self._begun.get() is None:
                 abandon(self._lease, self._keepalive)  # granted all the same, and the driver was not told
             return
         if error := self._begun.get():
+            self._let_go()
             self._tell(refusal(error))
             return
         if self._left or self._dead:  # it never heard of the grant: nothing has begun
@@ -338,6 +342,8 @@ class Keeper:
                 self._driver.attach_master(local=local)
                 if self._lease.protection is not Protection.NONE:
                     self._lease.protection = Protection(level)
+            case {"stands_by": state}:
+                self._lease.stands_by(state)
             case {"expected": pid} if pid == self._told_of:
                 self._verdict_by = math.inf
                 self._driver.attach_jvm(0, marked=True)
@@ -436,7 +442,10 @@ class Keeper:
             self._owed.add(target)
 
     def _ask_about(self, pid: int) -> None:
-        """The JVM has ended. That is a crash, unless Python says that it wanted it so."""
+        """The JVM has ended. That is a crash, unless Python says that it wanted it so, or waits for the lease still."""
+        if not self._granted:
+            self._driver.attach_jvm(0, marked=True)
+            return
         self._told_of = pid
         if not self._stopped and self._lease.loss() is None:
             heard = self._tell({"gone": pid})

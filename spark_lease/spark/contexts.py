@@ -11,8 +11,10 @@ from .connect import is_connected
 from .session import spark_context
 
 OnContext = Callable[[Any | None], None]
+OnSession = Callable[[Any, dict[str, str]], None]
 _PATIENCE = 60.0
 _watchers: list[OnContext] = []
+_on_session: list[OnSession] = []
 _applications: list[str] = []
 
 
@@ -51,6 +53,19 @@ def unwatch_contexts(seen: OnContext) -> None:
         _watchers.remove(seen)
 
 
+def watch_sessions(seen: OnSession) -> None:
+    """Call `seen` with each session that a builder gives from now on, and with what that builder was asked for.
+
+    Imports pyspark, if it is installed."""
+    if is_watchable():
+        _on_session.append(seen)
+
+
+def unwatch_sessions(seen: OnSession) -> None:
+    if seen in _on_session:
+        _on_session.remove(seen)
+
+
 def is_watchable() -> bool:
     """False if there is no pyspark, or only the client of Spark Connect. Imports it."""
     try:
@@ -73,7 +88,7 @@ def is_watchable() -> bool:
 
 
 def _watch_builder() -> None:
-    """A session on a Spark Connect server has no context of its own."""
+    """A session on a Spark Connect server has no context of its own, and one that is there is given once more."""
     from pyspark.sql import SparkSession  # imported with pyspark
 
     for made in (SparkSession.Builder.getOrCreate, SparkSession.Builder.create):
@@ -91,6 +106,8 @@ def _watched(made: Callable[[Any], Any]) -> Callable[[Any], Any]:
             except BaseException:
                 session.stop()
                 raise
+        for told in list(_on_session):
+            told(session, dict(self._options))
         return session
 
     return make

@@ -20,7 +20,7 @@ from .session import under_spark_submit
 log = logging.getLogger(__name__)
 
 _SERVED = "a Spark of this process (it is a Spark Connect server's)"
-_hook = DeltaObserver()
+hook = DeltaObserver()
 """One for all leases of this process: a transaction asks each of them."""
 
 
@@ -45,7 +45,7 @@ class Fencing:
         if not self._fence.is_wanted:
             return
         if not self._problem:
-            _hook.add(self._fence)
+            hook.add(self._fence)
         watch_contexts(self._install)
         if is_connected():
             self._install(None)
@@ -53,11 +53,11 @@ class Fencing:
     def end(self) -> None:
         """After the work has ended. Never raises, waits for nothing."""
         unwatch_contexts(self._install)
-        _hook.discard(self._fence)
+        hook.discard(self._fence)
 
     def _install(self, context: Any | None) -> None:
         try:
-            lacking = _SERVED if context is None else _hook.install(context)
+            lacking = _SERVED if context is None else hook.install(context)
         except Exception as error:  # Py4J raises anything
             lacking = f"the hook ({type(error).__name__}: {error})"
         if not self._problem:

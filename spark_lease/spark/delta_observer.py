@@ -15,10 +15,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import SparkLeaseError
-from ..fencing.delta.tables import DeltaFence
 from .refusals import Refusals
 
 log = logging.getLogger(__name__)
@@ -34,23 +33,41 @@ _AT_ONCE = 4
 """Tables with a transaction under way on one thread; most often it is one."""
 
 
-class DeltaObserver:
-    """Asks all `fences`, which may change meanwhile, about each transaction of the JVMs into which it was put.
+class TransactionFence(Protocol):
+    """What is asked about each transaction. Whatever it raises refuses it."""
 
-    Whatever one of them raises refuses it.
-    """
+    property: str
+    """The table property that is looked up for `begin`."""
+
+    def begin(self, table: str, newest: str | None) -> None:
+        """A transaction on `table` begins, in whose snapshot the property is `newest`."""
+        ...
+
+    def commit(self) -> None:
+        """It is about to be committed."""
+        ...
+
+    def aborted(self, table: str) -> None:
+        """It came to nothing."""
+        ...
+
+
+class DeltaObserver:
+    """Asks all `fences`, which may change meanwhile, about each transaction of the JVMs into which it was put."""
 
     def __init__(self) -> None:
-        self.fences: tuple[DeltaFence, ...] = ()
+        self.fences: tuple[TransactionFence, ...] = ()
+        self.scratch: tuple[str, ...] = ()
+        """Folders (file:/path/) of tables that are no one's data: no fence is asked about the start of a write."""
         self.refusals = Refusals()
         self._gateways: list[Any] = []
         self._changing = threading.Lock()
 
-    def add(self, fence: DeltaFence) -> None:
+    def add(self, fence: TransactionFence) -> None:
         with self._changing:
             self.fences = (*self.fences, fence)
 
-    def discard(self, fence: DeltaFence) -> None:
+    def discard(self, fence: TransactionFence) -> None:
         """Ask it no more. The hook stays, and asks nothing: no thread has to wait for a JVM that may hang."""
         with self._changing:
             self.fences = tuple(each for each in self.fences if each is not fence)
@@ -114,6 +131,8 @@ class _Observer:
     def startingTransaction(self, start: Any) -> Any:
         transaction = start.apply()
         table = str(transaction.deltaLog().dataPath().toString())
+        if table.startswith(self._hook.scratch):
+            return transaction
         if table not in self._begun:
             self._begun.append(table)
         properties = transaction.metadata().configuration()

@@ -96,12 +96,28 @@ def forget_a_jvm_that_ended() -> None:
     To be called where no lease is held: to a hold the end of its JVM is a sign of its own end.
     """
     if ended := ended_jvm():
-        if ended.stdin:
-            ended.stdin.close()
-        made = _context_class()
-        if made._active_spark_context is not None:
-            made._active_spark_context._jsc = None  # by which its sessions count as stopped
-        made._active_spark_context = made._gateway = made._jvm = None  # as before the first session
+        _forget(ended)
+
+
+def drop_jvm() -> None:
+    """Kill the JVM that this Python started, if there is one, and what that has started. Waits until it has ended.
+
+    It is forgotten first: so its end is no sign of ours. To be called where no block works.
+    """
+    if jvm := gateway_process():
+        family = tree(jvm.pid)
+        _forget(jvm)
+        kill(family)
+        jvm.wait()
+
+
+def _forget(jvm: Any) -> None:
+    made = _context_class()
+    if made._active_spark_context is not None:
+        made._active_spark_context._jsc = None  # by which its sessions count as stopped
+    made._active_spark_context = made._gateway = made._jvm = None  # as before the first session
+    if jvm.stdin:
+        jvm.stdin.close()
 
 
 def is_busy() -> bool:
@@ -149,8 +165,8 @@ class Spark:
     def is_local(self) -> bool | None:
         """True if all tasks run on this machine; None while there is no context. Asks no JVM."""
         context = spark_context()
-        if context is None:
-            return False if is_connected() else None
+        if getattr(context, "master", None) is None:  # none, or another thread is in the middle of making it
+            return False if context is None and is_connected() else None
         self._idle = None
         self._ran_elsewhere |= not _runs_here(context)
         return _runs_here(context)

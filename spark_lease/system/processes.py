@@ -152,6 +152,12 @@ def _ask(pid: int) -> Process | None:
         return None
 
 
+def rss(pid: int) -> int:
+    """Bytes of memory that a process has; 0 if it has ended (proc(5), statm)."""
+    fields = proc_file(pid, "statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+
+
 def is_out_of_reach(pid: int) -> bool:
     """True for a process that is there and may not be signalled: it runs as another user."""
     try:

@@ -21,7 +21,7 @@ from spark_lease.guard.block import Guard
 from spark_lease.holds import open_contender
 from spark_lease.keeper.client import KeeperHold
 from spark_lease.spark import session as demotion
-from spark_lease.spark.delta_fence import _hook
+from spark_lease.spark.delta_fence import hook
 from tests.support.drivers import row, until
 
 
@@ -194,12 +194,12 @@ def test_the_delta_fence_of_a_lost_lease_stays_until_spark_is_over_and_no_longer
     monkeypatch.setattr(demotion.Spark, "_nobody_is_left", lambda _: False)
     settings: dict[str, Any] = {"url": url, "create_table": "true", "on_lost": "stop", "keeper": "thread"}
     with pytest.raises(LeaseLost), hold_lease("n", **settings) as lease:
-        assert len(_hook.fences) == 1
+        assert len(hook.fences) == 1
         lease._hold.lose(Loss.TAKEN, "by a test")
         lease.check()
-    assert len(_hook.fences) == 1
+    assert len(hook.fences) == 1
     over.set()
-    until(lambda: not _hook.fences)
+    until(lambda: not hook.fences)
 
 
 @pytest.mark.parametrize("keeper", ["thread", "process"])

@@ -22,22 +22,11 @@ from jobs.jars import start_options
 from spark_lease.clock import BootClock
 from spark_lease.fencing.delta.fence import Claim, claim, property_of
 from spark_lease.system.processes import kill
-from tests.support.drivers import Driver, until
+from tests.support.drivers import DELTA, Driver, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 Start = Callable[..., Driver]
 OLDER = Path(__file__).parents[2] / ".venv-spark35"
-
-DELTA = """
-    sys.path.insert(0, os.getcwd())
-    from jobs.jars import FOLDER as JARS, spark_options
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    TABLE = f"{FOLDER}/flights"
-    def delta_session(**more):
-        from pyspark.sql import SparkSession
-        pairs = (word.split("=", 1) for word in spark_options(Path(os.environ.get("TEST_JARS", JARS))) if "=" in word)
-        return SparkSession.builder.master("local[2]").config(map=dict(pairs) | more).getOrCreate()
-"""
 
 EVERY_OPERATION = """
     import json

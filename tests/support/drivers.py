@@ -58,6 +58,18 @@ def write(spark, seconds=60, who="task"):
     return spark.sparkContext.parallelize([0, 1], 2).map(write_for(seconds, who)).collect()
 """
 
+DELTA = """
+    sys.path.insert(0, os.getcwd())
+    from jobs.jars import FOLDER as JARS, spark_options
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    TABLE = f"{FOLDER}/flights"
+    def delta_session(**more):
+        from pyspark.sql import SparkSession
+        pairs = (word.split("=", 1) for word in spark_options(Path(os.environ.get("TEST_JARS", JARS))) if "=" in word)
+        return SparkSession.builder.master("local[2]").config(map=dict(pairs) | more).getOrCreate()
+"""
+"""What a script begins with that writes to the Delta table at TABLE."""
+
 
 class Driver:
     """One process that runs PRELUDE and `script`; `spark_submit` are the words in front of it, if it is submitted."""

@@ -1,0 +1,275 @@
+"""A warm standby: its Spark is ready before the grant, writes nothing until then, and is left behind by no end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from arro3.core import Array, DataType, Table
+from deltalake import DeltaTable, write_deltalake
+
+from spark_lease.clock import BootClock, wall_time
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
+from spark_lease.holds import LocalHold, open_contender
+from spark_lease.journal.standbys import standbys_of
+from spark_lease.stores.registry import open_notes
+from spark_lease.system.processes import look
+from tests.support.drivers import DELTA, Driver, standby, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+Start = Callable[..., Driver]
+READY = "standby (warm): Spark is ready"
+
+WRITES = """
+    from pyspark.sql import functions as F
+    from spark_lease import NotMaster, current_lease
+
+    def writes(spark):
+        rows, table = spark.range(3), f"delta.`{TABLE}`"
+        flow = lambda: spark.readStream.format("rate").load().select(F.col("value").alias("id")).writeStream
+        def stream(write):
+            write.option("checkpointLocation", f"{FOLDER}/{time.monotonic_ns()}").start().awaitTermination()
+        merge = f"MERGE INTO {table} t USING (SELECT id FROM range(9)) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
+        return {
+            "append": lambda: rows.write.format("delta").mode("append").save(TABLE),
+            "overwrite": lambda: rows.write.format("delta").mode("overwrite").save(TABLE),
+            "a new table": lambda: rows.write.format("delta").save(f"{FOLDER}/new"),
+            "create": lambda: spark.sql(f"CREATE TABLE delta.`{FOLDER}/new` USING delta AS SELECT * FROM range(3)"),
+            "insert": lambda: spark.sql(f"INSERT INTO {table} SELECT * FROM range(3)"),
+            "update": lambda: spark.sql(f"UPDATE {table} SET id = id + 1"),
+            "delete": lambda: spark.sql(f"DELETE FROM {table} WHERE id = 1"),
+            "merge": lambda: spark.sql(merge),
+            "alter": lambda: spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('a' = 'b')"),
+            "optimize": lambda: spark.sql(f"OPTIMIZE {table}"),
+            "restore": lambda: spark.sql(f"RESTORE {table} TO VERSION AS OF 0"),
+            "stream": lambda: stream(flow().format("delta").option("path", TABLE)),
+            "foreachBatch": lambda: stream(flow().foreachBatch(
+                lambda batch, number: batch.write.format("delta").mode("append").save(TABLE))),
+        }
+
+    def try_all(spark):
+        for name, write in writes(spark).items():
+            try:
+                write()
+                say(f"WRITTEN: {name}")
+            except Exception as error:
+                say(f"refused {name}: {type(error).__name__}: {error}")
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/lease.db"
+
+
+@pytest.fixture
+def config(url: str, table: str) -> Config:
+    return configure(name="n", url=url, table=table, create_table=True, lease_duration=300)
+
+
+@pytest.fixture
+def master(config: Config) -> Iterator[LocalHold]:
+    """Another contender, which has the lease for as long as a test needs."""
+    hold = open_contender(config, BootClock())
+    hold.acquire()
+    yield hold
+    hold.close()
+
+
+@pytest.fixture
+def flights(tmp_path: Path) -> DeltaTable:
+    """The table that is guarded, of two versions."""
+    for first in (0, 10):
+        ids = Array([first, first + 1], type=DataType.int64())
+        write_deltalake(str(tmp_path / "flights"), Table.from_pydict({"id": ids}), mode="append")
+    return DeltaTable(str(tmp_path / "flights"))
+
+
+def jvm_of(driver: Driver) -> int:
+    return driver.find("org.apache.spark.deploy.SparkSubmit").pid
+
+
+@pytest.mark.shows("P7")
+def test_it_reads_and_is_refused_every_write_until_it_is_master(
+    start: Start, master: LocalHold, flights: DeltaTable, config: Config, tmp_path: Path
+) -> None:
+    driver = start(
+        DELTA
+        + WRITES
+        + """
+    import tempfile
+    tempfile.tempdir = str(FOLDER)
+
+    def warm_up():
+        spark = delta_session()
+        say(f"read {spark.read.format('delta').load(TABLE).count()}, lease {current_lease()}")
+        try_all(spark)
+
+    with hold_lease("n", **SETTINGS, warm_up=warm_up) as lease:
+        delta_session(**{"spark.executor.cores": "1"})
+        spark = delta_session(**{"spark.sql.shuffle.partitions": "3", "spark.executor.cores": "1"})
+        spark.sql(f"INSERT INTO delta.`{TABLE}` SELECT * FROM range(3)")
+        say(f"wrote under {lease.epoch} with {spark.conf.get('spark.sql.shuffle.partitions')} partitions")
+    say("done")
+    """
+    )
+    said = driver.until(READY, timeout=120)
+    assert "read 4, lease None" in said
+    assert "WRITTEN" not in said
+    refused = re.findall(r"refused (.+): NotMaster: n: not master yet, file:\S+ was not written", said)
+    assert len(refused) == said.count("refused ") == 13
+    assert "is not complete" not in said
+    assert flights.version() == 1
+    assert not (tmp_path / "new" / "_delta_log").exists()
+    with closing(open_notes(config, BootClock())) as notes:
+        until(lambda: [each.state for each in standbys_of(notes, "n", wall_time())] == ["warm"], timeout=40)
+    master.release()
+    said = driver.until("done")
+    assert driver.end() == 0
+    assert "with 3 partitions" in said
+    assert said.count("the script asks for spark.executor.cores, and its Spark was started before") == 1
+    flights.update_incremental()
+    assert flights.version() == 2
+    with closing(open_notes(config, BootClock())) as notes:  # and nothing of the scratch folder
+        assert list(notes.all("n", "table")) == [f"file:{tmp_path}/flights"]
+    assert not list(tmp_path.glob("spark_lease-scratch-*"))
+
+
+def wait_warm(start: Start, script: str = "", **more: str) -> Driver:
+    """A driver whose Spark is ready, and that says so once it is master; `script` is its `warm_up` and settings."""
+    driver = start(
+        (script or "def warm_up():\n    session()\n")
+        + """
+with hold_lease("n", **SETTINGS | globals().get("MORE", {}), warm_up=warm_up) as lease:
+    spark = session()
+    say(f"counts {spark.range(7).count()} under {lease.epoch}")
+say("done")
+"""
+    )
+    driver.until(READY, timeout=120)
+    driver.tree()
+    return driver
+
+
+@pytest.mark.parametrize("victim", ["Python", "its keeper", "all of it"])
+def test_killed_as_it_waits_it_leaves_nothing_behind(start: Start, master: LocalHold, victim: str) -> None:
+    driver = wait_warm(start)
+    jvm, keeper = jvm_of(driver), driver.find("spark_lease.keeper").pid
+    victims = {"Python": [driver.process.pid], "its keeper": [keeper], "all of it": [driver.process.pid, keeper, jvm]}
+    for pid in victims[victim]:
+        os.kill(pid, signal.SIGKILL)
+    driver.end()
+    until(lambda: not driver.leftovers())
+
+
+@pytest.mark.parametrize("victim", ["Python", "all of it"])
+def test_frozen_as_it_waits_it_is_killed_once_its_lease_has_run_out(
+    start: Start, master: LocalHold, url: str, table: str, victim: str
+) -> None:
+    driver = wait_warm(start)
+    if victim == "Python":
+        driver.stop()
+    else:
+        driver.freeze()
+    master.release()
+    granted = standby(url, table)
+    if victim == "Python":  # its keeper took the lease, and ended what could not work
+        until(lambda: not driver.leftovers())
+    driver.send(signal.SIGCONT)
+    for each in driver.leftovers():
+        os.kill(each.pid, signal.SIGCONT)
+    said = driver.log.read_text()
+    assert "counts" not in said or driver.epoch() / 1000 > granted
+
+
+def test_it_goes_on_cold_where_its_jvm_was_killed(start: Start, master: LocalHold) -> None:
+    driver = wait_warm(start)
+    os.kill(jvm_of(driver), signal.SIGKILL)
+    driver.until("the Spark of this standby ended while it waited: it is cold from now on")
+    master.release()
+    assert "counts 7 under" in driver.until("done", timeout=90)
+    assert driver.end() == 0
+
+
+def test_it_begins_cold_where_its_jvm_hangs(start: Start, master: LocalHold) -> None:
+    driver = wait_warm(start, "MORE = {'lease_duration': 30}\ndef warm_up():\n    session()\n")
+    jvm = jvm_of(driver)
+    os.kill(jvm, signal.SIGSTOP)
+    master.release()
+    driver.until("the warm JVM does not answer: it is killed, and Spark starts cold")
+    assert "counts 7 under" in driver.until("done", timeout=90)
+    assert not look(jvm)
+    assert driver.end() == 0
+
+
+def test_granted_while_it_warms_up_it_begins_at_once(start: Start, master: LocalHold) -> None:
+    driver = start(
+        """
+    def warm_up():
+        session()
+        say("warming")
+        threading.Event().wait(600)
+
+    with hold_lease("n", **SETTINGS, warm_up=warm_up) as lease:
+        say(f"counts {session().range(7).count()}")
+    """
+    )
+    driver.until("warming", timeout=90)
+    master.release()
+    driver.until("counts 7")
+    assert driver.end() == 0
+
+
+def test_a_free_lease_is_granted_without_a_warm_up(start: Start) -> None:
+    driver = start(
+        """
+    with hold_lease("n", **SETTINGS, warm_up=lambda: say("warmed")) as lease:
+        say("master")
+    """
+    )
+    driver.until("master")
+    assert driver.end() == 0
+    assert "warm" not in driver.log.read_text()
+
+
+def test_what_a_warm_up_does_wrong_is_said_and_the_wait_goes_on(start: Start, master: LocalHold) -> None:
+    driver = start(
+        """
+    from spark_lease import LeaseHeldByOther
+    from spark_lease.spark.session import spark_context
+
+    def raises():
+        session()
+        raise ValueError("no such broadcast")
+
+    def exits():
+        sys.exit("I am done")
+
+    def stops(spark):
+        spark.stop()
+
+    def streams(spark):
+        spark.readStream.format("rate").load().writeStream.format("memory").queryName("mine").start()
+
+    for warm_up in (raises, exits, stops, streams):
+        os.environ["PYSPARK_SUBMIT_ARGS"] = "--master local[1] pyspark-shell"
+        try:
+            with hold_lease("n", **SETTINGS, acquire_timeout=20, warm_up=warm_up):
+                say("never")
+        except LeaseHeldByOther:
+            say(f"{warm_up.__name__}: {spark_context()}")
+    """
+    )
+    assert driver.end(timeout=200) == 0
+    said = driver.log.read_text()
+    assert "not a warm standby: ValueError: no such broadcast" in said
+    assert "not a warm standby: SystemExit: I am done" in said
+    assert "the Spark of this standby ended while it waited" in said or "has stopped the Spark" in said
+    assert "warm_up started the stream mine: it is stopped" in said
+    assert re.findall(r"^(\w+): None$", said, re.M) == ["raises", "exits", "stops", "streams"]

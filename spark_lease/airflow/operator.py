@@ -50,7 +50,8 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         worker's environment or of its conf/spark_lease.toml
     :param on_standby: what to do while another is master: `skip` the task, `fail` it (and maybe retry), or `defer`:
         give the worker back and try again once the lease is free
-    :param standby_timeout: seconds for which `defer` waits for the lease, then the task fails; None: for ever
+    :param standby_timeout: seconds for which `defer`, or a warm standby, waits for the lease, then the task fails
+        (a warm one: does what `on_standby` says); None: for ever
     :param run_key: what this run does, once for all sites: a key that is done is not run again, and the task succeeds
         (templated; by default DAG, task and logical date; empty: run whenever the lease is free)
     :param lease_settings: further settings of spark_lease, as {"lease_duration": 60} (templated)
@@ -83,6 +84,12 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             )
         if on_standby not in (SKIP, FAIL, DEFER):
             raise ValueError(f"on_standby: {on_standby!r} is none of {SKIP}, {FAIL}, {DEFER}")
+        self._is_warm = dict(lease_settings or {}).get("standby") == "warm"
+        if self._is_warm and on_standby == DEFER:
+            raise ValueError(
+                "on_standby: a deferred task has no process whose Spark could be ready: with standby = 'warm' the task "
+                "waits in its worker; then skip or fail say what happens after standby_timeout"
+            )
         refuse_secrets(lease_settings or {})
         self.lease, self.lease_conn_id, self.on_standby = lease, lease_conn_id, on_standby
         self.standby_timeout, self.run_key, self.poll_period = standby_timeout, run_key, poll_period
@@ -122,8 +129,10 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def _prepare(self) -> tuple[Config, Guarding]:
         store = SparkLeaseHook(self.lease_conn_id)
-        # Once, as a standby is Airflow's to handle: a child that waits would keep the worker.
-        ours = {"run_key": self.run_key, **self.lease_settings, "if_held": SKIP}
+        # Once, as a standby is Airflow's to handle: a child that waits would keep the worker, and a warm one does.
+        ours = {"run_key": self.run_key, **self.lease_settings, "if_held": "wait" if self._is_warm else SKIP}
+        if self._is_warm and self.standby_timeout is not None:
+            ours["acquire_timeout"] = self.standby_timeout
         config = store.config(self.lease, ours)
         return config, Guarding(config, {"name": self.lease, **ours}, store.environment())
 

@@ -104,10 +104,15 @@ def moment(instant: float) -> str:
     return f"{iso_text(instant)[:19]}Z"
 
 
+def _standby(each: Row) -> str:
+    label = label_of(each["holder"])
+    return label if each["state"] == "cold" else f"{label} ({each['state']} since {each['since']})"
+
+
 def cell(value: object) -> str:
     """A value of a row for people."""
     if isinstance(value, list):
-        return ", ".join(label_of(each["holder"]) for each in value)
+        return ", ".join(_standby(each) for each in value)
     if isinstance(value, dict):
         return str(Fences(**value)) if value else "?"
     if value is None:

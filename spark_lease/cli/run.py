@@ -14,6 +14,8 @@ from .settings import end_with, need_name, outcome_file, resolved
 
 _ELSEWHERE = "deploy mode cluster: this guards the client, and its driver runs elsewhere: use spark-lease submit"
 
+_NO_SPARK = "standby: a command has no Spark that could be ready, so this standby is cold: use spark-lease submit"
+
 _NO_HOOK = (
     "is required, and a command's Spark has no hook: use spark-lease submit, or @leased in the driver; a command that "
     "writes no Delta tables wants --fence-delta auto"
@@ -30,6 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
         end_with(arguments.ends_with)
         if "spark-submit" in Path(arguments.guarded[0]).name and is_for_cluster(arguments.guarded):
             print(f"spark-lease: {_ELSEWHERE}", file=sys.stderr)
+        if config.standby == "warm":
+            print(f"spark-lease: {_NO_SPARK}", file=sys.stderr)
         if config.fence_delta == "required":
             raise ConfigError("fence_delta", _NO_HOOK)
         outcome: Outcome = run_command(config, arguments.guarded)

@@ -108,7 +108,7 @@ def add_notes(config: Config, store: LeaseStore, notes: Notes, rows: Sequence[Ro
             found = fences_of(notes, name, row["epoch"])
             row["fences"] = asdict(found) if found else {}
         waiting = standbys_of(notes, name, wall_time())
-        row["standbys"] = [{**asdict(each), "at": moment(each.at)} for each in waiting]
+        row["standbys"] = [{**asdict(each), "at": moment(each.at), "since": moment(each.since)} for each in waiting]
         with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
             noted = notes.every(name, KINDS)
             holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)

@@ -151,7 +151,7 @@ class Guard:
             is_wanted=self.config.standby == "warm" and self.config.enabled and not _held,
             noted_tables=lambda: self.hold.noted(DELTA_TABLES),
             is_master=lambda: any(each is not self._lease for each in _held),
-            on_state=self.hold.stands_by,
+            on_state=self._on_standby,
             submitter=submitter,
         )
 
@@ -200,7 +200,12 @@ class Guard:
             raise LeaseLost(self.config.name, 0, *finding)
         self._standby.look()
         if isinstance(self._keepalive, SparkReporter):
-            self._keepalive.report()
+            with contextlib.suppress(Exception):  # Spark is being started, on another thread
+                self._keepalive.report()
+
+    def _on_standby(self, state: str) -> None:
+        self.hold.stands_by(state)
+        self._events.standby(self.hold, state)
 
     def _take_back(self, error: BaseException, *, is_noted: bool) -> LeaseLost | None:
         """Nothing of the block has begun, and nothing will; the loss if that is why. May be called again."""

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 class What(StrEnum):
     """What has happened."""
 
+    STANDBY = "standby"
+    """What kind of standby it is has changed: `detail` is cold, warming up or warm."""
     HELD = "held"
     IN_DOUBT = "in doubt"
     """A renewal is overdue: the lease is still mine, and may not be for long. Begin nothing new."""
@@ -66,6 +68,8 @@ class Reports(Protocol):
 
     def begin(self, lease: GuardedHold) -> None: ...
 
+    def standby(self, state: str) -> None: ...
+
     def held(self, lease: GuardedHold) -> None: ...
 
     def count(self, what: str) -> None: ...
@@ -92,7 +96,7 @@ class Events:
     def __init__(self, on_event: OnEvent | None, report: Reports | None = None) -> None:
         self._on_event, self._report = on_event, report
         self._waiting: queue.SimpleQueue[LeaseEvent | None] = queue.SimpleQueue()
-        self._doubted = self._over = False
+        self._doubted = self._over = self._is_telling = False
         self._holder = ""
 
     def begin(self, lease: GuardedHold) -> None:
@@ -100,9 +104,16 @@ class Events:
         if self._report:
             self._report.begin(lease)
 
+    def standby(self, lease: GuardedHold, state: str) -> None:
+        """A warm standby, and how far it is."""
+        self._start(lease)
+        if self._report:
+            self._report.standby(state)
+        self._waiting.put(replace(self._event(What.STANDBY, lease), detail=state))
+
     def held(self, lease: GuardedHold) -> None:
         self._holder = lease.holder
-        threading.Thread(target=self._tell, name=f"events of {lease.name}", daemon=True).start()
+        self._start(lease)
         if self._report:
             self._report.held(lease)
         self._waiting.put(self._event(What.HELD, lease))
@@ -134,6 +145,11 @@ class Events:
         self._waiting.put(None)
         if self._report:
             self._report.end(lost=lost)
+
+    def _start(self, lease: GuardedHold) -> None:
+        if not self._is_telling:
+            self._is_telling = True
+            threading.Thread(target=self._tell, name=f"events of {lease.name}", daemon=True).start()
 
     def _event(self, what: What, lease: GuardedHold) -> LeaseEvent:
         return LeaseEvent(what, lease.name, lease.epoch, lease.remaining(), "", lease.holder, wall_time())

@@ -41,6 +41,9 @@ GOOD_UNTIL = Gauge(
     _LABELS,
     registry=OURS,
 )
+WARM = Gauge(
+    "spark_lease_warm_standby", "1 while this process is a standby whose Spark is ready", _LABELS, registry=OURS
+)
 EPOCH = Gauge("spark_lease_epoch", "of the last grant to this process", _LABELS, registry=OURS)
 TRANSITIONS = Counter("spark_lease_transitions", "what happened", [*_LABELS, "to"], registry=OURS)
 LATENCY = Histogram(
@@ -48,7 +51,7 @@ LATENCY = Histogram(
 )
 FAILURES = Counter("spark_lease_renewal_failures", "renewals that were not confirmed", _LABELS, registry=OURS)
 
-METRICS = (STATUS, IN_DOUBT, LEFT, GOOD_UNTIL, EPOCH, TRANSITIONS, LATENCY, FAILURES)
+METRICS = (STATUS, IN_DOUBT, LEFT, GOOD_UNTIL, WARM, EPOCH, TRANSITIONS, LATENCY, FAILURES)
 for _each in METRICS:
     REGISTRY.register(_each)
 
@@ -81,7 +84,11 @@ class Report:
         GOOD_UNTIL.labels(name).set_function(lambda: left + wall_time() if (left := _left(name)) else 0.0)
         IN_DOUBT.labels(name).set_function(lambda: float(name in _leases and _leases[name].is_in_doubt))
 
+    def standby(self, state: str) -> None:
+        WARM.labels(self._name).set(float(state == "warm"))
+
     def held(self, lease: GuardedHold) -> None:
+        WARM.labels(self._name).set(0.0)
         EPOCH.labels(self._name).set(lease.epoch)
         self.count("held")
         if self._leaves:
@@ -100,6 +107,7 @@ class Report:
 
     def end(self, *, lost: bool) -> None:
         """Nothing more is to be told."""
+        WARM.labels(self._name).set(0.0)
         _leases.pop(self._name, None)
         self._over = True
         self._kicked.set()

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 _STOP_AGAIN = 0.2
 _LOOK_AGAIN = 0.05
 _LOOKS = 6
+_GONE_WITHIN = 5.0
 _TASK, _STREAM = "Executor task launch worker for task", "stream execution thread for"
 """How the names of threads begin that run a task, or a stream."""
 
@@ -100,7 +102,7 @@ def forget_a_jvm_that_ended() -> None:
 
 
 def drop_jvm() -> None:
-    """Kill the JVM that this Python started, if there is one, and what that has started. Waits until it has ended.
+    """Kill the JVM that this Python started, if there is one, and what that has started. Waits a moment for its end.
 
     It is forgotten first: so its end is no sign of ours. To be called where no block works.
     """
@@ -108,7 +110,8 @@ def drop_jvm() -> None:
         family = tree(jvm.pid)
         _forget(jvm)
         kill(family)
-        jvm.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            jvm.wait(_GONE_WITHIN)
 
 
 def _forget(jvm: Any) -> None:

@@ -9,6 +9,7 @@ warm-up: the step under way goes on beside the guarded work, which would need it
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import shutil
@@ -142,8 +143,9 @@ class WarmStandby:
         answered = threading.Event()
 
         def ask() -> None:
-            context._jvm.java.lang.System.nanoTime()
-            answered.set()
+            with contextlib.suppress(Exception):  # Py4J raises anything
+                context._jvm.java.lang.System.nanoTime()
+                answered.set()
 
         threading.Thread(target=ask, name="does Spark live", daemon=True).start()
         return self._clock.wait(answered, _ANSWERS_WITHIN)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from spark_lease.cli.look import described
+from spark_lease.cli.look import cell, described
 from spark_lease.cli.watch import Lines, Watched
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
@@ -146,6 +146,11 @@ def test_a_store_that_is_down_is_69(command: str, capsys: pytest.CaptureFixture[
 
     assert main([command, "n", "--url", "postgresql://u@127.0.0.1:1/x"]) == 69
     assert "Connection refused" in capsys.readouterr().err
+
+
+def test_a_standby_whose_spark_is_ready_is_called_warm() -> None:
+    cold = {"holder": "a:1:2:3", "state": "cold", "since": "2026-11-26T11:00:00Z"}
+    assert cell([cold, cold | {"holder": "b:1:2:3", "state": "warm"}]) == "a, b (warm since 2026-11-26T11:00:00Z)"
 
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgres), "sqlite", "file", "delta"])

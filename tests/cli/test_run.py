@@ -157,6 +157,12 @@ def test_a_signal_that_wakes_nobody_is_heard_soon(url: str, start: Start, tmp_pa
     assert row(url)[0] is None
 
 
+def test_a_warm_standby_of_a_command_is_said_to_be_a_cold_one(url: str) -> None:
+    done = spark_lease("run", "--lease", "n", "--url", url, "--standby", "warm", "--", "true")
+    assert done.returncode == 0
+    assert "standby: a command has no Spark that could be ready, so this standby is cold" in done.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end")
 def test_a_run_ends_with_the_process_that_started_it(url: str, tmp_path: Path) -> None:
     """As a task of Airflow that got SIGKILL: nobody is left to end its command."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -58,6 +59,30 @@ def test_who_waits_is_seen_until_he_has_it(config: Config) -> None:
     until(lambda: standbys(config) == [])
     standby.release()
     standby.close()
+
+
+def test_how_warm_it_is_is_noted_as_it_changes(config: Config) -> None:
+    with closing(open_contender(config, BootClock())) as master:
+        master.acquire()
+        standby, thread = waits(config)
+        cold = until(lambda: standbys(config))[0]
+        assert cold.state == "cold"
+        standby.stands_by("warming up")
+        standby._standby_note.say()  # type: ignore[union-attr]
+        (warm,) = until(lambda: [each for each in standbys(config) if each.state == "warming up"])
+        assert (warm.holder, warm.since >= cold.at) == (standby.holder, True)
+        assert master.release()
+    thread.join(20)
+    standby.release()
+    standby.close()
+
+
+def test_a_note_of_an_earlier_version_is_a_cold_standby(config: Config) -> None:
+    with closing(open_contender(config, BootClock())) as master, closing(open_notes(config, BootClock())) as notes:
+        master.acquire()
+        text = json.dumps({"holder": "old", "site": "", "host": "h", "at": wall_time()})
+        notes.add("n", KIND, "old", text, holder=master.holder, epoch=master.epoch)
+        assert [(each.holder, each.state) for each in standbys(config)] == [("old", "cold")]
 
 
 def test_who_asks_once_leaves_no_note(config: Config) -> None:

@@ -77,6 +77,22 @@ def test_a_log_that_blocks_holds_up_no_look(clock: VirtualClock, master: Contend
         logging.getLogger("spark_lease.monitoring.events").removeHandler(handler)
 
 
+def test_a_warm_standby_is_told_of_before_the_grant(clock: VirtualClock, store: MemoryStore) -> None:
+    told: list[LeaseEvent] = []
+    contender = Contender(clock, store)
+    events = open_events(contender.config, told.append)
+    for state in ("warming up", "warm"):
+        events.standby(contender.lease, state)
+    contender.lease.acquire()
+    events.held(contender.lease)
+    events.end()
+    until(lambda: [(str(each.what), each.detail) for each in told][2:] == [("held", "")])
+    assert [(str(each.what), each.detail, each.epoch) for each in told[:2]] == [
+        ("standby", "warming up", 0),
+        ("standby", "warm", 0),
+    ]
+
+
 def test_waiting_for_certainty_ends_with_the_lease(master: Contender, clock: VirtualClock) -> None:
     clock.advance(6)
     with pytest.raises(LeaseLost):

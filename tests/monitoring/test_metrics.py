@@ -19,9 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_lease import ConfigError, LeaseEvent, LeaseLost, hold_lease
 from spark_lease.config.sources import configure
+from spark_lease.monitoring.events import open_events
 from spark_lease.monitoring.metrics import METRICS
+from spark_lease.testing import MemoryStore, VirtualClock
 from tests.support.command import COMMAND
 from tests.support.drivers import until
+from tests.support.policy import Contender
 
 ALERTS = Path(__file__).parents[2] / "conf" / "prometheus_alerts.yml"
 
@@ -68,6 +71,19 @@ def test_a_standby_is_no_master(url: str) -> None:
         waiting.start()
         waiting.join()
         assert value("master_status") == 0
+
+
+def test_a_warm_standby_is_counted_until_it_is_master(url: str, clock: VirtualClock, store: MemoryStore) -> None:
+    events = open_events(configure(name="n", url=url, metrics=True))
+    lease = Contender(clock, store).lease
+    events.begin(lease)
+    for state, is_warm in (("warming up", 0), ("warm", 1), ("cold", 0), ("warm", 1)):
+        events.standby(lease, state)
+        assert value("warm_standby") == is_warm
+    lease.acquire()
+    events.held(lease)
+    assert value("warm_standby") == 0
+    events.end()
 
 
 def _try(name: str, url: str) -> None:

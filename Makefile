@@ -11,7 +11,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-crowd bench-peers test-faults test-zombies test-contained airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-zombies test-contained airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -79,6 +79,9 @@ bench-job: jars ## what a guard costs the flights job, in interleaved runs (a qu
 
 bench-class-archive: jars ## how much sooner a driver starts with its classes in a file (three minutes)
 	@$(PY) -m tests.benchmarks.class_archive
+
+bench-warm-standby: jars ## from a crash to the next master's first commit, cold and warm (six minutes)
+	@$(PY) -m tests.benchmarks.warm_standby
 
 bench-crowd: setup ## a thousand leases with two contenders each on one PostgreSQL (six minutes; ARGS='--leases 200')
 	@$(PY) -m tests.benchmarks.crowd $(ARGS)

@@ -20,6 +20,7 @@ from spark_lease.holds import LocalHold, open_contender
 from spark_lease.journal.standbys import standbys_of
 from spark_lease.stores.registry import open_notes
 from spark_lease.system.processes import look
+from tests.support.command import COMMAND
 from tests.support.drivers import DELTA, Driver, standby, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -157,6 +158,13 @@ say("done")
     return driver
 
 
+def test_kept_by_threads_its_jvm_ends_with_it(start: Start, master: LocalHold) -> None:
+    driver = wait_warm(start, "MORE = {'keeper': 'thread'}\ndef warm_up():\n    session()\n")
+    driver.send(signal.SIGKILL)
+    driver.end()
+    until(lambda: not driver.leftovers())
+
+
 @pytest.mark.parametrize("victim", ["Python", "its keeper", "all of it"])
 def test_killed_as_it_waits_it_leaves_nothing_behind(start: Start, master: LocalHold, victim: str) -> None:
     driver = wait_warm(start)
@@ -273,3 +281,73 @@ def test_what_a_warm_up_does_wrong_is_said_and_the_wait_goes_on(start: Start, ma
     assert "the Spark of this standby ended while it waited" in said or "has stopped the Spark" in said
     assert "warm_up started the stream mine: it is stopped" in said
     assert re.findall(r"^(\w+): None$", said, re.M) == ["raises", "exits", "stops", "streams"]
+
+
+def test_a_lease_inside_another_does_not_warm_up_what_is_in_use(start: Start, master: LocalHold) -> None:
+    driver = start(
+        """
+    with hold_lease("outer", **SETTINGS, warm_up=lambda: say("never")):
+        spark = session()
+        with hold_lease("n", **SETTINGS, warm_up=lambda: say("never")):
+            say(f"counts {spark.range(7).count()}")
+    """
+    )
+    driver.until("standby, ")
+    master.release()
+    assert "never" not in driver.until("counts 7", timeout=90)
+    assert driver.end() == 0
+
+
+def submitted(start: Start, url: str, table: str, script: str, *more: str) -> Driver:
+    words = [COMMAND, "submit", "--lease", "n", "--url", url, "--table", table, "--lease-duration", "6", *more]
+    driver = start(script, command=[*words, "--standby", "warm", "--", "--master", "local[2]"])
+    driver.until(READY, timeout=120)
+    driver.tree()
+    return driver
+
+
+SCRIPT = """
+    from pyspark.sql import SparkSession
+    spark = SparkSession.builder.appName("mine").config("spark.driver.memory", "3g").getOrCreate()
+    say(f"counts {spark.range(7).count()}")
+"""
+
+
+@pytest.mark.parametrize("contain", ["required", "off"])
+def test_a_submitted_script_finds_the_spark_that_is_ready(
+    start: Start, master: LocalHold, url: str, table: str, contain: str
+) -> None:
+    driver = submitted(start, url, table, SCRIPT, "--contain", contain)
+    master.release()
+    said = driver.until('"outcome": "finished"', timeout=60)
+    assert "counts 7" in said
+    assert "the script asks for spark.driver.memory, and its Spark was started before" in said
+    assert driver.end() == 0
+
+
+@pytest.mark.parametrize("contain", ["required", "off"])
+def test_a_submitted_script_whose_jvm_hangs_is_not_begun(
+    start: Start, master: LocalHold, url: str, table: str, contain: str
+) -> None:
+    driver = submitted(start, url, table, SCRIPT, "--contain", contain)
+    os.kill(jvm_of(driver), signal.SIGSTOP)
+    master.release()
+    assert driver.end(60) in (75, 137, -signal.SIGKILL), driver.log.read_text()
+    assert "does not answer" in driver.log.read_text()
+    assert "counts" not in driver.log.read_text()
+    until(lambda: not driver.leftovers())
+    assert standby(url, table)
+
+
+@pytest.mark.parametrize("contain", ["required", "off"])
+def test_a_submission_that_is_killed_as_it_waits_leaves_nothing_behind(
+    start: Start, master: LocalHold, url: str, table: str, contain: str
+) -> None:
+    driver = submitted(start, url, table, SCRIPT, "--contain", contain)
+    jvm = look(jvm_of(driver))
+    (python,) = [each for each in driver.tree() if jvm and each.parent == jvm.pid and each.name.startswith("python")][
+        :1
+    ]
+    os.kill(python.pid, signal.SIGKILL)
+    assert driver.end(60) in (137, -signal.SIGKILL), driver.log.read_text()
+    until(lambda: not driver.leftovers())

@@ -148,7 +148,7 @@ class Submission:
         if self._outcome:
             outcome = Outcome(**self._outcome | times_of(lease))
             outcome = outcome if code is None else replace(outcome, exit_code=code)
-        elif lease and (lost := lease.loss()):
+        elif lease and lease.epoch and (lost := lease.loss()):
             outcome = refused(self._config, lost, lease)
         else:  # it was ended before it could say how, or never asked for a lease
             code = 128 + (self._interrupted_by or signal.SIGKILL) if code is None else code
@@ -160,9 +160,8 @@ class Submission:
                 return code
             else:
                 word = "interrupted" if self._interrupted_by else "failed" if code else "unknown"
-                outcome = outcome_of(
-                    self._config, word, code, "spark-submit ended, and its script did not ask here for the lease"
-                )
+                how = "while its script waited" if lease else "and its script did not ask here"
+                outcome = outcome_of(self._config, word, code, f"spark-submit ended, {how} for the lease")
         announce(outcome, self._config.outcome_file)
         return outcome.exit_code
 

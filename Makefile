@@ -11,7 +11,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-zombies test-contained airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-zombies test-warm-standby test-contained airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -98,6 +98,9 @@ test-faults: services ## the drills and faults again and again (TIMES=30 ONLY=ke
 
 test-zombies: services ## masters frozen amid their writes, a hundred for each fence, and without it (ROUNDS=100 ONLY=delta)
 	@$(PY) -m tests.faults.zombies $(or $(ROUNDS),100) $(ONLY)
+
+test-warm-standby: jars ## masters frozen amid their commits, whose next is a warm standby (half an hour; ROUNDS=100)
+	@$(PY) -m tests.faults.warm_standby $(or $(ROUNDS),100)
 
 test-contained: services ## hostile jobs in a PID namespace, killed and frozen, and the same outside of one (ROUNDS=100 ONLY=submit)
 	@$(PY) -m tests.faults.contained $(or $(ROUNDS),100) $(ONLY)

@@ -13,14 +13,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from spark_lease.system.processes import kill, tree
+from spark_lease.clock import BootClock
+from spark_lease.config.sources import configure
+from spark_lease.holds import open_contender
+from spark_lease.system.processes import kill, processes, tree
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND, spark_lease
-from tests.support.drivers import Driver, row, standby, until
+from tests.support.drivers import Driver, command_line, row, standby, until
 from tests.support.frames import ask, tell, there
 from tests.support.guarded import engine_for
 
@@ -84,6 +88,46 @@ def standalone(launch: Launch) -> tuple[str, list[int]]:
         pids.append(launch("spark-class", f"{deploy}.worker.Worker", *size, master)[0])
     until(lambda: log.read_text().count("Registering worker") == 2, timeout=60)
     return master, pids
+
+
+def test_a_warm_standby_gives_its_executors_back(start: Start, cluster: str, url: str, table: str) -> None:
+    config = configure(name="n", url=url, table=table, create_table=True, lease_duration=300)
+    with closing(open_contender(config, BootClock())) as master:
+        master.acquire()
+        driver = start(
+            f"""
+    from pyspark.sql import SparkSession
+    CONF = {{
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "500m",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.timeout": "2s",
+        "spark.dynamicAllocation.minExecutors": "0",
+        "spark.dynamicAllocation.executorIdleTimeout": "1s",
+    }}
+
+    def warm_up():
+        session = SparkSession.builder.master({cluster!r}).config(map=CONF).getOrCreate()
+        say(f"application {{session.sparkContext.applicationId}} is there")
+
+    with hold_lease("n", **SETTINGS, warm_up=warm_up):
+        say(f"counts {{SparkSession.builder.getOrCreate().range(7).count()}}")
+    """
+        )
+        application = driver.until("is there").split("application ")[1].split()[0]
+
+        def executors() -> list[int]:
+            lines = {pid: command_line(pid) for pid in processes()}
+            return [pid for pid, line in lines.items() if application in line and "ExecutorBackend" in line]
+
+        until(executors, timeout=60)
+        driver.until("standby (warm): Spark is ready", timeout=90)
+        until(lambda: not executors(), timeout=60)
+        master.release()
+        driver.until("counts 7", timeout=60)
+        assert driver.end() == 0
 
 
 ON_CLUSTER = """

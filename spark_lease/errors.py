@@ -118,14 +118,14 @@ class Fenced(SparkLeaseError):
 
 
 class NotMaster(SparkLeaseError):
-    """`where` was to be written to by a standby that warms up for the lease `name`: nothing was written."""
+    """`where` was to be written to by a standby of the lease `name`, or by its warm-up: nothing was written."""
 
     def __init__(self, name: str, where: str) -> None:
         super().__init__(name, where)
         self.name, self.where = name, where
 
     def __str__(self) -> str:
-        return f"{self.name}: not master yet, {self.where} was not written: a warm-up may only read"
+        return f"{self.name}: {self.where} was not written: a standby may only read, and its warm-up ever after"
 
 
 class AlreadyDone(SparkLeaseError):

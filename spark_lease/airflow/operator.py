@@ -118,7 +118,8 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             config, guarding = self._prepare()
         except ConfigError as error:
             raise AirflowFailException(str(error)) from None
-        if (known := _known_before(config)) is not None:
+        known = _known_before(config)
+        if known is not None and not (self._is_warm and known.outcome == STANDBY):
             self._push(context, known)
             result, failed = known, None
         else:

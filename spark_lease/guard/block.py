@@ -52,6 +52,7 @@ from .interrupt import BlockInterrupt, Ended
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 1.0
+_ANSWERS_WITHIN = 2.0
 _NOT_HERE = "a guard inside a driver cannot contain it, spark-lease submit can"
 _held: list[Lease] = []
 
@@ -164,7 +165,7 @@ class Guard:
             self._has_begun = True
             _held.append(self._lease)
             self.hold.log_grant()
-            if problem := self._standby.granted():
+            if problem := self._standby.granted(max(self.hold.remaining() / 2, _ANSWERS_WITHIN)):
                 self.hold.lose(Loss.SPARK_GONE, problem)
             if self.config.run_key:
                 self.hold.runs.begin(self.config.run_key)
@@ -199,7 +200,7 @@ class Guard:
         for finding in filter(None, (sign() for sign in signs)):
             raise LeaseLost(self.config.name, 0, *finding)
         self._standby.look()
-        if isinstance(self._keepalive, SparkReporter):
+        if self._standby.has_begun and isinstance(self._keepalive, SparkReporter):
             with contextlib.suppress(Exception):  # Spark is being started, on another thread
                 self._keepalive.report()
 
@@ -215,14 +216,21 @@ class Guard:
         self._applications.end()
         self._fencing.end()
         if lost is not None:
+            self._standby.end()
             self._demotion.begin(lost, grace=LAST_WORDS)
-        else:
-            self._standby.give_up(self.config.stop_budget)
-            if not is_noted:
-                self.hold.runs.settle(self.config.run_key, INTERRUPTED)
-        abandon(self.hold, self._keepalive)
+        elif not is_noted:
+            self.hold.runs.settle(self.config.run_key, INTERRUPTED)
+        budget = 0.0 if is_noted else self.config.stop_budget
+        try:
+            if self._has_begun and lost is None:  # no other is to begin before this Spark has ended
+                self._standby.give_up(budget)
+        finally:
+            abandon(self.hold, self._keepalive)
         self.hold.settle()
         self.hold.close(lost=lost is not None)
+        if not self._has_begun:  # it is not contended for any more, and none waits for this Spark
+            self._standby.give_up(budget)
+        self._standby.close()
         self._events.end(lost=lost is not None)
         return lost
 
@@ -326,6 +334,7 @@ class Guard:
         if self._has_claimed and _has_failed(error) and self.hold.loss() is None:
             look_for_a_newer_claim(self.config, self.hold, clock=self._clock)
         if self.hold.loss() is None and _is_success(error):
+            self._standby.settle()
             self._spark.quiesce(self._interrupt.has_left)
         else:
             # After a block that failed, it is not known what its tasks still do.

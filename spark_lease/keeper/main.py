@@ -155,10 +155,8 @@ class Keeper:
         while self._begun.empty() and not (self._dead or self._left):
             self._attend(math.inf)
         if self._begun.empty():  # the driver ended, or does not want it any more
+            self._end_a_dead_standby()
             self._unwanted = True
-            if self._dead and self._has_begun:  # a warm standby: its Spark must not be left behind
-                self._driver.kill()
-                self._driver.is_gone(self._clock.now() + _SWEEP)
             self._lease.close()
             acquiring.join(2 * self._config.attempt_timeout)
             if not self._begun.empty() and self._begun.get() is None:
@@ -169,6 +167,7 @@ class Keeper:
             self._tell(refusal(error))
             return
         if self._left or self._dead:  # it never heard of the grant: nothing has begun
+            self._end_a_dead_standby()
             abandon(self._lease, self._keepalive)
             return
         self._granted = True
@@ -212,6 +211,17 @@ class Keeper:
             abandon(self._lease, self._keepalive)
         self._begun.put(error)
         self._wake()
+
+    def _end_a_dead_standby(self) -> None:
+        """Of one that was warm there is a Spark, which must not be left behind."""
+        if self._unwanted or not self._has_begun:  # the driver lives, and has said so; or it was a cold one
+            return
+        end, python = self._clock.now() + _SWEEP, self._driver.python
+        while not python.ended and self._clock.now() < end:  # its channel was closed first
+            self._clock.wait(threading.Event(), AT_ONCE)
+        if python.ended:
+            self._driver.kill()
+            self._driver.is_gone(self._clock.now() + _SWEEP)
 
     def _still_wanted(self) -> None:
         if self._unwanted:

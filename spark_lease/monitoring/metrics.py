@@ -86,12 +86,17 @@ class Report:
 
     def standby(self, state: str) -> None:
         WARM.labels(self._name).set(float(state == "warm"))
+        self._start()
 
     def held(self, lease: GuardedHold) -> None:
         WARM.labels(self._name).set(0.0)
         EPOCH.labels(self._name).set(lease.epoch)
         self.count("held")
-        if self._leaves:
+        self._start()
+
+    def _start(self) -> None:
+        self._kicked.set()
+        if self._leaves and self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"metrics of {self._name}", daemon=True)
             self._thread.start()
 

@@ -17,13 +17,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from ..errors import SparkLeaseError
+from ..errors import NotMaster, SparkLeaseError
 from .refusals import Refusals
+from .session import spark_context
 
 log = logging.getLogger(__name__)
 
 NO_DELTA = "Delta"
 """What is missing where there is nothing to fence."""
+WARM_UP = "spark_lease.warm_up"
+"""Local property of a thread of the JVM that warms up, and of what it starts: the name of the lease."""
 _DELTA = "org.apache.spark.sql.delta."
 _OBSERVER = "TransactionExecutionObserver"
 _SETTER = "_setter_$threadObserver_$eq"
@@ -57,20 +60,24 @@ class DeltaObserver:
 
     def __init__(self) -> None:
         self.fences: tuple[TransactionFence, ...] = ()
+        self.has_warmed_up = False
         self.scratch: tuple[str, ...] = ()
         """Folders (file:/path/) of tables that are no one's data: no fence is asked about the start of a write."""
         self.refusals = Refusals()
         self._gateways: list[Any] = []
         self._changing = threading.Lock()
 
-    def add(self, fence: TransactionFence) -> None:
+    def add(self, fence: TransactionFence, *, scratch: str = "") -> None:
         with self._changing:
             self.fences = (*self.fences, fence)
+            self.scratch = (*self.scratch, scratch) if scratch else self.scratch
+            self.has_warmed_up |= bool(scratch)
 
-    def discard(self, fence: TransactionFence) -> None:
+    def discard(self, fence: TransactionFence, *, scratch: str = "") -> None:
         """Ask it no more. The hook stays, and asks nothing: no thread has to wait for a JVM that may hang."""
         with self._changing:
             self.fences = tuple(each for each in self.fences if each is not fence)
+            self.scratch = tuple(each for each in self.scratch if each != scratch)
 
     def install(self, context: Any) -> str:
         """Put it into the JVM of a SparkContext, if it is not there. Returns what is missing for that, else nothing."""
@@ -121,6 +128,11 @@ def _has_class(context: Any, name: str) -> bool:
     return True
 
 
+def _warm_up_of_this_thread() -> str:
+    """The lease for which the thread of the JVM warms up that calls us; "" if it does not."""
+    return str(spark_context()._jsc.sc().getLocalProperty(WARM_UP) or "")
+
+
 class _Observer:
     """What one thread of the JVM tells. Called on the Python thread that waits for it, or on one made for it."""
 
@@ -137,6 +149,8 @@ class _Observer:
             self._begun.append(table)
         properties = transaction.metadata().configuration()
         with self._told():
+            if self._hook.has_warmed_up and (name := _warm_up_of_this_thread()):
+                raise NotMaster(name, table)
             for fence in self._hook.fences:
                 newest = properties.get(fence.property)
                 fence.begin(table, str(newest.get()) if newest.isDefined() else None)

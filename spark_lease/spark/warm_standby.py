@@ -12,21 +12,23 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import math
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from ..clock import Clock
 from ..config.settings import Config
-from ..errors import ConfigError, NotMaster
-from ..system.processes import rss
+from ..errors import ConfigError
+from ..system.processes import look, rss
 from .contexts import is_watchable, unwatch_contexts, unwatch_sessions, watch_contexts, watch_sessions
 from .delta_fence import hook
-from .delta_observer import NO_DELTA
-from .session import drop_jvm, gateway_process, jvm_pid, spark_context, stopped
+from .delta_observer import NO_DELTA, WARM_UP
+from .session import drop_jvm, is_busy, jvm_pid, spark_context, stopped
+from .standby_fence import StandbyFence
+from .warm_up import compute, has_delta, is_fixed, make_active, merge, streams
 
 log = logging.getLogger(__name__)
 
@@ -35,32 +37,10 @@ WarmUp = Callable[..., object]
 COLD, WARMING_UP, WARM = "cold", "warming up", "warm"
 _HELD_AFTER = 1.0
 """Seconds without a grant after which the lease counts as another's."""
-_ANSWERS_WITHIN = 2.0
+_SETTLES_WITHIN = 5.0
+_LOOK_AGAIN, _LOOKS = 0.05, 100
 _TABLES = 20
 """Of those noted beside the lease, as many are read."""
-_MERGE = """
-    MERGE INTO delta.`{table}` AS t USING (SELECT id, id * 2 AS value FROM range(50, 150)) AS s ON t.id = s.id
-    WHEN MATCHED THEN UPDATE SET value = s.value WHEN NOT MATCHED THEN INSERT *
-"""
-
-
-class StandbyFence:
-    """Refuses every transaction while this process is no master. A `TransactionFence`."""
-
-    property = ""
-
-    def __init__(self, name: str, *, is_master: Callable[[], bool]) -> None:
-        self._name, self._is_master = name, is_master
-
-    def begin(self, table: str, newest: str | None) -> None:
-        if not self._is_master():
-            raise NotMaster(self._name, table)
-
-    def commit(self) -> None:
-        """What has begun was allowed to."""
-
-    def aborted(self, table: str) -> None:
-        """It wrote nothing."""
 
 
 class WarmStandby:
@@ -82,31 +62,40 @@ class WarmStandby:
         or WARM, on a thread of ours. `submitter` is the JVM of spark-submit, or 0."""
         self._name, self._config, self._clock = config.name, config, clock
         self._warm_up, self._noted_tables, self._on_state = warm_up, noted_tables, on_state
-        self._is_wanted = is_wanted
-        self._submitter = submitter
+        self._is_wanted, self._is_master, self._submitter = is_wanted, is_master, submitter
         self._fence = StandbyFence(config.name, is_master=is_master)
         self._since = clock.now()
-        self._over, self._given_up = threading.Event(), threading.Event()
+        self._over, self._ended = threading.Event(), threading.Event()
+        self._has_given_up = False
+        self._group = f"warm-up {id(self)}"
         self._thread: threading.Thread | None = None
-        self._context: Any = None
-        self._makes_spark = False
+        self._made: Any = None
+        """The context that was made here, if none was there before."""
+        self._there_before: Any = None
+
+    @property
+    def has_begun(self) -> bool:
+        """True once it is a warm one, or on its way to be."""
+        return self._thread is not None
 
     def look(self) -> None:
         """To be called again and again while the lease is another's. Waits for nothing."""
         if self._is_wanted and self._thread is None and self._clock.now() >= self._since + _HELD_AFTER:
             self._thread = threading.Thread(target=self._run, name=f"warm up {self._name}", daemon=True)
             self._thread.start()
-        if self._context is not None and self._context._jsc is None:
-            self._context = None
-            log.warning("%s: the Spark of this standby ended while it waited: it is cold from now on", self._name)
+        if self._made is not None and not _is_alive(self._made) and not self._over.is_set():
             self._over.set()
+            log.warning("%s: the Spark of this standby ended while it waited: it is cold from now on", self._name)
             self._on_state(COLD)
 
-    def granted(self) -> str:
-        """Begin nothing more, and see to it that a Spark that hangs is not used; why nothing may begin, else ""."""
+    def granted(self, patience: float) -> str:
+        """Begin nothing more, and see to it that a Spark that hangs is not used; why nothing may begin, else "".
+
+        It is asked for `patience` seconds.
+        """
         self._over.set()
-        context = self._context
-        if context is None or context._jsc is None or self._answers(context):
+        context = self._made
+        if context is None or not _is_alive(context) or self._answers(context, patience):
             return ""
         if self._submitter:  # our parent: no other can be had in this process
             return f"its warm JVM (pid {self._submitter}) does not answer"
@@ -115,31 +104,42 @@ class WarmStandby:
         return ""
 
     def end(self) -> None:
-        """The guarded work has fences of its own from now on."""
-        unwatch_contexts(self._refuse_writes)
-        hook.discard(self._fence)
-        if self._context is not None and not self._given_up.is_set():
-            watch_sessions(self._name_what_comes_too_late)
+        """Let others than the warm-up write: fences of their own are asked, or no lease is waited for any more."""
+        self._fence.is_open = True
+        self._ended.set()
+        if self._thread and not self._has_given_up:
+            watch_sessions(self._adopt)
+
+    def settle(self) -> None:
+        """The guarded work is over: end what the warm-up still has Spark do, so that it is not taken for work."""
+        if self._thread and self._thread.is_alive() and (context := spark_context()):
+            cancelling = threading.Thread(target=_cancel, args=(context, self._group), name="cancel", daemon=True)
+            cancelling.start()
+            cancelling.join(_SETTLES_WITHIN)
 
     def close(self) -> None:
-        """The guarded work is over."""
-        unwatch_sessions(self._name_what_comes_too_late)
+        """No session is asked for any more, or it is not our affair."""
+        unwatch_sessions(self._adopt)
 
     def give_up(self, seconds: float) -> None:
         """The lease is not to be had: stop the Spark that was made here, and kill it after `seconds`."""
-        self._given_up.set()
+        self._has_given_up = True
         self._over.set()
-        if self._thread and self._makes_spark:
+        self.end()
+        if not self._has_spark_of_its_own():
+            self.settle()
+        else:
             stopping = threading.Thread(target=stopped, name="stop Spark", daemon=True)
             stopping.start()
-            end = self._clock.now() + seconds
-            for each in (stopping, self._thread):
-                each.join(max(end - self._clock.now(), 0.0))
-            if (stopping.is_alive() or self._thread.is_alive()) and gateway_process():
+            stopping.join(seconds)
+            if stopping.is_alive() and self._has_spark_of_its_own():
                 drop_jvm()
-        self.end()
 
-    def _answers(self, context: Any) -> bool:
+    def _has_spark_of_its_own(self) -> bool:
+        """Whether the Spark of this process is there for this warm-up alone."""
+        return self._made is not None and self._made is spark_context() and not self._is_master()
+
+    def _answers(self, context: Any, patience: float) -> bool:
         answered = threading.Event()
 
         def ask() -> None:
@@ -147,50 +147,74 @@ class WarmStandby:
                 context._jvm.java.lang.System.nanoTime()
                 answered.set()
 
+        pid = jvm_pid(self._submitter)
+        if pid and (jvm := look(pid)) and jvm.state in "Tt":
+            return False
         threading.Thread(target=ask, name="does Spark live", daemon=True).start()
-        return self._clock.wait(answered, _ANSWERS_WITHIN)
+        return self._clock.wait(answered, patience)
 
     def _run(self) -> None:
         scratch = tempfile.mkdtemp(prefix="spark_lease-scratch-")
-        folder = f"{Path(scratch).as_uri().replace('///', '/')}/"
-        hook.scratch = (*hook.scratch, folder)
+        folder = f"file:{scratch}/"  # as Hadoop writes it
+        self._there_before = spark_context()
+        hook.add(self._fence, scratch=folder)
         try:
             if not is_watchable():
                 raise ConfigError("standby", "warm needs pyspark, and not its client of Spark Connect alone")
             watch_contexts(self._refuse_writes)
-            while not self._over.is_set():
-                self._warm_up_once(scratch)
-                self._clock.wait(self._over, self._config.warm_max_age)
+            self._keep_warm(folder)
         except BaseException as error:  # whatever the user's code raises, SystemExit as well
-            if not self._over.is_set():
-                log.warning("%s: not a warm standby: %s", self._name, _first_line(error))
-                self._on_state(COLD)
+            self._say(f"not a warm standby: {_first_line(error)}", COLD)
         finally:
-            hook.scratch = tuple(each for each in hook.scratch if each != folder)
+            # Not before the claims are made: what the warm-up has left behind may write as well.
+            while not self._clock.wait(self._ended, math.inf):
+                pass
+            unwatch_contexts(self._refuse_writes)
+            hook.discard(self._fence, scratch=folder)
             shutil.rmtree(scratch, ignore_errors=True)
-            if self._given_up.is_set() and self._makes_spark:
+            if self._has_given_up and self._has_spark_of_its_own():  # it was being made just then
                 stopped()
 
-    def _warm_up_once(self, scratch: str) -> None:
+    def _keep_warm(self, folder: str) -> None:
+        while not self._over.is_set():
+            due = self._clock.now() + self._config.warm_max_age
+            try:
+                self._warm_up_once(folder)
+            except ConfigError:  # it will not be otherwise the next time
+                raise
+            except BaseException as error:
+                self._say(f"the warm-up has failed: {_first_line(error)}", COLD)
+            while not self._clock.wait(self._over, max(due - self._clock.now(), 0.0)) and self._clock.now() < due:
+                pass  # `wait` has a limit of its own
+
+    def _say(self, problem: str, state: str = "") -> None:
+        if not self._over.is_set():
+            log.warning("%s: %s", self._name, problem)
+            if state:
+                self._on_state(state)
+
+    def _warm_up_once(self, folder: str) -> None:
         begun = self._clock.now()
         log.info("%s: standby (%s)", self._name, WARMING_UP)
         self._on_state(WARMING_UP)
         session = self._session()
         steps: list[Callable[[], None]] = [
-            lambda: self._ask_user(session),
-            lambda: _compute(session),
-            lambda: _merge(session, f"{scratch}/table"),
+            lambda: compute(session),
+            lambda: merge(session, f"{folder}table"),
             lambda: self._read_tables(session),
         ]
+        if self._warm_up and _takes_spark(self._warm_up):
+            steps.insert(0, lambda: self._ask_user(session))
         for step in steps:
             if self._over.is_set():
                 return
             try:
                 step()
             except Exception as error:  # one that fails is not prepared, and that is all
-                if not self._over.is_set():
-                    log.warning("%s: the warm-up is not complete: %s", self._name, _first_line(error))
-        if spark_context() is None:
+                self._say(f"the warm-up is not complete: {_first_line(error)}")
+        if self._over.is_set():
+            return
+        if not _is_alive(session.sparkContext):
             raise ConfigError("warm_up", "has stopped the Spark that it was to warm up")
         took = self._clock.now() - begun
         memory = rss(pid) / 1e9 if (pid := jvm_pid(self._submitter)) else 0.0
@@ -201,22 +225,23 @@ class WarmStandby:
     def _session(self) -> Any:
         from pyspark.sql import SparkSession  # there, as contexts could be watched
 
-        self._makes_spark |= spark_context() is None
         if self._warm_up and not _takes_spark(self._warm_up):
-            self._warm_up()
-        session = SparkSession.builder.getOrCreate()
-        self._context = session.sparkContext
-        return session
+            self._ask_user()
+        return SparkSession.builder.getOrCreate()
 
-    def _ask_user(self, session: Any) -> None:
-        if self._warm_up and _takes_spark(self._warm_up):
-            self._warm_up(session)
-        for query in session.streams.active if spark_context() else ():
-            log.warning("%s: warm_up started the stream %s: it is stopped", self._name, query.name or query.id)
-            query.stop()
+    def _ask_user(self, *session: Any) -> None:
+        assert self._warm_up
+        before = streams()
+        try:
+            self._warm_up(*session)
+        finally:
+            for id, query in streams().items():
+                if id not in before and not self._over.is_set():
+                    self._say(f"warm_up started the stream {query.name or id}: it is stopped")
+                    query.stop()
 
     def _read_tables(self, session: Any) -> None:
-        if not _has_delta(session):
+        if not has_delta(session):
             return
         for table in sorted(self._noted_tables())[:_TABLES]:
             if self._over.is_set():
@@ -224,30 +249,46 @@ class WarmStandby:
             session.read.format("delta").load(table).limit(1).collect()
 
     def _refuse_writes(self, context: Any | None) -> None:
-        """From the birth of each context on, before any code can use it."""
+        """Of each context, from its birth on, before any code can use it."""
+        is_ours = threading.current_thread() is self._thread
+        if context is not None and is_ours:
+            context.setJobGroup(self._group, f"{self._name}: warm-up", interruptOnCancel=True)
+            context.setLocalProperty(WARM_UP, self._name)
+            self._made = None if context is self._there_before else context
         lacking = "a classic Spark, not a Spark Connect server" if context is None else hook.install(context)
-        if lacking and lacking != NO_DELTA:
+        if lacking and lacking != NO_DELTA and (is_ours or not self._fence.is_open):
             raise ConfigError("standby", f"warm needs {lacking}: before its grant it could write")
-        if self._fence not in hook.fences:
-            hook.add(self._fence)
 
-    def _name_what_comes_too_late(self, session: Any, asked: dict[str, str]) -> None:
-        has = session.sparkContext.getConf()
-        late = [key for key, value in asked.items() if has.get(key) != str(value) and _is_fixed(session, key)]
-        if late:
-            self.close()  # once is enough
-            message = (
-                "%s: the script asks for %s, and its Spark was started before, as a warm standby's: give that to "
-                "spark-submit, or make the session in warm_up"
-            )
-            log.warning(message, self._name, ", ".join(sorted(late)))
+    def _adopt(self, session: Any, asked: dict[str, str]) -> None:
+        """The guarded work asks for a session: it gets the one that is ready."""
+        with contextlib.suppress(Exception):  # of a Spark that is other than those we know: it gets it all the same
+            make_active(session)
+            has = session.sparkContext.getConf()
+            late = [key for key, value in asked.items() if has.get(key) != str(value) and is_fixed(session, key)]
+            if late and self._made is session.sparkContext:
+                unwatch_sessions(self._adopt)  # once is enough
+                message = (
+                    "%s: the script asks for %s, and its Spark was started before, as a warm standby's: give that to "
+                    "spark-submit, or make the session in warm_up"
+                )
+                log.warning(message, self._name, ", ".join(sorted(late)))
 
 
-def _is_fixed(session: Any, key: str) -> bool:
-    """Whether Spark reads it as it starts, and not again."""
-    entries = session._jvm.org.apache.spark.internal.config.ConfigEntry
-    is_known = key.startswith("spark.hadoop.") or entries.findEntry(key) is not None
-    return is_known and key != "spark.app.name" and not session.conf.isModifiable(key)
+def _cancel(context: Any, group: str) -> None:
+    """End its jobs and those that it may yet begin, and wait for the tasks: a Python worker has two seconds to end."""
+    with contextlib.suppress(Exception):  # Py4J raises anything
+        context.cancelJobGroup(group)
+        context._jsc.sc().cancelJobGroupAndFutureJobs(group)  # of Spark 4
+    with contextlib.suppress(Exception):
+        never = threading.Event()
+        for _ in range(_LOOKS):
+            if not is_busy():
+                break
+            never.wait(_LOOK_AGAIN)
+
+
+def _is_alive(context: Any) -> bool:
+    return context._jsc is not None
 
 
 def _takes_spark(warm_up: WarmUp) -> bool:
@@ -255,26 +296,6 @@ def _takes_spark(warm_up: WarmUp) -> bool:
         return bool(inspect.signature(warm_up).parameters)
     except ValueError:  # a builtin
         return False
-
-
-def _has_delta(session: Any) -> bool:
-    return "delta" in str(session.conf.get("spark.sql.extensions", "")).lower()
-
-
-def _compute(session: Any) -> None:
-    """A shuffle, and a Python worker."""
-    from pyspark.sql import functions as F
-
-    session.range(100).groupBy(F.col("id") % 4).count().collect()
-    plus_one = F.udf(lambda number: number + 1, "long")  # a lambda: workers need not have this package
-    session.range(4).select(plus_one("id")).collect()
-
-
-def _merge(session: Any, table: str) -> None:
-    if _has_delta(session):
-        rows = session.range(100).selectExpr("id", "id AS value")
-        rows.write.format("delta").mode("overwrite").save(table)
-        session.sql(_MERGE.format(table=table)).collect()
 
 
 def _first_line(error: BaseException) -> str:

@@ -153,9 +153,10 @@ def _ask(pid: int) -> Process | None:
 
 
 def rss(pid: int) -> int:
-    """Bytes of memory that a process has; 0 if it has ended (proc(5), statm)."""
-    fields = proc_file(pid, "statm").split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+    """Bytes of memory that a process has; 0 if it has ended, or /proc does not show it (proc(5), statm)."""
+    with contextlib.suppress(OSError):
+        return int(proc_file(pid, "statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def is_out_of_reach(pid: int) -> bool:

@@ -123,7 +123,7 @@ def test_it_reads_and_is_refused_every_write_until_it_is_master(
     said = driver.until(READY, timeout=120)
     assert "read 4, lease None" in said
     assert "WRITTEN" not in said
-    refused = re.findall(r"refused (.+): NotMaster: n: not master yet, file:\S+ was not written", said)
+    refused = re.findall(r"refused (.+): NotMaster: n: file:\S+ was not written", said)
     assert len(refused) == said.count("refused ") == 13
     assert "is not complete" not in said
     assert flights.version() == 1
@@ -276,8 +276,8 @@ def test_what_a_warm_up_does_wrong_is_said_and_the_wait_goes_on(start: Start, ma
     )
     assert driver.end(timeout=200) == 0
     said = driver.log.read_text()
-    assert "not a warm standby: ValueError: no such broadcast" in said
-    assert "not a warm standby: SystemExit: I am done" in said
+    assert "the warm-up has failed: ValueError: no such broadcast" in said
+    assert "the warm-up has failed: SystemExit: I am done" in said
     assert "the Spark of this standby ended while it waited" in said or "has stopped the Spark" in said
     assert "warm_up started the stream mine: it is stopped" in said
     assert re.findall(r"^(\w+): None$", said, re.M) == ["raises", "exits", "stops", "streams"]
@@ -353,3 +353,98 @@ def test_a_submission_that_is_killed_as_it_waits_leaves_nothing_behind(
     assert driver.end(60) in (137, -signal.SIGKILL), driver.log.read_text()
     assert contain == "off" or "spark-submit ended, while its script waited for the lease" in driver.log.read_text()
     until(lambda: not driver.leftovers())
+
+
+def test_a_warm_up_that_goes_on_disturbs_no_block_and_writes_nothing(
+    start: Start, master: LocalHold, flights: DeltaTable
+) -> None:
+    driver = start(
+        DELTA
+        + WRITES
+        + """
+    GO, DONE = threading.Event(), threading.Event()
+
+    def append(who):
+        try:
+            delta_session().range(1).write.format("delta").mode("append").save(TABLE)
+            say(f"{who}: written")
+        except NotMaster:
+            say(f"{who}: refused")
+
+    def warm_up():
+        spark = delta_session()
+        say("warming")
+        GO.wait(100)
+        append("warm-up in the block")
+        DONE.set()
+        try:
+            spark.sparkContext.parallelize([0], 1).map(lambda _: time.sleep(60)).collect()
+        except Exception as error:
+            say(f"its job ended: {type(error).__name__}")
+        append("warm-up after the block")
+        DONE.set()
+
+    with hold_lease("n", run_key="monday", **SETTINGS, warm_up=warm_up) as lease:
+        spark = delta_session()
+        say(f"active {type(spark).getActiveSession() is not None}")
+        query = spark.readStream.format("rate").load().writeStream.format("memory").queryName("mine").start()
+        GO.set()
+        DONE.wait(60)
+        DONE.clear()
+        append("the block")
+        say(f"its stream is active: {query.isActive}")
+        query.stop()
+    DONE.wait(60)
+    append("after the block")
+    """
+    )
+    driver.until("warming", timeout=90)
+    master.release()
+    said = driver.until("after the block: written", timeout=90)
+    assert driver.end() == 0
+    assert "active True" in said
+    assert "its stream is active: True" in said
+    assert re.findall(r"^(.+): (written|refused)$", said, re.M) == [
+        ("warm-up in the block", "refused"),
+        ("the block", "written"),
+        ("warm-up after the block", "refused"),
+        ("after the block", "written"),
+    ]
+    assert "the block was left while Spark still worked" not in said
+
+
+def test_a_warm_up_that_goes_on_after_the_wait_writes_nothing(
+    start: Start, master: LocalHold, flights: DeltaTable
+) -> None:
+    driver = start(
+        DELTA
+        + WRITES
+        + """
+    from spark_lease import LeaseHeldByOther
+    GO, DONE = threading.Event(), threading.Event()
+
+    def warm_up():
+        delta_session()
+        say("warming")
+        GO.wait(100)
+        try:
+            writes(delta_session())["append"]()
+            say("written")
+        except Exception as error:
+            say(f"refused: {type(error).__name__}")
+        DONE.set()
+
+    try:
+        with hold_lease("n", **SETTINGS, acquire_timeout=15, warm_up=warm_up):
+            say("never")
+    except LeaseHeldByOther:
+        say("gave up")
+    GO.set()
+    DONE.wait(60)
+    """
+    )
+    driver.until("gave up", timeout=120)
+    assert driver.end(60) == 0
+    said = driver.log.read_text()
+    assert "refused: NotMaster" in said
+    assert not re.search(r"^written$", said, re.M)

@@ -1,0 +1,57 @@
+"""What makes a Spark ready for its first write: the same in small, in a scratch folder."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .session import spark_context
+
+_MERGE = """
+    MERGE INTO delta.`{table}` AS t USING (SELECT id, id * 2 AS value FROM range(50, 150)) AS s ON t.id = s.id
+    WHEN MATCHED THEN UPDATE SET value = s.value WHEN NOT MATCHED THEN INSERT *
+"""
+
+
+def streams() -> dict[str, Any]:
+    """The streams of the session that there is, by id."""
+    sessions = getattr(sys.modules.get("pyspark.sql"), "SparkSession", None)
+    session, context = getattr(sessions, "_instantiatedSession", None), spark_context()
+    if session is None or context is None or context._jsc is None:
+        return {}
+    return {str(each.id): each for each in session.streams.active}
+
+
+def make_active(session: Any) -> None:
+    """For the thread that asks, as `getOrCreate` does where it makes one."""
+    find = getattr(type(session), "_get_j_spark_session_class", None)  # of PySpark 4
+    made = find(session._jvm) if find else session._jvm.SparkSession
+    made.setActiveSession(session._jsparkSession)
+
+
+def is_fixed(session: Any, key: str) -> bool:
+    """Whether Spark reads it as it starts, and not again."""
+    entries = session._jvm.org.apache.spark.internal.config.ConfigEntry
+    is_known = key.startswith(("spark.master", "spark.hadoop.")) or entries.findEntry(key) is not None
+    return is_known and key != "spark.app.name" and not session.conf.isModifiable(key)
+
+
+def has_delta(session: Any) -> bool:
+    return "delta" in str(session.conf.get("spark.sql.extensions", "")).lower()
+
+
+def compute(session: Any) -> None:
+    """A shuffle, and a Python worker."""
+    from pyspark.sql import functions as F
+
+    session.range(100).groupBy(F.col("id") % 4).count().collect()
+    plus_one = F.udf(lambda number: number + 1, "long")  # a lambda: workers need not have this package
+    session.range(4).select(plus_one("id")).collect()
+
+
+def merge(session: Any, table: str) -> None:
+    """Where all tasks run on this machine: others do not see its folders."""
+    if has_delta(session) and str(session.sparkContext.master).startswith("local"):
+        rows = session.range(100).selectExpr("id", "id AS value")
+        rows.write.format("delta").mode("overwrite").save(table)
+        session.sql(_MERGE.format(table=table)).collect()

@@ -105,6 +105,7 @@ class WarmStandby:
 
     def end(self) -> None:
         """Let others than the warm-up write: fences of their own are asked, or no lease is waited for any more."""
+        self._over.set()
         self._fence.is_open = True
         self._ended.set()
         if self._thread and not self._has_given_up:
@@ -125,15 +126,17 @@ class WarmStandby:
         """The lease is not to be had: stop the Spark that was made here, and kill it after `seconds`."""
         self._has_given_up = True
         self._over.set()
-        self.end()
-        if not self._has_spark_of_its_own():
-            self.settle()
-        else:
-            stopping = threading.Thread(target=stopped, name="stop Spark", daemon=True)
-            stopping.start()
-            stopping.join(seconds)
-            if stopping.is_alive() and self._has_spark_of_its_own():
-                drop_jvm()
+        try:
+            if not self._has_spark_of_its_own():
+                self.settle()
+            else:
+                stopping = threading.Thread(target=stopped, name="stop Spark", daemon=True)
+                stopping.start()
+                stopping.join(seconds)
+                if stopping.is_alive() and self._has_spark_of_its_own():
+                    drop_jvm()
+        finally:
+            self.end()
 
     def _has_spark_of_its_own(self) -> bool:
         """Whether the Spark of this process is there for this warm-up alone."""

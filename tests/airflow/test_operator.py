@@ -85,6 +85,21 @@ def test_a_deferred_standby_comes_back_when_the_lease_is_free(master: Master) ->
     assert (FOLDER / "defers.json").exists()
 
 
+def test_a_warm_standby_waits_in_its_worker(master: Master) -> None:
+    first = master("waits_warm", "sleep", "15")
+    ended = fire("waits_warm")["waits_warm"]
+    assert first.wait(20) == 0
+    assert (ended.state, ended.told["outcome"]) == ("success", "finished")
+    assert json.loads((FOLDER / "waits_warm.json").read_text())["environ"]["SPARK_LEASE_NAME"] == "waits_warm"
+
+
+def test_a_warm_standby_is_skipped_once_it_has_waited_long_enough(master: Master) -> None:
+    master("waits_in_vain", "sleep", "120")
+    ended = fire("waits_in_vain")["waits_in_vain"]
+    assert (ended.state, ended.told["outcome"]) == ("skipped", "standby")
+    assert not (FOLDER / "waits_in_vain.json").exists()
+
+
 def test_what_is_deferred_again_and_again_waits_no_longer_than_it_may() -> None:
     from airflow.exceptions import TaskDeferred
 

@@ -73,6 +73,11 @@ with dag("paused"):
     submit("fails", "tells.py", lease="paused", on_standby="fail")
 with dag("defers"):
     submit("defers", "tells.py", on_standby="defer")
+WARM = {"lease_duration": 6, "create_table": "true", "standby": "warm"}
+with dag("waits_warm"):
+    submit("waits_warm", "tells.py", lease_settings=WARM, standby_timeout=120)
+with dag("waits_in_vain"):
+    submit("waits_in_vain", "tells.py", lease_settings=WARM, standby_timeout=2)
 with dag("works"):
     submit("works", "works.py")
 with dag("mistakes"):

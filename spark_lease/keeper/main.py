@@ -213,7 +213,7 @@ class Keeper:
         self._wake()
 
     def _end_a_dead_standby(self) -> None:
-        """Of one that was warm there is a Spark, which must not be left behind."""
+        """Kill the Spark of a warm standby whose driver has died."""
         if self._unwanted or not self._has_begun:  # the driver lives, and has said so; or it was a cold one
             return
         end, python = self._clock.now() + _SWEEP, self._driver.python

@@ -106,8 +106,8 @@ def _watched(made: Callable[[Any], Any]) -> Callable[[Any], Any]:
             except BaseException:
                 session.stop()
                 raise
-        for told in list(_on_session):
-            told(session, dict(self._options))
+        for watcher in list(_on_session):
+            watcher(session, dict(self._options))
         return session
 
     return make

@@ -62,7 +62,7 @@ class DeltaObserver:
         self.fences: tuple[TransactionFence, ...] = ()
         self.has_warmed_up = False
         self.scratch: tuple[str, ...] = ()
-        """Folders (file:/path/) of tables that are no one's data: no fence is asked about the start of a write."""
+        """Folders (file:/path/) of warm-ups: a write to a table there may always begin."""
         self.refusals = Refusals()
         self._gateways: list[Any] = []
         self._changing = threading.Lock()

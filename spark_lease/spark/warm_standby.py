@@ -89,9 +89,9 @@ class WarmStandby:
             self._on_state(COLD)
 
     def granted(self, patience: float) -> str:
-        """Begin nothing more, and see to it that a Spark that hangs is not used; why nothing may begin, else "".
+        """Stop warming up, and kill a Spark that does not answer within `patience` seconds.
 
-        It is asked for `patience` seconds.
+        Returns why the guarded work cannot begin; most often "".
         """
         self._over.set()
         context = self._made
@@ -119,7 +119,7 @@ class WarmStandby:
             cancelling.join(_SETTLES_WITHIN)
 
     def close(self) -> None:
-        """No session is asked for any more, or it is not our affair."""
+        """Stop watching which sessions the program asks for."""
         unwatch_sessions(self._adopt)
 
     def give_up(self, seconds: float) -> None:
@@ -170,8 +170,8 @@ class WarmStandby:
             self._say(f"not a warm standby: {_first_line(error)}", COLD)
         finally:
             # Not before the claims are made: what the warm-up has left behind may write as well.
-            while not self._clock.wait(self._ended, math.inf):
-                pass
+            while not self._ended.is_set():
+                self._clock.wait(self._ended, math.inf)
             unwatch_contexts(self._refuse_writes)
             hook.discard(self._fence, scratch=folder)
             shutil.rmtree(scratch, ignore_errors=True)
@@ -185,10 +185,10 @@ class WarmStandby:
                 self._warm_up_once(folder)
             except ConfigError:  # it will not be otherwise the next time
                 raise
-            except BaseException as error:
+            except BaseException as error:  # the user's, as above
                 self._say(f"the warm-up has failed: {_first_line(error)}", COLD)
-            while not self._clock.wait(self._over, max(due - self._clock.now(), 0.0)) and self._clock.now() < due:
-                pass  # `wait` has a limit of its own
+            while not self._over.is_set() and self._clock.now() < due:
+                self._clock.wait(self._over, due - self._clock.now())
 
     def _say(self, problem: str, state: str = "") -> None:
         if not self._over.is_set():
@@ -238,9 +238,9 @@ class WarmStandby:
         try:
             self._warm_up(*session)
         finally:
-            for id, query in streams().items():
-                if id not in before and not self._over.is_set():
-                    self._say(f"warm_up started the stream {query.name or id}: it is stopped")
+            for number, query in streams().items():
+                if number not in before and not self._over.is_set():
+                    self._say(f"warm_up started the stream {query.name or number}: it is stopped")
                     query.stop()
 
     def _read_tables(self, session: Any) -> None:

@@ -85,7 +85,7 @@ def main(rounds: int) -> int:
                 if is_warm:
                     until(lambda: not _is_busy(standby), 60)  # noqa: B023
                     before = cpu_of(standby)
-                    time.sleep(IDLE)
+                    time.sleep(IDLE)  # the span that is measured
                     took["CPU"].append(100 * (cpu_of(standby) - before) / IDLE)
                     took["memory"].append(sum(rss(each.pid) for each in standby.tree()) / 1e9)
                 granted, committed = killed(master, standby)
@@ -109,7 +109,7 @@ def main(rounds: int) -> int:
 def _is_busy(driver: Driver) -> bool:
     """Compilers of the JVM go on for a moment after the warm-up."""
     before = cpu_of(driver)
-    time.sleep(1.0)
+    time.sleep(1.0)  # likewise
     return cpu_of(driver) - before > 0.05
 
 

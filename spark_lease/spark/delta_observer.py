@@ -62,22 +62,25 @@ class DeltaObserver:
         self.fences: tuple[TransactionFence, ...] = ()
         self.has_warmed_up = False
         self.scratch: tuple[str, ...] = ()
-        """Folders (file:/path/) of warm-ups: a write to a table there may always begin."""
+        """Folders (file:/path/) of warm-ups: a write to a table there may always begin. They end with their Spark."""
         self.refusals = Refusals()
         self._gateways: list[Any] = []
         self._changing = threading.Lock()
 
-    def add(self, fence: TransactionFence, *, scratch: str = "") -> None:
+    def add(self, fence: TransactionFence, *, is_of_warm_up: bool = False) -> None:
         with self._changing:
             self.fences = (*self.fences, fence)
-            self.scratch = (*self.scratch, scratch) if scratch else self.scratch
-            self.has_warmed_up |= bool(scratch)
+            self.has_warmed_up |= is_of_warm_up
 
-    def discard(self, fence: TransactionFence, *, scratch: str = "") -> None:
+    def discard(self, fence: TransactionFence) -> None:
         """Ask it no more. The hook stays, and asks nothing: no thread has to wait for a JVM that may hang."""
         with self._changing:
             self.fences = tuple(each for each in self.fences if each is not fence)
-            self.scratch = tuple(each for each in self.scratch if each != scratch)
+
+    def allow(self, folder: str) -> None:
+        """Let every write to a table there begin."""
+        with self._changing:
+            self.scratch = (*self.scratch, folder)
 
     def install(self, context: Any) -> str:
         """Put it into the JVM of a SparkContext, if it is not there. Returns what is missing for that, else nothing."""

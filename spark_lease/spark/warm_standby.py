@@ -69,6 +69,7 @@ class WarmStandby:
         self._has_given_up = False
         self._group = f"warm-up {id(self)}"
         self._thread: threading.Thread | None = None
+        self._scratch = ""
         self._made: Any = None
         """The context that was made here, if none was there before."""
         self._there_before: Any = None
@@ -157,15 +158,13 @@ class WarmStandby:
         return self._clock.wait(answered, patience)
 
     def _run(self) -> None:
-        scratch = tempfile.mkdtemp(prefix="spark_lease-scratch-")
-        folder = f"file:{scratch}/"  # as Hadoop writes it
         self._there_before = spark_context()
-        hook.add(self._fence, scratch=folder)
+        hook.add(self._fence, is_of_warm_up=True)
         try:
             if not is_watchable():
                 raise ConfigError("standby", "warm needs pyspark, and not its client of Spark Connect alone")
             watch_contexts(self._refuse_writes)
-            self._keep_warm(folder)
+            self._keep_warm()
         except BaseException as error:  # whatever the user's code raises, SystemExit as well
             self._say(f"not a warm standby: {_first_line(error)}", COLD)
         finally:
@@ -173,16 +172,16 @@ class WarmStandby:
             while not self._ended.is_set():
                 self._clock.wait(self._ended, math.inf)
             unwatch_contexts(self._refuse_writes)
-            hook.discard(self._fence, scratch=folder)
-            shutil.rmtree(scratch, ignore_errors=True)
+            hook.discard(self._fence)
+            shutil.rmtree(self._scratch, ignore_errors=True)
             if self._has_given_up and self._has_spark_of_its_own():  # it was being made just then
                 stopped()
 
-    def _keep_warm(self, folder: str) -> None:
+    def _keep_warm(self) -> None:
         while not self._over.is_set():
             due = self._clock.now() + self._config.warm_max_age
             try:
-                self._warm_up_once(folder)
+                self._warm_up_once()
             except ConfigError:  # it will not be otherwise the next time
                 raise
             except BaseException as error:  # the user's, as above
@@ -196,14 +195,14 @@ class WarmStandby:
             if state:
                 self._on_state(state)
 
-    def _warm_up_once(self, folder: str) -> None:
+    def _warm_up_once(self) -> None:
         begun = self._clock.now()
         log.info("%s: standby (%s)", self._name, WARMING_UP)
         self._on_state(WARMING_UP)
         session = self._session()
         steps: list[Callable[[], None]] = [
             lambda: compute(session),
-            lambda: merge(session, f"{folder}table"),
+            lambda: merge(session, f"{self._scratch_of(session)}/table"),
             lambda: self._read_tables(session),
         ]
         if self._warm_up and _takes_spark(self._warm_up):
@@ -231,6 +230,12 @@ class WarmStandby:
         if self._warm_up and not _takes_spark(self._warm_up):
             self._ask_user()
         return SparkSession.builder.getOrCreate()
+
+    def _scratch_of(self, session: Any) -> str:
+        if not self._scratch:  # among Spark's own temporary files: after a SIGKILL they are removed together
+            self._scratch = tempfile.mkdtemp(prefix="spark_lease-", dir=session.sparkContext._temp_dir)
+            hook.allow(f"file:{self._scratch}/")  # as Hadoop writes it
+        return self._scratch
 
     def _ask_user(self, *session: Any) -> None:
         assert self._warm_up

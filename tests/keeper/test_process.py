@@ -216,8 +216,11 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_however_the_driver_ends_nothing_stays_and_the_lease_is_free(
-    start: Start, url: str, table: str, end: str
+    start: Start, url: str, table: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     body, code, number, how = ENDS[end]
     driver = start(f"with hold_lease('n', **SETTINGS) as lease:\n        say('held')\n        {body or 'pass'}")
     driver.until("held")
@@ -230,7 +233,7 @@ def test_however_the_driver_ends_nothing_stays_and_the_lease_is_free(
     until(lambda: not [pid for pid in kept if look(pid)], timeout=10)
     config = configure(name="n", url=url, table=table)  # the end is noted right after the release
     until(lambda: [each.ended_by for each in all_holds(config, "n") or []] == [how])
-    assert not list(Path("/tmp").glob("spark_lease*"))
+    assert not list(temporary.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

@@ -217,6 +217,9 @@ class Drill:
             wrong += self._judge_ends(self.victim)
         wrong += problems(self.table, history, self.arguments.days)
         print(f"\n{table_of_epochs(history, self.protection)}\n")
+        if self.victim:
+            was = "frozen" if self.arguments.pause else "killed"
+            print(f"{was:11} {self.struck_at - self.start:.2f} s after the start: {self.victim.name}")
         if self.taken_at:
             since = f"s after the {'freeze' if self.arguments.pause else 'kill'}"
             took = self.taken_at - self.struck_at

@@ -3,6 +3,7 @@
     python -m tests.benchmarks.warm_standby [ROUNDS]
 
 Each standby becomes the master that the next one waits for. While a warm one waits, its CPU and memory are measured.
+The lease is in PostgreSQL, all settings are the defaults.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from deltalake import write_deltalake
 from jobs.jars import spark_options, start_options
 from spark_lease.system.processes import Process, rss, tree
 from tests.benchmarks.table import report
+from tests.services.postgres import running_postgres
 from tests.support.command import COMMAND
 from tests.support.drivers import Driver, until
 
@@ -33,13 +35,13 @@ JOB = """
     say("committed")
     threading.Event().wait()
 """
-LIMITS = {"lease": 0.3, "warm": 3.0, "warm / cold": 0.2, "CPU": 1.0}
+LIMITS = {"lease": 0.2, "warm": 3.0, "warm / cold": 0.2, "CPU": 1.0}
 IDLE = 20.0
 """Seconds for which a warm standby is watched."""
 
 
-def submit(folder: Path, *, is_warm: bool) -> Driver:
-    words = [COMMAND, "submit", "--lease", "n", "--url", f"sqlite:///{folder}/lease.db", "--poll-period", "0.1"]
+def submit(folder: Path, url: str, *, is_warm: bool) -> Driver:
+    words = [COMMAND, "submit", "--lease", "n", "--url", url, "--create-table", "true"]
     words += ["--standby", "warm"] if is_warm else []
     return Driver(JOB, folder, "", "", command=[*words, "--", "--master", "local[2]", *spark_options()])
 
@@ -72,15 +74,15 @@ def killed(master: Driver, standby: Driver) -> tuple[float, float]:
 def main(rounds: int) -> int:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", start_options())
     took: dict[str, list[float]] = {each: [] for each in ("lease", "cold", "warm", "CPU", "memory")}
-    with TemporaryDirectory() as scratch:
+    with running_postgres() as url, TemporaryDirectory() as scratch:
         folder = Path(scratch)
         write_deltalake(f"{scratch}/table", Table.from_pydict({"id": Array(list(range(10)), type=DataType.int64())}))
-        master = submit(folder, is_warm=False)
+        master = submit(folder, url, is_warm=False)
         master.until("committed", 120)
         for number in range(2 * rounds):
             is_warm = bool(number % 2)
             with closing(master):
-                standby = submit(folder, is_warm=is_warm)
+                standby = submit(folder, url, is_warm=is_warm)
                 standby.until("standby (warm): Spark" if is_warm else "standby, ", 120)
                 if is_warm:
                     until(lambda: not _is_busy(standby), 60)  # noqa: B023

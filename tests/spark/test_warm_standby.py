@@ -104,9 +104,6 @@ def test_it_reads_and_is_refused_every_write_until_it_is_master(
         DELTA
         + WRITES
         + """
-    import tempfile
-    tempfile.tempdir = str(FOLDER)
-
     def warm_up():
         spark = delta_session()
         say(f"read {spark.read.format('delta').load(TABLE).count()}, lease {current_lease()}")
@@ -117,6 +114,8 @@ def test_it_reads_and_is_refused_every_write_until_it_is_master(
         spark = delta_session(**{"spark.sql.shuffle.partitions": "3", "spark.executor.cores": "1"})
         spark.sql(f"INSERT INTO delta.`{TABLE}` SELECT * FROM range(3)")
         say(f"wrote under {lease.epoch} with {spark.conf.get('spark.sql.shuffle.partitions')} partitions")
+        while list(Path(spark.sparkContext._temp_dir).glob("spark_lease-*")):
+            time.sleep(0.05)
     say("done")
     """
     )
@@ -139,7 +138,6 @@ def test_it_reads_and_is_refused_every_write_until_it_is_master(
     assert flights.version() == 2
     with closing(open_notes(config, BootClock())) as notes:  # and nothing of the scratch folder
         assert list(notes.all("n", "table")) == [f"file:{tmp_path}/flights"]
-    assert not list(tmp_path.glob("spark_lease-scratch-*"))
 
 
 def wait_warm(start: Start, script: str = "", **more: str) -> Driver:
@@ -203,6 +201,57 @@ def test_it_goes_on_cold_where_its_jvm_was_killed(start: Start, master: LocalHol
     master.release()
     assert "counts 7 under" in driver.until("done", timeout=90)
     assert driver.end() == 0
+
+
+def test_it_goes_on_cold_where_its_jvm_had_not_enough_memory(
+    start: Start, master: LocalHold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+ExitOnOutOfMemoryError")  # it would end all the same, and say less
+    driver = start(
+        """
+    def warm_up():
+        session().range(1).selectExpr("size(sequence(id, 2000000000L))").collect()
+
+    with hold_lease("n", **SETTINGS, warm_up=warm_up) as lease:
+        say(f"counts {session().range(7).count()}")
+    say("done")
+    """
+    )
+    said = driver.until("the Spark of this standby ended while it waited: it is cold from now on", timeout=120)
+    assert "Terminating due to java.lang.OutOfMemoryError" in said
+    master.release()
+    assert "counts 7" in driver.until("done", timeout=90)
+    assert driver.end() == 0
+
+
+def test_a_stream_goes_on_where_the_killed_master_left_it(start: Start, tmp_path: Path) -> None:
+    script = (
+        DELTA
+        + """
+    def warm_up():
+        delta_session()
+
+    with hold_lease("n", **SETTINGS, warm_up=warm_up) as lease:
+        flow = delta_session().readStream.format("rate").option("rowsPerSecond", 20).load()
+        sink = flow.selectExpr("value", f"{lease.epoch} AS epoch").writeStream.format("delta")
+        query = sink.option("checkpointLocation", f"{FOLDER}/checkpoint").option("path", TABLE).start()
+        while True:
+            query.awaitTermination(0.1)
+            if query.lastProgress:
+                say(f"batch {query.lastProgress['batchId']}")
+    """
+    )
+    master = start(script)
+    master.until("batch 2", timeout=120)
+    standby = start(script)
+    standby.until(READY, timeout=120)
+    assert "batch" not in standby.log.read_text()
+    master.send(signal.SIGKILL)
+    first = int(standby.until("batch ", timeout=60).partition("batch ")[2].split()[0])
+    standby.until(f"batch {first + 3}")
+    found = DeltaTable(str(tmp_path / "flights")).to_pyarrow_dataset().to_table().to_pydict()
+    assert sorted(found["value"]) == list(range(len(found["value"])))
+    assert set(found["epoch"]) == {master.epoch(), standby.epoch()}
 
 
 def test_it_begins_cold_where_its_jvm_hangs(start: Start, master: LocalHold) -> None:

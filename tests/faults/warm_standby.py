@@ -42,6 +42,8 @@ JOB = (
         for number in range(10**6):
             write(spark, lease.epoch, number)
             say(f"wrote {number} under {lease.epoch}")
+            while number > 1 and not Path(f"{FOLDER}/{lease.epoch}").exists():  # a standby needs both cores to warm up
+                time.sleep(0.02)
     """
 )
 _A_WRITE = 0.7
@@ -54,6 +56,7 @@ def rows(folder: Path, epoch: int) -> int:
 def play(folder: Path, master: Driver, standby: Driver) -> tuple[int, bool]:
     """How many rows of the old epoch landed after the new master's first, and whether the old one had a write open."""
     old = master.epoch()
+    (folder / str(old)).touch()
     time.sleep(random.uniform(0, _A_WRITE))  # any moment will do
     frozen = master.freeze()
     standby.until("wrote 0 under", 60)

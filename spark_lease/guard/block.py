@@ -18,7 +18,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 
 from ..clock import BootClock, Clock
@@ -119,65 +119,9 @@ class Guard:
         if self.config.contain == "required" and not self._front_door:
             raise ConfigError("contain", "is required, and only what spark-lease run and submit start can be contained")
         self._pid = os.getpid()
-        if not _held:
-            forget_a_jvm_that_ended()
-        submitter = submitting_jvm() if under_spark_submit() else 0
-        self._spark = Spark(
-            clock=self._clock,
-            submitter=submitter,
-            mark=self._mark,
-            ends_python=self.config.on_lost == "exit",
-            grace=self.config.release_on_death if isinstance(self.config.release_on_death, float) else None,
-        )
-        signs = [functools.partial(self._while_inside, sign) for sign in liveness_checks(submitter, self._spark)]
-        self.hold, self._keepalive = self._open(signs)
-        self._lease = Lease(self.hold, self.config, self._clock)
-        self._demotion = Demotion(
-            self.hold,
-            self._spark,
-            self._interrupt,
-            self.config,
-            clock=self._clock,
-            events=self._events,
-            last_words=self._last_words,
-        )
-        fencing_status = FencingStatus(self.hold, self.config)
-        self._fencing = Fencing(self.hold, self.config, self._clock, fencing_status)
-        self._applications = Applications(self.hold, self.config)
-        self.hold.runs.application = application_id
-        self._standby = WarmStandby(
-            self.config,
-            self._clock,
-            warm_up=self._warm_up,
-            is_wanted=self.config.standby == "warm" and self.config.enabled and not _held,
-            noted_tables=lambda: self.hold.noted(DELTA_TABLES),
-            is_master=lambda: any(each is not self._lease for each in _held),
-            on_state=self._on_standby,
-            submitter=submitter,
-        )
-
+        self._assemble()
         try:
-            self._interrupt.begin()
-            self._events.begin(self.hold)
-            self.hold.prepare()
-            self._fencing.prepare()
-            begin_hold(self.hold, self._keepalive, still_wanted=lambda: self._still_wanted(signs))
-            self._has_begun = True
-            _held.append(self._lease)
-            self.hold.log_grant()
-            if problem := self._standby.granted(max(self.hold.remaining() / 2, _ANSWERS_WITHIN)):
-                self.hold.lose(Loss.SPARK_GONE, problem)
-            if self.config.run_key:
-                self.hold.runs.begin(self.config.run_key)
-            self._has_claimed = self.hold.claim_databases()
-            if self._has_claimed:
-                fencing_status.show(sql="claimed")
-            self._fencing.begin()
-            self._standby.end()
-            self._applications.begin()
-            self.hold.check()  # all that may have taken its time
-            self._events.held(self.hold)
-            return self._lease
+            return self._begin()
         except BaseException as error:
             is_noted = False  # and no call before the `try`: another signal may have come together with the first
             try:
@@ -193,11 +137,74 @@ class Guard:
                 raise lost or self._refused or SystemExit(128 + self._interrupt.signal) from None
             raise
 
-    def _still_wanted(self, signs: Sequence[LivenessCheck]) -> None:
+    def _assemble(self) -> None:
+        """Make all that takes part. Of these only the keeper process runs already, and asks for nothing yet."""
+        if not _held:
+            forget_a_jvm_that_ended()
+        submitter = submitting_jvm() if under_spark_submit() else 0
+        self._spark = Spark(
+            clock=self._clock,
+            submitter=submitter,
+            mark=self._mark,
+            ends_python=self.config.on_lost == "exit",
+            grace=self.config.release_on_death if isinstance(self.config.release_on_death, float) else None,
+        )
+        self._signs = [functools.partial(self._while_inside, sign) for sign in liveness_checks(submitter, self._spark)]
+        self.hold, self._keepalive = self._open()
+        self._lease = Lease(self.hold, self.config, self._clock)
+        self._demotion = Demotion(
+            self.hold,
+            self._spark,
+            self._interrupt,
+            self.config,
+            clock=self._clock,
+            events=self._events,
+            last_words=self._last_words,
+        )
+        self._fencing_status = FencingStatus(self.hold, self.config)
+        self._fencing = Fencing(self.hold, self.config, self._clock, self._fencing_status)
+        self._applications = Applications(self.hold, self.config)
+        self.hold.runs.application = application_id
+        self._standby = WarmStandby(
+            self.config,
+            self._clock,
+            warm_up=self._warm_up,
+            is_wanted=self.config.standby == "warm" and self.config.enabled and not _held,
+            noted_tables=lambda: self.hold.noted(DELTA_TABLES),
+            is_master=lambda: any(each is not self._lease for each in _held),
+            on_state=self._on_standby,
+            submitter=submitter,
+        )
+
+    def _begin(self) -> Lease:
+        """Wait for the lease, then claim. Whatever is raised: `_take_back`."""
+        self._interrupt.begin()
+        self._events.begin(self.hold)
+        self.hold.prepare()
+        self._fencing.prepare()
+        begin_hold(self.hold, self._keepalive, still_wanted=self._still_wanted)
+        self._has_begun = True
+        _held.append(self._lease)
+        self.hold.log_grant()
+        if problem := self._standby.granted(max(self.hold.remaining() / 2, _ANSWERS_WITHIN)):
+            self.hold.lose(Loss.SPARK_GONE, problem)
+        if self.config.run_key:
+            self.hold.runs.begin(self.config.run_key)
+        self._has_claimed = self.hold.claim_databases()
+        if self._has_claimed:
+            self._fencing_status.show(sql="claimed")
+        self._fencing.begin()
+        self._standby.end()
+        self._applications.begin()
+        self.hold.check()  # all that may have taken its time
+        self._events.held(self.hold)
+        return self._lease
+
+    def _still_wanted(self) -> None:
         """Called as long as it waits. Raises LeaseLost if this process has no Spark to work with."""
         if not _held:  # one that an earlier block has killed may end only now
             forget_a_jvm_that_ended()
-        for finding in filter(None, (sign() for sign in signs)):
+        for finding in filter(None, (sign() for sign in self._signs)):
             raise LeaseLost(self.config.name, 0, *finding)
         self._standby.look()
         if self._standby.has_begun and isinstance(self._keepalive, SparkReporter):
@@ -239,7 +246,7 @@ class Guard:
         if self._lease in _held:
             _held.remove(self._lease)
 
-    def _open(self, signs: Sequence[LivenessCheck]) -> tuple[GuardedHold, Keepalive | SparkReporter]:
+    def _open(self) -> tuple[GuardedHold, Keepalive | SparkReporter]:
         """A contender of its own process if that is wanted and can be had, else one of two threads."""
         clock = self._clock
         if self.config.enabled and self.config.keeper != "thread":
@@ -255,7 +262,7 @@ class Guard:
                     on_lost=lambda lost: self._demotion.begin(lost),
                     on_look=lambda: self._look(kept),
                     on_unprotected=self._on_unprotected,
-                    liveness_checks=signs,
+                    liveness_checks=self._signs,
                 )
             except CannotStart as error:
                 if self.config.keeper == "process":
@@ -279,7 +286,7 @@ class Guard:
             clock=clock,
             on_lost=lambda lost: self._demotion.begin(lost),
             on_look=look,
-            liveness_checks=signs,
+            liveness_checks=self._signs,
         )
 
     def _require(self, hold: GuardedHold, why: str) -> None:

@@ -17,7 +17,6 @@ from ..election.ports import Notes
 from ..errors import SparkLeaseError
 from ..stores.registry import open_notes
 from ..system.call_timeout import CallTimeout
-from .changes import PAUSE
 from .unowned import note_beside
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ class Presence:
         """It does not wait any more."""
         if self._is_noted:
             self._is_noted = False
-            self._bounded.begin(lambda: self._try(self._remove), pause=PAUSE)
+            self._bounded.begin(lambda: self._try(self._remove))
 
     def close(self) -> None:
         self.forget()

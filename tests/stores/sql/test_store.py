@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 import spark_lease
@@ -423,10 +423,14 @@ def test_a_password_is_in_no_message(pg_url: str) -> None:
     assert "hunter2" not in f"{raised.value} {store.where} {store._config}"
 
 
+def in_no_database(url: str, driver: str) -> URL:
+    return make_url(url).set(drivername=f"postgresql+{driver}", database="none")
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
 def test_what_waiting_cannot_heal_ends_the_wait_at_once(pg_url: str, driver: str) -> None:
-    url = pg_url.replace("/postgres?", "/none?").replace("postgresql:", f"postgresql+{driver}:")
+    url = in_no_database(pg_url, driver).render_as_string(hide_password=False)
     with closing(open_contender(configure(name="n", url=url), BootClock())) as contender:
         with pytest.raises(ConfigError, match=r'"none" does not exist.*: correct the URL .*if_denied = "wait"'):
             contender.acquire()
@@ -458,7 +462,9 @@ def test_which_hosts_have_denied(said: str, by_all: int) -> None:
 @pytest.mark.postgres
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
 def test_a_host_that_is_down_may_be_the_one_that_lets_us_in(pg_url: str, driver: str) -> None:
-    url = pg_url.replace("/postgres?", "/none?host=/none&").replace("postgresql:", f"postgresql+{driver}:")
+    there = in_no_database(pg_url, driver)
+    both = ["127.0.0.1:1", f"{there.host}:{there.port}"] if there.host else ["/none", there.query["host"]]
+    url = there.set(host=None, port=None, query={"host": both}).render_as_string(hide_password=False)
     with closing(SqlStore(configure(name="n", url=url))) as store, pytest.raises(StoreError, match="does not exist"):
         store.read("n")
 
@@ -473,7 +479,8 @@ def test_a_holder_whose_rights_are_taken_away_is_not_released_and_says_so(
     with owner.connect() as connection:
         connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
         connection.exec_driver_sql(f"GRANT ALL ON {table}, {table}_notes TO {name}")
-        with hold_lease("n", url=pg_url.replace("postgres:", f"{name}:", 1), table=table, keeper=keeper):
+        poor = make_url(pg_url).set(username=name).render_as_string(hide_password=False)
+        with hold_lease("n", url=poor, table=table, keeper=keeper):
             connection.exec_driver_sql(f"REVOKE ALL ON {table} FROM {name}")
         connection.exec_driver_sql(f"DROP OWNED BY {name}")
         connection.exec_driver_sql(f"DROP ROLE {name}")

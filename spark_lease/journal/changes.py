@@ -17,9 +17,6 @@ from ..system.call_timeout import CallTimeout
 
 log = logging.getLogger(__name__)
 
-PAUSE = 0.2
-"""Seconds after a grant in which no note is made: the guarded work begins, and is not to wait for that."""
-
 
 class ChangeJournal:
     """Implements `Journal`, with notes that a thread of its own makes, one after the other."""
@@ -36,7 +33,7 @@ class ChangeJournal:
                 with closing(open_notes(self._config, self._clock)) as notes:
                     notes.prune(self._config.shared_name, KINDS, bounded_age(self._config.history_retention))
 
-        self._try(lambda: self._bounded.begin(lambda: self._try(note), pause=PAUSE))
+        self._try(lambda: self._bounded.begin(lambda: self._try(note)))
 
     def ended(self, epoch: int, why: str, *, at: int, detail: str) -> None:
         # Without a clock that all share, an end was *by* a time.

@@ -63,8 +63,6 @@ _PID_1 = (
     "this driver is pid 1 of its container, which the kernel lets nothing inside kill: start it by spark-lease run or "
     "submit, by docker run --init, or under tini"
 )
-_TURN = 0.0005
-"""Seconds after which a thread has to let another run: a grant passes through three of them."""
 _SELDOM = 5.0
 """Seconds between two looks of the watching thread: the main one waits for the deadline itself."""
 
@@ -95,7 +93,6 @@ class Keeper:
         """`pid` is the driver. `init`: it is contained, this process is its front door, and nothing is released before
         everything that was started in it has ended."""
         logging.getLogger("spark_lease").setLevel(order["log_level"])
-        sys.setswitchinterval(_TURN)
         self._channel, self._clock, self._init = channel, BootClock(), init
         self._config = config = Config(**order["config"])
         self._announces = bool(order.get("announces"))

@@ -28,7 +28,6 @@ class CallTimeout:
         self._where, self._timeout, self._clock = where, timeout, clock
         self._late: _Answers | None = None
         self._caller: _Caller | None = None
-        self._hurry = threading.Event()
 
     def call(self, what: Callable[[], T]) -> T:
         """What `what` returns or raises. Raises StoreError if it has not by then, or an earlier one still has not."""
@@ -46,21 +45,10 @@ class CallTimeout:
         answer: T = value
         return answer
 
-    def begin(self, what: Callable[[], Any], *, pause: float = 0.0) -> None:
-        """Have `what` called, and wait for nothing; the next `call` waits for it as well. Not where Python ends.
-
-        It begins after `pause` seconds, or once another call is to be made.
-        """
-        if _is_over:
-            return
-        hurry = threading.Event()
-
-        def paused() -> None:
-            self._clock.wait(hurry, pause)
-            what()
-
-        self._ask(paused, queue.SimpleQueue())
-        self._hurry = hurry
+    def begin(self, what: Callable[[], Any]) -> None:
+        """Have `what` called, and wait for nothing; the next `call` waits for it as well. Not where Python ends."""
+        if not _is_over:
+            self._ask(what, queue.SimpleQueue())
 
     @property
     def is_busy(self) -> bool:
@@ -68,14 +56,12 @@ class CallTimeout:
 
     def close(self, last: Callable[[], Any] = lambda: None) -> None:
         """Make no more calls but `last`, after one that is late. Waits for none."""
-        self._hurry.set()
         caller, self._caller = self._caller, None
         if caller is not None:
             caller.ask(last, queue.SimpleQueue())
             caller.dismiss()
 
     def _ask(self, what: Callable[[], Any], answers: _Answers) -> None:
-        self._hurry.set()
         caller = self._caller
         if caller is None:
             caller = _Caller(self._where)

@@ -32,6 +32,8 @@ from .spawn import Started
 log = logging.getLogger(__name__)
 
 _LATE = 1.2
+_LOOK_AGAIN = 0.5
+"""Seconds after which a standby looks whether it still can become master, and what became of its Spark."""
 _BEGINS = 30.0
 """Seconds for the keeper to look around as a block begins, of which it takes one in a thousand."""
 _LINGER = 2.0
@@ -91,7 +93,7 @@ class KeeperHold(GuardedHold):
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         # Only now: a driver that was interrupted before this has no lease, and its keeper takes none.
         self.tell({"order": "acquire"})
-        while self.answer("granted", WATCH_PERIOD) is None:
+        while self.answer("granted", _LOOK_AGAIN) is None:
             still_wanted()
             has_ended = self._ended  # asked first: its last words come before its end
             if self.answer("refused", 0.0):

@@ -93,7 +93,7 @@ class KeeperHold(GuardedHold):
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         # Only now: a driver that was interrupted before this has no lease, and its keeper takes none.
         self.tell({"order": "acquire"})
-        while self.answer("granted", _LOOK_AGAIN) is None:
+        while self.answer("granted", _LOOK_AGAIN, "refused") is None:
             still_wanted()
             has_ended = self._ended  # asked first: its last words come before its end
             if self.answer("refused", 0.0):
@@ -257,10 +257,10 @@ class KeeperHold(GuardedHold):
                 return os.pidfd_open(target)
         return -1
 
-    def answer(self, key: str, timeout: float) -> Any:
-        """What was said under `key`, waited for; None if nothing was."""
+    def answer(self, key: str, timeout: float, *others: str) -> Any:
+        """What was said under `key`, waited for; None if nothing was, or something under one of `others`."""
         with self._changed:
-            self._changed.wait_for(lambda: key in self._received or self._ended, timeout)
+            self._changed.wait_for(lambda: self._received.keys() & {key, *others} or self._ended, timeout)
             return self._received.get(key)
 
     def _listen(self) -> None:

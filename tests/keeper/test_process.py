@@ -151,8 +151,8 @@ def test_where_none_can_be_started_threads_do_it_or_nobody(
 def test_its_last_words_are_heard_also_if_it_ends_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
 
-    def answer(lease: KeeperHold, key: str, timeout: float) -> Any:
-        found = heard(lease, key, timeout if looks else 0.0)
+    def answer(lease: KeeperHold, key: str, timeout: float, *others: str) -> Any:
+        found = heard(lease, key, timeout if looks else 0.0, *others)
         if key == "refused" and key not in looks and found is None:
             until(lambda: lease._ended)
         looks.append(key)

@@ -210,8 +210,9 @@ class KeeperHold(GuardedHold):
         # An interrupted wait may have been granted by now, and only that process knows: it gives the lease back.
         self.tell({"order": "leave" if self._taken else "abandon"})
         self._closing = True
-        self._listener.join(_LINGER)
-        self._started.wait(_LINGER)
+        patience = _LINGER if not self.answer("outlasts", 0.0) else 0.0
+        self._listener.join(patience)
+        self._started.wait(patience)
         self._log_queue.put(None)
         shared, self._deadline = self._deadline, OwnDeadline()
         if isinstance(shared, SharedDeadline):

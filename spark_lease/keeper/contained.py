@@ -68,6 +68,10 @@ class ContainedDriver:
         """True once nothing of it runs any more, here or elsewhere, as far as `release_on_death` says so."""
         return self.early_release.is_proven(gone=self._init.ended)
 
+    def left_behind(self, *, thoroughly: bool) -> list[Process]:
+        """None: nothing is released before everything inside has ended."""
+        return []
+
     def pipe_end_to(self, target: int) -> PipeEnd | None:
         """None: the parent-death signal ends everything inside with the keeper."""
         return None

@@ -96,7 +96,7 @@ def sweep(
     """
     never, clean = threading.Event(), 0
     while clean < 2:  # a worker may have been between fork and the first look
-        left = [each for each in _left(mark, groups, mapped) if not spared(each)]
+        left = [each for each in processes_of(mark, groups, mapped) if not spared(each)]
         kill(left)
         clean = 0 if left else clean + 1
         if left:
@@ -106,7 +106,8 @@ def sweep(
     return True
 
 
-def _left(mark: str, groups: Collection[int], mapped: str) -> list[Process]:
+def processes_of(mark: str, groups: Collection[int], mapped: str) -> list[Process]:
+    """All that lives and carries `mark`, is in one of the `groups` or has `mapped` that; this process apart."""
     others = [each for each in processes().values() if each.alive and each.pid != os.getpid()]
     found = marked(mark, others) + (mapping(mapped, others) if mapped else [])
     return found + [each for each in others if each.group in groups]

@@ -18,8 +18,8 @@ from ..clock import Clock
 from ..system.containment import Init
 from ..system.kernel import KillPipe, PipeEnd
 from ..system.processes import Process, is_proc_there, kill, look, marked, processes, sees_others
-from .death import Watched, sweep
-from .guarded_processes import GuardedProcesses
+from .death import Watched, processes_of, sweep
+from .guarded_processes import GuardedProcesses, is_helper
 
 _GENERATIONS = 20
 """How often to look for children of what has just been stopped."""
@@ -175,6 +175,21 @@ class Driver:
     def out_of_reach(self) -> list[Process]:
         """What it has started and nothing of ours can end."""
         return self._processes.out_of_reach()
+
+    def left_behind(self, *, thoroughly: bool) -> list[Process]:
+        """What the block has started and still runs, Spark's own apart. `thoroughly`: also what no look has seen."""
+        self._processes.grow(thoroughly=thoroughly)
+        found = self._processes.alive()
+        if thoroughly:
+            others = processes_of(self._mark, (), self._mapped)
+            found += [each for each in others if each not in found and not self._processes.was_there(each)]
+        if not found:
+            return []
+        spark = {self.jvm.pid} if self.jvm else set()
+        for each in sorted(processes().values(), key=lambda each: each.started):
+            if each.pid != self.python.pid and (each.parent in spark or each.group in self._groups):
+                spark.add(each.pid)
+        return [each for each in found if each.pid not in (self.python.pid, *spark) and not is_helper(each.pid)]
 
     def _has_ended(self, target: int) -> bool:
         heads = (self.python.pid, self.jvm.pid if self.jvm else 0)

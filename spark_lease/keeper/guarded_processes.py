@@ -17,6 +17,7 @@ KEEPS = "spark-lease keeper"
 _PROC = Path("/proc")
 _WORKERS = (b"pyspark.daemon", b"pyspark/daemon", b"from multiprocessing.")
 """What stands on the command lines of workers that a driver, or its JVM, may have started before its block."""
+_HELPERS = (KEEPS.encode(), b"multiprocessing.resource_tracker")
 
 
 class GuardedProcesses:
@@ -104,6 +105,12 @@ def describe(strangers: Sequence[Process]) -> str:
     """In words, what became of those that are `out_of_reach`."""
     names = ", ".join(f"{each.name} (pid {each.pid})" for each in strangers[:3])
     return f"{names} runs as another user, and nothing here may end it"
+
+
+def is_helper(pid: int) -> bool:
+    """True for a process that Python, or this package, has beside it: none of them does the block's work."""
+    line = _line(pid)
+    return any(word in line for word in _HELPERS)
 
 
 def _line(pid: int) -> bytes:

@@ -32,7 +32,7 @@ from typing import Any
 
 from ..clock import BootClock
 from ..config.settings import Config
-from ..election.journal_entries import CRASHED
+from ..election.journal_entries import CRASHED, FAILED, INTERRUPTED
 from ..election.keepalive import Keepalive
 from ..election.lifecycle import abandon, begin_hold, end_hold
 from ..election.record import Protection, new_holder
@@ -40,6 +40,7 @@ from ..errors import Loss, SparkLeaseError, StoreError
 from ..holds import open_contender
 from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, refused
 from ..system.containment import Init
+from ..system.processes import kill
 from .channel import Channel, Closed
 from .contained import ContainedDriver
 from .deadline import new_mapping
@@ -139,7 +140,7 @@ class Keeper:
         self._listening = True
         self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._kernel_disarmed = False
         self._settled = self._said_why = False
-        self._granted = self._finished = self._has_begun = False
+        self._granted = self._finished = self._outlasts = self._has_begun = False
         self.outcome: Mapping[str, Any] = {}
         """What the driver has said of its end; empty before it has."""
         self._told_of, self._verdict_by = 0, math.inf
@@ -173,9 +174,11 @@ class Keeper:
         self._granted = True
         python = self._driver.pipe_end_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
         self._tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
-        while not (self._left or self._dead or self._finished) and self._lease.loss() is None:
+        while not (self._left or self._dead or self._finished or self._outlasts) and self._lease.loss() is None:
             self._attend(math.inf)
-        if self._unwanted:
+        if self._outlasts:
+            self._see_left_behind_out()
+        elif self._unwanted:
             abandon(self._lease, self._keepalive)
         elif self._finished:
             self._see_out()
@@ -371,14 +374,13 @@ class Keeper:
             case "stop":
                 self._stop_renewals()
             case "release":
-                self._lease.ends_as(*message["ended"])
-                self._release()
+                self._release(*message["ended"])
             case "settle":
                 self._settle(left=message["left"])
             case "abandon":  # nothing has begun, whether it heard of a grant or not
                 self._unwanted = True
                 self._let_go()
-            case "leave" if not (self._init and self._granted):  # else what it has started may still run
+            case "leave" if not (self._outlasts or (self._init and self._granted)):  # else what it started may run
                 self._let_go()
 
     def _stop_renewals(self) -> None:
@@ -388,10 +390,14 @@ class Keeper:
         else:  # not here: a request that hangs is waited for, and meanwhile something may have to be killed
             threading.Thread(target=lambda: self._tell({"stopped": self._keepalive.stop()}), daemon=True).start()
 
-    def _release(self) -> None:
+    def _release(self, ended: str, detail: str) -> None:
+        self._lease.ends_as(ended, detail)
         if self._init:  # once everything inside has ended
             self._finished = self._kernel_disarmed = True
             self._tell({"released": False})
+            return
+        if self._must_outlast_the_block(has_failed=ended in (FAILED, INTERRUPTED)):
+            self._tell({"released": False, "outlasts": True})
             return
         # Published as lost before anything else: frozen here, the lease may run out without the kernel.
         self._lease.lose(Loss.RELEASED)
@@ -402,6 +408,35 @@ class Keeper:
         except StoreError as error:
             answer["problem"] = [error.where, error.problem]
         self._tell(answer)
+
+    def _must_outlast_the_block(self, *, has_failed: bool) -> bool:
+        """Whether the lease is kept although the block was left, because a process that it started still runs.
+
+        Not if it succeeded: then it may have started one that is to live on. Nor where a loss would not kill it.
+        """
+        if left := self._driver.left_behind(thoroughly=has_failed):
+            self._outlasts = has_failed and self._config.on_lost == "exit"
+            then = "the lease is kept until they end, or the driver does, but is not renewed any more"
+            then = then if self._outlasts else "no lease guards them now; wait for their end inside the block"
+            names = ", ".join(f"{each.name} (pid {each.pid})" for each in left[:3])
+            log.warning("%s: the block has left processes running: %s: %s", self._config.name, names, then)
+        return self._outlasts
+
+    def _see_left_behind_out(self) -> None:
+        """Wait for the end of what a failed block has left running, then release.
+
+        It is killed when Python has ended or the lease is about to run out. Python is not: it may have more to do.
+        """
+        while (left := self._driver.left_behind(thoroughly=True)) and self._lease.loss() is None:
+            if self._dead or self._lease.remaining() < _SWEEP:
+                kill(left)
+            self._attend(self._clock.now() + AT_ONCE)
+        self._let_go()
+        if left:
+            still = f"{left[0].name} (pid {left[0].pid}), which the block has left running, does not end"
+            say_on_stderr(f"spark-lease ERROR {self._config.name}: not released, it runs out: {still}")
+        else:
+            self._lease.give_back()
 
     def _settle(self, *, left: bool) -> None:
         self._settled = left

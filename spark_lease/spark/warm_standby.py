@@ -28,7 +28,7 @@ from .delta_fence import hook
 from .delta_observer import NO_DELTA, WARM_UP
 from .session import drop_jvm, is_busy, jvm_pid, spark_context, stopped
 from .standby_fence import StandbyFence
-from .warm_up import compute, has_delta, is_fixed, make_active, merge, streams
+from .warm_up import checkpoint_of, compute, has_delta, is_fixed, make_active, merge, streams
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ _SETTLES_WITHIN = 5.0
 _LOOK_AGAIN, _LOOKS = 0.05, 100
 _TABLES = 20
 """Of those noted beside the lease, as many are read."""
+_LOOK_AT_TABLES = 60.0
+_MOVED_ON = 100
+"""Versions of a table after which it is read again: three hundred make the first commit a second later."""
 
 
 class WarmStandby:
@@ -186,8 +189,21 @@ class WarmStandby:
                 raise
             except BaseException as error:  # the user's, as above
                 self._say(f"the warm-up has failed: {_first_line(error)}", COLD)
-            while not self._over.is_set() and self._clock.now() < due:
-                self._clock.wait(self._over, due - self._clock.now())
+            before = self._checkpoints()
+            while not self._over.is_set() and self._clock.now() < due and not self._has_moved_on(before):
+                self._clock.wait(self._over, min(due - self._clock.now(), _LOOK_AT_TABLES))
+
+    def _checkpoints(self) -> dict[str, int]:
+        """How far the tables have come that are read in a warm-up, as far as they say so."""
+        found = dict[str, int]()
+        if context := self._made:
+            for table in sorted(self._noted_tables())[:_TABLES]:
+                with contextlib.suppress(Exception):  # Py4J raises anything, and what is not known has not moved
+                    found[table] = checkpoint_of(context, table)
+        return found
+
+    def _has_moved_on(self, before: dict[str, int]) -> bool:
+        return any(version - before.get(table, version) >= _MOVED_ON for table, version in self._checkpoints().items())
 
     def _say(self, problem: str, state: str = "") -> None:
         if not self._over.is_set():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import closing
 from typing import Any
 
 from .session import spark_context
@@ -38,6 +40,16 @@ def is_fixed(session: Any, key: str) -> bool:
 
 def has_delta(session: Any) -> bool:
     return "delta" in str(session.conf.get("spark.sql.extensions", "")).lower()
+
+
+def checkpoint_of(context: Any, table: str) -> int:
+    """The version of the newest checkpoint that a Delta table names; 0: none (PROTOCOL.md, "Last Checkpoint File")."""
+    path = context._jvm.org.apache.hadoop.fs.Path(table, "_delta_log/_last_checkpoint")
+    file = path.getFileSystem(context._jsc.hadoopConfiguration())
+    if not file.exists(path):
+        return 0
+    with closing(file.open(path)) as stream:
+        return int(json.loads(context._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))["version"])
 
 
 def compute(session: Any) -> None:

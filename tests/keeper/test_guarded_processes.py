@@ -78,7 +78,9 @@ def last_write(folder: Path) -> float:
 
 
 @pytest.mark.shows("P3", "P5")
-@pytest.mark.parametrize("fault", ["kill the driver", "kill the keeper", "kill both", "freeze all"])
+@pytest.mark.parametrize(
+    "fault", ["kill the driver", "kill the keeper", "kill both", "freeze all", "interrupt the block"]
+)
 @pytest.mark.parametrize("child", CHILDREN)
 def test_what_a_driver_started_writes_nothing_after_the_next_grant(
     start: Start, url: str, table: str, tmp_path: Path, child: str, fault: str
@@ -94,15 +96,18 @@ def test_what_a_driver_started_writes_nothing_after_the_next_grant(
     }
     if fault == "freeze all":
         frozen = driver.freeze()
+    elif fault == "interrupt the block":
+        driver.process.terminate()
+        assert driver.end() == 128 + signal.SIGTERM
     else:
         for pid in victims[fault]:
             os.kill(pid, signal.SIGKILL)
     done = spark_lease("run", "--lease", "n", "--url", url, "--table", table, "--poll-period", "0.05", "--", "true")
     assert done.returncode == 0, done.stderr
     granted = last_line(done)["epoch"] / 1000
-    if fault == "kill the driver":
+    if fault in (ended_by := {"kill the driver": "crashed", "interrupt the block": "interrupted"}):
         said = spark_lease("history", "n", "--url", url, "--table", table, "--json").stdout
-        assert json.loads(said)["holds"][0]["ended_by"] == "crashed"  # given back, and not run out
+        assert json.loads(said)["holds"][0]["ended_by"] == ended_by[fault]  # given back, and not run out
     if fault == "freeze all":
         for each in frozen:
             if look(each.pid):
@@ -117,6 +122,51 @@ import subprocess, sys
 for line in sys.stdin:
     subprocess.Popen(["sh", line.strip(), "3", "sleep", "60"], env={"PATH": "/bin:/usr/bin"}, stderr=subprocess.DEVNULL)
 """
+
+
+def test_what_a_failed_block_has_left_behind_is_waited_for_and_killed_in_time(
+    start: Start, url: str, table: str, tmp_path: Path
+) -> None:
+    driver = start("""
+        import subprocess
+        try:
+            with hold_lease("n", **SETTINGS) as lease:
+                for name, seconds in {"short": 0.3, "long": 60}.items():
+                    code = f"import time; time.sleep({seconds}); open(r'{FOLDER}/{name}', 'w')"
+                    say(f"{name} is {subprocess.Popen([sys.executable, '-c', code]).pid}.")
+                raise RuntimeError("the block")
+        except RuntimeError:
+            say("goes on")
+        time.sleep(60)
+    """)
+    said = driver.until("goes on", 10)
+    long = int(said.split("long is ")[1].split(".")[0])
+    done = spark_lease("run", "--lease", "n", "--url", url, "--table", table, "--poll-period", "0.05", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "short").exists() and not look(long)
+    assert driver.process.poll() is None, "the driver was killed too"
+    said = json.loads(spark_lease("history", "n", "--url", url, "--table", table, "--json").stdout)
+    assert said["holds"][0]["ended_by"] == "failed"
+
+
+def test_what_a_block_that_succeeded_has_left_behind_is_named_and_left_alone(start: Start, tmp_path: Path) -> None:
+    driver = start(f"""
+        import subprocess
+        with hold_lease("n", **SETTINGS) as lease:
+            child = subprocess.Popen([sys.executable, "-c", {WRITES!r}, str(FOLDER / "writes")])
+            from multiprocessing.shared_memory import SharedMemory  # with a helper of Python's beside it
+            SharedMemory(create=True, size=1).unlink()
+        say(f"child is {{child.pid}}.")
+    """)
+    said = driver.until("child is ")
+    assert driver.end() == 0
+    pid = int(said.split("child is ")[1].split(".")[0])
+    assert (
+        f"the block has left processes running: python (pid {pid}): no lease guards them now" in driver.log.read_text()
+    )
+    found = look(pid)
+    assert found, "it was killed"
+    kill([found])
 
 
 def test_a_chain_is_found_in_one_look_whatever_order_its_numbers_come_in(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from spark_lease.clock import BootClock, wall_time
 from spark_lease.config.settings import Config
 from spark_lease.config.sources import configure
+from spark_lease.fencing.delta.tables import note_table
 from spark_lease.holds import LocalHold, open_contender
 from spark_lease.journal.standbys import standbys_of
 from spark_lease.stores.registry import open_notes
@@ -25,7 +27,7 @@ from tests.support.drivers import DELTA, Driver, standby, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Start = Callable[..., Driver]
-READY = "standby (warm): Spark is ready"
+WARMING, READY = "standby (warming up)", "standby (warm): Spark is ready"
 
 WRITES = """
     from pyspark.sql import functions as F
@@ -90,6 +92,12 @@ def flights(tmp_path: Path) -> DeltaTable:
         ids = Array([first, first + 1], type=DataType.int64())
         write_deltalake(str(tmp_path / "flights"), Table.from_pydict({"id": ids}), mode="append")
     return DeltaTable(str(tmp_path / "flights"))
+
+
+def append(table: DeltaTable, versions: int) -> None:
+    for number in range(versions):
+        write_deltalake(table, Table.from_pydict({"id": Array([number], type=DataType.int64())}), mode="overwrite")
+    table.create_checkpoint()
 
 
 def jvm_of(driver: Driver) -> int:
@@ -281,6 +289,28 @@ def test_granted_while_it_warms_up_it_begins_at_once(start: Start, master: Local
     master.release()
     driver.until("counts 7")
     assert driver.end() == 0
+
+
+def test_it_warms_up_again_where_its_tables_have_moved_on(
+    start: Start, master: LocalHold, flights: DeltaTable, config: Config
+) -> None:
+    flights.create_checkpoint()
+    note_table(config, BootClock(), flights.table_uri.removesuffix("/"))
+    driver = start(
+        DELTA
+        + """
+    from spark_lease.spark import warm_standby
+    warm_standby._LOOK_AT_TABLES = 0.2
+    with hold_lease("n", **SETTINGS, warm_up=delta_session):
+        pass
+    """
+    )
+    driver.until(READY, timeout=120)
+    append(flights, 60)
+    time.sleep(1)  # for a warm-up that must not come: that was half of what it takes
+    assert driver.log.read_text().count(WARMING) == 1
+    append(flights, 60)
+    until(lambda: driver.log.read_text().count(READY) == 2, timeout=60)
 
 
 def test_a_free_lease_is_granted_without_a_warm_up(start: Start) -> None:

@@ -1,0 +1,156 @@
+"""Random faults on small data centres, for hours: two sites, a database, and a checker that knows nothing of the code.
+
+    make campaign                                        ten minutes, all stores in turn
+    make campaign ARGS='--minutes 120 --store MariaDB'
+    make campaign ARGS='--store MariaDB --seed 17 --shrink'
+
+Each round starts the same guarded work on both sites, strikes with one to three faults, and is judged. Verdicts are
+kept in out/campaign.jsonl, a line for each round: a run that was interrupted goes on where it was. `--seed` plays one
+round again; `--shrink` leaves out its faults one after the other, as long as it is still violated. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.faults.campaign.schedule import kinds_of, schedule
+from tests.faults.campaign.stores import SERVERS, STORES
+
+ROOT = Path(__file__).parents[3]
+RESULTS, EVIDENCE = ROOT / "out" / "campaign.jsonl", ROOT / "out" / "campaign"
+BATCH = 20
+"""Rounds of one data centre, before it is built anew."""
+_APART = ["--net", "--pid", "--mount-proc", "--fork", "--kill-child"]
+"""When its first process ends, the kernel ends all others and removes the network."""
+
+
+class DataCentre:
+    """One `worker`, in network namespaces of its own."""
+
+    def __init__(self, store: str) -> None:
+        EVIDENCE.mkdir(parents=True, exist_ok=True)
+        words = [sys.executable, "-m", "tests.faults.campaign.worker", store, str(EVIDENCE)]
+        self._process = subprocess.Popen(
+            ["unshare", *_APART, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+
+    def play(self, seed: int, without: tuple[int, ...] = ()) -> dict[str, Any]:
+        assert self._process.stdin and self._process.stdout
+        print(json.dumps({"seed": seed, "without": without}), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        assert line, f"seed {seed}: the data centre broke down"
+        verdict: dict[str, Any] = json.loads(line)
+        return verdict
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def played_before() -> set[tuple[str, int]]:
+    if not RESULTS.exists():
+        return set()
+    return {(each["store"], each["seed"]) for each in map(json.loads, RESULTS.read_text().splitlines())}
+
+
+def batches(stores: list[str]) -> Iterator[tuple[str, list[int]]]:
+    """Every store in turn, with the next seeds that it has not seen."""
+    before = played_before()
+    for first in itertools.count(0, BATCH):
+        for store in stores:
+            if seeds := [seed for seed in range(first, first + BATCH) if (store, seed) not in before]:
+                yield store, seeds
+
+
+class Campaign:
+    def __init__(self, stores: list[str], minutes: float, side_by_side: int) -> None:
+        self._side_by_side = side_by_side
+        self._batches, self._end = batches(stores), time.monotonic() + 60 * minutes
+        self._lock = threading.Lock()
+        self.rounds = self.violated = 0
+
+    def run(self) -> None:
+        working = [threading.Thread(target=self._work, daemon=True) for _ in range(self._side_by_side)]
+        for each in working:
+            each.start()
+        for each in working:
+            each.join()
+
+    def _work(self) -> None:
+        while time.monotonic() < self._end:
+            with self._lock:
+                store, seeds = next(self._batches)
+            centre = DataCentre(store)
+            try:
+                for seed in seeds:
+                    if time.monotonic() >= self._end:
+                        break
+                    self._note(centre.play(seed))
+            except AssertionError as error:
+                self._note({"store": store, "seed": seeds[0], "violations": [f"not played: {error}"], "faults": []})
+            finally:
+                centre.close()
+
+    def _note(self, verdict: dict[str, Any]) -> None:
+        with self._lock:
+            self.rounds += 1
+            self.violated += bool(verdict["violations"])
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(verdict) + "\n")
+            print(f"{self.rounds}: {told(verdict)}", flush=True)
+
+
+def told(verdict: dict[str, Any]) -> str:
+    struck = ", ".join(f"{each['kind']} ({each['site']})" for each in verdict["faults"])
+    found = "".join(f"\n    {each}" for each in verdict["violations"])
+    return f"{verdict['store']}, seed {verdict['seed']}: {struck}: {'VIOLATED' + found if found else 'ok'}"
+
+
+def again(store: str, seed: int, *, shrink: bool) -> bool:
+    """Play one round once more; whether it was violated."""
+    centre, without = DataCentre(store), list[int]()
+    verdict = centre.play(seed)
+    print(told(verdict))
+    if shrink and verdict["violations"]:
+        for number in range(len(schedule(seed, kinds_of(has_server=store in SERVERS)))):
+            fewer = centre.play(seed, (*without, number))
+            if fewer["violations"]:
+                without.append(number)
+                print(told(fewer))
+    centre.close()
+    return bool(verdict["violations"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.campaign")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--side-by-side", type=int, default=4, metavar="N", help="data centres at a time")
+    parser.add_argument("--store", choices=STORES)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--shrink", action="store_true")
+    asked = parser.parse_args()
+    if os.geteuid():
+        parser.error("needs root: it makes network namespaces, and freezes what others run")
+    if asked.seed is not None:
+        return int(again(asked.store or "PostgreSQL", asked.seed, shrink=asked.shrink))
+    campaign = Campaign([asked.store] if asked.store else [*STORES], asked.minutes, asked.side_by_side)
+    campaign.run()
+    print(f"{campaign.rounds} rounds, {campaign.violated} violated; all of them: {RESULTS.relative_to(ROOT)}")
+    return int(bool(campaign.violated))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,62 @@
+"""What is done to a data centre in one round: faults at random moments, from a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+
+SPAN = 5.0
+"""Seconds in which faults begin."""
+LONGEST = 6.0
+"""Seconds that one lasts; the lease has a half of it."""
+
+
+class Kind(StrEnum):
+    CUT = "host cut off"
+    DEAF = "host sends, hears nothing"
+    MUTE = "host hears, sends nothing"
+    SLOW = "network slow and lossy"
+    DATABASE_CUT = "database cut off"
+    DATABASE_FROZEN = "database frozen"
+    DATABASE_RESTARTED = "database restarted"
+    DATABASE_CRASHED = "database crashed"
+    KILL_KEEPER = "keeper killed"
+    KILL_WORK = "work killed"
+    KILL_ALL = "job killed, all of it"
+    KILL_SITE = "site killed, its scheduler too"
+    FREEZE_KEEPER = "keeper frozen"
+    FREEZE_WORK = "work frozen"
+    FREEZE_ALL = "job frozen, all of it"
+    FREEZE_SITE = "site frozen, its scheduler too"
+
+
+OF_NETWORK = (Kind.CUT, Kind.DEAF, Kind.MUTE, Kind.SLOW)
+OF_DATABASE = (Kind.DATABASE_CUT, Kind.DATABASE_FROZEN, Kind.DATABASE_RESTARTED, Kind.DATABASE_CRASHED)
+OF_PROCESSES = tuple(each for each in Kind if each not in OF_NETWORK + OF_DATABASE)
+FREEZES = (Kind.FREEZE_KEEPER, Kind.FREEZE_WORK, Kind.FREEZE_ALL, Kind.FREEZE_SITE)
+
+
+def kinds_of(*, has_server: bool) -> tuple[Kind, ...]:
+    """The faults that fit."""
+    return OF_PROCESSES + (OF_NETWORK + OF_DATABASE if has_server else ())
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`at` and `seconds` count from the round's first write; `on_master`: of two sites, that which is master then."""
+
+    kind: Kind
+    at: float
+    seconds: float
+    on_master: bool
+
+
+def schedule(seed: int, kinds: tuple[Kind, ...]) -> list[Fault]:
+    """One to three faults in the order in which they begin. Every seed has its own first kind, in turn."""
+    chance = random.Random(seed)
+    chosen = [kinds[seed % len(kinds)], *chance.sample(kinds, chance.choice((0, 0, 1, 2)))]
+    faults = [
+        Fault(kind, chance.uniform(0, SPAN), chance.uniform(0.3, LONGEST), chance.random() < 0.7) for kind in chosen
+    ]
+    return sorted(faults, key=lambda each: each.at)

@@ -1,0 +1,43 @@
+"""One data centre: plays the rounds whose seeds it reads from standard input, and prints a verdict for each.
+
+unshare --net python -m tests.faults.campaign.worker STORE KEEP      KEEP: folder for the evidence of violated rounds
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import shutil
+import sys
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.faults.campaign.network import Host, switch_on
+from tests.faults.campaign.round import Round
+from tests.faults.campaign.schedule import kinds_of, schedule
+from tests.faults.campaign.stores import open_store
+
+_AT_MOST = 150.0
+"""Seconds of a round; then the data centre breaks down, and says where."""
+
+
+def main(name: str, keep: str) -> None:
+    switch_on()
+    with closing(Host("db", 1)) as database, closing(Host("paris", 2)) as paris, closing(Host("rome", 3)) as rome:
+        with open_store(name, database) as store:
+            for line in sys.stdin:
+                faulthandler.dump_traceback_later(_AT_MOST, exit=True)
+                told = json.loads(line)
+                faults = schedule(told["seed"], kinds_of(has_server=store.server is not None))
+                faults = [each for number, each in enumerate(faults) if number not in told.get("without", ())]
+                with TemporaryDirectory(prefix="sl-round-") as folder:
+                    verdict = Round(name, told["seed"], store, database, [paris, rome], Path(folder)).play(faults)
+                    if verdict.violations:
+                        shutil.copytree(folder, Path(keep) / f"{name}-{told['seed']}", dirs_exist_ok=True)
+                print(json.dumps(asdict(verdict)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

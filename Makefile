@@ -11,7 +11,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-zombies test-warm-standby test-contained airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -104,6 +104,12 @@ test-warm-standby: jars ## masters frozen amid their commits, whose next is a wa
 
 test-contained: services ## hostile jobs in a PID namespace, killed and frozen, and the same outside of one (ROUNDS=100 ONLY=submit)
 	@$(PY) -m tests.faults.contained $(or $(ROUNDS),100) $(ONLY)
+
+campaign: services ## random faults on two sites and a database, ten minutes (root; ARGS='--minutes 120 --store MariaDB')
+	@$(PY) -m tests.faults.campaign $(ARGS)
+
+campaign-report: setup ## what the campaigns so far have found, into docs/explanation/campaign.md
+	@$(PY) -m tests.faults.campaign.report
 
 airflow: setup $(AIRFLOW)/.installed ## Airflow in an environment of its own, without Spark
 $(AIRFLOW)/.installed: pyproject.toml tests/airflow/constraints.txt

@@ -28,10 +28,11 @@ KEY, SECRET = "AKIAOFTHETESTS", "s3cret-of-the-tests"
 class ObjectServer:
     process: subprocess.Popen[str]
     port: int
+    address: str = "127.0.0.1"
 
     def options(self, **changes: str) -> dict[str, str]:
         return {
-            "aws_endpoint_url": f"http://127.0.0.1:{self.port}",
+            "aws_endpoint_url": f"http://{self.address}:{self.port}",
             "aws_access_key_id": KEY,
             "aws_secret_access_key": SECRET,
             "aws_region": "us-east-1",
@@ -52,21 +53,21 @@ class ObjectServer:
 
     def restart(self) -> None:
         """The same address, and nothing in it but its buckets."""
-        self.process, self.port = _started(self.port)
+        self.process, self.port = _started(self.port, self.address)
 
 
 @contextlib.contextmanager
-def running_objects() -> Iterator[ObjectServer]:
-    server = ObjectServer(*_started(0))
+def running_objects(address: str = "127.0.0.1") -> Iterator[ObjectServer]:
+    server = ObjectServer(*_started(0, address), address)
     try:
         yield server
     finally:
         server.kill()
 
 
-def _started(port: int) -> tuple[subprocess.Popen[str], int]:
+def _started(port: int, address: str) -> tuple[subprocess.Popen[str], int]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.services.objects", str(port)],
+        [sys.executable, "-m", "tests.services.objects", str(port), address],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -111,7 +112,7 @@ def _one_by_one(app: App) -> App:
     return call
 
 
-def _serve(port: int) -> None:
+def _serve(port: int, address: str) -> None:
     from moto.core.models import DEFAULT_ACCOUNT_ID
     from moto.s3.models import s3_backends
     from moto.server import DomainDispatcherApplication, create_backend_app
@@ -120,10 +121,10 @@ def _serve(port: int) -> None:
     for bucket in (BUCKET, CARELESS, FORGETFUL, OLD):
         s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket(bucket, "us-east-1")
     app = _one_by_one(DomainDispatcherApplication(create_backend_app))  # type: ignore[arg-type]
-    server = make_server("127.0.0.1", port, app, threaded=True)
+    server = make_server(address, port, app, threaded=True)
     print(server.port, flush=True)
     server.serve_forever()
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _serve(int(sys.argv[1]), sys.argv[2])

@@ -23,8 +23,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.faults.campaign.schedule import kinds_of, schedule
-from tests.faults.campaign.stores import SERVERS, STORES
+from tests.faults.campaign.round import CONTROLS, DOORS
+from tests.faults.campaign.schedule import schedule
+from tests.faults.campaign.stores import STORES, kinds_of
 
 ROOT = Path(__file__).parents[3]
 RESULTS, EVIDENCE = ROOT / "out" / "campaign.jsonl", ROOT / "out" / "campaign"
@@ -44,9 +45,10 @@ class DataCentre:
             ["unshare", *_APART, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
 
-    def play(self, seed: int, without: tuple[int, ...] = ()) -> dict[str, Any]:
+    def play(self, seed: int, door: str, without: tuple[int, ...] = ()) -> dict[str, Any]:
         assert self._process.stdin and self._process.stdout
-        print(json.dumps({"seed": seed, "without": without}), file=self._process.stdin, flush=True)
+        order = {"seed": seed, "door": door, "without": without}
+        print(json.dumps(order), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         assert line, f"seed {seed}: the data centre broke down"
         verdict: dict[str, Any] = json.loads(line)
@@ -57,15 +59,13 @@ class DataCentre:
         self._process.communicate()
 
 
-def played_before() -> set[tuple[str, int]]:
-    if not RESULTS.exists():
-        return set()
-    return {(each["store"], each["seed"]) for each in map(json.loads, RESULTS.read_text().splitlines())}
+def results() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
-def batches(stores: list[str]) -> Iterator[tuple[str, list[int]]]:
+def batches(stores: list[str], door: str) -> Iterator[tuple[str, list[int]]]:
     """Every store in turn, with the next seeds that it has not seen."""
-    before = played_before()
+    before = {(each["store"], each["seed"]) for each in results() if each["door"] in ([door] if door else DOORS)}
     for first in itertools.count(0, BATCH):
         for store in stores:
             if seeds := [seed for seed in range(first, first + BATCH) if (store, seed) not in before]:
@@ -73,9 +73,9 @@ def batches(stores: list[str]) -> Iterator[tuple[str, list[int]]]:
 
 
 class Campaign:
-    def __init__(self, stores: list[str], minutes: float, side_by_side: int) -> None:
-        self._side_by_side = side_by_side
-        self._batches, self._end = batches(stores), time.monotonic() + 60 * minutes
+    def __init__(self, stores: list[str], door: str, minutes: float, side_by_side: int) -> None:
+        self._door, self._side_by_side = door, side_by_side
+        self._batches, self._end = batches(stores, door), time.monotonic() + 60 * minutes
         self._lock = threading.Lock()
         self.rounds = self.violated = 0
 
@@ -95,9 +95,11 @@ class Campaign:
                 for seed in seeds:
                     if time.monotonic() >= self._end:
                         break
-                    self._note(centre.play(seed))
+                    self._note(centre.play(seed, self._door))
             except AssertionError as error:
-                self._note({"store": store, "seed": seeds[0], "violations": [f"not played: {error}"], "faults": []})
+                self._note(
+                    {"store": store, "door": self._door, "seed": seeds[0], "violations": [str(error)], "faults": []}
+                )
             finally:
                 centre.close()
 
@@ -116,14 +118,14 @@ def told(verdict: dict[str, Any]) -> str:
     return f"{verdict['store']}, seed {verdict['seed']}: {struck}: {'VIOLATED' + found if found else 'ok'}"
 
 
-def again(store: str, seed: int, *, shrink: bool) -> bool:
+def again(store: str, seed: int, door: str, *, shrink: bool) -> bool:
     """Play one round once more; whether it was violated."""
     centre, without = DataCentre(store), list[int]()
-    verdict = centre.play(seed)
+    verdict = centre.play(seed, door)
     print(told(verdict))
     if shrink and verdict["violations"]:
-        for number in range(len(schedule(seed, kinds_of(has_server=store in SERVERS)))):
-            fewer = centre.play(seed, (*without, number))
+        for number in range(len(schedule(seed, kinds_of(store)))):
+            fewer = centre.play(seed, door, (*without, number))
             if fewer["violations"]:
                 without.append(number)
                 print(told(fewer))
@@ -138,15 +140,18 @@ def main() -> int:
     parser.add_argument("--store", choices=STORES)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--shrink", action="store_true")
+    parser.add_argument("--control", choices=CONTROLS, default="", help="in which something has to be found")
     asked = parser.parse_args()
     if os.geteuid():
         parser.error("needs root: it makes network namespaces, and freezes what others run")
     if asked.seed is not None:
-        return int(again(asked.store or "PostgreSQL", asked.seed, shrink=asked.shrink))
-    campaign = Campaign([asked.store] if asked.store else [*STORES], asked.minutes, asked.side_by_side)
+        return int(again(asked.store or "PostgreSQL", asked.seed, asked.control, shrink=asked.shrink))
+    all_stores = ["PostgreSQL"] if asked.control else [*STORES]
+    stores = [asked.store] if asked.store else all_stores
+    campaign = Campaign(stores, asked.control, asked.minutes, asked.side_by_side)
     campaign.run()
     print(f"{campaign.rounds} rounds, {campaign.violated} violated; all of them: {RESULTS.relative_to(ROOT)}")
-    return int(bool(campaign.violated))
+    return int(bool(campaign.violated) != bool(asked.control))
 
 
 if __name__ == "__main__":

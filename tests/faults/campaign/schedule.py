@@ -17,10 +17,10 @@ class Kind(StrEnum):
     DEAF = "host sends, hears nothing"
     MUTE = "host hears, sends nothing"
     SLOW = "network slow and lossy"
-    DATABASE_CUT = "database cut off"
-    DATABASE_FROZEN = "database frozen"
-    DATABASE_RESTARTED = "database restarted"
-    DATABASE_CRASHED = "database crashed"
+    SERVER_CUT = "its server cut off"
+    SERVER_FROZEN = "its server frozen"
+    SERVER_RESTARTED = "its server restarted"
+    SERVER_CRASHED = "its server crashed"
     KILL_KEEPER = "keeper killed"
     KILL_WORK = "work killed"
     KILL_ALL = "job killed, all of it"
@@ -32,14 +32,9 @@ class Kind(StrEnum):
 
 
 OF_NETWORK = (Kind.CUT, Kind.DEAF, Kind.MUTE, Kind.SLOW)
-OF_DATABASE = (Kind.DATABASE_CUT, Kind.DATABASE_FROZEN, Kind.DATABASE_RESTARTED, Kind.DATABASE_CRASHED)
-OF_PROCESSES = tuple(each for each in Kind if each not in OF_NETWORK + OF_DATABASE)
+OF_SERVER = (Kind.SERVER_CUT, Kind.SERVER_FROZEN, Kind.SERVER_RESTARTED, Kind.SERVER_CRASHED)
+OF_PROCESSES = tuple(each for each in Kind if each not in OF_NETWORK + OF_SERVER)
 FREEZES = (Kind.FREEZE_KEEPER, Kind.FREEZE_WORK, Kind.FREEZE_ALL, Kind.FREEZE_SITE)
-
-
-def kinds_of(*, has_server: bool) -> tuple[Kind, ...]:
-    """The faults that fit."""
-    return OF_PROCESSES + (OF_NETWORK + OF_DATABASE if has_server else ())
 
 
 @dataclass(frozen=True)

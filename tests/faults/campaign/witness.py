@@ -1,7 +1,9 @@
 """Guarded work that bears witness: every few milliseconds a line in a file of its own, and rows in a fenced table.
 
     spark-lease run … -- python witness.py run FOLDER SITE [URL]   rows past the library: PostgreSQL fences them
-    python witness.py hold FOLDER SITE NAME SETTINGS [URL]         hold_lease, a child that writes too, fenced_sql
+    python witness.py hold FOLDER SITE [URL]                       hold_lease, a child that writes too, fenced_sql
+    python witness.py plain FOLDER SITE URL                        the same with no fence
+    python witness.py advisory FOLDER SITE URL                     a lock of PostgreSQL's instead of a lease
 
 A line is an event of `spark_lease.testing.history`: GRANTED and BEGAN first, then ATTEMPTED, and ACCEPTED after each
 commit of a row, with its number. What is ended writes nothing more: the last line is the end of its work.
@@ -93,19 +95,19 @@ def _past_the_library(url: str, statement: str) -> Insert:
     return insert
 
 
-def hold(folder: str, site: str, name: str, settings: str, url: str = "") -> None:
+def hold(folder: str, site: str, url: str = "", *, is_fenced: bool = True) -> None:
     from sqlalchemy import create_engine, text
 
     from spark_lease import hold_lease
 
-    with hold_lease(name, **json.loads(settings)) as lease:
+    with hold_lease() as lease:
         file, diary = begun(folder, site, lease.epoch)
         child = subprocess.Popen([sys.executable, __file__, "child", file, str(lease.epoch)])
         if url:
             engine, statement = create_engine(url), text(INSERT.format(lease.epoch, site))
 
             def insert() -> int:
-                with lease.fenced_sql(engine) as connection:
+                with lease.fenced_sql(engine) if is_fenced else engine.begin() as connection:
                     return int(connection.execute(statement).scalar_one())
 
             diary.insert_on(insert)
@@ -116,9 +118,26 @@ def hold(folder: str, site: str, name: str, settings: str, url: str = "") -> Non
             child.wait()
 
 
+def plain(folder: str, site: str, url: str) -> None:
+    hold(folder, site, url, is_fenced=False)
+
+
+def advisory(folder: str, site: str, url: str) -> None:
+    import psycopg2
+
+    url = url.replace("+psycopg2", "")
+    session = psycopg2.connect(url)
+    session.autocommit = True
+    session.cursor().execute("SELECT pg_advisory_lock(7)")
+    epoch = time.time_ns() // 1_000_000
+    _, diary = begun(folder, site, epoch)
+    diary.insert_on(_past_the_library(url, INSERT.format(epoch, site)))
+    diary.write_on()
+
+
 def child(file: str, epoch: str) -> None:
     Diary(file, int(epoch)).write_on()
 
 
 if __name__ == "__main__":
-    {"run": run, "hold": hold, "child": child}[sys.argv[1]](*sys.argv[2:])
+    {"run": run, "hold": hold, "plain": plain, "advisory": advisory, "child": child}[sys.argv[1]](*sys.argv[2:])

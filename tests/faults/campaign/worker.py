@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 
 from tests.faults.campaign.network import Host, switch_on
 from tests.faults.campaign.round import Round
-from tests.faults.campaign.schedule import kinds_of, schedule
-from tests.faults.campaign.stores import open_store
+from tests.faults.campaign.schedule import schedule
+from tests.faults.campaign.stores import kinds_of, open_store
 
 _AT_MOST = 150.0
 """Seconds of a round; then the data centre breaks down, and says where."""
@@ -30,10 +30,12 @@ def main(name: str, keep: str) -> None:
             for line in sys.stdin:
                 faulthandler.dump_traceback_later(_AT_MOST, exit=True)
                 told = json.loads(line)
-                faults = schedule(told["seed"], kinds_of(has_server=store.server is not None))
+                faults = schedule(told["seed"], kinds_of(name))
                 faults = [each for number, each in enumerate(faults) if number not in told.get("without", ())]
                 with TemporaryDirectory(prefix="sl-round-") as folder:
-                    verdict = Round(name, told["seed"], store, database, [paris, rome], Path(folder)).play(faults)
+                    verdict = Round(
+                        name, told["seed"], told["door"], store, database, [paris, rome], Path(folder)
+                    ).play(faults)
                     if verdict.violations:
                         shutil.copytree(folder, Path(keep) / f"{name}-{told['seed']}", dirs_exist_ok=True)
                 print(json.dumps(asdict(verdict)), flush=True)

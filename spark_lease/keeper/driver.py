@@ -20,6 +20,7 @@ from ..system.kernel import KillPipe, PipeEnd
 from ..system.processes import Process, is_proc_there, kill, look, marked, processes, sees_others
 from .death import Watched, processes_of, sweep
 from .guarded_processes import GuardedProcesses, is_helper
+from .sweeper import Sweeper
 
 _GENERATIONS = 20
 """How often to look for children of what has just been stopped."""
@@ -87,6 +88,8 @@ class Driver:
         """`mark` and `mapped` find its children. `on_lost_exit`: Python is not to survive a loss. `kill_pipe` None: the
         kernel does no part of it."""
         self._clock, self._mark, self._mapped, self._kill_pipe = clock, mark, mapped, kill_pipe
+        # First, because it is a fork: nothing has threads yet.
+        self._sweeper = Sweeper(mark, mapped) if kill_pipe and on_lost_exit else None
         self._python_too, self.early_release = on_lost_exit, EarlyRelease(release_on_death, clock)
         self.python = Watched(pid)
         self.jvm: Watched | None = None
@@ -138,6 +141,8 @@ class Driver:
     def begin(self) -> None:
         """The block begins: what is there is not its work, JVM and workers apart. To be called before any look."""
         self._processes.leave_out_what_is_there(self._mark)
+        if self._sweeper:
+            self._sweeper.arm(self._processes.before)
 
     def hold(self, target: int, fd: int) -> None:
         """A pipe end of Python's own kill pipe, which ends the JVM, a group or a child together with Python."""
@@ -260,6 +265,8 @@ class Driver:
     def disarm(self) -> None:
         """Disarm everything, for good: a child that is tied later would die with this process."""
         self._kill_pipe = None
+        if self._sweeper:
+            self._sweeper.dismiss()
         self.disarm_kernel()
         for target in list(self._pipe_ends):
             self._cut(target)

@@ -27,7 +27,7 @@ class GuardedProcesses:
         self._heads, self._descendants = heads, Descendants()
         self._seen = frozenset[str]()
         self._members: dict[int, Process] = {}
-        self._before = set[tuple[int, int]]()
+        self.before = set[tuple[int, int]]()
         self.may_have_grown = True
 
     def leave_out_what_is_there(self, mark: str) -> None:
@@ -45,12 +45,12 @@ class GuardedProcesses:
         found = [each for each in everything.values() if each.parent in heads or mark in marks_of(each.pid)]
         found = [each for each in found if each.pid not in kept]
         for each in found:
-            self._before.add((each.pid, each.started))
+            self.before.add((each.pid, each.started))
             found += [child for child in everything.values() if child.parent == each.pid and child not in found]
 
     def was_there(self, process: Process) -> bool:
         """True for a neighbour from before."""
-        return (process.pid, process.started) in self._before
+        return (process.pid, process.started) in self.before
 
     def grow(self, *, thoroughly: bool = False) -> list[Process]:
         """Look around; those that were not seen before. `thoroughly`: also if no process seems to have been born."""

@@ -17,7 +17,7 @@ import pytest
 from spark_lease.keeper.guarded_processes import GuardedProcesses
 from spark_lease.system.processes import Process, kill, look, processes, tree
 from tests.support.command import COMMAND, last_line, spark_lease
-from tests.support.drivers import Driver, command_line, row, until
+from tests.support.drivers import Driver, command_line, keeper_of, row, standby, until
 
 Start = Callable[..., Driver]
 
@@ -58,18 +58,13 @@ WRITES, FILE, CHAIN = {writes!r}, str(FOLDER / "writes"), str(FOLDER / "chain.sh
 Path(CHAIN).write_text({chain!r})
 with hold_lease("n", **SETTINGS) as lease:
 {child}
-    ours = (os.getpid(), lease._hold._started.process.pid)
-    while not Path(FILE).exists() or any(each.pid not in (*ours, *lease._hold._files) for each in tree(os.getpid())):
+    ours = {{os.getpid(), *(each.pid for each in tree(lease._hold._started.process.pid))}}
+    while not Path(FILE).exists() or any(each.pid not in ours | {{*lease._hold._files}} for each in tree(os.getpid())):
         time.sleep(0.01)
     time.sleep(0.1)  # until the keeper has its end as well
     say("up")
     time.sleep(60)
 """
-
-
-def keeper_of(pid: int) -> int:
-    (found,) = [each.pid for each in tree(pid) if "spark-lease keeper" in command_line(each.pid)]
-    return found
 
 
 def last_write(folder: Path) -> float:
@@ -114,6 +109,36 @@ def test_what_a_driver_started_writes_nothing_after_the_next_grant(
                 os.kill(each.pid, signal.SIGCONT)
     time.sleep(0.2)  # for writes that must not come
     assert last_write(tmp_path) < granted
+    until(lambda: not driver.leftovers(), timeout=10)
+
+
+@pytest.mark.shows("P3")
+@pytest.mark.parametrize("is_all_frozen", [False, True])
+def test_a_child_that_was_just_started_ends_with_a_driver_that_is_frozen(
+    start: Start, url: str, table: str, tmp_path: Path, is_all_frozen: bool
+) -> None:
+    driver = start(f"""
+        import subprocess
+        with hold_lease("n", **SETTINGS):
+            subprocess.Popen([sys.executable, "-c", {WRITES!r}, str(FOLDER / "writes")])
+            say("up")
+            time.sleep(60)
+    """)
+    driver.until("up")
+    if is_all_frozen:
+        frozen = driver.freeze()
+    else:
+        frozen = [
+            each for each in tree(driver.process.pid) if each.pid in (driver.process.pid, keeper_of(driver.process.pid))
+        ]
+        for each in frozen:  # and not their groups, which have the child
+            os.kill(each.pid, signal.SIGSTOP)
+    granted = standby(url, table)
+    thawed = time.time()
+    for each in filter(lambda each: look(each.pid), frozen):
+        os.kill(each.pid, signal.SIGCONT)
+    time.sleep(1)  # for writes that must not come
+    assert last_write(tmp_path) < (thawed + 0.5 if is_all_frozen else granted)
     until(lambda: not driver.leftovers(), timeout=10)
 
 

@@ -37,14 +37,10 @@ from spark_lease.stores.registry import open_notes
 from spark_lease.system.processes import look, tree
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND
-from tests.support.drivers import Driver, command_line, row, until, want
+from tests.support.drivers import Driver, keeper_of, keepers_of, row, until, want
 
 PACKAGE = Path(spark_lease.__file__).parent
 Start = Callable[..., Driver]
-
-
-def keepers_of(pid: int) -> list[int]:
-    return [each.pid for each in tree(pid) if "spark-lease keeper" in command_line(each.pid)]
 
 
 # Its start
@@ -309,8 +305,7 @@ def test_a_polite_signal_to_all_processes_of_a_service_does_not_end_the_keeper_f
 def test_a_crash_of_the_keeper_tells_where_in_the_drivers_log(start: Start) -> None:
     driver = start('with hold_lease("n", **SETTINGS):\n    say("up")\n    time.sleep(60)')
     driver.until("up")
-    (keeper,) = [each.pid for each in driver.tree() if "spark-lease keeper" in command_line(each.pid)]
-    os.kill(keeper, signal.SIGSEGV)
+    os.kill(keeper_of(driver.process.pid), signal.SIGSEGV)
     driver.end(15)
     until(lambda: "Fatal Python error: Segmentation fault" in driver.log.read_text(), timeout=5)
 

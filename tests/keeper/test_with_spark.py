@@ -19,7 +19,7 @@ import pytest
 
 from spark_lease.system.processes import Process, look
 from tests.services.proxy import Proxy
-from tests.support.drivers import Driver, row, standby, until
+from tests.support.drivers import Driver, keeper_of, row, standby, until
 
 pytestmark = [
     pytest.mark.spark,
@@ -71,8 +71,7 @@ class Writing(Driver):
 
     @property
     def keeper(self) -> int:
-        (found,) = [each.pid for each in self.tree() if b"spark-lease keeper" in _command_of(each)]
-        return found
+        return keeper_of(self.process.pid)
 
     @property
     def jvm(self) -> int:

@@ -217,6 +217,17 @@ def want(name: str, directive: Directive, *, url: str, table: str) -> None:
             pass  # it was renewed in between
 
 
+def keepers_of(pid: int) -> list[int]:
+    """The keepers of a driver; not what each has beside it."""
+    found = [each for each in tree(pid) if "spark-lease keeper" in command_line(each.pid)]
+    return [each.pid for each in found if each.parent not in {keeper.pid for keeper in found}]
+
+
+def keeper_of(pid: int) -> int:
+    (found,) = keepers_of(pid)
+    return found
+
+
 def standby(url: str, table: str) -> float:
     """Wait for the lease as another site would; the moment at which it was granted."""
     words = ["--url", url, "--table", table, "--create-table", "true", "--poll-period", "0.02"]

@@ -1,0 +1,79 @@
+"""A second process beside the keeper: it waits for the keeper's end, and then kills what the kernel did not.
+
+The kernel ends the driver with the keeper, and what is tied to them. A process is tied within half a second of its
+start: one that was started just before both were frozen would write on after their lease has run out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import threading
+from collections.abc import Collection
+
+from ..clock import BootClock
+from ..system.processes import Process
+from .death import sweep
+
+NAME = "lease sweeper"
+_SET_NAME = 15  # linux/prctl.h, PR_SET_NAME
+_DISMISSED = b"dismissed"
+_FOR, _PERIOD = 1.0, 0.05
+"""Seconds in which it looks again and again: a process shows no mark while it is becoming another program."""
+
+
+class Sweeper:
+    """Does nothing until `arm`, and nothing after `dismiss`. Asks no store, and has only its end of one pipe open."""
+
+    def __init__(self, mark: str, mapped: str) -> None:
+        """`mark` and `mapped` find the processes of the driver: see `sweep`."""
+        told, self._tell = os.pipe2(os.O_CLOEXEC)
+        if os.fork() == 0:
+            with contextlib.suppress(BaseException):  # nothing of it may go on as a second keeper
+                _keep_nothing_open_but(told)
+                _wait(mark, mapped)
+            os._exit(0)
+        os.close(told)
+
+    def arm(self, spared: Collection[tuple[int, int]]) -> None:
+        """From now on the keeper's end is a kill. `spared` are neighbours: pid, and when it was started."""
+        self._write(json.dumps(sorted(spared)).encode())
+
+    def dismiss(self) -> None:
+        """The keeper ends by itself, or guards nothing any more."""
+        self._write(_DISMISSED)
+
+    def _write(self, line: bytes) -> None:
+        with contextlib.suppress(OSError):  # it was killed: then there is none
+            os.write(self._tell, line + b"\n")
+
+
+def _keep_nothing_open_but(fd: int) -> None:
+    """Above all no end of a pipe whose closing is the kernel's sign that the keeper has ended."""
+    os.dup2(fd, 0)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    ctypes.CDLL(None).prctl(_SET_NAME, NAME.encode(), 0, 0, 0)
+
+
+def _wait(mark: str, mapped: str) -> None:
+    told = b""
+    while chunk := os.read(0, 1 << 16):
+        told += chunk
+    lines = told.split()
+    if not lines or _DISMISSED in lines:
+        return
+    spared = {(pid, started) for pid, started in json.loads(b"".join(lines))}
+
+    def is_spared(process: Process) -> bool:
+        return (process.pid, process.started) in spared
+
+    clock, never = BootClock(), threading.Event()
+    end = clock.now() + _FOR
+    while clock.now() < end:
+        sweep(mark, mapped=mapped, spared=is_spared, clock=clock, until=end)
+        clock.wait(never, _PERIOD)

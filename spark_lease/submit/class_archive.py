@@ -37,6 +37,13 @@ read = spark.read.parquet(sys.argv[1])
 joined = read.join(functions.broadcast(rows.select("id", "at")), "id").groupBy("part").agg(functions.count("*"))
 assert len(joined.orderBy("part").collect()) == 2
 assert spark.sparkContext.parallelize([1, 2], 2).map(str).collect() == ["1", "2"]
+if "delta" in spark.conf.get("spark.sql.catalog.spark_catalog", "").lower():
+    for _ in range(2):
+        rows.write.format("delta").mode("append").save(sys.argv[1] + "-delta")
+    target, new = f"delta.`{sys.argv[1]}-delta` t", "(SELECT id, part, text, at FROM new) s"
+    rows.selectExpr("id + 5 AS id", "part", "text", "at").createOrReplaceTempView("new")
+    spark.sql(f"MERGE INTO {target} USING {new} ON t.id = s.id WHEN NOT MATCHED THEN INSERT *")
+    assert spark.read.format("delta").load(sys.argv[1] + "-delta").where("id > 8").count() == 5
 spark.stop()
 """
 

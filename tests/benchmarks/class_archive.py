@@ -60,7 +60,7 @@ def main(rounds: int) -> int:
         (folder / "job.py").write_text(JOB)
         bare = {key: value for key, value in os.environ.items() if key != OPTS} | {"XDG_STATE_HOME": scratch}
         ways = {"without": bare | {"XDG_CACHE_HOME": f"{scratch}/none"}, "with": bare | {"XDG_CACHE_HOME": scratch}}
-        subprocess.run([COMMAND, "class-archive"], env=ways["with"], check=True)
+        subprocess.run([COMMAND, "class-archive", "--", *spark_options()], env=ways["with"], check=True)
         took: dict[tuple[str, str], list[float]] = {(way, step): [] for way in ways for step in STEPS}
         for number in range(rounds):
             for way in random.sample([*ways], len(ways)):

@@ -46,7 +46,7 @@ def run(kernel: KernelManager, cell: str) -> str:
 def test_a_restarted_kernel_leaves_nothing_and_the_lease_is_free(kernel: KernelManager, url: str, force: bool) -> None:
     first = int(run(kernel, HOLD.format(url)))
     before = tree(kernel.provisioner.pid)
-    assert len(before) == 2  # the kernel and its keeper
+    assert len(before) == 3  # the kernel, its keeper and the sweeper
     kernel.restart_kernel(now=force)
     second = int(run(kernel, HOLD.format(url)))
     assert first < second < first + 30_000  # long before the lease would have run out

@@ -249,7 +249,7 @@ class Round:
                 return _frozen(pids)
             case Kind.SERVER_RESTARTED | Kind.SERVER_CRASHED:
                 assert server
-                server.process.send_signal(signal.SIGCONT)
+                _thaw([each.pid for each in self.database.processes()])()
                 crash(server) if kind is Kind.SERVER_CRASHED else server.stop()
                 return self._start_server
             case _ if kind in FREEZES:
@@ -272,7 +272,8 @@ class Round:
     def _start_server(self) -> None:
         with self.database.inside():
             assert self.store.server
-            self.store.server.start()
+            if self.store.server.process.poll() is not None:
+                self.store.server.start()
 
     def _files(self) -> list[Path]:
         return [each for site in self.sites for each in self.folder.glob(f"{site.host.name}-*")]

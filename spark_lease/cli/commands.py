@@ -347,8 +347,8 @@ forget: the Delta TABLE is gone for good, or is not to be claimed any more. With
         """A small Spark job runs once, and the classes that it loads are kept in a file of 100 to 200 MB in the cache
 folder of this user. spark-lease submit uses it from then on, as long as neither Spark nor Java changes: make it
 again after an upgrade, or in the build of a container's image, as the user that runs the job. Options after -- are
-spark-submit's: with those of Delta, its classes are kept as well. Java keeps no classes while a folder with files is on the class path: not with HADOOP_CONF_DIR, and
-not with files in Spark's own conf.
+spark-submit's: with those of Delta, its classes are kept as well. Java keeps no classes while a folder with files
+is on the class path: not with HADOOP_CONF_DIR, and not with files in Spark's own conf.
 
 --print: print the options of the JVM, for a Spark that is started otherwise:
   export SPARK_SUBMIT_OPTS="$(spark-lease class-archive --print)"

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.faults.campaign.round import CONTROLS, DOORS
+from tests.faults.campaign.round import CONTROLS, DOORS, SPARK
 from tests.faults.campaign.schedule import schedule
 from tests.faults.campaign.stores import STORES, kinds_of
 
@@ -140,18 +140,18 @@ def main() -> int:
     parser.add_argument("--store", choices=STORES)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--shrink", action="store_true")
-    parser.add_argument("--control", choices=CONTROLS, default="", help="in which something has to be found")
+    parser.add_argument("--door", choices=[*DOORS, SPARK, *CONTROLS], default="", help="how the work is guarded")
     asked = parser.parse_args()
     if os.geteuid():
         parser.error("needs root: it makes network namespaces, and freezes what others run")
     if asked.seed is not None:
-        return int(again(asked.store or "PostgreSQL", asked.seed, asked.control, shrink=asked.shrink))
-    all_stores = ["PostgreSQL"] if asked.control else [*STORES]
+        return int(again(asked.store or "PostgreSQL", asked.seed, asked.door, shrink=asked.shrink))
+    all_stores = ["PostgreSQL"] if asked.door in CONTROLS else [*STORES]
     stores = [asked.store] if asked.store else all_stores
-    campaign = Campaign(stores, asked.control, asked.minutes, asked.side_by_side)
+    campaign = Campaign(stores, asked.door, asked.minutes, asked.side_by_side)
     campaign.run()
     print(f"{campaign.rounds} rounds, {campaign.violated} violated; all of them: {RESULTS.relative_to(ROOT)}")
-    return int(bool(campaign.violated) != bool(asked.control))
+    return int(bool(campaign.violated) != (asked.door in CONTROLS))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tests.faults.campaign.__main__ import RESULTS, ROOT, results
-from tests.faults.campaign.round import CONTROLS, DOORS, LEASE
+from tests.faults.campaign.round import CONTROLS, DOORS, LEASE, SPARK
 from tests.faults.campaign.schedule import Kind
 from tests.faults.campaign.stores import STORES, kinds_of
 
@@ -55,7 +55,7 @@ def controls(rounds: Sequence[dict[str, Any]]) -> str:
 
 def main() -> int:
     everything = results()
-    rounds = [each for each in everything if each["door"] in DOORS]
+    rounds = [each for each in everything if each["door"] in (*DOORS, SPARK)]
     hit = {(each["store"], fault["kind"]) for each in rounds for fault in each["faults"] if fault["hit"]}
     missing = [
         f"{kind} on {store}" for store in STORES for kind in Kind if fits(store, kind) and (store, kind) not in hit
@@ -67,6 +67,7 @@ def main() -> int:
     violated = sum(bool(each["violations"]) for each in rounds)
     counts = [len(rounds), violated, *(sum(each[what] for each in rounds) for what in ("grants", "lines", "rows"))]
     totals = "{} rounds, {} violated; {} grants, {} lines, {} fenced rows.".format(*(f"{each:_}" for each in counts))
+    totals += f" With Spark: {sum(each['door'] == SPARK for each in rounds)} rounds."
     totals += f" Never hit: {', '.join(missing)}." if missing else ""
     waited = f"Taken over from a job killed with its keeper: median {statistics.median(takeovers):.1f} s, at most "
     waited += f"{max(takeovers):.1f} s (a lease is {LEASE:g} s)."

@@ -2,123 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from spark_lease.system.processes import Process
+from jobs.jars import spark_options
 from spark_lease.testing.checker import judge
 from spark_lease.testing.history import Did, Event
+from tests.faults.campaign.evidence import commits_in, ends_of, holds_of, judge_written, lines_of, rows_in
 from tests.faults.campaign.network import Host
 from tests.faults.campaign.schedule import FREEZES, Fault, Kind
+from tests.faults.campaign.site import Site
 from tests.faults.campaign.stores import TABLE, Store, crash
 from tests.faults.campaign.witness import now
-from tests.support.drivers import command_line, until
+from tests.support.drivers import until
 
-DOORS = ("run", "hold")
+DOORS, SPARK = ("run", "hold"), "submit"
 CONTROLS = THREADS, NO_FENCE, ADVISORY = ("keeper = thread", "no fence", "advisory lock")
 """In which something has to be found: a checker that finds nothing there would find nothing anywhere."""
 LEASE, POLL = 3.0, 0.2
-TAKEOVER = LEASE + 12.0
-"""Seconds after the last fault in which a master has to write: its lease, and Python's start on a busy machine."""
+_START = {SPARK: 45.0}
+"""Seconds in which a job has started, on a busy machine; others have 12."""
 _LATER = 2.0
 """Seconds after the last fault in which a second master would show."""
-_ENDS = 20.0
-"""Seconds in which a job ends that was told to."""
+_ROOT = Path(__file__).parents[3]
 _WITNESS = str(Path(__file__).with_name("witness.py"))
-_AGAIN = 'while :; do "$@"; sleep 0.1; done'
-"""A scheduler: whatever the end, it starts the job again."""
-
-
-@dataclass
-class Site:
-    """A host, its scheduler, and what that started."""
-
-    host: Host
-    command: list[str]
-    settings: dict[str, str]
-    log: Path
-    scheduler: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        if self.scheduler is None:
-            with self.host.inside(), self.log.open("ab") as log:
-                self.scheduler = subprocess.Popen(
-                    ["bash", "-c", _AGAIN, "scheduler", *self.command],
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    env=os.environ | self.settings,
-                )
-
-    def victims(self, kind: Kind) -> list[Process]:
-        found = self.host.processes()
-        match kind:
-            case Kind.KILL_KEEPER | Kind.FREEZE_KEEPER:
-                return [each for each in found if self._is_keeper(each)]
-            case Kind.KILL_WORK | Kind.FREEZE_WORK:
-                return [each for each in found if _is_witness(each)]
-            case Kind.KILL_SITE | Kind.FREEZE_SITE:
-                return found
-        return [each for each in found if each.name not in ("bash", "sleep")]
-
-    def _is_keeper(self, process: Process) -> bool:
-        line = command_line(process.pid)
-        return "spark-lease keeper" in line or "-m spark_lease run" in line
-
-    def kill(self, kind: Kind) -> None:
-        for each in self.victims(kind):
-            with suppress(ProcessLookupError):
-                os.kill(each.pid, signal.SIGKILL)
-        if kind is Kind.KILL_SITE:
-            self.host.kill_all()
-            self.bury()
-
-    def freeze(self, kind: Kind) -> list[int]:
-        frozen: list[int] = []
-        while fresh := [each.pid for each in self.victims(kind) if each.pid not in frozen]:
-            for pid in fresh:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
-            frozen += fresh
-        return frozen
-
-    def bury(self) -> None:
-        if self.scheduler:
-            self.scheduler.kill()
-            self.scheduler.wait(10)
-            self.scheduler = None
-
-    def end(self) -> list[str]:
-        """Tell the job to end, as an operator does; the command lines of what then is left."""
-        self.bury()
-        end, again = time.monotonic() + _ENDS, 0.0
-        while (left := self.host.processes()) and time.monotonic() < end:
-            if time.monotonic() >= again:  # the import of a C extension may swallow one
-                again = time.monotonic() + _ENDS / 3
-                for each in filter(self._is_front, left):
-                    with suppress(ProcessLookupError):
-                        os.kill(each.pid, signal.SIGTERM)
-            time.sleep(0.02)
-        return [f"{each.pid} {each.state} {command_line(each.pid)}" for each in left]
-
-    def _is_front(self, process: Process) -> bool:
-        line = command_line(process.pid)
-        return "-m spark_lease run" in line or _is_witness(process)
-
-
-def _is_witness(process: Process) -> bool:
-    words = command_line(process.pid).split()
-    return len(words) > 1 and words[1] == _WITNESS
+_SPARK_WITNESS = str(Path(__file__).with_name("spark_witness.py"))
 
 
 @dataclass
@@ -141,12 +57,15 @@ class Round:
     def __init__(
         self, name: str, seed: int, door: str, store: Store, database: Host, sites: Sequence[Host], folder: Path
     ) -> None:
-        """`door` is how the work is guarded, one of DOORS or CONTROLS; empty: one of DOORS, as the seed says."""
+        """`door` is how the work is guarded: of DOORS, SPARK, of CONTROLS; empty: of DOORS, as the seed says."""
         self.store, self.database, self.folder = store, database, folder
         self.lease = f"round-{seed}"
         door = door or random.Random(seed).choice(DOORS)
         self.verdict = Verdict(name, seed, door)
-        self._accepts, self._stood = store.engine, []  # type: ignore[var-annotated]
+        self._takeover = LEASE + _START.get(door, 12.0)
+        self._table = folder / "table"
+        self._accepts = None if door == SPARK else store.engine
+        self._stood = list[tuple[str, float, float]]()
         self._make_table()
         self.sites = [
             Site(host, self._command(door, host.name), self._settings(door), folder / f"{host.name}.log")
@@ -177,21 +96,26 @@ class Round:
         """The environment of what is guarded."""
         settings = {"name": self.lease, "url": self.store.url, "lease_duration": LEASE, "poll_period": POLL}
         settings |= {"create_table": "true"} | self.store.settings | ({"keeper": "thread"} if door == THREADS else {})
-        return {f"SPARK_LEASE_{key.upper()}": str(value) for key, value in settings.items()}
+        return {f"SPARK_LEASE_{key.upper()}": str(value) for key, value in settings.items()} | {
+            "PYTHONPATH": str(_ROOT)
+        }
 
     def _command(self, door: str, site: str) -> list[str]:
+        guard, where = [sys.executable, "-m", "spark_lease"], [str(self.folder), site]
+        if door == SPARK:
+            spark = ["--master", "local[3]", *spark_options(), _SPARK_WITNESS]
+            return [*guard, "submit", "--", *spark, *where, str(self._table)]
         how = {THREADS: "hold", NO_FENCE: "plain", ADVISORY: "advisory"}.get(door, door)
-        words = [sys.executable, _WITNESS, how, str(self.folder), site]
+        words = [sys.executable, _WITNESS, how, *where]
         if door == "run":
-            rows = [self.store.url] if self._fences_by_itself else []
-            return [sys.executable, "-m", "spark_lease", "run", "--", *words, *rows]
+            return [*guard, "run", "--", *words, *([self.store.url] if self._fences_by_itself else [])]
         return [*words, self._accepts.url.render_as_string(hide_password=False)] if self._accepts else words
 
     def play(self, faults: Sequence[Fault]) -> Verdict:
         try:
             for site in self.sites:
                 site.start()
-            until(lambda: self._last_line() > 0, 60)
+            until(lambda: self._last_line() > 0, 90)
             begun = now()
             for fault in faults:
                 self._wait_until(begun + fault.at)
@@ -291,61 +215,23 @@ class Round:
         healed = now()
         time.sleep(_LATER)
         while self._last_line() < healed:
-            if now() > healed + TAKEOVER:
-                self.verdict.violations.append(f"P6: no master wrote for {TAKEOVER:g} s after the last fault")
+            if now() > healed + self._takeover:
+                self.verdict.violations.append(f"P6: no master wrote for {self._takeover:g} s after the last fault")
                 return
             time.sleep(0.02)
 
     def _judge(self, faults: Sequence[Fault]) -> None:
-        events = list(self._events())
-        holds = self._holds(events)
-        self.verdict.grants, self.verdict.lines = len(holds), len(events)
-        self.verdict.violations += [str(each) for each in judge([*events, *_edges(holds)])]
-        self.verdict.violations += self._rows_against(events)
+        events = list(lines_of(self._files()))
+        holds = holds_of(events)
+        stood = [Event(at, who, Did.FROZEN, since=since) for who, since, at in self._stood]
+        written = rows_in(self._accepts) if self._accepts else commits_in(self._table)
+        self.verdict.grants, self.verdict.lines, self.verdict.rows = len(holds), len(events), len(written)
+        self.verdict.violations += [str(each) for each in judge([*events, *stood, *ends_of(holds)])]
+        self.verdict.violations += judge_written(written, events)
         if [each.kind for each in faults] in ([Kind.KILL_ALL], [Kind.KILL_SITE]) and faults[0].on_master:
             ordered = sorted(holds.values(), key=lambda each: each[0].at)
             if len(ordered) > 1:
                 self.verdict.takeover = round(ordered[1][0].at - ordered[0][-1].at, 3)
-
-    def _events(self) -> Iterator[Event]:
-        for file in self._files():
-            for line in file.read_text().splitlines(keepends=True):
-                if line.endswith("\n"):
-                    fields = json.loads(line)
-                    yield Event(**fields | {"did": Did(fields["did"])})
-        for who, since, at in self._stood:
-            yield Event(at, who, Did.FROZEN, since=since)
-
-    def _holds(self, events: Sequence[Event]) -> dict[str, list[Event]]:
-        holds = defaultdict(list)
-        for each in sorted(events, key=lambda each: each.at):
-            if each.did is not Did.FROZEN:
-                holds[each.who].append(each)
-        return holds
-
-    def _rows_against(self, events: Sequence[Event]) -> Iterator[str]:
-        """Rows that were reported and are not there; rows of an earlier epoch behind those of a later one."""
-        if self._accepts is None:
-            return
-        with self._accepts.connect() as connection:
-            rows = connection.exec_driver_sql("SELECT n, epoch FROM witness ORDER BY n").all()
-        self.verdict.rows = len(rows)
-        there = {n for n, _ in rows}
-        lost = [each for each in events if each.did is Did.ACCEPTED and int(each.detail) not in there]
-        if lost:
-            yield f"lost: {len(lost)} rows that were reported as committed, {lost[0].detail} the first"
-        newest = 0
-        for n, epoch in rows:
-            if epoch < newest:
-                yield f"P4: row {n} of epoch {epoch} was written after one of {newest}"
-                return
-            newest = epoch
-
-
-def _edges(holds: dict[str, list[Event]]) -> Iterator[Event]:
-    """The work of each hold ended with its last line."""
-    for who, mine in holds.items():
-        yield Event(mine[-1].at, who, Did.ENDED, epoch=mine[0].epoch)
 
 
 def _frozen(pids: Sequence[int]) -> Callable[[], None]:

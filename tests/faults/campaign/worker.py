@@ -19,7 +19,7 @@ from tests.faults.campaign.round import Round
 from tests.faults.campaign.schedule import schedule
 from tests.faults.campaign.stores import kinds_of, open_store
 
-_AT_MOST = 150.0
+_AT_MOST = 300.0
 """Seconds of a round; then the data centre breaks down, and says where."""
 
 

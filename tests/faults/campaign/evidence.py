@@ -1,0 +1,69 @@
+"""What a round has left behind: lines of the witnesses, fenced rows, commits of a Delta table."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from spark_lease.testing.history import Did, Event
+
+Written = list[tuple[int, int]]
+"""(number, epoch), in the order in which the store has them."""
+
+
+def lines_of(files: Iterable[Path]) -> Iterator[Event]:
+    """A last line that was cut off by a kill is left out."""
+    for file in files:
+        for line in file.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                fields = json.loads(line)
+                yield Event(**fields | {"did": Did(fields["did"])})
+
+
+def holds_of(events: Iterable[Event]) -> dict[str, list[Event]]:
+    """Who wrote which lines."""
+    holds = defaultdict(list)
+    for each in sorted(events, key=lambda each: each.at):
+        holds[each.who].append(each)
+    return holds
+
+
+def ends_of(holds: dict[str, list[Event]]) -> Iterator[Event]:
+    """The work of each hold ended with its last line."""
+    for who, mine in holds.items():
+        yield Event(mine[-1].at, who, Did.ENDED, epoch=mine[0].epoch)
+
+
+def rows_in(engine: Engine) -> Written:
+    with engine.connect() as connection:
+        return [(n, epoch) for n, epoch in connection.exec_driver_sql("SELECT n, epoch FROM witness ORDER BY n")]
+
+
+def commits_in(table: Path) -> Written:
+    """Of a Delta table: each commit of a witness names its number and epoch (userMetadata)."""
+    found = []
+    for file in sorted(table.glob("_delta_log/*.json")):
+        actions = [json.loads(line) for line in file.read_text().splitlines()]
+        said = next((each["commitInfo"].get("userMetadata") for each in actions if "commitInfo" in each), None)
+        if said:
+            n, epoch = said.split()
+            found.append((int(n), int(epoch)))
+    return found
+
+
+def judge_written(written: Written, events: Sequence[Event]) -> Iterator[str]:
+    """What was reported as committed and is not there; an earlier epoch behind a later one."""
+    there = {n for n, _ in written}
+    lost = [each for each in events if each.did is Did.ACCEPTED and int(each.detail) not in there]
+    if lost:
+        yield f"lost: {len(lost)} that were reported as committed, {lost[0].detail} the first"
+    newest = 0
+    for n, epoch in written:
+        if epoch < newest:
+            yield f"P4: {n} of epoch {epoch} was written after one of {newest}"
+            return
+        newest = epoch

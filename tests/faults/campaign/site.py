@@ -1,0 +1,103 @@
+"""A site: a host, the scheduler on it, and the guarded job that it starts again and again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_lease.system.processes import Process
+from tests.faults.campaign.network import Host
+from tests.faults.campaign.schedule import Kind
+from tests.support.drivers import command_line
+
+_ENDS = 20.0
+"""Seconds in which a job ends that was told to."""
+_WITNESS = "campaign/witness.py"
+_FRONT_DOORS = ("-m spark_lease run", "-m spark_lease submit")
+_KEEPERS = ("spark-lease keeper", *_FRONT_DOORS)
+_AGAIN = 'while :; do "$@"; sleep 0.1; done'
+"""A scheduler: whatever the end, it starts the job again."""
+
+
+@dataclass
+class Site:
+    """A host, its scheduler, and what that started."""
+
+    host: Host
+    command: list[str]
+    settings: dict[str, str]
+    log: Path
+    scheduler: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        if self.scheduler is None:
+            with self.host.inside(), self.log.open("ab") as log:
+                self.scheduler = subprocess.Popen(
+                    ["bash", "-c", _AGAIN, "scheduler", *self.command],
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    env=os.environ | self.settings,
+                )
+
+    def victims(self, kind: Kind) -> list[Process]:
+        found = self.host.processes()
+        match kind:
+            case Kind.KILL_KEEPER | Kind.FREEZE_KEEPER:
+                return [each for each in found if any(word in command_line(each.pid) for word in _KEEPERS)]
+            case Kind.KILL_WORK | Kind.FREEZE_WORK:
+                return [each for each in found if each.name == "java"] or [each for each in found if _is_witness(each)]
+            case Kind.KILL_SITE | Kind.FREEZE_SITE:
+                return found
+        return [each for each in found if each.name not in ("bash", "sleep")]
+
+    def kill(self, kind: Kind) -> None:
+        for each in self.victims(kind):
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)
+        if kind is Kind.KILL_SITE:
+            self.host.kill_all()
+            self.bury()
+
+    def freeze(self, kind: Kind) -> list[int]:
+        frozen: list[int] = []
+        while fresh := [each.pid for each in self.victims(kind) if each.pid not in frozen]:
+            for pid in fresh:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            frozen += fresh
+        return frozen
+
+    def bury(self) -> None:
+        if self.scheduler:
+            self.scheduler.kill()
+            self.scheduler.wait(10)
+            self.scheduler = None
+
+    def end(self) -> list[str]:
+        """Tell the job to end, as an operator does; the command lines of what then is left."""
+        self.bury()
+        end, again = time.monotonic() + _ENDS, 0.0
+        while (left := self.host.processes()) and time.monotonic() < end:
+            if time.monotonic() >= again:  # the import of a C extension may swallow one
+                again = time.monotonic() + _ENDS / 3
+                for each in filter(_is_front, left):
+                    with suppress(ProcessLookupError):
+                        os.kill(each.pid, signal.SIGTERM)
+            time.sleep(0.02)
+        return [f"{each.pid} {each.state} {command_line(each.pid)}" for each in left]
+
+
+def _is_front(process: Process) -> bool:
+    line = command_line(process.pid)
+    return any(word in line for word in _FRONT_DOORS) or _is_witness(process)
+
+
+def _is_witness(process: Process) -> bool:
+    words = command_line(process.pid).split()
+    return len(words) > 1 and words[1].endswith(_WITNESS)

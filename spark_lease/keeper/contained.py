@@ -6,6 +6,7 @@ Nothing has to be searched for: the end of the namespace's init is the end of ev
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from ..clock import Clock
 from ..system.containment import Init, pid_of
@@ -71,6 +72,12 @@ class ContainedDriver:
     def left_behind(self, *, thoroughly: bool) -> list[Process]:
         """None: nothing is released before everything inside has ended."""
         return []
+
+    def untie_all_but(self, pids: Collection[int]) -> None:
+        """Nothing is tied."""
+
+    def close(self) -> None:
+        """There is no sweeper."""
 
     def pipe_end_to(self, target: int) -> PipeEnd | None:
         """None: the parent-death signal ends everything inside with the keeper."""

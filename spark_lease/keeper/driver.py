@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import signal
+from collections.abc import Collection
 from enum import Enum, auto
 
 from ..clock import Clock
@@ -84,12 +85,12 @@ class Driver:
         on_lost_exit: bool,
         release_on_death: str | float,
         clock: Clock,
+        sweeper: Sweeper | None = None,
     ) -> None:
         """`mark` and `mapped` find its children. `on_lost_exit`: Python is not to survive a loss. `kill_pipe` None: the
         kernel does no part of it."""
         self._clock, self._mark, self._mapped, self._kill_pipe = clock, mark, mapped, kill_pipe
-        # First, because it is a fork: nothing has threads yet.
-        self._sweeper = Sweeper(mark, mapped) if kill_pipe and on_lost_exit else None
+        self._sweeper = sweeper
         self._python_too, self.early_release = on_lost_exit, EarlyRelease(release_on_death, clock)
         self.python = Watched(pid)
         self.jvm: Watched | None = None
@@ -182,19 +183,33 @@ class Driver:
         return self._processes.out_of_reach()
 
     def left_behind(self, *, thoroughly: bool) -> list[Process]:
-        """What the block has started and still runs, Spark's own apart. `thoroughly`: also what no look has seen."""
+        """What the block has started and still runs. `thoroughly`: also what no look has seen.
+
+        Not what Spark has started, nor neighbours and workers from before and what they have started.
+        """
         self._processes.grow(thoroughly=thoroughly)
         found = self._processes.alive()
         if thoroughly:
-            others = processes_of(self._mark, (), self._mapped)
-            found += [each for each in others if each not in found and not self._processes.was_there(each)]
-        if not found:
-            return []
-        spark = {self.jvm.pid} if self.jvm else set()
-        for each in sorted(processes().values(), key=lambda each: each.started):
-            if each.pid != self.python.pid and (each.parent in spark or each.group in self._groups):
-                spark.add(each.pid)
-        return [each for each in found if each.pid not in (self.python.pid, *spark) and not is_helper(each.pid)]
+            found += [each for each in processes_of(self._mark, (), self._mapped) if each not in found]
+        everything = processes() if found else {}
+
+        def is_its_own(process: Process | None) -> bool:
+            while process and process.pid != self.python.pid:
+                is_sparks = (self.jvm and process.pid == self.jvm.pid) or process.group in self._groups
+                if is_sparks or (process.pid, process.started) in self._processes.before | self._processes.workers:
+                    return False
+                process = everything.get(process.parent)
+            return True
+
+        others = [each for each in found if each.pid != self.python.pid and not is_helper(each.pid)]
+        return [each for each in others if is_its_own(each)]
+
+    def untie_all_but(self, pids: Collection[int]) -> None:
+        """The end of this process ends no other from now on."""
+        if self._sweeper:
+            self._sweeper.dismiss()
+        for target in [each for each in self._pipe_ends if each not in pids]:
+            self._cut(target)
 
     def _has_ended(self, target: int) -> bool:
         heads = (self.python.pid, self.jvm.pid if self.jvm else 0)
@@ -270,6 +285,11 @@ class Driver:
         self.disarm_kernel()
         for target in list(self._pipe_ends):
             self._cut(target)
+
+    def close(self) -> None:
+        """This process ends, and nothing is to be swept."""
+        if self._sweeper:
+            self._sweeper.close()
 
     def disarm_kernel(self) -> None:
         """The end of Python ends no other process any more."""

@@ -28,6 +28,9 @@ class GuardedProcesses:
         self._seen = frozenset[str]()
         self._members: dict[int, Process] = {}
         self.before = set[tuple[int, int]]()
+        """Neighbours: pid, and when it was started."""
+        self.workers = set[tuple[int, int]]()
+        """Likewise, of workers from before: not a block's own, but ended with the driver."""
         self.may_have_grown = True
 
     def leave_out_what_is_there(self, mark: str) -> None:
@@ -44,6 +47,7 @@ class GuardedProcesses:
                 kept.add(each.pid)
         found = [each for each in everything.values() if each.parent in heads or mark in marks_of(each.pid)]
         found = [each for each in found if each.pid not in kept]
+        self.workers = {(pid, everything[pid].started) for pid in kept - set(heads)}
         for each in found:
             self.before.add((each.pid, each.started))
             found += [child for child in everything.values() if child.parent == each.pid and child not in found]

@@ -40,14 +40,15 @@ from ..errors import Loss, SparkLeaseError, StoreError
 from ..holds import open_contender
 from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, refused
 from ..system.containment import Init
-from ..system.processes import kill
 from .channel import Channel, Closed
 from .contained import ContainedDriver
 from .deadline import new_mapping
 from .driver import Driver
 from .enforced import Enforced
 from .guarded_processes import describe
+from .left_behind import LeftBehind
 from .messages import ToDriver, refusal, say_on_stderr
+from .sweeper import Sweeper
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,9 @@ def main(fd: int) -> None:
         received = channel.receive(_FIRST_ORDER)
         if received:
             try:
-                Keeper(channel, received[0], pid=received[0]["driver"]).run()
+                keeper = Keeper(channel, received[0], pid=received[0]["driver"])
+                keeper.run()
+                keeper.close()
             except SparkLeaseError as error:
                 channel.send(refusal(error))
             os._exit(0)  # nothing is left to be tidied, and our end may be waited for
@@ -106,6 +109,9 @@ class Keeper:
             level, why = Protection.THREAD, _PID_1
         holder = order["holder"] or new_holder(config.holder)
         self._driver: Driver | ContainedDriver
+        # First, because it is a fork: nothing has threads yet.
+        is_swept = init is None and self._deadline.kill_pipe is not None and config.on_lost == "exit"
+        sweeper = Sweeper(order["mark"], mapped) if is_swept else None
         if init:
             self._driver = ContainedDriver(pid, init, release_on_death=config.release_on_death, clock=self._clock)
         else:
@@ -117,6 +123,7 @@ class Keeper:
                 clock=self._clock,
                 on_lost_exit=config.on_lost == "exit",
                 release_on_death=config.release_on_death,
+                sweeper=sweeper,
             )
         channel.send({"ready": level, "why": why, "holder": holder})
         if self._driver.hidden:
@@ -140,7 +147,8 @@ class Keeper:
         self._listening = True
         self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._kernel_disarmed = False
         self._settled = self._said_why = False
-        self._granted = self._finished = self._outlasts = self._has_begun = False
+        self._granted = self._finished = self._has_begun = False
+        self._left_behind: LeftBehind | None = None
         self.outcome: Mapping[str, Any] = {}
         """What the driver has said of its end; empty before it has."""
         self._told_of, self._verdict_by = 0, math.inf
@@ -174,10 +182,10 @@ class Keeper:
         self._granted = True
         python = self._driver.pipe_end_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
         self._tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
-        while not (self._left or self._dead or self._finished or self._outlasts) and self._lease.loss() is None:
+        while not (self._left or self._dead or self._finished or self._left_behind) and self._lease.loss() is None:
             self._attend(math.inf)
-        if self._outlasts:
-            self._see_left_behind_out()
+        if self._left_behind:
+            self._see_out_what_is_left_behind(self._left_behind)
         elif self._unwanted:
             abandon(self._lease, self._keepalive)
         elif self._finished:
@@ -186,6 +194,11 @@ class Keeper:
             self._hand_over()
         elif not self._left:
             self._see_demotion()
+
+    def close(self) -> None:
+        """This process ends by itself: nothing is to be swept, unless the driver is dead and something lives on."""
+        if not self._dead or self._driver.is_gone(self._clock.now()):
+            self._driver.close()
 
     def wait_until_over(self, until: float) -> bool:
         # Once it is lost, it is enough that nothing of it is left here: what is released then is asked for more, by
@@ -317,7 +330,7 @@ class Keeper:
             self._ask_about(jvm.pid)
         now = self._clock.now()
         if now >= self._next_tick:
-            if self._has_begun:
+            if self._has_begun and not self._left_behind:
                 self._look_for_children()
             self._next_tick = now + (TICK_WHILE_STARTING if self._driver.may_have_started else TICK)
         if now >= self._verdict_by:
@@ -377,10 +390,10 @@ class Keeper:
                 self._release(*message["ended"])
             case "settle":
                 self._settle(left=message["left"])
-            case "abandon":  # nothing has begun, whether it heard of a grant or not
+            case "abandon" if not self._left_behind:  # nothing has begun, whether it heard of a grant or not
                 self._unwanted = True
                 self._let_go()
-            case "leave" if not (self._outlasts or (self._init and self._granted)):  # else what it started may run
+            case "leave" if not (self._left_behind or (self._init and self._granted)):  # else what it started may run
                 self._let_go()
 
     def _stop_renewals(self) -> None:
@@ -396,7 +409,7 @@ class Keeper:
             self._finished = self._kernel_disarmed = True
             self._tell({"released": False})
             return
-        if self._must_outlast_the_block(has_failed=ended in (FAILED, INTERRUPTED)):
+        if self._has_begun and self._must_outlast_the_block(has_failed=ended in (FAILED, INTERRUPTED)):
             self._tell({"released": False, "outlasts": True})
             return
         # Published as lost before anything else: frozen here, the lease may run out without the kernel.
@@ -414,28 +427,35 @@ class Keeper:
 
         Not if it succeeded: then it may have started one that is to live on. Nor where a loss would not kill it.
         """
-        if left := self._driver.left_behind(thoroughly=has_failed):
-            self._outlasts = has_failed and self._config.on_lost == "exit"
-            then = "the lease is kept until they end, or the driver does, but is not renewed any more"
-            then = then if self._outlasts else "no lease guards them now; wait for their end inside the block"
-            names = ", ".join(f"{each.name} (pid {each.pid})" for each in left[:3])
-            log.warning("%s: the block has left processes running: %s: %s", self._config.name, names, then)
-        return self._outlasts
+        left = self._driver.left_behind(thoroughly=has_failed)
+        if has_failed and not left:  # twice none: a process shows no mark while it is becoming another program
+            left = self._driver.left_behind(thoroughly=True)
+        if not left:
+            return False
+        outlasts = has_failed and self._config.on_lost == "exit"
+        if outlasts:
+            self._left_behind = LeftBehind(left)
+            self._driver.untie_all_but([each.pid for each in left])
+        then = "the lease is kept until they end, or the driver does, but is not renewed any more"
+        then = then if outlasts else "no lease guards them now; wait for their end inside the block"
+        names = ", ".join(f"{each.name} (pid {each.pid})" for each in left[:3])
+        log.warning("%s: the block has left processes running: %s: %s", self._config.name, names, then)
+        return outlasts
 
-    def _see_left_behind_out(self) -> None:
-        """Wait for the end of what a failed block has left running, then release.
-
-        It is killed when Python has ended or the lease is about to run out. Python is not: it may have more to do.
-        """
-        while (left := self._driver.left_behind(thoroughly=True)) and self._lease.loss() is None:
-            if self._dead or self._lease.remaining() < _SWEEP:
-                kill(left)
-            self._attend(self._clock.now() + AT_ONCE)
-        self._let_go()
-        if left:
-            still = f"{left[0].name} (pid {left[0].pid}), which the block has left running, does not end"
+    def _see_out_what_is_left_behind(self, left: LeftBehind) -> None:
+        """Wait for its end, then release. It is killed when Python has ended, or when the lease is about to run out."""
+        in_time = self._clock.now() + max(self._lease.remaining() - _SWEEP, self._lease.remaining() / 2)
+        while left.alive() and self._clock.now() < self._lease.stop_by():
+            is_killed = self._dead or self._clock.now() >= in_time
+            if is_killed:
+                left.kill()
+            self._attend(self._clock.now() + (AT_ONCE if is_killed else TICK_WHILE_STARTING))
+        if alive := left.alive():  # the kernel goes on with what is tied
+            still = f"{alive[0].name} (pid {alive[0].pid}), which the block has left running, does not end"
             say_on_stderr(f"spark-lease ERROR {self._config.name}: not released, it runs out: {still}")
-        else:
+            return
+        self._let_go()
+        if self._lease.loss() is None:
             self._lease.give_back()
 
     def _settle(self, *, left: bool) -> None:

@@ -20,6 +20,7 @@ from .death import sweep
 NAME = "lease sweeper"
 _SET_NAME = 15  # linux/prctl.h, PR_SET_NAME
 _DISMISSED = b"dismissed"
+_BURIED_WITHIN = 0.1
 _FOR, _PERIOD = 1.0, 0.05
 """Seconds in which it looks again and again: a process shows no mark while it is becoming another program."""
 
@@ -30,7 +31,8 @@ class Sweeper:
     def __init__(self, mark: str, mapped: str) -> None:
         """`mark` and `mapped` find the processes of the driver: see `sweep`."""
         told, self._tell = os.pipe2(os.O_CLOEXEC)
-        if os.fork() == 0:
+        self._pid = os.fork()
+        if self._pid == 0:
             with contextlib.suppress(BaseException):  # nothing of it may go on as a second keeper
                 _keep_nothing_open_but(told)
                 _wait(mark, mapped)
@@ -45,6 +47,15 @@ class Sweeper:
         """The keeper ends by itself, or guards nothing any more."""
         self._write(_DISMISSED)
 
+    def close(self) -> None:
+        """Dismiss and bury it: the first process of a container may not do that."""
+        self.dismiss()
+        clock, never = BootClock(), threading.Event()
+        end = clock.now() + _BURIED_WITHIN  # it may be frozen
+        with contextlib.suppress(ChildProcessError):  # another has buried it
+            while os.waitpid(self._pid, os.WNOHANG)[0] == 0 and clock.now() < end:
+                clock.wait(never, 0.001)
+
     def _write(self, line: bytes) -> None:
         with contextlib.suppress(OSError):  # it was killed: then there is none
             os.write(self._tell, line + b"\n")
@@ -56,7 +67,10 @@ def _keep_nothing_open_but(fd: int) -> None:
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno(), 2)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for each in os.listdir("/proc/self/fd"):
+        if int(each) > 2:
+            with contextlib.suppress(OSError):  # that of this list
+                os.close(int(each))
     ctypes.CDLL(None).prctl(_SET_NAME, NAME.encode(), 0, 0, 0)
 
 
@@ -64,10 +78,11 @@ def _wait(mark: str, mapped: str) -> None:
     told = b""
     while chunk := os.read(0, 1 << 16):
         told += chunk
-    lines = told.split()
-    if not lines or _DISMISSED in lines:
+        if _DISMISSED in told:
+            return
+    if not told:
         return
-    spared = {(pid, started) for pid, started in json.loads(b"".join(lines))}
+    spared = {(pid, started) for pid, started in json.loads(told)}
 
     def is_spared(process: Process) -> bool:
         return (process.pid, process.started) in spared

@@ -296,7 +296,8 @@ class Spark:
     def _others(self) -> list[Process]:
         jvm = jvm_pid(self._submitter)
         found = {each.pid: each for each in [*(tree(jvm) if jvm else []), *tree(os.getpid()), *marked(self.mark)]}
-        return [each for pid, each in found.items() if pid not in {os.getpid(), *running()}]
+        keepers = {each.pid for keeper in running() for each in tree(keeper)}
+        return [each for pid, each in found.items() if pid not in {os.getpid(), *keepers}]
 
 
 def stopped() -> bool:

@@ -174,6 +174,39 @@ def test_what_a_failed_block_has_left_behind_is_waited_for_and_killed_in_time(
     assert said["holds"][0]["ended_by"] == "failed"
 
 
+def test_after_a_failed_block_nothing_is_killed_but_what_it_has_left_behind(start: Start, url: str, table: str) -> None:
+    driver = start("""
+        import subprocess
+        def sleeping():
+            return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
+        found = {}
+        with hold_lease("n", **SETTINGS):
+            found["of an earlier block"] = sleeping()
+        if not (pid := os.fork()):
+            time.sleep(60)
+            os._exit(0)
+        found["a worker"] = pid
+        try:
+            with hold_lease("n", **SETTINGS):
+                found["left behind"] = sleeping()
+                raise RuntimeError("the block")
+        except RuntimeError:
+            pass
+        with hold_lease("other", **SETTINGS):
+            found["of a later block"] = sleeping()
+            import json
+            say("found " + json.dumps(found))
+            time.sleep(60)
+    """)
+    pids = json.loads(driver.until("found {").split("found ")[1].splitlines()[0])
+    standby(url, table)
+    left = pids.pop("left behind")
+    time.sleep(0.5)  # for kills that must not come
+    assert not look(left)
+    assert all(look(pid) for pid in pids.values()), [what for what, pid in pids.items() if not look(pid)]
+    kill([look(pid) for pid in pids.values()])
+
+
 def test_what_a_block_that_succeeded_has_left_behind_is_named_and_left_alone(start: Start, tmp_path: Path) -> None:
     driver = start(f"""
         import subprocess

@@ -196,8 +196,8 @@ class Keeper:
             self._see_demotion()
 
     def close(self) -> None:
-        """This process ends by itself: nothing is to be swept, unless the driver is dead and something lives on."""
-        if not self._dead or self._driver.is_gone(self._clock.now()):
+        """This process ends by itself: nothing is to be swept, unless the driver has crashed and something lives on."""
+        if self._left or not self._dead or self._driver.is_gone(self._clock.now()):
             self._driver.close()
 
     def wait_until_over(self, until: float) -> bool:

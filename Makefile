@@ -11,7 +11,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -19,6 +19,8 @@ LATER := matrix or cluster or slow
 CHECKED := config election monitoring/test_history.py monitoring/test_events.py testing simulation \
   stores/test_contract.py stores/test_registry.py stores/folders/test_file.py cli/test_main.py
 PARALLEL := $(if $(SPARK_LEASE_TEST_PG_URL),,-n auto --dist loadgroup --no-loadscope-reorder)
+# Two processes, each of which may have a Spark.
+TWO := $(subst auto,2,$(PARALLEL))
 PYTEST = $(PY) -m pytest $(PARALLEL) $(if $(CI),--durations=30)
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -37,7 +39,7 @@ test: services  ## every promise on the real thing, minutes; what this machine h
 test-all: test test-rest ## everything: for CI, and before a release
 
 test-rest: services older yarn browser ## what test-all adds to test
-	@$(PY) -m pytest $(subst auto,2,$(PARALLEL)) $(if $(CI),--durations=30) -m "$(LATER)" $(ARGS)
+	@$(PY) -m pytest $(TWO) $(if $(CI),--durations=30) -m "($(LATER)) and not fault" $(ARGS)
 	@$(MAKE) --no-print-directory simulate mutate model test-airflow
 	@$(MAKE) --no-print-directory airflow-drill ARGS='--days 2'
 
@@ -95,6 +97,9 @@ $(PEERS)/.installed: pyproject.toml
 
 test-faults: services ## the drills and faults again and again (TIMES=30 ONLY=keeper)
 	@$(PY) -m tests.faults.repeat $(TIMES) $(ONLY)
+
+test-variants: services ## each fault with every victim and on every store, once (a quarter of an hour)
+	@$(PY) -m pytest $(TWO) -m fault $(ARGS)
 
 test-zombies: services ## masters frozen amid their writes, a hundred for each fence, and without it (ROUNDS=100 ONLY=delta)
 	@$(PY) -m tests.faults.zombies $(or $(ROUNDS),100) $(ONLY)

@@ -24,6 +24,7 @@ from spark_lease.stores.registry import open_notes
 from spark_lease.system.processes import look
 from tests.support.command import COMMAND
 from tests.support.drivers import DELTA, Driver, standby, until
+from tests.support.tiers import once_more
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Start = Callable[..., Driver]
@@ -171,7 +172,7 @@ def test_kept_by_threads_its_jvm_ends_with_it(start: Start, master: LocalHold) -
     until(lambda: not driver.leftovers())
 
 
-@pytest.mark.parametrize("victim", ["Python", "its keeper", "all of it"])
+@pytest.mark.parametrize("victim", ["Python", once_more("its keeper"), once_more("all of it")])
 def test_killed_as_it_waits_it_leaves_nothing_behind(start: Start, master: LocalHold, victim: str) -> None:
     driver = wait_warm(start)
     jvm, keeper = jvm_of(driver), driver.find("spark_lease.keeper").pid
@@ -182,7 +183,7 @@ def test_killed_as_it_waits_it_leaves_nothing_behind(start: Start, master: Local
     until(lambda: not driver.leftovers())
 
 
-@pytest.mark.parametrize("victim", ["Python", "all of it"])
+@pytest.mark.parametrize("victim", ["Python", once_more("all of it")])
 def test_frozen_as_it_waits_it_is_killed_once_its_lease_has_run_out(
     start: Start, master: LocalHold, url: str, table: str, victim: str
 ) -> None:
@@ -392,7 +393,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("contain", ["required", "off"])
+@pytest.mark.parametrize("contain", ["required", once_more("off")])
 def test_a_submitted_script_finds_the_spark_that_is_ready(
     start: Start, master: LocalHold, url: str, table: str, contain: str
 ) -> None:
@@ -404,7 +405,7 @@ def test_a_submitted_script_finds_the_spark_that_is_ready(
     assert driver.end() == 0
 
 
-@pytest.mark.parametrize("contain", ["required", "off"])
+@pytest.mark.parametrize("contain", ["required", once_more("off")])
 def test_a_submitted_script_whose_jvm_hangs_is_not_begun(
     start: Start, master: LocalHold, url: str, table: str, contain: str
 ) -> None:
@@ -419,7 +420,7 @@ def test_a_submitted_script_whose_jvm_hangs_is_not_begun(
     assert standby(url, table)
 
 
-@pytest.mark.parametrize("contain", ["required", "off"])
+@pytest.mark.parametrize("contain", ["required", once_more("off")])
 def test_a_submission_that_is_killed_as_it_waits_leaves_nothing_behind(
     start: Start, master: LocalHold, url: str, table: str, contain: str
 ) -> None:

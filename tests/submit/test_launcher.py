@@ -16,6 +16,7 @@ import pytest
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND, spark_lease
 from tests.support.drivers import Driver, row, until
+from tests.support.tiers import once_more
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -288,7 +289,7 @@ def test_a_signal_to_the_whole_group_ends_and_releases(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("stubborn", [False, once_more(True)])
 def test_a_driver_whose_spark_submit_was_killed_ends_by_itself(
     submit: Callable[..., Driver], url: str, table: str, number: int, stubborn: bool
 ) -> None:

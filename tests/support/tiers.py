@@ -4,7 +4,7 @@ A test's tier is found from its markers and parameters, so that a new test is in
 - `matrix`: the same test once more, with another driver, a twin of PostgreSQL, a row lock besides the lease, an object
   store or an older Spark.
 - `cluster`: YARN, a standalone cluster, Spark Connect.
-- `fault`: a real fault once more, with another victim or on another store. Only `make test-faults` runs it.
+- `fault`: a real fault once more, with another victim or on another store. Only `make test-variants` runs it.
 - `slow`: takes long. A test that needs Spark is slow unless it shows a promise. One that needs a browser is slow.
 - `shows("P3", …)`: the test of `make test` for these promises (ARCHITECTURE.md, "What is promised").
 """
@@ -25,7 +25,7 @@ PROMISES = tuple(f"P{number}" for number in range(1, 11))
 
 
 def once_more(value: object) -> ParameterSet:
-    """A parameter whose test only `make test-faults` runs."""
+    """A parameter whose test only `make test-variants` runs."""
     return pytest.param(value, marks=pytest.mark.fault)
 
 

@@ -428,8 +428,10 @@ class Keeper:
         Not if it succeeded: then it may have started one that is to live on. Nor where a loss would not kill it.
         """
         left = self._driver.left_behind(thoroughly=has_failed)
-        if has_failed and not left:  # twice none: a process shows no mark while it is becoming another program
-            left = self._driver.left_behind(thoroughly=True)
+        if left:  # it may just be ending: the block has killed it
+            self._clock.wait(threading.Event(), AT_ONCE)
+        if left or has_failed:  # twice none: a process shows no mark while it is becoming another program
+            left = self._driver.left_behind(thoroughly=has_failed)
         if not left:
             return False
         outlasts = has_failed and self._config.on_lost == "exit"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.campaign.__main__ import DataCentre
+from tests.faults.campaign.__main__ import DataCentre, missing
 from tests.faults.campaign.round import ADVISORY
 from tests.faults.campaign.schedule import Kind, schedule
 from tests.faults.campaign.stores import kinds_of
@@ -19,7 +18,7 @@ from tests.faults.campaign.stores import kinds_of
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for network namespaces"),
+    pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 
 ARRIVES = """

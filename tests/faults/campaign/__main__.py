@@ -15,6 +15,7 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -112,6 +113,14 @@ class Campaign:
             print(f"{self.rounds}: {told(verdict)}", flush=True)
 
 
+def missing() -> str:
+    """What this machine lacks for it; empty if nothing."""
+    if os.geteuid():
+        return "a campaign needs root: it makes network namespaces, and freezes what others run"
+    lacking = [each for each in ("ip", "tc", "unshare") if not shutil.which(each)]
+    return f"a campaign needs {', '.join(lacking)}: install iproute2 and util-linux" if lacking else ""
+
+
 def told(verdict: dict[str, Any]) -> str:
     struck = ", ".join(f"{each['kind']} ({each['site']})" for each in verdict["faults"])
     found = "".join(f"\n    {each}" for each in verdict["violations"])
@@ -142,8 +151,8 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--door", choices=[*DOORS, SPARK, *CONTROLS], default="", help="how the work is guarded")
     asked = parser.parse_args()
-    if os.geteuid():
-        parser.error("needs root: it makes network namespaces, and freezes what others run")
+    if why := missing():
+        parser.error(why)
     if asked.seed is not None:
         return int(again(asked.store or "PostgreSQL", asked.seed, asked.door, shrink=asked.shrink))
     all_stores = ["PostgreSQL"] if asked.door in CONTROLS else [*STORES]

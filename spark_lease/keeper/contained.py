@@ -70,7 +70,7 @@ class ContainedDriver:
         return self.early_release.is_proven(gone=self._init.ended)
 
     def left_behind(self, *, thoroughly: bool) -> list[Process]:
-        """None: nothing is released before everything inside has ended."""
+        """Nothing: the lease is kept until everything inside has ended."""
         return []
 
     def untie_all_but(self, pids: Collection[int]) -> None:

@@ -24,15 +24,9 @@ from spark_lease.system.processes import tree
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
 from tests.support.command import COMMAND
-from tests.support.drivers import Driver, until
+from tests.support.drivers import Driver, keeper_of, until
 
 IDLE = 20.0
-
-
-def keeper_of(pid: int) -> int:
-    """The process that keeps a lease for the process `pid`."""
-    line = {each.pid: Path(f"/proc/{each.pid}/cmdline").read_bytes() for each in tree(pid)}
-    return next(pid for pid, words in line.items() if b"spark-lease keeper" in words)
 
 
 def check_and_idle(url: str) -> dict[str, float]:

@@ -203,7 +203,7 @@ class Round:
         return [each for site in self.sites for each in self.folder.glob(f"{site.host.name}-*")]
 
     def _last_line(self) -> float:
-        """When the newest line was written."""
+        """When the newest line was written, by `now`; a file's time is that of the wall clock."""
         wall = max((each.stat().st_mtime for each in self._files()), default=0.0)
         return wall - time.time() + now() if wall else 0.0
 

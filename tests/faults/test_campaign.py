@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.campaign.__main__ import DataCentre, missing
+from tests.faults.campaign.machine import build_clock
 from tests.faults.campaign.round import ADVISORY
 from tests.faults.campaign.schedule import Kind, schedule
 from tests.faults.campaign.stores import kinds_of
@@ -53,6 +54,11 @@ with closing(Host("paris", 2)) as paris, closing(Host("rome", 3)) as rome:
         assert both() == (True, True), f"{fault} is not healed"
     assert paris.processes() == []
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clock() -> None:
+    build_clock()
 
 
 @pytest.fixture(params=["PostgreSQL", "MariaDB"])

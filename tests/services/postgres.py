@@ -5,8 +5,10 @@ A test that stops its server, or gives it settings, has one of its own: `own_pos
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
@@ -51,18 +53,28 @@ class PostgreSql:
         # that was stopped is not so, as long as nobody has buried it: so this one is our own child.
         made = _from_the_wheel(folder)
         made.ensure_pgdata_inited()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url, self._user, self._log = (
-            f"postgresql://postgres@127.0.0.1:{port}/postgres",
-            made.system_user,
-            folder / "log",
-        )
-        wanted = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": ""} | settings
-        self._command = [str(made.bin_path / "postgres"), "-D", str(made.pgdata)]
+        self._user, self._binaries, self._settings = made.system_user, Path(made.bin_path), settings
+        self._set_up(folder, Path(made.pgdata), _free_port())
+
+    def _set_up(self, folder: Path, data: Path, port: int) -> None:
+        self.port, self.folder, self._log = port, folder, folder / "log"
+        self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        wanted = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": ""} | self._settings
+        self._command = [str(self._binaries / "postgres"), "-D", str(data)]
         self._command += [f"--{key}={value}" for key, value in wanted.items()]
         self.start()
+
+    def replica(self, folder: Path, port: int = 0) -> PostgreSql:
+        """A streaming replica of this one, in that empty folder and on that port; 0: on a free one."""
+        data = folder / "data"
+        words = [str(self._binaries / "pg_basebackup"), "-D", str(data), "-d", self.url, "-R", "-c", "fast"]
+        folder.chmod(0o777)
+        subprocess.run(words, user=self._user, check=True, capture_output=True)
+        with (data / "postgresql.auto.conf").open("a") as conf:
+            conf.write("synchronous_standby_names = ''\n")
+        found = copy.copy(self)
+        found._set_up(folder, data, port or _free_port())
+        return found
 
     def start(self) -> None:
         self._log.write_text("")
@@ -71,7 +83,7 @@ class PostgreSql:
                 self._command, user=self._user, stdout=log, stderr=log, start_new_session=True
             )
         end = time.monotonic() + 30
-        while "ready to accept connections" not in self._log.read_text():
+        while not re.search("ready to accept (read-only )?connections", self._log.read_text()):
             assert self.process.poll() is None and time.monotonic() < end, self._log.read_text()
             time.sleep(0.02)
 
@@ -79,6 +91,12 @@ class PostgreSql:
         """SIGINT: every session is ended ("fast"); SIGQUIT: at once, and it recovers when it starts ("immediate")."""
         self.process.send_signal(number)
         self.process.wait(30)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import argparse
 import itertools
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -24,14 +25,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.faults.campaign.round import CONTROLS, DOORS, SPARK
+from tests.faults.campaign.machine import GROUPS, build_clock, remove_groups
+from tests.faults.campaign.round import CONTROLS, DOORS, LACKING, SPARK
 from tests.faults.campaign.schedule import schedule
 from tests.faults.campaign.stores import STORES, kinds_of
+from tests.services import minio, pgbouncer
 
 ROOT = Path(__file__).parents[3]
 RESULTS, EVIDENCE = ROOT / "out" / "campaign.jsonl", ROOT / "out" / "campaign"
 BATCH = 20
 """Rounds of one data centre, before it is built anew."""
+_TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "cc": "gcc"}
+"""And the packages that have them."""
 _APART = ["--net", "--pid", "--mount-proc", "--fork", "--kill-child"]
 """When its first process ends, the kernel ends all others and removes the network."""
 
@@ -41,7 +46,8 @@ class DataCentre:
 
     def __init__(self, store: str) -> None:
         EVIDENCE.mkdir(parents=True, exist_ok=True)
-        words = [sys.executable, "-m", "tests.faults.campaign.worker", store, str(EVIDENCE)]
+        self._name = f"spark-lease-campaign-{secrets.token_hex(4)}"
+        words = [sys.executable, "-m", "tests.faults.campaign.worker", store, self._name, str(EVIDENCE)]
         self._process = subprocess.Popen(
             ["unshare", *_APART, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
@@ -58,6 +64,7 @@ class DataCentre:
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
+        remove_groups(self._name)
 
 
 def results() -> list[dict[str, Any]]:
@@ -76,6 +83,7 @@ def batches(stores: list[str], door: str) -> Iterator[tuple[str, list[int]]]:
 class Campaign:
     def __init__(self, stores: list[str], door: str, minutes: float, side_by_side: int) -> None:
         self._door, self._side_by_side = door, side_by_side
+        self._code = code()
         self._batches, self._end = batches(stores, door), time.monotonic() + 60 * minutes
         self._lock = threading.Lock()
         self.rounds = self.violated = 0
@@ -109,7 +117,7 @@ class Campaign:
             self.rounds += 1
             self.violated += bool(verdict["violations"])
             with RESULTS.open("a") as file:
-                file.write(json.dumps(verdict) + "\n")
+                file.write(json.dumps(verdict | {"code": self._code}) + "\n")
             print(f"{self.rounds}: {told(verdict)}", flush=True)
 
 
@@ -117,8 +125,27 @@ def missing() -> str:
     """What this machine lacks for it; empty if nothing."""
     if os.geteuid():
         return "a campaign needs root: it makes network namespaces, and freezes what others run"
-    lacking = [each for each in ("ip", "tc", "unshare") if not shutil.which(each)]
-    return f"a campaign needs {', '.join(lacking)}: install iproute2 and util-linux" if lacking else ""
+    lacking = [f"{tool} ({package})" for tool, package in _TOOLS.items() if not shutil.which(tool)]
+    lacking += [] if (GROUPS / "freezer").exists() else ["control groups of version 1"]
+    return f"a campaign needs {', '.join(lacking)}" if lacking else ""
+
+
+def lacks(store: str) -> str:
+    """What this machine lacks for that store; empty if nothing."""
+    if "file server" in store and not shutil.which("bindfs"):
+        return "install bindfs"
+    if "PgBouncer" in store and not pgbouncer.found():
+        return pgbouncer.MISSING
+    return minio.MISSING if "MinIO" in store and not minio.found() else ""
+
+
+def code() -> str:
+    """Which code is judged: the tree of the package, as git names it."""
+    changed = subprocess.run(["git", "status", "--porcelain", "spark_lease"], cwd=ROOT, capture_output=True, check=True)
+    tree = subprocess.run(
+        ["git", "rev-parse", "HEAD:spark_lease"], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    return tree.stdout.strip()[:12] + "+" * bool(changed.stdout)
 
 
 def told(verdict: dict[str, Any]) -> str:
@@ -153,10 +180,14 @@ def main() -> int:
     asked = parser.parse_args()
     if why := missing():
         parser.error(why)
+    build_clock()
     if asked.seed is not None:
         return int(again(asked.store or "PostgreSQL", asked.seed, asked.door, shrink=asked.shrink))
-    all_stores = ["PostgreSQL"] if asked.door in CONTROLS else [*STORES]
-    stores = [asked.store] if asked.store else all_stores
+    of_control = ["PostgreSQL and its replica" if asked.door == LACKING else "PostgreSQL"]
+    stores = [asked.store] if asked.store else of_control if asked.door in CONTROLS else [*STORES]
+    for store, why in [(each, why) for each in stores if (why := lacks(each))]:
+        print(f"left out: {store} ({why})")
+        stores.remove(store)
     campaign = Campaign(stores, asked.door, asked.minutes, asked.side_by_side)
     campaign.run()
     print(f"{campaign.rounds} rounds, {campaign.violated} violated; all of them: {RESULTS.relative_to(ROOT)}")

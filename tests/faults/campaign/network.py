@@ -82,10 +82,13 @@ class Host:
             _do("tc", "qdisc", "del", "dev", "eth0", "root", check=False)
 
     def kill_all(self) -> None:
-        while left := self.processes():
+        """What its control group has frozen ends when that is thawed, and is not waited for."""
+        killed: set[int] = set()
+        while left := [each for each in self.processes() if each.pid not in killed or each.state != "D"]:
             for each in left:
                 with suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)
+            killed |= {each.pid for each in left}
             time.sleep(0.01)
 
     def close(self) -> None:

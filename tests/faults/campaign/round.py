@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,15 +15,22 @@ from jobs.jars import spark_options
 from spark_lease.testing.checker import judge
 from spark_lease.testing.history import Did, Event
 from tests.faults.campaign.evidence import commits_in, ends_of, holds_of, judge_written, lines_of, rows_in
-from tests.faults.campaign.network import Host
-from tests.faults.campaign.schedule import FREEZES, Fault, Kind
+from tests.faults.campaign.machine import Clock, Disk
+from tests.faults.campaign.schedule import Fault, Kind
 from tests.faults.campaign.site import Site
-from tests.faults.campaign.stores import TABLE, Store, crash
+from tests.faults.campaign.stores import TABLE, Store
+from tests.faults.campaign.strike import Centre, Striker
 from tests.faults.campaign.witness import now
 from tests.support.drivers import until
 
 DOORS, SPARK = ("run", "hold"), "submit"
-CONTROLS = THREADS, NO_FENCE, ADVISORY = ("keeper = thread", "no fence", "advisory lock")
+THREADS, NO_KERNEL, NO_FENCE, LACKING, ADVISORY = CONTROLS = (
+    "keeper = thread",
+    "kernel's part off",
+    "no fence",
+    "replica lacks a second",
+    "advisory lock",
+)
 """In which something has to be found: a checker that finds nothing there would find nothing anywhere."""
 LEASE, POLL = 3.0, 0.2
 _START = {SPARK: 45.0}
@@ -33,6 +38,9 @@ _START = {SPARK: 45.0}
 _LATER = 2.0
 """Seconds after the last fault in which a second master would show."""
 _ROOT = Path(__file__).parents[3]
+_WITHOUT_KERNEL = str(Path(__file__).with_name("without_kernel"))
+_MEGABYTES = {SPARK: 1000}
+"""Of a site's disk; others have 50."""
 _WITNESS = str(Path(__file__).with_name("witness.py"))
 _SPARK_WITNESS = str(Path(__file__).with_name("spark_witness.py"))
 
@@ -54,22 +62,27 @@ class Verdict:
 
 
 class Round:
-    def __init__(
-        self, name: str, seed: int, door: str, store: Store, database: Host, sites: Sequence[Host], folder: Path
-    ) -> None:
+    def __init__(self, name: str, seed: int, door: str, store: Store, centre: Centre, folder: Path) -> None:
         """`door` is how the work is guarded: of DOORS, SPARK, of CONTROLS; empty: of DOORS, as the seed says."""
-        self.store, self.database, self.folder = store, database, folder
+        self.store, self.folder = store, folder
         self.lease = f"round-{seed}"
         door = door or random.Random(seed).choice(DOORS)
         self.verdict = Verdict(name, seed, door)
         self._takeover = LEASE + _START.get(door, 12.0)
         self._table = folder / "table"
         self._accepts = None if door == SPARK else store.engine
-        self._stood = list[tuple[str, float, float]]()
+        self._striker = Striker(centre, store, folder, lacking=1.0 if door == LACKING else 0.0)
         self._make_table()
         self.sites = [
-            Site(host, self._command(door, host.name), self._settings(door), folder / f"{host.name}.log")
-            for host in sites
+            Site(
+                host,
+                self._command(door, host.name),
+                self._settings(door) | {"TMPDIR": f"{folder}/{host.name}.disk"},
+                folder / f"{host.name}.log",
+                Disk(folder / f"{host.name}.disk", _MEGABYTES.get(door, 50)),
+                Clock(folder / f"{host.name}.clock"),
+            )
+            for host in centre.sites
         ]
         self._heals: list[tuple[float, Callable[[], None]]] = []
 
@@ -90,30 +103,31 @@ class Round:
 
     @property
     def _fences_by_itself(self) -> bool:
-        return self.verdict.door == "run" and self.store.url.startswith("postgresql")
+        return self.verdict.door == "run" and bool(self.store.past_the_library)
 
     def _settings(self, door: str) -> dict[str, str]:
         """The environment of what is guarded."""
         settings = {"name": self.lease, "url": self.store.url, "lease_duration": LEASE, "poll_period": POLL}
         settings |= {"create_table": "true"} | self.store.settings | ({"keeper": "thread"} if door == THREADS else {})
-        return {f"SPARK_LEASE_{key.upper()}": str(value) for key, value in settings.items()} | {
-            "PYTHONPATH": str(_ROOT)
-        }
+        path = f"{_WITHOUT_KERNEL}:{_ROOT}" if door == NO_KERNEL else str(_ROOT)
+        return {f"SPARK_LEASE_{key.upper()}": str(value) for key, value in settings.items()} | {"PYTHONPATH": path}
 
     def _command(self, door: str, site: str) -> list[str]:
         guard, where = [sys.executable, "-m", "spark_lease"], [str(self.folder), site]
         if door == SPARK:
             spark = ["--master", "local[3]", *spark_options(), _SPARK_WITNESS]
             return [*guard, "submit", "--", *spark, *where, str(self._table)]
-        how = {THREADS: "hold", NO_FENCE: "plain", ADVISORY: "advisory"}.get(door, door)
+        how = {NO_FENCE: "plain", ADVISORY: "advisory"}.get(door, door if door in DOORS else "hold")
         words = [sys.executable, _WITNESS, how, *where]
         if door == "run":
-            return [*guard, "run", "--", *words, *([self.store.url] if self._fences_by_itself else [])]
+            return [*guard, "run", "--", *words, *([self.store.past_the_library] if self._fences_by_itself else [])]
         return [*words, self._accepts.url.render_as_string(hide_password=False)] if self._accepts else words
 
     def play(self, faults: Sequence[Fault]) -> Verdict:
         try:
             for site in self.sites:
+                if any(each.kind is Kind.CLOCK for each in faults):
+                    site.settings |= site.clock.environment
                 site.start()
             until(lambda: self._last_line() > 0, 90)
             begun = now()
@@ -130,6 +144,7 @@ class Round:
             for site in self.sites:
                 site.bury()
                 site.host.kill_all()
+                site.disk.close()
 
     def _wait_until(self, instant: float) -> None:
         """And end the faults that are over meanwhile."""
@@ -146,58 +161,12 @@ class Round:
         master = self._master()
         site = master if fault.on_master else next(each for each in self.sites if each is not master)
         struck = now()
-        heal = self._effect(fault.kind, site)
+        heal = self._striker.strike(fault, site)
         self.verdict.faults.append(
             asdict(fault) | {"site": site.host.name, "struck": round(struck - begun, 3), "hit": heal is not None}
         )
         if heal:
             self._heals.append((struck + fault.seconds, heal))
-
-    def _effect(self, kind: Kind, site: Site) -> Callable[[], None] | None:
-        """How it is ended; None if there was nothing to strike."""
-        server, host = self.store.server, site.host
-        match kind:
-            case Kind.CUT:
-                host.cut()
-            case Kind.DEAF:
-                host.be_deaf()
-            case Kind.MUTE:
-                host.be_mute()
-            case Kind.SLOW:
-                host.slow_down()
-            case Kind.SERVER_CUT:
-                self.database.cut()
-                return self.database.heal
-            case Kind.SERVER_FROZEN:
-                pids = [each.pid for each in self.database.processes()]
-                return _frozen(pids)
-            case Kind.SERVER_RESTARTED | Kind.SERVER_CRASHED:
-                assert server
-                _thaw([each.pid for each in self.database.processes()])()
-                crash(server) if kind is Kind.SERVER_CRASHED else server.stop()
-                return self._start_server
-            case _ if kind in FREEZES:
-                since, pids = now(), site.freeze(kind)
-                stands = kind is not Kind.FREEZE_KEEPER
-                whose = [each.name for each in self.folder.glob(f"{site.host.name}-*")]
-                thaw = _thaw(pids)
-
-                def end() -> None:
-                    self._stood += [(who, since, now()) for who in whose if stands]
-                    thaw()
-
-                return end if pids else None
-            case _:
-                is_there = bool(site.victims(kind))
-                site.kill(kind)
-                return site.start if is_there else None
-        return host.heal
-
-    def _start_server(self) -> None:
-        with self.database.inside():
-            assert self.store.server
-            if self.store.server.process.poll() is not None:
-                self.store.server.start()
 
     def _files(self) -> list[Path]:
         return [each for site in self.sites for each in self.folder.glob(f"{site.host.name}-*")]
@@ -223,7 +192,7 @@ class Round:
     def _judge(self, faults: Sequence[Fault]) -> None:
         events = list(lines_of(self._files()))
         holds = holds_of(events)
-        stood = [Event(at, who, Did.FROZEN, since=since) for who, since, at in self._stood]
+        stood = [Event(at, who, Did.FROZEN, since=since) for who, since, at in self._striker.stood]
         written = rows_in(self._accepts) if self._accepts else commits_in(self._table)
         self.verdict.grants, self.verdict.lines, self.verdict.rows = len(holds), len(events), len(written)
         self.verdict.violations += [str(each) for each in judge([*events, *stood, *ends_of(holds)])]
@@ -232,19 +201,3 @@ class Round:
             ordered = sorted(holds.values(), key=lambda each: each[0].at)
             if len(ordered) > 1:
                 self.verdict.takeover = round(ordered[1][0].at - ordered[0][-1].at, 3)
-
-
-def _frozen(pids: Sequence[int]) -> Callable[[], None]:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-    return _thaw(pids)
-
-
-def _thaw(pids: Sequence[int]) -> Callable[[], None]:
-    def thaw() -> None:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
-    return thaw

@@ -21,20 +21,29 @@ class Kind(StrEnum):
     SERVER_FROZEN = "its server frozen"
     SERVER_RESTARTED = "its server restarted"
     SERVER_CRASHED = "its server crashed"
+    SERVER_PROMOTED = "its server crashed, the replica promoted"
+    STORE_FULL = "disk of the lease store full"
     KILL_KEEPER = "keeper killed"
+    KILL_DRIVER = "driver killed, nothing else"
     KILL_WORK = "work killed"
     KILL_ALL = "job killed, all of it"
     KILL_SITE = "site killed, its scheduler too"
     FREEZE_KEEPER = "keeper frozen"
+    FREEZE_DRIVER = "driver frozen, nothing else"
     FREEZE_WORK = "work frozen"
     FREEZE_ALL = "job frozen, all of it"
     FREEZE_SITE = "site frozen, its scheduler too"
+    FREEZE_GROUP = "site frozen by its control group"
+    STARVED = "site has 3 % of a processor"
+    CLOCK = "wall clock set"
+    DISK_FULL = "disk of the site full"
 
 
 OF_NETWORK = (Kind.CUT, Kind.DEAF, Kind.MUTE, Kind.SLOW)
 OF_SERVER = (Kind.SERVER_CUT, Kind.SERVER_FROZEN, Kind.SERVER_RESTARTED, Kind.SERVER_CRASHED)
-OF_PROCESSES = tuple(each for each in Kind if each not in OF_NETWORK + OF_SERVER)
-FREEZES = (Kind.FREEZE_KEEPER, Kind.FREEZE_WORK, Kind.FREEZE_ALL, Kind.FREEZE_SITE)
+OF_STORE = (*OF_SERVER, Kind.SERVER_PROMOTED, Kind.STORE_FULL)
+OF_SITE = tuple(each for each in Kind if each not in OF_NETWORK + OF_STORE)
+FREEZES = (Kind.FREEZE_KEEPER, Kind.FREEZE_DRIVER, Kind.FREEZE_WORK, Kind.FREEZE_ALL, Kind.FREEZE_SITE)
 
 
 @dataclass(frozen=True)

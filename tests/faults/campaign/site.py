@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_lease.system.processes import Process
+from tests.faults.campaign.machine import Clock, Disk, Group
 from tests.faults.campaign.network import Host
 from tests.faults.campaign.schedule import Kind
 from tests.support.drivers import command_line
@@ -18,6 +19,7 @@ from tests.support.drivers import command_line
 _ENDS = 20.0
 """Seconds in which a job ends that was told to."""
 _WITNESS = "campaign/witness.py"
+_WORK = (_WITNESS, "campaign/spark_witness.py")
 _FRONT_DOORS = ("-m spark_lease run", "-m spark_lease submit")
 _KEEPERS = ("spark-lease keeper", *_FRONT_DOORS)
 _AGAIN = 'while :; do "$@"; sleep 0.1; done'
@@ -26,12 +28,14 @@ _AGAIN = 'while :; do "$@"; sleep 0.1; done'
 
 @dataclass
 class Site:
-    """A host, its scheduler, and what that started."""
+    """A host, its disk, its wall clock, its scheduler, and what that started."""
 
     host: Host
     command: list[str]
     settings: dict[str, str]
     log: Path
+    disk: Disk
+    clock: Clock
     scheduler: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -52,6 +56,8 @@ class Site:
                 return [each for each in found if any(word in command_line(each.pid) for word in _KEEPERS)]
             case Kind.KILL_WORK | Kind.FREEZE_WORK:
                 return [each for each in found if each.name == "java"] or [each for each in found if _is_witness(each)]
+            case Kind.KILL_DRIVER | Kind.FREEZE_DRIVER:
+                return [each for each in found if _is_driver(each)]
             case Kind.KILL_SITE | Kind.FREEZE_SITE:
                 return found
         return [each for each in found if each.name not in ("bash", "sleep")]
@@ -72,6 +78,12 @@ class Site:
                     os.kill(pid, signal.SIGSTOP)
             frozen += fresh
         return frozen
+
+    def put_into(self, group: Group) -> None:
+        """All that runs here, and so what that starts."""
+        while fresh := [each.pid for each in self.host.processes() if each.pid not in group.members()]:
+            for pid in fresh:
+                group.add(pid)
 
     def bury(self) -> None:
         if self.scheduler:
@@ -101,3 +113,9 @@ def _is_front(process: Process) -> bool:
 def _is_witness(process: Process) -> bool:
     words = command_line(process.pid).split()
     return len(words) > 1 and words[1].endswith(_WITNESS)
+
+
+def _is_driver(process: Process) -> bool:
+    line = command_line(process.pid)
+    is_work = process.name.startswith("python") and any(each in line for each in _WORK)
+    return is_work and " child " not in line and not any(word in line for word in _FRONT_DOORS)

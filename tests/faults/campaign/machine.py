@@ -1,0 +1,115 @@
+"""What a host has besides its network: a disk that can be full, a wall clock that can be wrong, its share of the
+processors."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+GROUPS = Path("/sys/fs/cgroup")
+_LIBRARY = Path(__file__).parents[3] / "out/campaign-clock.so"
+_QUOTA, _PERIOD = 3_000, 100_000
+"""Microseconds of a processor in each period: 3 %."""
+
+
+def build_clock() -> None:
+    """Before the first data centre; those that are there keep theirs."""
+    _LIBRARY.parent.mkdir(exist_ok=True)
+    source = Path(__file__).with_name("clock.c")
+    made = _LIBRARY.with_suffix(f".{os.getpid()}")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    made.replace(_LIBRARY)
+
+
+class Clock:
+    """The wall clock of what is started with `environment`."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.set(0)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"LD_PRELOAD": str(_LIBRARY), "CAMPAIGN_CLOCK": str(self._file)}
+
+    def set(self, seconds: int) -> None:
+        """So much before the right time, or behind it."""
+        with self._file.open("r+b" if self._file.exists() else "wb") as file:
+            file.write(struct.pack("l", seconds))
+
+
+class Disk:
+    """A file system of its own in `folder`, which is unmounted with our mount namespace (unshare --mount)."""
+
+    def __init__(self, folder: Path, megabytes: int) -> None:
+        folder.mkdir(exist_ok=True)
+        options = f"size={megabytes}m,mode=1777"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+        self._folder, self._ballast = folder, folder / "ballast"
+
+    def fill(self) -> None:
+        with self._ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+
+    def free(self) -> None:
+        self._ballast.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self._folder)], check=True)
+
+
+class Group:
+    """A control group (cgroup v1) of one `controller`, as long as there is a fault for it."""
+
+    def __init__(self, controller: str, name: str) -> None:
+        self._folder, self._root = GROUPS / controller / name, GROUPS / controller
+        self._folder.mkdir(exist_ok=True)
+
+    def add(self, pid: int) -> None:
+        _move(pid, self._folder)
+
+    def members(self) -> list[int]:
+        return [int(pid) for pid in (self._folder / "cgroup.procs").read_text().split()]
+
+    def freeze(self) -> None:
+        """All at once; no signal reaches them, SIGKILL neither."""
+        self._write("freezer.state", "FROZEN")
+
+    def thaw(self) -> None:
+        self._write("freezer.state", "THAWED")
+
+    def starve(self) -> None:
+        self._write("cpu.cfs_period_us", str(_PERIOD))
+        self._write("cpu.cfs_quota_us", str(_QUOTA))
+
+    def feed(self) -> None:
+        self._write("cpu.cfs_quota_us", "-1")
+
+    def remove(self) -> None:
+        """What is in it goes back to the group above."""
+        while self._folder.exists():
+            for pid in self.members():
+                _move(pid, self._root)
+            with suppress(OSError):  # what is just ending is in it still
+                self._folder.rmdir()
+
+    def _write(self, file: str, words: str) -> None:
+        (self._folder / file).write_text(words)
+
+
+def _move(pid: int, folder: Path) -> None:
+    with suppress(ProcessLookupError):
+        (folder / "cgroup.procs").write_text(str(pid))
+
+
+def remove_groups(name: str) -> None:
+    """Those that a data centre of that name has left when it was killed."""
+    for folder in GROUPS.glob(f"*/{name}-*"):
+        group = Group(folder.parent.name, folder.name)
+        if folder.parent.name == "freezer":
+            group.thaw()
+        group.remove()

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from ..system.processes import Descendants, Process, is_out_of_reach, look, marks_of, proc_file, processes
 
-KEEPS = "spark-lease keeper"
-"""What a keeper's command line says."""
+KEEPS, SWEEPS = "spark-lease keeper", "spark-lease sweeper"
+"""What the command lines of a keeper and of its sweeper say. What kills one by its line spares the other."""
 _PROC = Path("/proc")
 _WORKERS = (b"pyspark.daemon", b"pyspark/daemon", b"from multiprocessing.")
 """What stands on the command lines of workers that a driver, or its JVM, may have started before its block."""
-_HELPERS = (KEEPS.encode(), b"multiprocessing.resource_tracker")
+_OURS = (KEEPS.encode(), SWEEPS.encode())
+_HELPERS = (*_OURS, b"multiprocessing.resource_tracker")
 
 
 class GuardedProcesses:
@@ -92,7 +93,7 @@ class GuardedProcesses:
         return fresh
 
     def _is_kin(self, process: Process) -> bool:
-        """True for a child of one of the family; not for a keeper of this driver's leases."""
+        """True for a child of one of the family; not for a keeper of this driver's leases, nor its sweeper."""
         heads = self._heads()
         parents = {pid: each.started for pid, each in self._members.items()} | dict(heads)
         started = parents.get(process.parent)
@@ -102,7 +103,8 @@ class GuardedProcesses:
         known = self._members.get(process.pid)
         if (known and known.started == process.started) or self.was_there(process):
             return False
-        return KEEPS.encode() not in _line(process.pid)
+        line = _line(process.pid)
+        return not any(word in line for word in _OURS)
 
 
 def describe(strangers: Sequence[Process]) -> str:

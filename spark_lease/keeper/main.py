@@ -111,7 +111,7 @@ class Keeper:
         self._driver: Driver | ContainedDriver
         # First, because it is a fork: nothing has threads yet.
         is_swept = init is None and self._deadline.kill_pipe is not None and config.on_lost == "exit"
-        sweeper = Sweeper(order["mark"], mapped) if is_swept else None
+        sweeper = Sweeper(order["mark"], mapped, config.name) if is_swept else None
         if init:
             self._driver = ContainedDriver(pid, init, release_on_death=config.release_on_death, clock=self._clock)
         else:

@@ -16,9 +16,10 @@ from collections.abc import Collection
 from ..clock import BootClock
 from ..system.processes import Process
 from .death import sweep
+from .guarded_processes import SWEEPS
 
-NAME = "lease sweeper"
-_SET_NAME = 15  # linux/prctl.h, PR_SET_NAME
+_SET_NAME, _NAME = 15, b"lease sweeper"  # linux/prctl.h, PR_SET_NAME
+_ARGUMENTS = slice(45, 47)  # proc_pid_stat(5), arg_start and arg_end, counted from behind the name
 _DISMISSED = b"dismissed"
 _BURIED_WITHIN = 0.1
 _FOR, _PERIOD = 1.0, 0.05
@@ -28,13 +29,14 @@ _FOR, _PERIOD = 1.0, 0.05
 class Sweeper:
     """Does nothing until `arm`, and nothing after `dismiss`. Asks no store, and has only its end of one pipe open."""
 
-    def __init__(self, mark: str, mapped: str) -> None:
-        """`mark` and `mapped` find the processes of the driver: see `sweep`."""
+    def __init__(self, mark: str, mapped: str, lease: str) -> None:
+        """`mark` and `mapped` find the processes of the driver: see `sweep`. Its command line names the `lease`."""
         told, self._tell = os.pipe2(os.O_CLOEXEC)
         self._pid = os.fork()
         if self._pid == 0:
             with contextlib.suppress(BaseException):  # nothing of it may go on as a second keeper
                 _keep_nothing_open_but(told)
+                _call_itself(f"{SWEEPS} {lease}".encode())
                 _wait(mark, mapped)
             os._exit(0)
         os.close(told)
@@ -71,7 +73,16 @@ def _keep_nothing_open_but(fd: int) -> None:
         if int(each) > 2:
             with contextlib.suppress(OSError):  # that of this list
                 os.close(int(each))
-    ctypes.CDLL(None).prctl(_SET_NAME, NAME.encode(), 0, 0, 0)
+
+
+def _call_itself(line: bytes) -> None:
+    """In place of the keeper's command line, which is in memory of our own since the fork."""
+    ctypes.CDLL(None).prctl(_SET_NAME, _NAME, 0, 0, 0)
+    with open("/proc/self/stat") as file:
+        start, end = map(int, file.read().rpartition(")")[2].split()[_ARGUMENTS])
+    if room := max(0, end - start - 1):  # an imitation of the kernel may say 0
+        ctypes.memset(start, 0, room)
+        ctypes.memmove(start, line, min(len(line), room))
 
 
 def _wait(mark: str, mapped: str) -> None:

@@ -537,6 +537,26 @@ def test_a_child_without_the_drivers_environment_does_not_outlive_a_crash(start:
     assert not [pid for pid in family if look(pid)]
 
 
+def test_a_child_that_has_just_begun_outlives_no_keeper_that_is_killed_by_its_command_line(start: Start) -> None:
+    """As by pkill -9 -f: the sweeper's line is another."""
+    driver = start(
+        """
+        import subprocess
+        with hold_lease("n", **SETTINGS) as lease:
+            keepers = [int(each.name) for each in Path("/proc").glob("[0-9]*")
+                       if f"spark-lease keeper {lease.name}".encode() in (each / "cmdline").read_bytes()]
+            child = subprocess.Popen(["sleep", "60"])
+            say(f"{len(keepers)} keeper, child {child.pid} of {lease.name}.")
+            for pid in keepers:
+                os.kill(pid, 9)
+            time.sleep(60)
+        """
+    )
+    child = int(driver.until("of n.").split("1 keeper, child ")[1].split()[0])
+    assert driver.end() == -signal.SIGKILL
+    until(lambda: not look(child), 3)
+
+
 @pytest.mark.parametrize(("setting", "after"), [("'never'", 3.0), ("1.5", 1.5)])
 def test_a_crash_is_handed_over_when_it_was_said(
     start: Start, url: str, table: str, setting: str, after: float

@@ -219,8 +219,7 @@ def want(name: str, directive: Directive, *, url: str, table: str) -> None:
 
 def keepers_of(pid: int) -> list[int]:
     """The keepers of a driver; not what each has beside it."""
-    found = [each for each in tree(pid) if "spark-lease keeper" in command_line(each.pid)]
-    return [each.pid for each in found if each.parent not in {keeper.pid for keeper in found}]
+    return [each.pid for each in tree(pid) if "spark-lease keeper" in command_line(each.pid)]
 
 
 def keeper_of(pid: int) -> int:

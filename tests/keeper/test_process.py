@@ -542,17 +542,17 @@ def test_a_child_that_has_just_begun_outlives_no_keeper_that_is_killed_by_its_co
     driver = start(
         """
         import subprocess
-        with hold_lease("n", **SETTINGS) as lease:
+        with hold_lease("killed-by-its-line", **SETTINGS) as lease:
             keepers = [int(each.name) for each in Path("/proc").glob("[0-9]*")
                        if f"spark-lease keeper {lease.name}".encode() in (each / "cmdline").read_bytes()]
             child = subprocess.Popen(["sleep", "60"])
-            say(f"{len(keepers)} keeper, child {child.pid} of {lease.name}.")
+            say(f"{len(keepers)} keeper, child {child.pid} begins")
             for pid in keepers:
                 os.kill(pid, 9)
             time.sleep(60)
         """
     )
-    child = int(driver.until("of n.").split("1 keeper, child ")[1].split()[0])
+    child = int(driver.until("begins").split("1 keeper, child ")[1].split()[0])
     assert driver.end() == -signal.SIGKILL
     until(lambda: not look(child), 3)
 

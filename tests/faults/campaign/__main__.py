@@ -25,8 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.faults.campaign.airflow_home import AIRFLOW_PYTHON, migrate
 from tests.faults.campaign.machine import GROUPS, build_clock, remove_groups
-from tests.faults.campaign.round import CONTROLS, DOORS, LACKING, SPARK
+from tests.faults.campaign.round import AIRFLOW, CONTROLS, DOORS, LACKING, SPARK
 from tests.faults.campaign.schedule import schedule
 from tests.faults.campaign.stores import STORES, kinds_of
 from tests.services import minio, pgbouncer
@@ -176,10 +177,14 @@ def main() -> int:
     parser.add_argument("--store", choices=STORES)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--shrink", action="store_true")
-    parser.add_argument("--door", choices=[*DOORS, SPARK, *CONTROLS], default="", help="how the work is guarded")
+    parser.add_argument("--door", choices=[*DOORS, SPARK, AIRFLOW, *CONTROLS], default="", help="how work is guarded")
     asked = parser.parse_args()
     if why := missing():
         parser.error(why)
+    if asked.door == AIRFLOW:
+        if not AIRFLOW_PYTHON.exists():
+            parser.error("Airflow is not here: make airflow")
+        migrate()
     build_clock()
     if asked.seed is not None:
         return int(again(asked.store or "PostgreSQL", asked.seed, asked.door, shrink=asked.shrink))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -14,8 +16,10 @@ from pathlib import Path
 from jobs.jars import spark_options
 from spark_lease.testing.checker import judge
 from spark_lease.testing.history import Did, Event
+from tests.faults.campaign.airflow_home import AIRFLOW_HOME, AIRFLOW_PYTHON, DAGS, airflow_settings
 from tests.faults.campaign.evidence import commits_in, ends_of, holds_of, judge_written, lines_of, rows_in
 from tests.faults.campaign.machine import Clock, Disk
+from tests.faults.campaign.network import Host
 from tests.faults.campaign.schedule import Fault, Kind
 from tests.faults.campaign.site import Site
 from tests.faults.campaign.stores import TABLE, Store
@@ -23,7 +27,7 @@ from tests.faults.campaign.strike import Centre, Striker
 from tests.faults.campaign.witness import now
 from tests.support.drivers import until
 
-DOORS, SPARK = ("run", "hold"), "submit"
+DOORS, SPARK, AIRFLOW = ("run", "hold"), "submit", "airflow"
 THREADS, NO_KERNEL, NO_FENCE, LACKING, ADVISORY = CONTROLS = (
     "keeper = thread",
     "kernel's part off",
@@ -33,7 +37,7 @@ THREADS, NO_KERNEL, NO_FENCE, LACKING, ADVISORY = CONTROLS = (
 )
 """In which something has to be found: a checker that finds nothing there would find nothing anywhere."""
 LEASE, POLL = 3.0, 0.2
-_START = {SPARK: 45.0}
+_START = {SPARK: 45.0, AIRFLOW: 45.0}
 """Seconds in which a job has started, on a busy machine; others have 12."""
 _LATER = 2.0
 """Seconds after the last fault in which a second master would show."""
@@ -73,17 +77,7 @@ class Round:
         self._accepts = None if door == SPARK else store.engine
         self._striker = Striker(centre, store, folder, lacking=1.0 if door == LACKING else 0.0)
         self._make_table()
-        self.sites = [
-            Site(
-                host,
-                self._command(door, host.name),
-                self._settings(door) | {"TMPDIR": f"{folder}/{host.name}.disk"},
-                folder / f"{host.name}.log",
-                Disk(folder / f"{host.name}.disk", _MEGABYTES.get(door, 50)),
-                Clock(folder / f"{host.name}.clock"),
-            )
-            for host in centre.sites
-        ]
+        self.sites = [self._site(door, host) for host in centre.sites]
         self._heals: list[tuple[float, Callable[[], None]]] = []
 
     def _make_table(self) -> None:
@@ -103,7 +97,7 @@ class Round:
 
     @property
     def _fences_by_itself(self) -> bool:
-        return self.verdict.door == "run" and bool(self.store.past_the_library)
+        return self.verdict.door in ("run", AIRFLOW) and bool(self.store.past_the_library)
 
     def _settings(self, door: str) -> dict[str, str]:
         """The environment of what is guarded."""
@@ -112,14 +106,27 @@ class Round:
         path = f"{_WITHOUT_KERNEL}:{_ROOT}" if door == NO_KERNEL else str(_ROOT)
         return {f"SPARK_LEASE_{key.upper()}": str(value) for key, value in settings.items()} | {"PYTHONPATH": path}
 
+    def _site(self, door: str, host: Host) -> Site:
+        disk = self.folder / f"{host.name}.disk"
+        settings, command = self._settings(door) | {"TMPDIR": str(disk)}, self._command(door, host.name)
+        if door == AIRFLOW:
+            home, python = self.folder / f"{host.name}.airflow", str(AIRFLOW_PYTHON)
+            shutil.copytree(AIRFLOW_HOME, home)
+            words = " ".join([*command[:4], "--ends-with $PPID", shlex.join(command[4:])])
+            settings |= airflow_settings(home) | {"CAMPAIGN_COMMAND": words}
+            command = [python, str(DAGS / "guarded.py")]
+        size = _MEGABYTES.get(door, 50)
+        log, clock = self.folder / f"{host.name}.log", Clock(self.folder / f"{host.name}.clock")
+        return Site(host, command, settings, log, Disk(disk, size), clock)
+
     def _command(self, door: str, site: str) -> list[str]:
         guard, where = [sys.executable, "-m", "spark_lease"], [str(self.folder), site]
         if door == SPARK:
             spark = ["--master", "local[3]", *spark_options(), _SPARK_WITNESS]
             return [*guard, "submit", "--", *spark, *where, str(self._table)]
-        how = {NO_FENCE: "plain", ADVISORY: "advisory"}.get(door, door if door in DOORS else "hold")
+        how = {"run": "run", AIRFLOW: "run", NO_FENCE: "plain", ADVISORY: "advisory"}.get(door, "hold")
         words = [sys.executable, _WITNESS, how, *where]
-        if door == "run":
+        if door in ("run", AIRFLOW):
             return [*guard, "run", "--", *words, *([self.store.past_the_library] if self._fences_by_itself else [])]
         return [*words, self._accepts.url.render_as_string(hide_password=False)] if self._accepts else words
 

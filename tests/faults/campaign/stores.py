@@ -40,6 +40,8 @@ _MEGABYTES = 400
 _ANY_HOST = "10.0.0.%"
 _TRUSTED = "host all all all trust\nhost replication all all trust\n"
 _LOCAL = (*OF_SITE, Kind.STORE_FULL)
+_ONE_MACHINE = tuple(each for each in _LOCAL if each is not Kind.CLOCK)
+"""SQLite goes by the machine's clock, which is the same for all that have the file."""
 _REMOTE = OF_SITE + OF_NETWORK
 _ALL = (*_REMOTE, *OF_SERVER, Kind.STORE_FULL)
 
@@ -147,7 +149,7 @@ STORES: dict[str, tuple[Opener, tuple[Kind, ...]]] = {
     "PostgreSQL and its replica": (_pair, (*_REMOTE, *OF_SERVER, Kind.SERVER_PROMOTED)),
     "PostgreSQL behind PgBouncer": (_pooled, _ALL),
     "MariaDB": (_mariadb, _ALL),
-    "SQLite": (lambda _, folder: _files("sqlite:///{}/lease.db", folder), _LOCAL),
+    "SQLite": (lambda _, folder: _files("sqlite:///{}/lease.db", folder), _ONE_MACHINE),
     "shared folder": (lambda _, folder: _files("file://{}/leases", folder), _LOCAL),
     "folder of a file server": (partial(_share, "file://{}/leases"), (*_LOCAL, Kind.SERVER_FROZEN)),
     "Delta": (lambda _, folder: _files("delta://{}/leases", folder), _LOCAL),

@@ -50,10 +50,14 @@ def archive(environ: dict[str, str]) -> Path:
 def test_it_is_used_where_there_is_one(environ: dict[str, str], archive: Path) -> None:
     use_archive(PROGRAM, environ)
     assert environ[OPTS] == options_of(archive)
+    assert "Tiered" in environ["SPARK_LAUNCHER_OPTS"]
+    own = environ | {"SPARK_LAUNCHER_OPTS": "-Xmx64m"}
+    use_archive(PROGRAM, own)
+    assert own["SPARK_LAUNCHER_OPTS"] == "-Xmx64m"
     archive.unlink()
-    without = {key: value for key, value in environ.items() if key != OPTS}
+    without = {key: value for key, value in environ.items() if not key.endswith("_OPTS")}
     use_archive(PROGRAM, without)
-    assert OPTS not in without
+    assert not [key for key in without if key.endswith("_OPTS")]
 
 
 @pytest.mark.parametrize("changed", ["java/lib/modules", "spark/jars/a.jar"])

@@ -73,7 +73,7 @@ class ContainedDriver:
         """Nothing: the lease is kept until everything inside has ended."""
         return []
 
-    def untie_all_but(self, pids: Collection[int]) -> None:
+    def untie_all_but(self, left: Collection[tuple[int, int]]) -> None:
         """Nothing is tied."""
 
     def close(self) -> None:

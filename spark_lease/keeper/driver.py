@@ -204,10 +204,11 @@ class Driver:
         others = [each for each in found if each.pid != self.python.pid and not is_helper(each.pid)]
         return [each for each in others if is_its_own(each)]
 
-    def untie_all_but(self, pids: Collection[int]) -> None:
-        """The end of this process ends no other from now on."""
+    def untie_all_but(self, left: Collection[tuple[int, int]]) -> None:
+        """The end of this process ends nothing but `left` from now on: pid, and when it was started."""
         if self._sweeper:
-            self._sweeper.dismiss()
+            self._sweeper.kill_only(left)
+        pids = {pid for pid, _ in left}
         for target in [each for each in self._pipe_ends if each not in pids]:
             self._cut(target)
 

@@ -11,8 +11,9 @@ from ..system.processes import Process, kill, processes
 
 
 class LeftBehind:
-    def __init__(self, left: Iterable[Process]) -> None:
-        self._members = {(each.pid, each.started) for each in left}
+    def __init__(self, left: Iterable[tuple[int, int]]) -> None:
+        """`left`: pid, and when it was started."""
+        self._members = set(left)
 
     def alive(self) -> list[Process]:
         """Those that still run. A grandchild whose parent has ended is known if it was seen before."""

@@ -436,8 +436,9 @@ class Keeper:
             return False
         outlasts = has_failed and self._config.on_lost == "exit"
         if outlasts:
-            self._left_behind = LeftBehind(left)
-            self._driver.untie_all_but([each.pid for each in left])
+            named = {(each.pid, each.started) for each in left}
+            self._left_behind = LeftBehind(named)
+            self._driver.untie_all_but(named)
         then = "the lease is kept until they end, or the driver does, but is not renewed any more"
         then = then if outlasts else "no lease guards them now; wait for their end inside the block"
         names = ", ".join(f"{each.name} (pid {each.pid})" for each in left[:3])
@@ -452,7 +453,7 @@ class Keeper:
             if is_killed:
                 left.kill()
             self._attend(self._clock.now() + (AT_ONCE if is_killed else TICK_WHILE_STARTING))
-        if alive := left.alive():  # the kernel goes on with what is tied
+        if alive := left.alive():  # the kernel and the sweeper go on
             still = f"{alive[0].name} (pid {alive[0].pid}), which the block has left running, does not end"
             say_on_stderr(f"spark-lease ERROR {self._config.name}: not released, it runs out: {still}")
             return

@@ -17,10 +17,11 @@ from ..clock import BootClock
 from ..system.processes import Process
 from .death import sweep
 from .guarded_processes import SWEEPS
+from .left_behind import LeftBehind
 
 _SET_NAME, _NAME = 15, b"lease sweeper"  # linux/prctl.h, PR_SET_NAME
 _ARGUMENTS = slice(45, 47)  # proc_pid_stat(5), arg_start and arg_end, counted from behind the name
-_DISMISSED = b"dismissed"
+_ONLY, _DISMISSED = b"only ", b"dismissed"
 _BURIED_WITHIN = 0.1
 _FOR, _PERIOD = 1.0, 0.05
 """Seconds in which it looks again and again: a process shows no mark while it is becoming another program."""
@@ -44,6 +45,10 @@ class Sweeper:
     def arm(self, spared: Collection[tuple[int, int]]) -> None:
         """From now on the keeper's end is a kill. `spared` are neighbours: pid, and when it was started."""
         self._write(json.dumps(sorted(spared)).encode())
+
+    def kill_only(self, left: Collection[tuple[int, int]]) -> None:
+        """From now on the keeper's end is a kill of these, and of what they start, and of nothing else."""
+        self._write(_ONLY + json.dumps(sorted(left)).encode())
 
     def dismiss(self) -> None:
         """The keeper ends by itself, or guards nothing any more."""
@@ -93,13 +98,18 @@ def _wait(mark: str, mapped: str) -> None:
             return
     if not told:
         return
-    spared = {(pid, started) for pid, started in json.loads(told)}
+    last = told.splitlines()[-1]
+    named = {(pid, started) for pid, started in json.loads(last.removeprefix(_ONLY))}
+    left = LeftBehind(named) if last.startswith(_ONLY) else None
 
     def is_spared(process: Process) -> bool:
-        return (process.pid, process.started) in spared
+        return (process.pid, process.started) in named
 
     clock, never = BootClock(), threading.Event()
     end = clock.now() + _FOR
     while clock.now() < end:
-        sweep(mark, mapped=mapped, spared=is_spared, clock=clock, until=end)
+        if left:
+            left.kill()
+        else:
+            sweep(mark, mapped=mapped, spared=is_spared, clock=clock, until=end)
         clock.wait(never, _PERIOD)

@@ -174,6 +174,27 @@ def test_what_a_failed_block_has_left_behind_is_waited_for_and_killed_in_time(
     assert said["holds"][0]["ended_by"] == "failed"
 
 
+@pytest.mark.shows("P5")
+def test_what_a_failed_block_has_left_behind_ends_in_time_also_if_the_keeper_stands_still(
+    start: Start, url: str, table: str, tmp_path: Path
+) -> None:
+    driver = start(f"""
+        import subprocess
+        try:
+            with hold_lease("n", **SETTINGS):
+                child = subprocess.Popen([sys.executable, "-c", {WRITES!r}, str(FOLDER / "writes")])
+                raise RuntimeError("the block")
+        except RuntimeError:
+            say(f"it is {{child.pid}}.")
+        time.sleep(60)
+    """)
+    child = int(driver.until("it is ").split("it is ")[1].split(".")[0])
+    os.kill(keeper_of(driver.process.pid), signal.SIGSTOP)
+    granted = standby(url, table)
+    time.sleep(0.2)  # for writes that must not come
+    assert not look(child) and last_write(tmp_path) < granted
+
+
 def test_after_a_failed_block_nothing_is_killed_but_what_it_has_left_behind(start: Start, url: str, table: str) -> None:
     driver = start("""
         import subprocess

@@ -3,6 +3,7 @@
     make campaign                                        ten minutes, all stores in turn
     make campaign ARGS='--minutes 120 --store MariaDB'
     make campaign ARGS='--store MariaDB --seed 17 --shrink'
+    make campaign ARGS='--door submit --side-by-side 2'  Spark jobs; --door airflow: Airflow's tasks
 
 Each round starts the same guarded work on both sites, strikes with one to three faults, and is judged. Verdicts are
 kept in out/campaign.jsonl, a line for each round: a run that was interrupted goes on where it was. `--seed` plays one

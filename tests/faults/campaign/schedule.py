@@ -44,6 +44,8 @@ OF_SERVER = (Kind.SERVER_CUT, Kind.SERVER_FROZEN, Kind.SERVER_RESTARTED, Kind.SE
 OF_STORE = (*OF_SERVER, Kind.SERVER_PROMOTED, Kind.STORE_FULL)
 OF_SITE = tuple(each for each in Kind if each not in OF_NETWORK + OF_STORE)
 FREEZES = (Kind.FREEZE_KEEPER, Kind.FREEZE_DRIVER, Kind.FREEZE_WORK, Kind.FREEZE_ALL, Kind.FREEZE_SITE)
+WITH_KEEPER = (Kind.FREEZE_ALL, Kind.FREEZE_SITE)
+"""Of these, what leaves no process that could end the work before it is thawed."""
 
 
 @dataclass(frozen=True)

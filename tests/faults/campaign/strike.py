@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.faults.campaign.machine import Disk, Group
 from tests.faults.campaign.network import Host
-from tests.faults.campaign.schedule import FREEZES, OF_NETWORK, OF_STORE, Fault, Kind
+from tests.faults.campaign.schedule import FREEZES, OF_NETWORK, OF_STORE, WITH_KEEPER, Fault, Kind
 from tests.faults.campaign.site import Site
 from tests.faults.campaign.stores import Store, crash
 from tests.faults.campaign.witness import now
@@ -60,9 +60,8 @@ class Striker:
                 return self._stands(site, self._freeze_group(site))
             case _ if kind in FREEZES:
                 pids = site.freeze(kind)
-                return (
-                    (_thaw(pids) if kind is Kind.FREEZE_KEEPER else self._stands(site, _thaw(pids))) if pids else None
-                )
+                heal = self._stands(site, _thaw(pids)) if kind in WITH_KEEPER else _thaw(pids)
+                return heal if pids else None
         is_there = bool(site.victims(kind))
         site.kill(kind)
         return site.start if is_there else None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from jobs.jars import spark_options
+from jobs.jars import spark_options, start_options
 from spark_lease.testing.checker import judge
 from spark_lease.testing.history import Did, Event
 from tests.faults.campaign.airflow_home import AIRFLOW_HOME, AIRFLOW_PYTHON, DAGS, airflow_settings
@@ -109,6 +109,7 @@ class Round:
     def _site(self, door: str, host: Host) -> Site:
         disk = self.folder / f"{host.name}.disk"
         settings, command = self._settings(door) | {"TMPDIR": str(disk)}, self._command(door, host.name)
+        settings |= {"SPARK_SUBMIT_OPTS": f"-XX:TieredStopAtLevel=1 {start_options()}"} if door == SPARK else {}
         if door == AIRFLOW:
             home, python = self.folder / f"{host.name}.airflow", str(AIRFLOW_PYTHON)
             shutil.copytree(AIRFLOW_HOME, home)

@@ -18,6 +18,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -88,31 +89,40 @@ class Campaign:
         self._code = code()
         self._batches, self._end = batches(stores, door), time.monotonic() + 60 * minutes
         self._lock = threading.Lock()
+        self._centres = set[DataCentre]()
         self.rounds = self.violated = 0
 
     def run(self) -> None:
         working = [threading.Thread(target=self._work, daemon=True) for _ in range(self._side_by_side)]
         for each in working:
             each.start()
-        for each in working:
-            each.join()
+        try:
+            for each in working:
+                each.join()
+        finally:  # interrupted: what a control group has frozen would stay for good
+            with self._lock:
+                self._end = 0.0
+                for centre in [*self._centres]:
+                    centre.close()
 
     def _work(self) -> None:
         while time.monotonic() < self._end:
             with self._lock:
                 store, seeds = next(self._batches)
-            centre = DataCentre(store)
+                centre = DataCentre(store)
+                self._centres.add(centre)
             try:
                 for seed in seeds:
                     if time.monotonic() >= self._end:
                         break
                     self._note(centre.play(seed, self._door))
             except AssertionError as error:
-                self._note(
-                    {"store": store, "door": self._door, "seed": seeds[0], "violations": [str(error)], "faults": []}
-                )
+                if self._end:  # else that is why
+                    broken = {"store": store, "door": self._door, "seed": seeds[0], "violations": [str(error)]}
+                    self._note(broken | {"faults": []})
             finally:
                 centre.close()
+                self._centres.discard(centre)
 
     def _note(self, verdict: dict[str, Any]) -> None:
         with self._lock:
@@ -201,6 +211,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(main())
     except KeyboardInterrupt:

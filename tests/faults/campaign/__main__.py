@@ -66,7 +66,7 @@ class DataCentre:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.wait(10)
         remove_groups(self._name)
 
 

@@ -67,6 +67,9 @@ class DataCentre:
     def close(self) -> None:
         self._process.kill()
         self._process.wait(10)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
         remove_groups(self._name)
 
 

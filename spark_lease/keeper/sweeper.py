@@ -37,7 +37,8 @@ class Sweeper:
         if self._pid == 0:
             with contextlib.suppress(BaseException):  # nothing of it may go on as a second keeper
                 _keep_nothing_open_but(told)
-                _call_itself(f"{SWEEPS} {lease}".encode())
+                with contextlib.suppress(OSError, ValueError, IndexError):  # it sweeps under the keeper's name, too
+                    _call_itself(f"{SWEEPS} {lease}".encode())
                 _wait(mark, mapped)
             os._exit(0)
         os.close(told)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.services.objects import BUCKET, KEY, SECRET
+from tests.services.objects import BUCKET, KEY, SECRET, options_of
 
 _BUILT = Path(__file__).parents[2] / ".minio/minio"
 MISSING = "MinIO is not here: put it on the path, or `python -m tests.services.minio` where there is Go"
@@ -40,13 +40,7 @@ class MinIo:
         self.start()
 
     def options(self) -> dict[str, str]:
-        return {
-            "aws_endpoint_url": f"http://{self.address}:{self.port}",
-            "aws_access_key_id": KEY,
-            "aws_secret_access_key": SECRET,
-            "aws_region": "us-east-1",
-            "allow_http": "true",
-        }
+        return options_of(self.address, self.port)
 
     def start(self) -> None:
         binary = found()

@@ -24,6 +24,17 @@ BUCKET, CARELESS, FORGETFUL, LOCKED, OLD = "leases", "careless", "forgetful", "l
 KEY, SECRET = "AKIAOFTHETESTS", "s3cret-of-the-tests"
 
 
+def options_of(address: str, port: int) -> dict[str, str]:
+    """The storage options of a client that is let in."""
+    return {
+        "aws_endpoint_url": f"http://{address}:{port}",
+        "aws_access_key_id": KEY,
+        "aws_secret_access_key": SECRET,
+        "aws_region": "us-east-1",
+        "allow_http": "true",
+    }
+
+
 @dataclass
 class ObjectServer:
     process: subprocess.Popen[str]
@@ -31,13 +42,7 @@ class ObjectServer:
     address: str = "127.0.0.1"
 
     def options(self, **changes: str) -> dict[str, str]:
-        return {
-            "aws_endpoint_url": f"http://{self.address}:{self.port}",
-            "aws_access_key_id": KEY,
-            "aws_secret_access_key": SECRET,
-            "aws_region": "us-east-1",
-            "allow_http": "true",
-        } | changes
+        return options_of(self.address, self.port) | changes
 
     def hang(self) -> None:
         os.kill(self.process.pid, signal.SIGSTOP)

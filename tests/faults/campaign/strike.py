@@ -55,9 +55,9 @@ class Striker:
                 site.disk.fill()
                 return site.disk.free
             case Kind.STARVED:
-                return self._starve(site)
+                return self._in_group("cpu", site, Group.starve, Group.feed)
             case Kind.FREEZE_GROUP:
-                return self._stands(site, self._freeze_group(site))
+                return self._stands(site, self._in_group("freezer", site, Group.freeze, Group.thaw))
             case _ if kind in FREEZES:
                 pids = site.freeze(kind)
                 heal = self._stands(site, _thaw(pids)) if kind in WITH_KEEPER else _thaw(pids)
@@ -102,30 +102,18 @@ class Striker:
 
         return end
 
-    def _group(self, controller: str, site: Site) -> Group:
+    def _in_group(
+        self, controller: str, site: Site, begin: Callable[[Group], None], end: Callable[[Group], None]
+    ) -> Heal:
         group = Group(controller, f"{self._centre.name}-{site.host.name}")
         site.put_into(group)
-        return group
+        begin(group)
 
-    def _freeze_group(self, site: Site) -> Heal:
-        group = self._group("freezer", site)
-        group.freeze()
-
-        def thaw() -> None:
-            group.thaw()
+        def heal() -> None:
+            end(group)
             group.remove()
 
-        return thaw
-
-    def _starve(self, site: Site) -> Heal:
-        group = self._group("cpu", site)
-        group.starve()
-
-        def feed() -> None:
-            group.feed()
-            group.remove()
-
-        return feed
+        return heal
 
     def _free_disk(self) -> None:
         self._centre.disk.free()

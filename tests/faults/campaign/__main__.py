@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.campaign.airflow_home import AIRFLOW_PYTHON, migrate
-from tests.faults.campaign.machine import GROUPS, build_clock, remove_groups
+from tests.faults.campaign.machine import GROUPS, build_kernel, remove_groups
 from tests.faults.campaign.round import AIRFLOW, CONTROLS, DOORS, LACKING, SPARK
 from tests.faults.campaign.schedule import schedule
 from tests.faults.campaign.stores import STORES, kinds_of
@@ -199,7 +199,7 @@ def main() -> int:
         if not AIRFLOW_PYTHON.exists():
             parser.error("Airflow is not here: make airflow")
         migrate()
-    build_clock()
+    build_kernel()
     if asked.seed is not None:
         return int(again(asked.store or "PostgreSQL", asked.seed, asked.door, shrink=asked.shrink))
     of_control = ["PostgreSQL and its replica" if asked.door == LACKING else "PostgreSQL"]

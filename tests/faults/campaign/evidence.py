@@ -1,10 +1,10 @@
-"""What a round has left behind: lines of the witnesses, fenced rows, commits of a Delta table."""
+"""What a round has left behind: lines, fenced rows, commits of a Delta table, run keys that are done."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -45,6 +45,18 @@ def rows_in(engine: Engine) -> Written:
         return [(n, epoch) for n, epoch in connection.exec_driver_sql("SELECT n, epoch FROM witness ORDER BY n")]
 
 
+def completed_in(engine: Engine) -> list[str]:
+    """The run keys with whose row they were completed."""
+    with engine.connect() as connection:
+        return [run for (run,) in connection.exec_driver_sql("SELECT run FROM witness WHERE run <> '' ORDER BY n")]
+
+
+def done_in(folder: Path) -> dict[str, float]:
+    """When each run key was first reported as done."""
+    files = folder.glob("done-*")
+    return {each.name.removeprefix("done-"): float(each.read_text().split("\n")[0]) for each in files}
+
+
 def commits_in(table: Path) -> Written:
     """Of a Delta table: each commit of a witness names its number and epoch (userMetadata)."""
     found = []
@@ -68,3 +80,13 @@ def judge_written(written: Written, events: Sequence[Event]) -> Iterator[str]:
             yield f"P4: {n} of epoch {epoch} was written after one of {newest}"
             return
         newest = epoch
+
+
+def judge_runs(done: dict[str, float], completed: Sequence[str], events: Sequence[Event]) -> Iterator[str]:
+    """A run key that was done again, or whose rows were committed twice."""
+    for each in events:
+        if each.did is Did.BEGAN and each.at > done.get(each.detail, each.at):
+            yield f"P8: {each.who} began run {each.detail} {each.at - done[each.detail]:.3f} s after it was done"
+    for run, times in Counter(completed).items():
+        if times > 1:
+            yield f"P8: run {run} was committed {times} times"

@@ -1,5 +1,5 @@
-"""What a host has besides its network: a disk that can be full, a wall clock that can be wrong, its share of the
-processors."""
+"""What a host has besides its network: a disk and a memory that can be full, a wall clock that can be wrong, its share
+of the processors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from contextlib import suppress
 from pathlib import Path
 
 GROUPS = Path("/sys/fs/cgroup")
-_LIBRARY = Path(__file__).parents[3] / "out/campaign-clock.so"
+_LIBRARY = Path(__file__).parents[3] / "out/campaign-kernel.so"
+NO_TIMERS = {"LD_PRELOAD": str(_LIBRARY), "CAMPAIGN_NO_TIMERS": "1"}
+"""The environment of what the kernel can kill at no instant."""
 _QUOTA, _PERIOD = 3_000, 100_000
 """Microseconds of a processor in each period: 3 %."""
+_MEGABYTE = 1 << 20
 
 
-def build_clock() -> None:
-    """Before the first data centre; those that are there keep theirs."""
+def build_kernel() -> None:
+    """What stands between a site and the kernel. Before the first data centre; those that are there keep theirs."""
     _LIBRARY.parent.mkdir(exist_ok=True)
-    source = Path(__file__).with_name("clock.c")
+    source = Path(__file__).with_name("kernel.c")
     made = _LIBRARY.with_suffix(f".{os.getpid()}")
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(source), "-ldl"], check=True)
     made.replace(_LIBRARY)
 
 
@@ -63,17 +66,18 @@ class Disk:
 
 
 class Group:
-    """A control group (cgroup v1) of one `controller`, as long as there is a fault for it."""
+    """A control group (cgroup v1) of one `controller`."""
 
     def __init__(self, controller: str, name: str) -> None:
         self._folder, self._root = GROUPS / controller / name, GROUPS / controller
         self._folder.mkdir(exist_ok=True)
+        self.entrance = self._folder / "cgroup.procs"
 
     def add(self, pid: int) -> None:
         _move(pid, self._folder)
 
     def members(self) -> list[int]:
-        return [int(pid) for pid in (self._folder / "cgroup.procs").read_text().split()]
+        return [int(pid) for pid in self.entrance.read_text().split()]
 
     def freeze(self) -> None:
         """All at once; no signal reaches them, SIGKILL neither."""
@@ -88,6 +92,13 @@ class Group:
 
     def feed(self) -> None:
         self._write("cpu.cfs_quota_us", "-1")
+
+    def confine(self) -> None:
+        """To the memory that is in use: the kernel kills the largest of those in it when one takes more."""
+        self._write("memory.limit_in_bytes", str(int((self._folder / "memory.usage_in_bytes").read_text()) + _MEGABYTE))
+
+    def release(self) -> None:
+        self._write("memory.limit_in_bytes", "-1")
 
     def remove(self) -> None:
         """What is in it goes back to the group above."""

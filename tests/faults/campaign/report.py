@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tests.faults.campaign.__main__ import RESULTS, ROOT, results
-from tests.faults.campaign.round import AIRFLOW, CONTROLS, DOORS, LEASE, SPARK
+from tests.faults.campaign.round import AIRFLOW, CONTROLS, DOORS, LEASE, ONCE, SPARK
 from tests.faults.campaign.schedule import Kind
 from tests.faults.campaign.stores import STORES, kinds_of
 
@@ -62,7 +62,7 @@ def totals(rounds: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]], 
     violated, before = (sum(bool(each["violations"]) for each in some) for some in (rounds, earlier))
     counts = [len(rounds), violated, *(sum(each[what] for each in rounds) for what in ("grants", "lines", "rows"))]
     words = "{} rounds, {} violated; {} grants, {} lines, {} fenced rows.".format(*(f"{each:_}" for each in counts))
-    for door, how in ((SPARK, "With Spark"), (AIRFLOW, "In Airflow")):
+    for door, how in ((ONCE, "Under run keys"), (SPARK, "With Spark"), (AIRFLOW, "In Airflow")):
         words += f" {how}: {sum(each['door'] == door for each in rounds)} rounds."
     words += f" Never hit: {', '.join(missing)}." if missing else ""
     return words + (f" On earlier code: {len(earlier):_} rounds, {before} violated." if earlier else "")

@@ -17,8 +17,18 @@ from jobs.jars import spark_options, start_options
 from spark_lease.testing.checker import judge
 from spark_lease.testing.history import Did, Event
 from tests.faults.campaign.airflow_home import AIRFLOW_HOME, AIRFLOW_PYTHON, DAGS, airflow_settings
-from tests.faults.campaign.evidence import commits_in, ends_of, holds_of, judge_written, lines_of, rows_in
-from tests.faults.campaign.machine import Clock, Disk
+from tests.faults.campaign.evidence import (
+    commits_in,
+    completed_in,
+    done_in,
+    ends_of,
+    holds_of,
+    judge_runs,
+    judge_written,
+    lines_of,
+    rows_in,
+)
+from tests.faults.campaign.machine import NO_TIMERS, Clock, Disk, Group
 from tests.faults.campaign.network import Host
 from tests.faults.campaign.schedule import Fault, Kind
 from tests.faults.campaign.site import Site
@@ -27,7 +37,7 @@ from tests.faults.campaign.strike import Centre, Striker
 from tests.faults.campaign.witness import now
 from tests.support.drivers import until
 
-DOORS, SPARK, AIRFLOW = ("run", "hold"), "submit", "airflow"
+DOORS, ONCE, SPARK, AIRFLOW = ("run", "hold", "once"), "once", "submit", "airflow"
 THREADS, NO_KERNEL, NO_FENCE, LACKING, ADVISORY = CONTROLS = (
     "keeper = thread",
     "kernel's part off",
@@ -42,7 +52,6 @@ _START = {SPARK: 45.0, AIRFLOW: 45.0}
 _LATER = 2.0
 """Seconds after the last fault in which a second master would show."""
 _ROOT = Path(__file__).parents[3]
-_WITHOUT_KERNEL = str(Path(__file__).with_name("without_kernel"))
 _MEGABYTES = {SPARK: 1000}
 """Of a site's disk; others have 50."""
 _WITNESS = str(Path(__file__).with_name("witness.py"))
@@ -68,7 +77,7 @@ class Verdict:
 class Round:
     def __init__(self, name: str, seed: int, door: str, store: Store, centre: Centre, folder: Path) -> None:
         """`door` is how the work is guarded: of DOORS, SPARK, of CONTROLS; empty: of DOORS, as the seed says."""
-        self.store, self.folder = store, folder
+        self.store, self.folder, self._centre = store, folder, centre.name
         self.lease = f"round-{seed}"
         door = door or random.Random(seed).choice(DOORS)
         self.verdict = Verdict(name, seed, door)
@@ -86,7 +95,7 @@ class Round:
         with self._accepts.begin() as connection:
             connection.exec_driver_sql("DROP TABLE IF EXISTS witness")
             key = TABLE[self._accepts.dialect.name]
-            connection.exec_driver_sql(f"CREATE TABLE witness ({key}, epoch BIGINT, site VARCHAR(20))")
+            connection.exec_driver_sql(f"CREATE TABLE witness ({key}, epoch BIGINT, run VARCHAR(20))")
         if self._fences_by_itself:
             subprocess.run(
                 [sys.executable, "-m", "spark_lease", "fence", "add", "--on", "witness"],
@@ -103,8 +112,8 @@ class Round:
         """The environment of what is guarded."""
         settings = {"name": self.lease, "url": self.store.url, "lease_duration": LEASE, "poll_period": POLL}
         settings |= {"create_table": "true"} | self.store.settings | ({"keeper": "thread"} if door == THREADS else {})
-        path = f"{_WITHOUT_KERNEL}:{_ROOT}" if door == NO_KERNEL else str(_ROOT)
-        return {f"SPARK_LEASE_{key.upper()}": str(value) for key, value in settings.items()} | {"PYTHONPATH": path}
+        variables = {f"SPARK_LEASE_{key.upper()}": str(value) for key, value in settings.items()}
+        return variables | {"PYTHONPATH": str(_ROOT)} | (NO_TIMERS if door == NO_KERNEL else {})
 
     def _site(self, door: str, host: Host) -> Site:
         disk = self.folder / f"{host.name}.disk"
@@ -118,14 +127,15 @@ class Round:
             command = [python, str(DAGS / "guarded.py")]
         size = _MEGABYTES.get(door, 50)
         log, clock = self.folder / f"{host.name}.log", Clock(self.folder / f"{host.name}.clock")
-        return Site(host, command, settings, log, Disk(disk, size), clock)
+        memory = Group("memory", f"{self._centre}-{host.name}")
+        return Site(host, command, settings, log, Disk(disk, size), clock, memory)
 
     def _command(self, door: str, site: str) -> list[str]:
         guard, where = [sys.executable, "-m", "spark_lease"], [str(self.folder), site]
         if door == SPARK:
             spark = ["--master", "local[3]", *spark_options(), _SPARK_WITNESS]
             return [*guard, "submit", "--", *spark, *where, str(self._table)]
-        how = {"run": "run", AIRFLOW: "run", NO_FENCE: "plain", ADVISORY: "advisory"}.get(door, "hold")
+        how = {"run": "run", AIRFLOW: "run", ONCE: ONCE, NO_FENCE: "plain", ADVISORY: "advisory"}.get(door, "hold")
         words = [sys.executable, _WITNESS, how, *where]
         if door in ("run", AIRFLOW):
             return [*guard, "run", "--", *words, *([self.store.past_the_library] if self._fences_by_itself else [])]
@@ -153,6 +163,7 @@ class Round:
                 site.bury()
                 site.host.kill_all()
                 site.disk.close()
+                site.memory.remove()
 
     def _wait_until(self, instant: float) -> None:
         """And end the faults that are over meanwhile."""
@@ -205,7 +216,14 @@ class Round:
         self.verdict.grants, self.verdict.lines, self.verdict.rows = len(holds), len(events), len(written)
         self.verdict.violations += [str(each) for each in judge([*events, *stood, *ends_of(holds)])]
         self.verdict.violations += judge_written(written, events)
-        if [each.kind for each in faults] in ([Kind.KILL_ALL], [Kind.KILL_SITE]) and faults[0].on_master:
+        if self.verdict.door == ONCE:
+            completed = completed_in(self._accepts) if self._accepts else []
+            self.verdict.violations += judge_runs(done_in(self.folder), completed, events)
+        if (
+            [each.kind for each in faults] in ([Kind.KILL_ALL], [Kind.KILL_SITE])
+            and faults[0].on_master
+            and self.verdict.door != ONCE
+        ):
             ordered = sorted(holds.values(), key=lambda each: each[0].at)
             if len(ordered) > 1:
                 self.verdict.takeover = round(ordered[1][0].at - ordered[0][-1].at, 3)

@@ -31,10 +31,12 @@ class Kind(StrEnum):
     FREEZE_KEEPER = "keeper frozen"
     FREEZE_DRIVER = "driver frozen, nothing else"
     FREEZE_WORK = "work frozen"
+    FREEZE_GUARD = "driver, keeper and sweeper frozen, nothing else"
     FREEZE_ALL = "job frozen, all of it"
     FREEZE_SITE = "site frozen, its scheduler too"
     FREEZE_GROUP = "site frozen by its control group"
     STARVED = "site has 3 % of a processor"
+    MEMORY = "memory of the site full"
     CLOCK = "wall clock set"
     DISK_FULL = "disk of the site full"
 
@@ -43,8 +45,8 @@ OF_NETWORK = (Kind.CUT, Kind.DEAF, Kind.MUTE, Kind.SLOW)
 OF_SERVER = (Kind.SERVER_CUT, Kind.SERVER_FROZEN, Kind.SERVER_RESTARTED, Kind.SERVER_CRASHED)
 OF_STORE = (*OF_SERVER, Kind.SERVER_PROMOTED, Kind.STORE_FULL)
 OF_SITE = tuple(each for each in Kind if each not in OF_NETWORK + OF_STORE)
-FREEZES = (Kind.FREEZE_KEEPER, Kind.FREEZE_DRIVER, Kind.FREEZE_WORK, Kind.FREEZE_ALL, Kind.FREEZE_SITE)
 WITH_KEEPER = (Kind.FREEZE_ALL, Kind.FREEZE_SITE)
+FREEZES = (Kind.FREEZE_KEEPER, Kind.FREEZE_DRIVER, Kind.FREEZE_WORK, Kind.FREEZE_GUARD, *WITH_KEEPER)
 """Of these, what leaves no process that could end the work before it is thawed."""
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,11 @@ _WITNESS = "campaign/witness.py"
 _WORK = (_WITNESS, "campaign/spark_witness.py")
 _FRONT_DOORS = ("-m spark_lease run", "-m spark_lease submit")
 _KEEPERS = ("spark-lease keeper", *_FRONT_DOORS)
-_AGAIN = 'while :; do "$@"; sleep 0.1; done'
+_GUARD = ("spark-lease sweeper", *_KEEPERS)
+_AGAIN = 'echo $$ > "$CAMPAIGN_GROUP"; while :; do "$@"; sleep 0.1; done'
 """A scheduler: whatever the end, it starts the job again."""
+_HOG = 'echo $$ > "$CAMPAIGN_GROUP"; while :; do tail /dev/zero; done'
+"""Takes memory until the kernel kills, again and again."""
 
 
 @dataclass
@@ -36,28 +40,36 @@ class Site:
     log: Path
     disk: Disk
     clock: Clock
+    memory: Group
     scheduler: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         if self.scheduler is None:
-            with self.host.inside(), self.log.open("ab") as log:
-                self.scheduler = subprocess.Popen(
-                    ["bash", "-c", _AGAIN, "scheduler", *self.command],
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    env=os.environ | self.settings,
-                )
+            self.scheduler = self._bash(_AGAIN, "scheduler", *self.command)
+
+    def hog(self) -> subprocess.Popen[bytes]:
+        """Fills the memory of this site, until its process group is killed."""
+        self.memory.confine()
+        return self._bash(_HOG)
+
+    def _bash(self, *words: str) -> subprocess.Popen[bytes]:
+        environment = os.environ | self.settings | {"CAMPAIGN_GROUP": str(self.memory.entrance)}
+        with self.host.inside(), self.log.open("ab") as log:
+            return subprocess.Popen(
+                ["bash", "-c", *words], stdout=log, stderr=log, start_new_session=True, env=environment
+            )
 
     def victims(self, kind: Kind) -> list[Process]:
         found = self.host.processes()
         match kind:
             case Kind.KILL_KEEPER | Kind.FREEZE_KEEPER:
-                return [each for each in found if any(word in command_line(each.pid) for word in _KEEPERS)]
+                return [each for each in found if _line_has(each, _KEEPERS)]
             case Kind.KILL_WORK | Kind.FREEZE_WORK:
                 return [each for each in found if each.name == "java"] or [each for each in found if _is_witness(each)]
             case Kind.KILL_DRIVER | Kind.FREEZE_DRIVER:
                 return [each for each in found if _is_driver(each)]
+            case Kind.FREEZE_GUARD:
+                return [each for each in found if _is_driver(each) or _line_has(each, _GUARD)]
             case Kind.KILL_SITE | Kind.FREEZE_SITE:
                 return found
         return [each for each in found if each.name not in ("bash", "sleep")]
@@ -108,9 +120,13 @@ class Site:
         return [f"{each.pid} {each.state} {command_line(each.pid)}" for each in left]
 
 
-def _is_front(process: Process) -> bool:
+def _line_has(process: Process, words: Sequence[str]) -> bool:
     line = command_line(process.pid)
-    return any(word in line for word in _FRONT_DOORS) or _is_witness(process)
+    return any(word in line for word in words)
+
+
+def _is_front(process: Process) -> bool:
+    return _line_has(process, _FRONT_DOORS) or _is_witness(process)
 
 
 def _is_witness(process: Process) -> bool:
@@ -119,6 +135,5 @@ def _is_witness(process: Process) -> bool:
 
 
 def _is_driver(process: Process) -> bool:
-    line = command_line(process.pid)
-    is_work = process.name.startswith("python") and any(each in line for each in _WORK)
-    return is_work and " child " not in line and not any(word in line for word in _FRONT_DOORS)
+    is_work = process.name.startswith("python") and _line_has(process, _WORK)
+    return is_work and not _line_has(process, (" child ", *_FRONT_DOORS))

@@ -54,6 +54,8 @@ class Striker:
             case Kind.DISK_FULL:
                 site.disk.fill()
                 return site.disk.free
+            case Kind.MEMORY:
+                return self._hog(site)
             case Kind.STARVED:
                 return self._in_group("cpu", site, Group.starve, Group.feed)
             case Kind.FREEZE_GROUP:
@@ -101,6 +103,17 @@ class Striker:
             thaw()
 
         return end
+
+    def _hog(self, site: Site) -> Heal:
+        hog = site.hog()
+
+        def heal() -> None:
+            with suppress(ProcessLookupError):
+                os.killpg(hog.pid, signal.SIGKILL)
+            site.memory.release()
+            hog.wait(10)
+
+        return heal
 
     def _in_group(
         self, controller: str, site: Site, begin: Callable[[Group], None], end: Callable[[Group], None]

@@ -2,6 +2,7 @@
 
     spark-lease run … -- python witness.py run FOLDER SITE [URL]   rows past the library: PostgreSQL fences them
     python witness.py hold FOLDER SITE [URL]                       hold_lease, a child that writes too, fenced_sql
+    python witness.py once FOLDER SITE [URL]                       the next run key; its row completes it
     python witness.py plain FOLDER SITE URL                        the same with no fence
     python witness.py advisory FOLDER SITE URL                     a lock of PostgreSQL's instead of a lease
 
@@ -21,7 +22,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 PERIOD = 0.005
-INSERT = "INSERT INTO witness (epoch, site) VALUES ({}, '{}') RETURNING n"
+RUN = 0.5
+"""Seconds for a run key."""
+INSERT = "INSERT INTO witness (epoch, run) VALUES ({}, '{}') RETURNING n"
 Insert = Callable[[], int]
 """Commits one row, and returns its number."""
 
@@ -59,11 +62,11 @@ class Diary:
             time.sleep(10 * PERIOD)
 
 
-def begun(folder: str, site: str, epoch: int) -> tuple[str, Diary]:
+def begun(folder: str, site: str, epoch: int, run: str = "") -> tuple[str, Diary]:
     file = f"{folder}/{site}-{os.urandom(4).hex()}"
     diary = Diary(file, epoch)
     diary.add("granted")
-    diary.add("work began")
+    diary.add("work began", detail=run)
     return file, diary
 
 
@@ -71,7 +74,7 @@ def run(folder: str, site: str, url: str = "") -> None:
     epoch = int(os.environ["SPARK_LEASE_EPOCH"])
     _, diary = begun(folder, site, epoch)
     if url:
-        diary.insert_on(_past_the_library(url, INSERT.format(epoch, site)))
+        diary.insert_on(_past_the_library(url, INSERT.format(epoch, "")))
     diary.write_on()
 
 
@@ -104,7 +107,7 @@ def hold(folder: str, site: str, url: str = "", *, is_fenced: bool = True) -> No
         file, diary = begun(folder, site, lease.epoch)
         child = subprocess.Popen([sys.executable, __file__, "child", file, str(lease.epoch)])
         if url:
-            engine, statement = create_engine(url), text(INSERT.format(lease.epoch, site))
+            engine, statement = create_engine(url), text(INSERT.format(lease.epoch, ""))
 
             def insert() -> int:
                 with lease.fenced_sql(engine) if is_fenced else engine.begin() as connection:
@@ -131,8 +134,31 @@ def advisory(folder: str, site: str, url: str) -> None:
     session.cursor().execute("SELECT pg_advisory_lock(7)")
     epoch = time.time_ns() // 1_000_000
     _, diary = begun(folder, site, epoch)
-    diary.insert_on(_past_the_library(url, INSERT.format(epoch, site)))
+    diary.insert_on(_past_the_library(url, INSERT.format(epoch, "")))
     diary.write_on()
+
+
+def once(folder: str, site: str, url: str = "") -> None:
+    from sqlalchemy import create_engine, text
+
+    from spark_lease import AlreadyDone, hold_lease
+
+    done = [int(each.removeprefix("done-")) for each in os.listdir(folder) if each.startswith("done-")]
+    run = str(max(done, default=0) + 1)
+    with suppress(AlreadyDone), hold_lease(run_key=run) as lease:
+        _, diary = begun(folder, site, lease.epoch, run)
+        end = now() + RUN
+        while now() < end:
+            lease.check()
+            diary.add("write attempted")
+            time.sleep(PERIOD)
+        if url:
+            since = now()
+            with lease.fenced_sql(create_engine(url), completes=run) as connection:
+                n = connection.execute(text(INSERT.format(lease.epoch, run))).scalar_one()
+            diary.add("write accepted", since=since, detail=str(n))
+    with open(f"{folder}/done-{run}", "a") as file:
+        file.write(f"{now()}\n")
 
 
 def child(file: str, epoch: str) -> None:
@@ -140,4 +166,5 @@ def child(file: str, epoch: str) -> None:
 
 
 if __name__ == "__main__":
-    {"run": run, "hold": hold, "plain": plain, "advisory": advisory, "child": child}[sys.argv[1]](*sys.argv[2:])
+    doors = {"run": run, "hold": hold, "once": once, "plain": plain, "advisory": advisory, "child": child}
+    doors[sys.argv[1]](*sys.argv[2:])

@@ -1,7 +1,11 @@
-/* The wall clock of one site: as many seconds off as the file $CAMPAIGN_CLOCK says (LD_PRELOAD). libfaketime would change
-   how clock_nanosleep(2) counts, too, which Python sleeps with. */
+/* What the kernel is for the processes of one site (LD_PRELOAD): its wall clock is as many seconds off as the file
+   $CAMPAIGN_CLOCK says, and it has no timers that send signals if there is a $CAMPAIGN_NO_TIMERS. libfaketime would
+   change how clock_nanosleep(2) counts, too, which Python sleeps with. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -37,4 +41,11 @@ time_t time(time_t *to) {
 	clock_gettime(CLOCK_REALTIME, &at);
 	if (to) *to = at.tv_sec;
 	return at.tv_sec;
+}
+
+int timer_create(clockid_t clock, struct sigevent *restrict event, timer_t *restrict timer) {
+	int (*real)(clockid_t, struct sigevent *, timer_t *) = dlsym(RTLD_NEXT, "timer_create");
+	if (real && !getenv("CAMPAIGN_NO_TIMERS")) return real(clock, event, timer);
+	errno = ENOSYS;
+	return -1;
 }

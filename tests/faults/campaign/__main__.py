@@ -6,7 +6,7 @@
     make campaign ARGS='--door submit --side-by-side 2'  Spark jobs; --door airflow: Airflow's tasks
 
 Each round starts the same guarded work on both sites, strikes with one to three faults, and is judged. Verdicts are
-kept in out/campaign.jsonl, a line for each round: a run that was interrupted goes on where it was. `--seed` plays one
+kept in out/campaign.jsonl, a line for each round: a run that was interrupted goes on where it was with that code. `--seed` plays one
 round again; `--shrink` leaves out its faults one after the other, as long as it is still violated. Needs root.
 """
 
@@ -77,9 +77,10 @@ def results() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
-def batches(stores: list[str], door: str) -> Iterator[tuple[str, list[int]]]:
-    """Every store in turn, with the next seeds that it has not seen."""
-    before = {(each["store"], each["seed"]) for each in results() if each["door"] in ([door] if door else DOORS)}
+def batches(stores: list[str], door: str, code: str) -> Iterator[tuple[str, list[int]]]:
+    """Every store in turn, with the next seeds that it has not seen with this code."""
+    mine = [each for each in results() if each["door"] in ([door] if door else DOORS) and each["code"] == code]
+    before = {(each["store"], each["seed"]) for each in mine}
     for first in itertools.count(0, BATCH):
         for store in stores:
             if seeds := [seed for seed in range(first, first + BATCH) if (store, seed) not in before]:
@@ -90,7 +91,7 @@ class Campaign:
     def __init__(self, stores: list[str], door: str, minutes: float, side_by_side: int) -> None:
         self._door, self._side_by_side = door, side_by_side
         self._code = code()
-        self._batches, self._end = batches(stores, door), time.monotonic() + 60 * minutes
+        self._batches, self._end = batches(stores, door, self._code), time.monotonic() + 60 * minutes
         self._lock = threading.Lock()
         self._centres = set[DataCentre]()
         self.rounds = self.violated = 0

@@ -6,8 +6,8 @@
     make campaign ARGS='--door submit --side-by-side 2'  Spark jobs; --door airflow: Airflow's tasks
 
 Each round starts the same guarded work on both sites, strikes with one to three faults, and is judged. Verdicts are
-kept in out/campaign.jsonl, a line for each round: a run that was interrupted goes on where it was with that code. `--seed` plays one
-round again; `--shrink` leaves out its faults one after the other, as long as it is still violated. Needs root.
+kept in out/campaign.jsonl, a line for each round, and a run goes on where the last one of the same code ended. `--seed`
+plays one round again; `--shrink` leaves out its faults one by one, as long as it is still violated. Needs root.
 """
 
 from __future__ import annotations

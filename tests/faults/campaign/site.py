@@ -24,7 +24,7 @@ _WORK = (_WITNESS, "campaign/spark_witness.py")
 _FRONT_DOORS = ("-m spark_lease run", "-m spark_lease submit")
 _KEEPERS = ("spark-lease keeper", *_FRONT_DOORS)
 _GUARD = ("spark-lease sweeper", *_KEEPERS)
-_AGAIN = 'echo $$ > "$CAMPAIGN_GROUP"; while :; do "$@"; sleep 0.1; done'
+_AGAIN = 'echo $$ > "$CAMPAIGN_GROUP"; while :; do "$@"; sleep 0.5; done'
 """A scheduler: whatever the end, it starts the job again."""
 _HOG = 'echo $$ > "$CAMPAIGN_GROUP"; while :; do tail /dev/zero; done'
 """Takes memory until the kernel kills, again and again."""

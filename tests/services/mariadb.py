@@ -2,7 +2,7 @@
 
     python -m tests.services.mariadb
 
-The server then runs from `.mariadb` as an ordinary user.
+The server then runs from `.mariadb` as an ordinary user. $SPARK_LEASE_TEST_MARIADBD is another version's mariadbd.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ GRANT ALL ON *.* TO lease@'127.0.0.1';
 
 def found() -> Path | None:
     """The mariadbd that is here."""
+    if asked := os.environ.get("SPARK_LEASE_TEST_MARIADBD"):
+        return Path(asked)
     ours = UNPACKED / "usr/sbin/mariadbd"
     path = shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
     return Path(path) if path else ours if ours.exists() else None
@@ -50,8 +52,10 @@ class MariaDb:
         self.url = f"mysql://lease:{PASSWORD}@127.0.0.1:{self.port}/leases"
         (folder / "init.sql").write_text(INIT)
         (folder / "data").mkdir()
-        share = binary.parents[1] / "share/mysql"
-        tables = [share / f"mysql_{what}.sql" for what in ("system_tables", "performance_tables", "system_tables_data")]
+        tables = [
+            next(self._share.glob(f"m*_{what}.sql"))
+            for what in ("system_tables", "performance_tables", "system_tables_data")
+        ]
         text = "CREATE DATABASE mysql;\nUSE mysql;\n" + "".join(each.read_text() for each in tables)
         done = subprocess.run(
             [*self._command(), "--bootstrap", "--skip-networking"],
@@ -64,11 +68,17 @@ class MariaDb:
         assert done.returncode == 0, (done.returncode, done.stderr.decode(errors="replace")[-4000:])
         self.start()
 
+    @property
+    def _share(self) -> Path:
+        """With the first tables and the texts of messages: Debian's has a folder of its own."""
+        share = self._binary.parents[1] / "share"
+        return share / "mysql" if (share / "mysql").exists() else share
+
     def _command(self) -> list[str]:
-        base = self._binary.parents[1]
         owner = ["--user=root"] if os.geteuid() == 0 else []
         small = ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M", "--performance-schema=off"]
-        where = [f"--basedir={base}", f"--datadir={self.folder}/data", f"--lc-messages-dir={base}/share/mysql"]
+        where = [f"--basedir={self._binary.parents[1]}", f"--datadir={self.folder}/data"]
+        where += [f"--lc-messages-dir={self._share}"]
         return [str(self._binary), "--no-defaults", *owner, *small, *where]
 
     def start(self) -> None:
@@ -76,6 +86,7 @@ class MariaDb:
             f"--port={self.port}",
             "--bind-address=127.0.0.1",
             "--skip-name-resolve",
+            "--skip-ssl",  # 11.4 computes a key of 4096 bits first, which may take minutes
             f"--socket={self.folder}/socket",
             f"--init-file={self.folder}/init.sql",
             *self._options,

@@ -81,7 +81,8 @@ class Round:
         self.lease = f"round-{seed}"
         door = door or random.Random(seed).choice(DOORS)
         self.verdict = Verdict(name, seed, door)
-        self._takeover = LEASE + _START.get(door, 12.0)
+        lease = float(store.settings.get("lease_duration", LEASE))
+        self._takeover = lease + _START.get(door, 12.0)
         self._table = folder / "table"
         self._accepts = None if door == SPARK else store.engine
         self._striker = Striker(centre, store, folder, lacking=1.0 if door == LACKING else 0.0)
@@ -97,12 +98,10 @@ class Round:
             key = TABLE[self._accepts.dialect.name]
             connection.exec_driver_sql(f"CREATE TABLE witness ({key}, epoch BIGINT, run VARCHAR(20))")
         if self._fences_by_itself:
-            subprocess.run(
-                [sys.executable, "-m", "spark_lease", "fence", "add", "--on", "witness"],
-                env=os.environ | self._settings(self.verdict.door),
-                check=True,
-                capture_output=True,
-            )
+            words = [sys.executable, "-m", "spark_lease", "fence", "add", "--on", "witness"]
+            settings = os.environ | self._settings(self.verdict.door)
+            # The server of the round before may just be coming back.
+            until(lambda: subprocess.run(words, env=settings, check=False).returncode == 0, 30)
 
     @property
     def _fences_by_itself(self) -> bool:

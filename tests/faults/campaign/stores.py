@@ -108,7 +108,9 @@ def _moto(host: Host, folder: Path) -> Iterator[Store]:
     with ExitStack() as stack:
         with host.inside():
             server = stack.enter_context(running_objects(host.address))
-        yield Store(f"delta+s3://{BUCKET}/leases", settings={"storage_options": json.dumps(server.options())})
+        options = json.dumps(server.options())
+        # A server in Python: on a busy machine one commit may take it half a second.
+        yield Store(f"delta+s3://{BUCKET}/leases", settings={"storage_options": options, "lease_duration": "6"})
 
 
 @contextmanager

@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV  := .venv
 PY    := $(VENV)/bin/python
 JARS  := .jars
-OLDER := .venv-spark35
+OLDER := .versions/spark-3_5
 YARN  := .yarn
 DOCS  := .venv-docs
 PEERS := .venv-peers
@@ -11,10 +11,12 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older yarn docs docs-pictures test-versions dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older versions yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
+# Of tests/versions: the oldest, what most clusters have, and the newest.
+A_FEW := delta-3_2 spark-3_5 spark-4_3
 # What `make check` runs.
 CHECKED := config election monitoring/test_history.py monitoring/test_events.py testing simulation \
   stores/test_contract.py stores/test_registry.py stores/folders/test_file.py cli/test_main.py
@@ -42,6 +44,7 @@ test-rest: services older yarn browser ## what test-all adds to test
 	@$(PY) -m pytest $(TWO) $(if $(CI),--durations=30) -m "($(LATER)) and not fault" $(ARGS)
 	@$(MAKE) --no-print-directory simulate mutate model test-airflow
 	@$(MAKE) --no-print-directory airflow-drill ARGS='--days 2'
+	@$(PY) -m tests.versions $(A_FEW)
 
 coverage: services ## which lines the tests reach, subprocesses too (ARGS='-m "slow or not slow"' for all tests)
 	@rm -rf out/coverage && mkdir -p out/coverage
@@ -156,14 +159,14 @@ services: setup ## what the tests need besides: jars, MariaDB, PgBouncer. What c
 browser: setup
 	@$(PY) -m tests.services.browser || test -z "$$CI"
 
-older: jars $(OLDER)/.installed ## Spark 3.5 with Delta 3.3, for the tests of the Delta fence
-$(OLDER)/.installed: jobs/jars.py
-	@echo "setting up $(OLDER), a minute ..."
-	@python3 -m venv $(OLDER)
-	@$(OLDER)/bin/python -m pip install -q -e . 'pyspark==3.5.*' delta-spark==3.3.2 'deltalake>=1.6,<2' 'pandas<3' pyarrow
-	@$(PY) -m jobs.jars $(OLDER)/jars io.delta:delta-spark_2.12:3.3.2
+older: jars $(OLDER)/.archived ## Spark 3.5 with Delta 3.3, for the tests of the Delta fence
+$(OLDER)/.archived: jobs/jars.py tests/versions/versions.toml
+	@$(PY) -m tests.versions --build spark-3_5
 	@PATH="$(CURDIR)/$(OLDER)/bin:$$PATH" $(OLDER)/bin/python -m jobs.jars --archive $(OLDER)/jars
 	@touch $@
+
+versions: setup ## the environments of the versions that `make test-all` tries
+	@$(PY) -m tests.versions --build $(A_FEW)
 
 yarn: jars $(YARN)/.resolved ## YARN in one process, for the tests of cluster mode
 $(YARN)/.resolved: tests/services/yarn.py
@@ -191,4 +194,4 @@ dist: setup     ## the guard as one zip, for --py-files
 	@$(PY) -m spark_lease.submit.bundle dist/spark_lease.zip
 
 clean:          ## remove what the targets above made
-	rm -rf $(VENV) $(OLDER) $(AIRFLOW) $(YARN) $(DOCS) $(PEERS) .versions $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(AIRFLOW) $(YARN) $(DOCS) $(PEERS) .versions $(JARS) out build dist .mypy_cache .pytest_cache .ruff_cache

@@ -26,7 +26,7 @@ from tests.support.drivers import DELTA, Driver, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 Start = Callable[..., Driver]
-OLDER = Path(__file__).parents[2] / ".venv-spark35"
+OLDER = Path(__file__).parents[2] / ".versions/spark-3_5"
 
 EVERY_OPERATION = """
     import json

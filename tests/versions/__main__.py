@@ -1,11 +1,12 @@
 """Which versions work: each row of versions.toml in an environment of its own, with real Spark, Delta and PostgreSQL.
 
 make test-versions                  all rows, a minute each once set up; writes docs/reference/versions.md
-make test-versions ONLY=spark-3_5   one row; the page stays as it is
+make test-versions ONLY=spark-3_5   one row, or some; the page stays as it is
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -205,47 +206,45 @@ def zombie(it: Environment, folder: Path, postgres: str) -> str:
     return "refused"
 
 
-def main(only: str) -> int:
+COLUMNS = ["@leased", "submit", "take-over after a crash", "Delta", "zombie", "write_sql"]
+_FAILURES = (AssertionError, OSError, LookupError, TypeError, subprocess.SubprocessError, StopIteration)
+
+
+def tried(it: Environment, postgres: str) -> tuple[bool, list[str]]:
+    """Whether it works, and its row of the table."""
+    print(f"{it.name}: a minute ...", flush=True)
+    works = True
+    try:
+        found = scenario(it, postgres)
+    except _FAILURES as error:
+        print(error, file=sys.stderr)
+        works, found = False, {"@leased": f"**fails**: {repr(error)[:80]}"}
+    versions = [it.row["pyspark"], it.row["delta"] or "none yet", it.row["python"], it.row.get("java", "17")]
+    return works, [*versions, *(found.get(each, "") for each in COLUMNS)]
+
+
+def main() -> int:
     rows = tomllib.loads((HERE / "versions.toml").read_text())
-    chosen = [Environment(name, row) for name, row in rows.items() if only in ("", name)]
-    results: list[list[str]] = []
-    failed = 0
-    columns = ["@leased", "submit", "take-over after a crash", "Delta", "zombie", "write_sql"]
+    parser = argparse.ArgumentParser(prog="python -m tests.versions")
+    parser.add_argument("names", nargs="*", metavar="ROW", help=f"all of them if none is named: {', '.join(rows)}")
+    parser.add_argument("--build", action="store_true", help="make the environments, and try nothing")
+    asked = parser.parse_args()
+    if unknown := [each for each in asked.names if each not in rows]:
+        parser.error(f"no row is called {unknown[0]}: {', '.join(rows)}")
+    chosen = [Environment(name, row) for name, row in rows.items() if name in asked.names or not asked.names]
+    for it in chosen:
+        it.build()
+    if asked.build:
+        return 0
     with running_postgres() as postgres:
-        for it in chosen:
-            it.build()
-            print(f"{it.name}: a minute ...", flush=True)
-            try:
-                found = scenario(it, postgres)
-            except (
-                AssertionError,
-                OSError,
-                LookupError,
-                TypeError,
-                subprocess.SubprocessError,
-                StopIteration,
-            ) as error:
-                failed += 1
-                found = {"@leased": f"**fails**: {repr(error)[:80]}"}
-                print(error, file=sys.stderr)
-            row = it.row
-            results.append(
-                [
-                    row["pyspark"],
-                    row["delta"] or "none yet",
-                    row["python"],
-                    row.get("java", "17"),
-                    *(found.get(each, "") for each in columns),
-                ]
-            )
-    head = ["PySpark", "Delta", "Python", "Java", *columns]
-    lines = [head, ["---"] * len(head), *results]
-    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        results = [tried(it, postgres) for it in chosen]
+    head = ["PySpark", "Delta", "Python", "Java", *COLUMNS]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in [head, ["---"] * len(head), *(row for _, row in results)])
     print(text)
-    if not only and failed < len(chosen):
+    if not asked.names and any(works for works, _ in results):
         PAGE.write_text(_RESULTS.sub(lambda place: place[1] + text + place[2], PAGE.read_text()))
-    return min(failed, 1)
+    return int(not all(works for works, _ in results))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if sys.argv[1:] else ""))
+    sys.exit(main())

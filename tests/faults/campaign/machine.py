@@ -103,9 +103,9 @@ class Group:
     def remove(self) -> None:
         """What is in it goes back to the group above."""
         while self._folder.exists():
-            for pid in self.members():
-                _move(pid, self._root)
-            with suppress(OSError):  # what is just ending is in it still
+            with suppress(OSError):  # what is just ending is in it still, or another thread has removed it
+                for pid in self.members():
+                    _move(pid, self._root)
                 self._folder.rmdir()
 
     def _write(self, file: str, words: str) -> None:

@@ -109,8 +109,9 @@ def _moto(host: Host, folder: Path) -> Iterator[Store]:
         with host.inside():
             server = stack.enter_context(running_objects(host.address))
         options = json.dumps(server.options())
-        # A server in Python: on a busy machine one commit may take it half a second.
-        yield Store(f"delta+s3://{BUCKET}/leases", settings={"storage_options": options, "lease_duration": "6"})
+        # A server in Python, one request after the other: on a busy machine a commit may take it half a second.
+        slow = {"lease_duration": "6", "poll_period": "1"}
+        yield Store(f"delta+s3://{BUCKET}/leases", settings={"storage_options": options, **slow})
 
 
 @contextmanager

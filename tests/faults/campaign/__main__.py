@@ -104,6 +104,8 @@ class Campaign:
             for each in working:
                 each.join()
         finally:  # interrupted: what a control group has frozen would stay for good
+            for number in (signal.SIGINT, signal.SIGTERM):  # nor may a second one leave a half of it
+                signal.signal(number, signal.SIG_IGN)
             with self._lock:
                 self._end = 0.0
                 for centre in [*self._centres]:

@@ -36,7 +36,7 @@ from tests.services import minio, pgbouncer
 
 ROOT = Path(__file__).parents[3]
 RESULTS, EVIDENCE = ROOT / "out" / "campaign.jsonl", ROOT / "out" / "campaign"
-BATCH = 20
+BATCH = 10
 """Rounds of one data centre, before it is built anew."""
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "cc": "gcc"}
 """And the packages that have them."""

@@ -28,6 +28,9 @@ class ContainedDriver:
         self.jvm: Watched | None = None
         self._told_jvm = 0
 
+    def look_ahead(self) -> None:
+        """There is nothing to be told apart."""
+
     def begin(self) -> None:
         """What was there before is outside."""
 

@@ -139,6 +139,10 @@ class Driver:
             return None
         return self._pipe_ends[target]
 
+    def look_ahead(self) -> None:
+        """While the lease is waited for, so that `begin` takes less."""
+        self._processes.look_ahead(self._mark)
+
     def begin(self) -> None:
         """The block begins: what is there is not its work, JVM and workers apart. To be called before any look."""
         self._processes.leave_out_what_is_there(self._mark)

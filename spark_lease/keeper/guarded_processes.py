@@ -32,7 +32,16 @@ class GuardedProcesses:
         """Neighbours: pid, and when it was started."""
         self.workers = set[tuple[int, int]]()
         """Likewise, of workers from before: not a block's own, but ended with the driver."""
+        self._unmarked = set[tuple[int, int]]()
         self.may_have_grown = True
+
+    def look_ahead(self, mark: str) -> None:
+        """While the lease is waited for: what carries no `mark` now will not, and is not read again at the grant.
+
+        A child of a head may be about to become another program, whose environment has the mark."""
+        heads = self._heads()
+        strangers = [each for each in processes().values() if each.parent not in heads]
+        self._unmarked = {(each.pid, each.started) for each in strangers if mark not in marks_of(each.pid)}
 
     def leave_out_what_is_there(self, mark: str) -> None:
         """What the heads have started already, and what carries `mark`, are neighbours: not of this hold, not to be
@@ -46,7 +55,9 @@ class GuardedProcesses:
             may_work = theirs == lines.get(each.parent) or any(word in theirs for word in _WORKERS)
             if each.parent in kept and (each.parent not in heads or may_work):
                 kept.add(each.pid)
-        found = [each for each in everything.values() if each.parent in heads or mark in marks_of(each.pid)]
+        may_be_marked = [each for each in everything.values() if (each.pid, each.started) not in self._unmarked]
+        found = [each for each in everything.values() if each.parent in heads]
+        found += [each for each in may_be_marked if each.parent not in heads and mark in marks_of(each.pid)]
         found = [each for each in found if each.pid not in kept]
         self.workers = {(pid, everything[pid].started) for pid in kept - set(heads)}
         for each in found:

@@ -161,6 +161,7 @@ class Keeper:
             return
         acquiring = threading.Thread(target=self._begin, name="acquire", daemon=True)
         acquiring.start()
+        self._driver.look_ahead()
         while self._begun.empty() and not (self._dead or self._left):
             self._attend(math.inf)
         if self._begun.empty():  # the driver ended, or does not want it any more

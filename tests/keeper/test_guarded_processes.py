@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from spark_lease.keeper.guarded_processes import GuardedProcesses
-from spark_lease.system.processes import Process, kill, look, processes, tree
+from spark_lease.system.processes import MARK, Process, kill, look, processes, tree
 from tests.support.command import COMMAND, last_line, spark_lease
 from tests.support.drivers import Driver, command_line, keeper_of, row, standby, until
 
@@ -283,6 +283,26 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
     monkeypatch.setenv("HELPER", HELPER)
     yield ["sh", "-c", BESIDE, "sh", sys.executable, str(tmp_path / "helper")]
     kill([each for each in processes().values() if str(tmp_path / "helper") in command_line(each.pid)])
+
+
+def test_what_an_earlier_hold_has_left_running_is_a_neighbour_whenever_it_was_started() -> None:
+    def orphan(mark: str) -> Process:
+        words = ["sh", "-c", "sleep 60 > /dev/null 2>&1 & echo $!"]
+        found = look(int(subprocess.run(words, env={MARK: mark}, capture_output=True, check=True).stdout))
+        assert found
+        return found
+
+    me = look(os.getpid())
+    assert me
+    there = GuardedProcesses(lambda: {me.pid: me.started})
+    orphans = [orphan("ours"), orphan("another's")]
+    try:
+        there.look_ahead("ours")
+        orphans += [orphan("ours")]
+        there.leave_out_what_is_there("ours")
+        assert [there.was_there(each) for each in orphans] == [True, False, True]
+    finally:
+        kill(orphans)
 
 
 def helpers(folder: Path) -> list[int]:

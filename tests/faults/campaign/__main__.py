@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.campaign.airflow_home import AIRFLOW_PYTHON, migrate
-from tests.faults.campaign.machine import GROUPS, build_kernel, remove_groups
-from tests.faults.campaign.round import AIRFLOW, CONTROLS, DOORS, LACKING, SPARK
-from tests.faults.campaign.schedule import schedule
+from tests.faults.campaign.machine import build_kernel, not_here, remove_groups
+from tests.faults.campaign.round import AIRFLOW, CONTROLS, DOORS, LACKING, NO_KERNEL, SPARK
+from tests.faults.campaign.schedule import Kind, schedule
 from tests.faults.campaign.stores import STORES, kinds_of
 from tests.services import minio, pgbouncer
 
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[3]
 RESULTS, EVIDENCE = ROOT / "out" / "campaign.jsonl", ROOT / "out" / "campaign"
 BATCH = 10
 """Rounds of one data centre, before it is built anew."""
-_TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "cc": "gcc"}
+_TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
 """And the packages that have them."""
 _APART = ["--net", "--pid", "--mount-proc", "--fork", "--kill-child"]
 """When its first process ends, the kernel ends all others and removes the network."""
@@ -144,7 +144,6 @@ def missing() -> str:
     if os.geteuid():
         return "a campaign needs root: it makes network namespaces, and freezes what others run"
     lacking = [f"{tool} ({package})" for tool, package in _TOOLS.items() if not shutil.which(tool)]
-    lacking += [] if (GROUPS / "freezer").exists() else ["control groups of version 1"]
     return f"a campaign needs {', '.join(lacking)}" if lacking else ""
 
 
@@ -202,7 +201,11 @@ def main() -> int:
         if not AIRFLOW_PYTHON.exists():
             parser.error("Airflow is not here: make airflow")
         migrate()
+    if asked.door == NO_KERNEL and Kind.CLOCK in not_here():
+        parser.error("this control needs cc (gcc)")
     build_kernel()
+    if lacking := not_here():
+        print(f"left out: {', '.join(lacking)} (these need cc, and control groups of version 1)")
     if asked.seed is not None:
         return int(again(asked.store or "PostgreSQL", asked.seed, asked.door, shrink=asked.shrink))
     of_control = ["PostgreSQL and its replica" if asked.door == LACKING else "PostgreSQL"]

@@ -4,12 +4,16 @@ of the processors."""
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from tests.faults.campaign.schedule import Kind
+
 GROUPS = Path("/sys/fs/cgroup")
+OF_GROUPS = (Kind.FREEZE_GROUP, Kind.STARVED, Kind.MEMORY)
 _LIBRARY = Path(__file__).parents[3] / "out/campaign-kernel.so"
 NO_TIMERS = {"LD_PRELOAD": str(_LIBRARY), "CAMPAIGN_NO_TIMERS": "1"}
 """The environment of what the kernel can kill at no instant."""
@@ -18,8 +22,16 @@ _QUOTA, _PERIOD = 3_000, 100_000
 _MEGABYTE = 1 << 20
 
 
+def not_here() -> tuple[Kind, ...]:
+    """The faults that this machine has no means for."""
+    groups = all((GROUPS / each).is_dir() for each in ("freezer", "cpu", "memory"))
+    return (*(() if groups else OF_GROUPS), *(() if shutil.which("cc") else (Kind.CLOCK,)))
+
+
 def build_kernel() -> None:
     """What stands between a site and the kernel. Before the first data centre; those that are there keep theirs."""
+    if Kind.CLOCK in not_here():
+        return
     _LIBRARY.parent.mkdir(exist_ok=True)
     source = Path(__file__).with_name("kernel.c")
     made = _LIBRARY.with_suffix(f".{os.getpid()}")

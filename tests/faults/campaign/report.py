@@ -15,7 +15,7 @@ from typing import Any
 from tests.faults.campaign.__main__ import RESULTS, ROOT, results
 from tests.faults.campaign.round import AIRFLOW, CONTROLS, DOORS, LEASE, ONCE, SPARK
 from tests.faults.campaign.schedule import Kind
-from tests.faults.campaign.stores import STORES, kinds_of
+from tests.faults.campaign.stores import STORES
 
 PAGE = ROOT / "docs/explanation/campaign.md"
 _PLACES = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -40,7 +40,7 @@ def table(rounds: Sequence[dict[str, Any]]) -> str:
 
 
 def fits(store: str, kind: Kind) -> bool:
-    return kind in kinds_of(store)
+    return kind in STORES[store][1]
 
 
 def controls(rounds: Sequence[dict[str, Any]]) -> str:

@@ -126,8 +126,7 @@ class Round:
             command = [python, str(DAGS / "guarded.py")]
         size = _MEGABYTES.get(door, 50)
         log, clock = self.folder / f"{host.name}.log", Clock(self.folder / f"{host.name}.clock")
-        memory = Group("memory", f"{self._centre}-{host.name}")
-        return Site(host, command, settings, log, Disk(disk, size), clock, memory)
+        return Site(host, command, settings, log, Disk(disk, size), clock)
 
     def _command(self, door: str, site: str) -> list[str]:
         guard, where = [sys.executable, "-m", "spark_lease"], [str(self.folder), site]
@@ -142,9 +141,12 @@ class Round:
 
     def play(self, faults: Sequence[Fault]) -> Verdict:
         try:
+            kinds = {each.kind for each in faults}
             for site in self.sites:
-                if any(each.kind is Kind.CLOCK for each in faults):
+                if Kind.CLOCK in kinds:
                     site.settings |= site.clock.environment
+                if Kind.MEMORY in kinds:
+                    site.memory = Group("memory", f"{self._centre}-{site.host.name}")
                 site.start()
             until(lambda: self._last_line() > 0, 90)
             begun = now()
@@ -162,7 +164,8 @@ class Round:
                 site.bury()
                 site.host.kill_all()
                 site.disk.close()
-                site.memory.remove()
+                if site.memory:
+                    site.memory.remove()
 
     def _wait_until(self, instant: float) -> None:
         """And end the faults that are over meanwhile."""

@@ -40,7 +40,8 @@ class Site:
     log: Path
     disk: Disk
     clock: Clock
-    memory: Group
+    memory: Group | None = None
+    """If there is a fault for it: all that runs here."""
     scheduler: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -49,11 +50,17 @@ class Site:
 
     def hog(self) -> subprocess.Popen[bytes]:
         """Fills the memory of this site, until its process group is killed."""
+        assert self.memory
         self.memory.confine()
         return self._bash(_HOG)
 
+    def free_memory(self) -> None:
+        assert self.memory
+        self.memory.release()
+
     def _bash(self, *words: str) -> subprocess.Popen[bytes]:
-        environment = os.environ | self.settings | {"CAMPAIGN_GROUP": str(self.memory.entrance)}
+        group = str(self.memory.entrance) if self.memory else os.devnull
+        environment = os.environ | self.settings | {"CAMPAIGN_GROUP": group}
         with self.host.inside(), self.log.open("ab") as log:
             return subprocess.Popen(
                 ["bash", "-c", *words], stdout=log, stderr=log, start_new_session=True, env=environment

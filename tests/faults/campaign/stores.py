@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
-from tests.faults.campaign.machine import Disk
+from tests.faults.campaign.machine import Disk, not_here
 from tests.faults.campaign.network import Host
 from tests.faults.campaign.schedule import OF_NETWORK, OF_SERVER, OF_SITE, Kind
 from tests.services.mariadb import INIT, MariaDb, running_mariadb
@@ -178,7 +178,9 @@ def open_store(name: str, host: Host) -> Iterator[tuple[Store, Disk]]:
 
 
 def kinds_of(name: str) -> tuple[Kind, ...]:
-    return STORES[name][1]
+    """The faults that fit it, as far as this machine has the means for them."""
+    lacking = not_here()
+    return tuple(each for each in STORES[name][1] if each not in lacking)
 
 
 def crash(server: Server) -> None:

@@ -110,7 +110,7 @@ class Striker:
         def heal() -> None:
             with suppress(ProcessLookupError):
                 os.killpg(hog.pid, signal.SIGKILL)
-            site.memory.release()
+            site.free_memory()
             hog.wait(10)
 
         return heal

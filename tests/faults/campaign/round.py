@@ -101,7 +101,9 @@ class Round:
             words = [sys.executable, "-m", "spark_lease", "fence", "add", "--on", "witness"]
             settings = os.environ | self._settings(self.verdict.door)
             # The server of the round before may just be coming back.
-            until(lambda: subprocess.run(words, env=settings, check=False).returncode == 0, 30)
+            until(
+                lambda: subprocess.run(words, env=settings, stdout=subprocess.DEVNULL, check=False).returncode == 0, 30
+            )
 
     @property
     def _fences_by_itself(self) -> bool:

@@ -11,7 +11,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older versions yarn docs docs-pictures test-versions dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser proof short-campaign simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older versions yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -42,7 +42,8 @@ test-all: test test-rest ## everything: for CI, and before a release
 
 test-rest: services older yarn browser ## what test-all adds to test
 	@$(PY) -m pytest $(TWO) $(if $(CI),--durations=30) -m "($(LATER)) and not fault" $(ARGS)
-	@$(MAKE) --no-print-directory simulate mutate model test-airflow
+	@$(MAKE) --no-print-directory $(if $(CI),-j2 short-campaign) proof
+	@$(MAKE) --no-print-directory test-airflow
 	@$(MAKE) --no-print-directory airflow-drill ARGS='--days 2'
 	@$(PY) -m tests.versions $(A_FEW)
 
@@ -60,6 +61,14 @@ lint: setup     ## ruff, mypy --strict, spelling, and the rules of the layers (i
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/codespell *.md docs spark_lease jobs conf
 	@$(PY) -m pytest -q -p no:randomly tests/test_house.py
+
+# One after the other, and behind whatever else runs.
+proof: setup
+	@nice $(MAKE) --no-print-directory -j1 simulate mutate model
+
+# It mostly waits.
+short-campaign: services
+	@$(PY) -m tests.faults.campaign --minutes 5 --side-by-side 2
 
 simulate: setup ## the policy under thousands of schedules of faults, on a virtual clock (SEEDS=10000)
 	@$(PY) -m tests.simulation --seeds $(SEEDS)
@@ -155,6 +164,7 @@ services: setup ## what the tests need besides: jars, MariaDB, PgBouncer. What c
 	@! $(PY) -m jobs.jars --check-java || $(MAKE) --no-print-directory -s jars || echo "so the tests that need Spark are left out"
 	@$(PY) -m tests.services.mariadb || true
 	@$(PY) -m tests.services.pgbouncer || true
+	@$(PY) -m tests.services.bindfs || true
 
 browser: setup
 	@$(PY) -m tests.services.browser || test -z "$$CI"

@@ -32,12 +32,13 @@ from tests.faults.campaign.machine import build_kernel, not_here, remove_groups
 from tests.faults.campaign.round import AIRFLOW, CONTROLS, DOORS, LACKING, NO_KERNEL, SPARK
 from tests.faults.campaign.schedule import Kind, schedule
 from tests.faults.campaign.stores import STORES, kinds_of
-from tests.services import minio, pgbouncer
+from tests.services import bindfs, minio, pgbouncer
 
 ROOT = Path(__file__).parents[3]
 RESULTS, EVIDENCE = ROOT / "out" / "campaign.jsonl", ROOT / "out" / "campaign"
-BATCH = 10
-"""Rounds of one data centre, before it is built anew."""
+_BATCH, _A_FEW = 10, 3
+"""Rounds of one data centre, before it is built anew; fewer in a short campaign, so that each store has its turn."""
+_SHORT = 10.0
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
 """And the packages that have them."""
 _APART = ["--net", "--pid", "--mount-proc", "--fork", "--kill-child"]
@@ -77,13 +78,13 @@ def results() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
-def batches(stores: list[str], door: str, code: str) -> Iterator[tuple[str, list[int]]]:
+def batches(stores: list[str], door: str, code: str, batch: int) -> Iterator[tuple[str, list[int]]]:
     """Every store in turn, with the next seeds that it has not seen with this code."""
     mine = [each for each in results() if each["door"] in ([door] if door else DOORS) and each["code"] == code]
     before = {(each["store"], each["seed"]) for each in mine}
-    for first in itertools.count(0, BATCH):
+    for first in itertools.count(0, batch):
         for store in stores:
-            if seeds := [seed for seed in range(first, first + BATCH) if (store, seed) not in before]:
+            if seeds := [seed for seed in range(first, first + batch) if (store, seed) not in before]:
                 yield store, seeds
 
 
@@ -91,7 +92,9 @@ class Campaign:
     def __init__(self, stores: list[str], door: str, minutes: float, side_by_side: int) -> None:
         self._door, self._side_by_side = door, side_by_side
         self._code = code()
-        self._batches, self._end = batches(stores, door, self._code), time.monotonic() + 60 * minutes
+        batch = _A_FEW if minutes < _SHORT else _BATCH
+        self._batches = batches(stores, door, self._code, batch)
+        self._end = time.monotonic() + 60 * minutes
         self._lock = threading.Lock()
         self._centres = set[DataCentre]()
         self.rounds = self.violated = 0
@@ -149,8 +152,8 @@ def missing() -> str:
 
 def lacks(store: str) -> str:
     """What this machine lacks for that store; empty if nothing."""
-    if "file server" in store and not shutil.which("bindfs"):
-        return "install bindfs"
+    if "file server" in store and not bindfs.found():
+        return bindfs.MISSING
     if "PgBouncer" in store and not pgbouncer.found():
         return pgbouncer.MISSING
     return minio.MISSING if "MinIO" in store and not minio.found() else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -21,6 +20,7 @@ from spark_lease.database.dialects import usable_url
 from tests.faults.campaign.machine import Disk, not_here
 from tests.faults.campaign.network import Host
 from tests.faults.campaign.schedule import OF_NETWORK, OF_SERVER, OF_SITE, Kind
+from tests.services.bindfs import serving
 from tests.services.mariadb import INIT, MariaDb, running_mariadb
 from tests.services.minio import MinIo, running_minio
 from tests.services.objects import BUCKET, running_objects
@@ -132,17 +132,10 @@ def _share(url: str, host: Host, folder: Path) -> Iterator[Store]:
     """A folder that a process on the host serves to both sites (FUSE): where that hangs, every call of theirs does."""
     for each in ("served", "share"):
         (folder / each).mkdir()
-    words = ["bindfs", "-f", str(folder / "served"), str(folder / "share")]
-    with host.inside():
-        server = subprocess.Popen(words)
-    try:
-        while subprocess.run(["mountpoint", "-q", str(folder / "share")], check=False).returncode:
-            assert server.poll() is None, "bindfs has ended"
+    with ExitStack() as stack:
+        with host.inside():
+            stack.enter_context(serving(folder / "served", folder / "share"))
         yield Store(url.format(folder / "share"))
-    finally:
-        server.kill()
-        server.wait(10)
-        subprocess.run(["umount", "--lazy", str(folder / "share")], check=False)
 
 
 Opener = Callable[[Host, Path], AbstractContextManager[Store]]

@@ -39,7 +39,7 @@ RESULTS, EVIDENCE = ROOT / "out" / "campaign.jsonl", ROOT / "out" / "campaign"
 _BATCH, _A_FEW = 10, 3
 """Rounds of one data centre, before it is built anew; fewer in a short campaign, so that each store has its turn."""
 _SHORT = 10.0
-_TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
+_TOOLS = {"ip": "iproute2", "tc": "iproute2", "ss": "iproute2", "unshare": "util-linux"}
 """And the packages that have them."""
 _APART = ["--net", "--pid", "--mount-proc", "--fork", "--kill-child"]
 """When its first process ends, the kernel ends all others and removes the network."""

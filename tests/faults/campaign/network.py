@@ -75,6 +75,11 @@ class Host:
         """What is sent to it is late, and much of it lost."""
         _do("tc", "qdisc", "replace", "dev", self.name, "root", "tbf", *_SLOW.split())
 
+    def reset(self) -> None:
+        """Each connection to it ends with an RST; the next one is accepted."""
+        with self.inside():
+            _do("ss", "--kill", "state", "established", check=False)
+
     def heal(self) -> None:
         _do("ip", "link", "set", "dev", self.name, "master", SWITCH)
         _do("tc", "qdisc", "del", "dev", self.name, "root", check=False)

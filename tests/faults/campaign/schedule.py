@@ -18,6 +18,7 @@ class Kind(StrEnum):
     MUTE = "host hears, sends nothing"
     SLOW = "network slow and lossy"
     SERVER_CUT = "its server cut off"
+    SERVER_RESET = "its connections reset"
     SERVER_FROZEN = "its server frozen"
     SERVER_RESTARTED = "its server restarted"
     SERVER_CRASHED = "its server crashed"
@@ -43,7 +44,7 @@ class Kind(StrEnum):
 
 OF_NETWORK = (Kind.CUT, Kind.DEAF, Kind.MUTE, Kind.SLOW)
 OF_SERVER = (Kind.SERVER_CUT, Kind.SERVER_FROZEN, Kind.SERVER_RESTARTED, Kind.SERVER_CRASHED)
-OF_STORE = (*OF_SERVER, Kind.SERVER_PROMOTED, Kind.STORE_FULL)
+OF_STORE = (*OF_SERVER, Kind.SERVER_RESET, Kind.SERVER_PROMOTED, Kind.STORE_FULL)
 OF_SITE = tuple(each for each in Kind if each not in OF_NETWORK + OF_STORE)
 WITH_KEEPER = (Kind.FREEZE_ALL, Kind.FREEZE_SITE)
 FREEZES = (Kind.FREEZE_KEEPER, Kind.FREEZE_DRIVER, Kind.FREEZE_WORK, Kind.FREEZE_GUARD, *WITH_KEEPER)

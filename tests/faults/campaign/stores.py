@@ -42,7 +42,7 @@ _TRUSTED = "host all all all trust\nhost replication all all trust\n"
 _LOCAL = (*OF_SITE, Kind.STORE_FULL)
 _ONE_MACHINE = tuple(each for each in _LOCAL if each is not Kind.CLOCK)
 """SQLite goes by the machine's clock, which is the same for all that have the file."""
-_REMOTE = OF_SITE + OF_NETWORK
+_REMOTE = (*OF_SITE, *OF_NETWORK, Kind.SERVER_RESET)
 _ALL = (*_REMOTE, *OF_SERVER, Kind.STORE_FULL)
 
 

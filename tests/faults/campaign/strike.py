@@ -78,6 +78,9 @@ class Striker:
             case Kind.SERVER_CUT:
                 self._centre.database.cut()
                 return self._centre.database.heal
+            case Kind.SERVER_RESET:
+                self._centre.database.reset()
+                return self._centre.database.reset
             case Kind.SERVER_FROZEN:
                 return _frozen(pids)
             case Kind.STORE_FULL:

@@ -22,6 +22,7 @@ _ENDS = 20.0
 _WITNESS = "campaign/witness.py"
 _WORK = (_WITNESS, "campaign/spark_witness.py")
 _FRONT_DOORS = ("-m spark_lease run", "-m spark_lease submit")
+_AIRFLOW = "campaign/dags/guarded.py"
 _KEEPERS = ("spark-lease keeper", *_FRONT_DOORS)
 _GUARD = ("spark-lease sweeper", *_KEEPERS)
 _AGAIN = 'echo $$ > "$CAMPAIGN_GROUP"; while :; do "$@"; sleep 0.5; done'
@@ -133,7 +134,7 @@ def _line_has(process: Process, words: Sequence[str]) -> bool:
 
 
 def _is_front(process: Process) -> bool:
-    return _line_has(process, _FRONT_DOORS) or _is_witness(process)
+    return _line_has(process, (*_FRONT_DOORS, _AIRFLOW)) or _is_witness(process)
 
 
 def _is_witness(process: Process) -> bool:

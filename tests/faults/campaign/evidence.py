@@ -45,6 +45,13 @@ def rows_in(engine: Engine) -> Written:
         return [(n, epoch) for n, epoch in connection.exec_driver_sql("SELECT n, epoch FROM witness ORDER BY n")]
 
 
+def numbers_in(engine: Engine) -> Written:
+    """Of a Spark job's rows, which have theirs in place of a run key."""
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT run, epoch FROM witness ORDER BY n")
+        return [(int(run), epoch) for run, epoch in found]
+
+
 def completed_in(engine: Engine) -> list[str]:
     """The run keys with whose row they were completed."""
     with engine.connect() as connection:
@@ -58,12 +65,15 @@ def done_in(folder: Path) -> dict[str, float]:
 
 
 def commits_in(table: Path) -> Written:
-    """Of a Delta table: each commit of a witness names its number and epoch (userMetadata)."""
+    """Of a Delta table: each commit of a witness names its number and epoch (userMetadata). A claim has number 0."""
     found = []
     for file in sorted(table.glob("_delta_log/*.json")):
         actions = [json.loads(line) for line in file.read_text().splitlines()]
-        said = next((each["commitInfo"].get("userMetadata") for each in actions if "commitInfo" in each), None)
-        if said and (ours := _OURS.fullmatch(said)):  # the guard's own commits say something else
+        info = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
+        if info.get("engineInfo") == "spark_lease":
+            claimed = json.loads(info["operationParameters"]["properties"])
+            found.append((0, max(map(int, claimed.values()))))
+        elif ours := _OURS.fullmatch(info.get("userMetadata") or ""):
             found.append((int(ours[1]), int(ours[2])))
     return found
 

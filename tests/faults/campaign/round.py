@@ -18,6 +18,7 @@ from spark_lease.testing.checker import judge
 from spark_lease.testing.history import Did, Event
 from tests.faults.campaign.airflow_home import AIRFLOW_HOME, AIRFLOW_PYTHON, DAGS, airflow_settings
 from tests.faults.campaign.evidence import (
+    Written,
     commits_in,
     completed_in,
     done_in,
@@ -26,6 +27,7 @@ from tests.faults.campaign.evidence import (
     judge_runs,
     judge_written,
     lines_of,
+    numbers_in,
     rows_in,
 )
 from tests.faults.campaign.machine import NO_TIMERS, Clock, Disk, Group
@@ -84,7 +86,7 @@ class Round:
         lease = float(store.settings.get("lease_duration", LEASE))
         self._takeover = lease + _START.get(door, 12.0)
         self._table = folder / "table"
-        self._accepts = None if door == SPARK else store.engine
+        self._accepts = store.engine
         self._striker = Striker(centre, store, folder, lacking=1.0 if door == LACKING else 0.0)
         self._make_table()
         self.sites = [self._site(door, host) for host in centre.sites]
@@ -134,12 +136,17 @@ class Round:
         guard, where = [sys.executable, "-m", "spark_lease"], [str(self.folder), site]
         if door == SPARK:
             spark = ["--master", "local[3]", *spark_options(), _SPARK_WITNESS]
-            return [*guard, "submit", "--", *spark, *where, str(self._table)]
+            return [*guard, "submit", "--", *spark, *where, str(self._table), *self._url]
         how = {"run": "run", AIRFLOW: "run", ONCE: ONCE, NO_FENCE: "plain", ADVISORY: "advisory"}.get(door, "hold")
         words = [sys.executable, _WITNESS, how, *where]
         if door in ("run", AIRFLOW):
             return [*guard, "run", "--", *words, *([self.store.past_the_library] if self._fences_by_itself else [])]
-        return [*words, self._accepts.url.render_as_string(hide_password=False)] if self._accepts else words
+        return [*words, *self._url]
+
+    @property
+    def _url(self) -> list[str]:
+        """Of the database with fenced rows, if the store is one."""
+        return [self._accepts.url.render_as_string(hide_password=False)] if self._accepts else []
 
     def play(self, faults: Sequence[Fault]) -> Verdict:
         try:
@@ -150,7 +157,7 @@ class Round:
                 if Kind.MEMORY in kinds:
                     site.memory = Group("memory", f"{self._centre}-{site.host.name}")
                 site.start()
-            until(lambda: self._last_line() > 0, 90)
+            until(self._works, 90)
             begun = now()
             for fault in faults:
                 self._wait_until(begun + fault.at)
@@ -199,6 +206,11 @@ class Round:
         wall = max((each.stat().st_mtime for each in self._files()), default=0.0)
         return wall - time.time() + now() if wall else 0.0
 
+    def _works(self) -> bool:
+        """Spark takes its time until its first commit, in which there would be nothing to go wrong."""
+        is_late = self.verdict.door == SPARK
+        return any(not is_late or b"write accepted" in each.read_bytes() for each in self._files())
+
     def _master(self) -> Site:
         newest = max(self._files(), key=lambda each: each.stat().st_mtime)
         return next(each for each in self.sites if newest.name.startswith(each.host.name))
@@ -212,14 +224,21 @@ class Round:
                 return
             time.sleep(0.02)
 
+    def _written(self) -> list[Written]:
+        """Of each place where it was committed."""
+        if self.verdict.door == SPARK:
+            return [commits_in(self._table), *([numbers_in(self._accepts)] if self._accepts else [])]
+        return [rows_in(self._accepts)] if self._accepts else []
+
     def _judge(self, faults: Sequence[Fault]) -> None:
         events = list(lines_of(self._files()))
         holds = holds_of(events)
         stood = [Event(at, who, Did.FROZEN, since=since) for who, since, at in self._striker.stood]
-        written = rows_in(self._accepts) if self._accepts else commits_in(self._table)
-        self.verdict.grants, self.verdict.lines, self.verdict.rows = len(holds), len(events), len(written)
+        written = self._written()
+        self.verdict.grants, self.verdict.lines = len(holds), len(events)
+        self.verdict.rows = sum(n > 0 for each in written for n, _ in each)
         self.verdict.violations += [str(each) for each in judge([*events, *stood, *ends_of(holds)])]
-        self.verdict.violations += judge_written(written, events)
+        self.verdict.violations += [text for each in written for text in judge_written(each, events)]
         if self.verdict.door == ONCE:
             completed = completed_in(self._accepts) if self._accepts else []
             self.verdict.violations += judge_runs(done_in(self.folder), completed, events)

@@ -1,6 +1,6 @@
-"""A Spark job that bears witness: tasks write lines, the driver commits to a Delta table.
+"""A Spark job that bears witness: tasks write lines, the driver commits to a Delta table, and to the database if any.
 
-spark-lease submit … -- … spark_witness.py FOLDER SITE TABLE
+spark-lease submit … -- … spark_witness.py FOLDER SITE TABLE [URL]
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import os
 import sys
 import threading
 
+from sqlalchemy import create_engine
+
+from spark_lease import current_lease
 from tests.faults.campaign.witness import Diary, begun, child, now
 
 
-def main(folder: str, site: str, table: str) -> None:
+def main(folder: str, site: str, table: str, url: str = "") -> None:
     from pyspark.sql import SparkSession
 
     epoch = int(os.environ["SPARK_LEASE_EPOCH"])
@@ -21,15 +24,21 @@ def main(folder: str, site: str, table: str) -> None:
     spark = SparkSession.builder.getOrCreate()
     tasks = spark.sparkContext.parallelize([0, 1], 2)
     threading.Thread(target=lambda: tasks.foreach(lambda _: child(file, str(epoch))), daemon=True).start()
-    commit_on(spark, table, diary, epoch)
+    commit_on(spark, table, url, diary, epoch)
 
 
-def commit_on(spark, table: str, diary: Diary, epoch: int) -> None:  # type: ignore[no-untyped-def]
+def commit_on(spark, table: str, url: str, diary: Diary, epoch: int) -> None:  # type: ignore[no-untyped-def]
+    lease, engine = current_lease(), create_engine(url) if url else None
+    assert lease
+    ways = ("driver",) if url.startswith("sqlite") else ("driver", "executors")
     for turn in itertools.count():
         n, since = epoch * 1000 + turn, now()
         rows = spark.range(1).selectExpr(f"{n} AS n")
         rows.write.format("delta").mode("append").option("userMetadata", f"{n} {epoch}").save(table)
-        diary.add("write accepted", since=since, detail=str(n))
+        if engine:
+            row = spark.range(1).selectExpr(f"{epoch} AS epoch", f"'{n}' AS run")
+            lease.write_sql(row, engine, "witness", through=ways[turn % len(ways)])
+        diary.add("write accepted", since=since, detail=str(n))  # in both
 
 
 if __name__ == "__main__":

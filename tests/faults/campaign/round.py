@@ -51,6 +51,8 @@ THREADS, NO_KERNEL, NO_FENCE, LACKING, ADVISORY = CONTROLS = (
 LEASE, POLL = 3.0, 0.2
 _START = {SPARK: 45.0, AIRFLOW: 45.0}
 """Seconds in which a job has started, on a busy machine; others have 12."""
+_BEGINS = 180.0
+"""Seconds until the first master works, on a machine that has just begun with some data centres."""
 _LATER = 2.0
 """Seconds after the last fault in which a second master would show."""
 _ROOT = Path(__file__).parents[3]
@@ -157,7 +159,7 @@ class Round:
                 if Kind.MEMORY in kinds:
                     site.memory = Group("memory", f"{self._centre}-{site.host.name}")
                 site.start()
-            until(self._works, 90)
+            until(self._works, _BEGINS)
             begun = now()
             for fault in faults:
                 self._wait_until(begun + fault.at)

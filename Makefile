@@ -11,7 +11,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser proof short-campaign simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older versions yarn docs docs-pictures test-versions dist clean
+.PHONY: help run check test test-all test-rest coverage lint services browser proof short-campaign a-few-versions simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older versions yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -42,10 +42,9 @@ test-all: test test-rest ## everything: for CI, and before a release
 
 test-rest: services older yarn browser ## what test-all adds to test
 	@$(PY) -m pytest $(TWO) $(if $(CI),--durations=30) -m "($(LATER)) and not fault" $(ARGS)
-	@$(MAKE) --no-print-directory $(if $(CI),-j2 short-campaign) proof
+	@$(MAKE) --no-print-directory $(if $(CI),-j3 short-campaign) proof a-few-versions
 	@$(MAKE) --no-print-directory test-airflow
 	@$(MAKE) --no-print-directory airflow-drill ARGS='--days 2'
-	@$(PY) -m tests.versions $(A_FEW)
 
 coverage: services ## which lines the tests reach, subprocesses too (ARGS='-m "slow or not slow"' for all tests)
 	@rm -rf out/coverage && mkdir -p out/coverage
@@ -65,6 +64,9 @@ lint: setup     ## ruff, mypy --strict, spelling, and the rules of the layers (i
 # One after the other, and behind whatever else runs.
 proof: setup
 	@nice $(MAKE) --no-print-directory -j1 simulate mutate model
+
+a-few-versions: services
+	@$(PY) -m tests.versions $(A_FEW)
 
 # It mostly waits.
 short-campaign: services

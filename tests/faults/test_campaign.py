@@ -81,6 +81,7 @@ def test_each_kind_of_fault_comes_as_often_as_the_others() -> None:
         assert schedule(17, kinds) == schedule(17, kinds)
 
 
+@pytest.mark.fault
 @pytest.mark.mariadb
 def test_no_round_is_violated(centre: DataCentre) -> None:
     for kind in (Kind.FREEZE_ALL, Kind.MUTE, Kind.SERVER_CRASHED):

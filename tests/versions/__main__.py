@@ -29,7 +29,7 @@ from tests.services.postgres import running_postgres
 
 ROOT = Path(__file__).parents[2]
 HERE, ENVIRONMENTS, PAGE = Path(__file__).parent, ROOT / ".versions", ROOT / "docs" / "reference" / "versions.md"
-PATIENCE = 120.0
+PATIENCE = 240.0
 _RESULTS = re.compile(r"(<!-- measured -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -90,7 +90,8 @@ def _pooled(host: Host, folder: Path) -> Iterator[Store]:
     with ExitStack() as stack:
         with host.inside():
             server = stack.enter_context(own_postgres(listen_addresses="*", hba_file=_hba(folder)))
-            url = stack.enter_context(running_pgbouncer(server.url, sessions=4, listen_addr="*"))
+            passes = {"listen_addr": "*", "ignore_startup_parameters": "options"}
+            url = stack.enter_context(running_pgbouncer(server.url, sessions=4, **passes))
         yield Store(url.replace("127.0.0.1", host.address), server)
 
 

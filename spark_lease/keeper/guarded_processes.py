@@ -36,9 +36,9 @@ class GuardedProcesses:
         self.may_have_grown = True
 
     def look_ahead(self, mark: str) -> None:
-        """While the lease is waited for: what carries no `mark` now will not, and is not read again at the grant.
+        """While the lease is waited for: what carries no `mark` now is not read again at the grant.
 
-        A child of a head may be about to become another program, whose environment has the mark."""
+        Children of the heads are: one may be about to become another program, whose environment has the mark."""
         heads = self._heads()
         strangers = [each for each in processes().values() if each.parent not in heads]
         self._unmarked = {(each.pid, each.started) for each in strangers if mark not in marks_of(each.pid)}
@@ -55,14 +55,15 @@ class GuardedProcesses:
             may_work = theirs == lines.get(each.parent) or any(word in theirs for word in _WORKERS)
             if each.parent in kept and (each.parent not in heads or may_work):
                 kept.add(each.pid)
-        may_be_marked = [each for each in everything.values() if (each.pid, each.started) not in self._unmarked]
-        found = [each for each in everything.values() if each.parent in heads]
-        found += [each for each in may_be_marked if each.parent not in heads and mark in marks_of(each.pid)]
+        found = [each for each in everything.values() if each.parent in heads or self._carries(mark, each)]
         found = [each for each in found if each.pid not in kept]
         self.workers = {(pid, everything[pid].started) for pid in kept - set(heads)}
         for each in found:
             self.before.add((each.pid, each.started))
             found += [child for child in everything.values() if child.parent == each.pid and child not in found]
+
+    def _carries(self, mark: str, process: Process) -> bool:
+        return (process.pid, process.started) not in self._unmarked and mark in marks_of(process.pid)
 
     def was_there(self, process: Process) -> bool:
         """True for a neighbour from before."""

@@ -40,22 +40,11 @@ def ends_of(holds: dict[str, list[Event]]) -> Iterator[Event]:
         yield Event(mine[-1].at, who, Did.ENDED, epoch=mine[0].epoch)
 
 
-def rows_in(engine: Engine) -> Written:
+def rows_in(engine: Engine) -> list[tuple[int, int, str]]:
+    """(number, epoch, run key); a Spark job has its own number in place of the key."""
     with engine.connect() as connection:
-        return [(n, epoch) for n, epoch in connection.exec_driver_sql("SELECT n, epoch FROM witness ORDER BY n")]
-
-
-def numbers_in(engine: Engine) -> Written:
-    """Of a Spark job's rows, which have theirs in place of a run key."""
-    with engine.connect() as connection:
-        found = connection.exec_driver_sql("SELECT run, epoch FROM witness ORDER BY n")
-        return [(int(run), epoch) for run, epoch in found]
-
-
-def completed_in(engine: Engine) -> list[str]:
-    """The run keys with whose row they were completed."""
-    with engine.connect() as connection:
-        return [run for (run,) in connection.exec_driver_sql("SELECT run FROM witness WHERE run <> '' ORDER BY n")]
+        found = connection.exec_driver_sql("SELECT n, epoch, run FROM witness ORDER BY n")
+        return [(n, epoch, run) for n, epoch, run in found]
 
 
 def done_in(folder: Path) -> dict[str, float]:

@@ -20,14 +20,12 @@ from tests.faults.campaign.airflow_home import AIRFLOW_HOME, AIRFLOW_PYTHON, DAG
 from tests.faults.campaign.evidence import (
     Written,
     commits_in,
-    completed_in,
     done_in,
     ends_of,
     holds_of,
     judge_runs,
     judge_written,
     lines_of,
-    numbers_in,
     rows_in,
 )
 from tests.faults.campaign.machine import NO_TIMERS, Clock, Disk, Group
@@ -228,9 +226,11 @@ class Round:
 
     def _written(self) -> list[Written]:
         """Of each place where it was committed."""
-        if self.verdict.door == SPARK:
-            return [commits_in(self._table), *([numbers_in(self._accepts)] if self._accepts else [])]
-        return [rows_in(self._accepts)] if self._accepts else []
+        rows = rows_in(self._accepts) if self._accepts else []
+        if self.verdict.door != SPARK:
+            return [[(n, epoch) for n, epoch, _ in rows]]
+        by_its_number = [(int(run), epoch) for _, epoch, run in rows]
+        return [commits_in(self._table), *([by_its_number] if self._accepts else [])]
 
     def _judge(self, faults: Sequence[Fault]) -> None:
         events = list(lines_of(self._files()))
@@ -242,7 +242,7 @@ class Round:
         self.verdict.violations += [str(each) for each in judge([*events, *stood, *ends_of(holds)])]
         self.verdict.violations += [text for each in written for text in judge_written(each, events)]
         if self.verdict.door == ONCE:
-            completed = completed_in(self._accepts) if self._accepts else []
+            completed = [run for *_, run in rows_in(self._accepts) if run] if self._accepts else []
             self.verdict.violations += judge_runs(done_in(self.folder), completed, events)
         if (
             [each.kind for each in faults] in ([Kind.KILL_ALL], [Kind.KILL_SITE])

@@ -50,14 +50,8 @@ class Site:
             self.scheduler = self._bash(_AGAIN, "scheduler", *self.command)
 
     def hog(self) -> subprocess.Popen[bytes]:
-        """Fills the memory of this site, until its process group is killed."""
-        assert self.memory
-        self.memory.confine()
+        """Takes what memory is left here, until its process group is killed."""
         return self._bash(_HOG)
-
-    def free_memory(self) -> None:
-        assert self.memory
-        self.memory.release()
 
     def _bash(self, *words: str) -> subprocess.Popen[bytes]:
         group = str(self.memory.entrance) if self.memory else os.devnull

@@ -108,12 +108,15 @@ class Striker:
         return end
 
     def _hog(self, site: Site) -> Heal:
+        memory = site.memory
+        assert memory
+        memory.confine()
         hog = site.hog()
 
         def heal() -> None:
             with suppress(ProcessLookupError):
                 os.killpg(hog.pid, signal.SIGKILL)
-            site.free_memory()
+            memory.release()
             hog.wait(10)
 
         return heal

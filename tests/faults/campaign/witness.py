@@ -13,6 +13,7 @@ commit of a row, with its number. What is ended writes nothing more: the last li
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -43,9 +44,9 @@ class Diary:
     def add(self, did: str, **fields: object) -> None:
         os.write(self._fd, json.dumps({"at": now(), "did": did} | self._fields | fields).encode() + b"\n")
 
-    def write_on(self, goes_on: Callable[[], object] = bool) -> None:
-        """Until `goes_on` raises, which is raised here."""
-        while True:
+    def write_on(self, goes_on: Callable[[], object] = bool, *, until: float = math.inf) -> None:
+        """Until that instant, or until `goes_on` raises, which is raised here."""
+        while now() < until:
             goes_on()
             self.add("write attempted")
             time.sleep(PERIOD)
@@ -147,11 +148,7 @@ def once(folder: str, site: str, url: str = "") -> None:
     run = str(max(done, default=0) + 1)
     with suppress(AlreadyDone), hold_lease(run_key=run) as lease:
         _, diary = begun(folder, site, lease.epoch, run)
-        end = now() + RUN
-        while now() < end:
-            lease.check()
-            diary.add("write attempted")
-            time.sleep(PERIOD)
+        diary.write_on(lease.check, until=now() + RUN)
         if url:
             since = now()
             with lease.fenced_sql(create_engine(url), completes=run) as connection:

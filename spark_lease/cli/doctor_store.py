@@ -45,7 +45,7 @@ def checks(config: Config) -> list[Check]:
         found += [Check("rights", lambda: folder(config, clock)), Check("clock", lambda: no_clock(config))]
     if scheme == "postgresql":
         found.insert(0, Check("schemas", lambda: schemas(config, clock)))
-        found.append(Check("pooler", lambda: pooler(config, sharing(config, clock))))
+        found.append(Check("pooler", lambda: pooler(config, *sessions(config, clock))))
     if config.fence_url:
         found.append(Check("fence", lambda: fence(config, clock)))
     return found
@@ -208,7 +208,7 @@ def schemas(config: Config, clock: Clock) -> Finding:
     return warn("schemas", message, advice)
 
 
-def pooler(config: Config, shared: str) -> Finding:
+def pooler(config: Config, shared: str, takes_options: bool) -> Finding:
     """`shared` is why sessions are not ours alone; empty if they are."""
     if not shared:
         return ok("pooler", "none that shares sessions")
@@ -218,14 +218,17 @@ def pooler(config: Config, shared: str) -> Finding:
         )
     if config.notify:
         return warn("pooler", f"{shared}: a standby is not told of a release", "set notify = false, or go past it")
+    if not takes_options:
+        advice = "set ignore_startup_parameters = options in pgbouncer.ini if commands connect through it"
+        return warn("pooler", f"{shared}, and it refuses PGOPTIONS, which run and submit set", advice)
     return ok("pooler", f"{shared}, and no session is kept (notify = false)")
 
 
-def sharing(config: Config, clock: Clock) -> str:
+def sessions(config: Config, clock: Clock) -> tuple[str, bool]:
     from ..stores.sql.probe import SqlProbe  # SQLAlchemy
 
     with closing(SqlProbe(config, clock)) as probe:
-        return probe.sharing()
+        return probe.sharing(), probe.takes_options()
 
 
 def fence(config: Config, clock: Clock) -> Finding:

@@ -23,10 +23,12 @@ from ..clock import Clock
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import ConfigError, SparkLeaseError, StoreError
-from .dialects import BACKENDS, REFUSED_OPTIONS, backend_of, code_of, has_bounds, matches, usable_url
+from .dialects import BACKENDS, backend_of, code_of, has_bounds, matches, refuses_options, usable_url
 
 SHARED = "shared"
 """In the `info` of a connection: true if a pooler may give its session to others, and nothing may stay set in it."""
+WITHOUT_OPTIONS = "without options"
+"""In the same: true if a pooler takes none."""
 
 
 def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
@@ -49,12 +51,13 @@ def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
         raise ConfigError("url", f"{redacted(config.url)} needs a driver that is not installed: {error}") from error
 
     @event.listens_for(engine, "do_connect")
-    def connect(dialect: Any, _record: object, arguments: Any, keywords: Any) -> Any:
+    def connect(dialect: Any, record: Any, arguments: Any, keywords: Any) -> Any:
         try:
             connection = dialect.connect(*arguments, **keywords)
         except dialect.loaded_dbapi.Error as error:
-            if not any(word in str(error) for word in REFUSED_OPTIONS):
+            if not refuses_options(error):
                 raise
+            record.info[WITHOUT_OPTIONS] = True
             connection = dialect.connect(*arguments, **{key: keywords[key] for key in keywords if key != "options"})
         opened(connection)
         return connection

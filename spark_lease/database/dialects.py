@@ -73,8 +73,13 @@ def has_bounds(connection: Any, config: Config) -> bool:
         return bool(cursor.fetchone()[0])
 
 
-REFUSED_OPTIONS = ("startup parameter", "startup option", "command-line option")
+_REFUSED_OPTIONS = ("startup parameter", "startup option", "command-line option")
 """What poolers say that take no options: PgBouncer, Odyssey and pgcat, RDS Proxy."""
+
+
+def refuses_options(error: Exception) -> bool:
+    """True if a pooler of PostgreSQL takes no connection that brings options, as PGOPTIONS does."""
+    return any(words in str(error) for words in _REFUSED_OPTIONS)
 
 
 def _pymysql(config: Config) -> dict[str, Any]:

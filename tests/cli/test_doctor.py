@@ -221,16 +221,18 @@ def test_who_else_may_make_functions_in_the_search_path_is_seen(
 
 @pytest.mark.postgres
 def test_a_pooler_that_shares_sessions_is_seen(server: PostgreSql, capsys: pytest.CaptureFixture[str]) -> None:
-    pooler = Pooler(server.url)
-    try:
-        assert main(["init", "--url", server.url]) == 0
+    assert main(["init", "--url", server.url]) == 0
+    with closing(Pooler(server.url)) as pooler:
         capsys.readouterr()
         for words, verdict in (([], "warn"), (["--notify", "false"], "ok"), (["--locker", "database"], "fail")):
             _, findings = examined(capsys, "--url", pooler.url, *words)
             assert findings["pooler"].verdict == verdict
             assert "gives one session to several connections" in findings["pooler"].message
-    finally:
-        pooler.close()
+    with closing(Pooler(server.url, refuses_options=True)) as pooler:
+        found = examined(capsys, "--url", pooler.url, "--notify", "false")[1]["pooler"]
+        assert found.verdict == "warn"
+        assert "refuses PGOPTIONS" in found.message
+        assert "ignore_startup_parameters" in found.advice
 
 
 def test_the_timings_are_held_against_what_was_measured() -> None:

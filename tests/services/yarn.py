@@ -8,6 +8,7 @@ Its containers are processes of this machine, in folders of their own.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,8 @@ SETTINGS = {
 @contextmanager
 def running_yarn(folder: Path) -> Iterator[Path]:
     """The folder of its configuration, for HADOOP_CONF_DIR."""
+    if not shutil.disk_usage(folder).free:  # root may write on, and the node managers start no container
+        raise OSError(f"the disk of {folder} is full for all but root: YARN would run nothing")
     py4j = next(SPARKS.glob("py4j-*.jar"))
     with (folder / "yarn.log").open("w") as log:
         port, token, process = launch_gateway(

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ...clock import BootClock, Clock
 from ...database.connections import SocketWatchdog, descriptor_of
-from ...database.dialects import CONFLICTS, backend_of, code_of, matches
+from ...database.dialects import CONFLICTS, backend_of, code_of, matches, refuses_options
 from ...election.ports import HeldLease
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
 from ..refusal import fenced
@@ -57,6 +57,10 @@ _SQLITE_LOCKED = "database is locked"
 _PASSES = (*CONFLICTS, _SQLITE_LOCKED)
 """Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
 _NO_CONNECTION = ("2002", "2003", "2006", "2013", "57P03")
+_NO_OPTIONS = (
+    "its pooler takes no connection with PGOPTIONS, which spark-lease run and submit set: have "
+    'ignore_startup_parameters = options in pgbouncer.ini, or let the script begin with os.environ.pop("PGOPTIONS")'
+)
 _LOWER = (
     "If no other master is at work, the lease's own row was lost or restored from a backup and its epochs began anew "
     "below it: `spark-lease fence forget --lease {name}`, with the --fence-url of this database, clears what the fence "
@@ -188,6 +192,8 @@ class FenceTable:
                         problem: SQLAlchemyError = error
             except SQLAlchemyError as error:
                 problem = error
+                if refuses_options(error):
+                    raise ConfigError("fence", f"{where_is(self._engine)}: {_NO_OPTIONS}") from error
                 if matches(error, self._backend.shape):
                     problem = self._make_tables(end) or error
                 elif not self._may_pass(error):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -14,9 +15,9 @@ from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
-from spark_lease.errors import Fenced
+from spark_lease.errors import ConfigError, Fenced
 from spark_lease.fencing.sql.claim import FenceTable, claim
-from spark_lease.fencing.sql.session import setting_of
+from spark_lease.fencing.sql.session import session_environment, setting_of
 from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.holds import open_contender
 from tests.services.pgbouncer import running_pgbouncer
@@ -94,6 +95,23 @@ def test_the_next_client_finds_the_session_as_it_was(
     assert state(engine) == before
     assert not any(before[what] for what in ("channels", "locks", "prepared", "temporary"))
     assert before["epoch"] == [("",)]
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_a_script_whose_pooler_refuses_pgoptions_is_told_at_once_what_to_do(
+    server: PostgreSql, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in session_environment(NAME, 5, {}).items():
+        monkeypatch.setenv(name, value)
+    with running_pgbouncer(server.url, sessions=1) as url:
+        engine = create_engine(url.replace("postgresql:", f"postgresql+{driver}:"), poolclass=NullPool)
+        began = time.monotonic()
+        with pytest.raises(ConfigError, match="ignore_startup_parameters = options") as raised:
+            claim(Holder(NAME, 5), engine, timeout=10)
+        assert time.monotonic() - began < 5
+        assert raised.value.exit_code == 78
+        monkeypatch.delenv("PGOPTIONS")  # as it says
+        claim(Holder(NAME, next(EPOCHS)), engine)
 
 
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])

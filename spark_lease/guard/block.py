@@ -32,9 +32,10 @@ from ..fencing.delta.tables import KIND as DELTA_TABLES
 from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import FencingStatus
 from ..holds import GuardedHold, open_contender
-from ..keeper.client import KeeperHold, SparkReporter
+from ..keeper.client import KeeperHold
 from ..keeper.deadline import shared_with_forks
 from ..keeper.main import LAST_WORDS
+from ..keeper.spark_reporter import SparkReporter
 from ..keeper.spawn import CannotStart, FrontDoor, Started, start
 from ..lease import Lease
 from ..monitoring.events import OnEvent, open_events
@@ -42,8 +43,9 @@ from ..outcome import ending_of
 from ..spark.applications import Applications
 from ..spark.contexts import application_id
 from ..spark.delta_fence import Fencing
+from ..spark.jvm import forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
 from ..spark.liveness import liveness_checks
-from ..spark.session import Spark, forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
+from ..spark.session import Spark
 from ..spark.warm_standby import WarmStandby, WarmUp
 from ..system.processes import need_linux, signal_name
 from .demotion import DYING, Demotion

@@ -33,7 +33,8 @@ from ..fencing.status import FencingStatus
 from ..holds import open_contender
 from ..keeper.enforced import Enforced
 from ..keeper.guarded_processes import describe
-from ..keeper.supervisor import GuardedWork, Supervisor, contained
+from ..keeper.guarded_work import GuardedWork
+from ..keeper.supervisor import Supervisor, contained
 from ..monitoring.events import open_events
 from ..outcome import Outcome, ended, ending_of, outcome_of, refused
 from ..system.processes import exit_text, look, need_linux, signal_name

@@ -16,7 +16,7 @@ from ..clock import Clock
 from ..config.settings import Config
 from ..election.contender import OnRenewal
 from ..election.hold import OwnDeadline
-from ..election.keepalive import WATCH_PERIOD, LivenessCheck, watch_once
+from ..election.keepalive import WATCH_PERIOD
 from ..election.record import Protection
 from ..errors import ConfigError, LeaseLost, Loss, StoreError
 from ..fencing.delta.tables import KIND as DELTA_TABLES
@@ -41,20 +41,14 @@ _LINGER = 2.0
 _open: weakref.WeakSet[KeeperHold] = weakref.WeakSet()
 
 
-class Session(Protocol):
-    """What the keeper has to know of the Spark in this process."""
+class Reporter(Protocol):
+    """What the listening thread calls."""
 
-    def jvm(self) -> tuple[int, bool] | None:
-        """The pid of the JVM and whether it carries the mark; None if there is none."""
-        ...
+    on_unprotected: Callable[[str], None]
 
-    def is_local(self) -> bool | None:
-        """True if all tasks run on this machine; None while there is no context."""
-        ...
+    def look(self) -> None: ...
 
-    def is_served(self) -> bool:
-        """True if what it runs is run by a server that is not a child of this driver."""
-        ...
+    def judge_the_end_of(self, jvm: int) -> None: ...
 
 
 class KeeperHold(GuardedHold):
@@ -78,7 +72,7 @@ class KeeperHold(GuardedHold):
         self._own_turn = max(AT_ONCE, config.kill_budget)
         self._closing = self._ended = self._settled = self._taken = False
         self._log_queue: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
-        self.reporter: SparkReporter | None = None
+        self.reporter: Reporter | None = None
         _open.add(self)
         self._listener = threading.Thread(target=self._listen, name=f"keeper of {self.name}", daemon=True)
         self._listener.start()
@@ -335,79 +329,6 @@ class KeeperHold(GuardedHold):
     def _refuse_in_a_fork(self) -> None:
         if self._is_forked:
             raise ConfigError("lease", f"{self.name} is process {self._pid}'s: a forked child can only check() it")
-
-
-class SparkReporter:
-    """Watches the lease from this side, and tells the keeper about Spark. Has what `Keepalive` has."""
-
-    def __init__(
-        self,
-        lease: KeeperHold,
-        session: Session,
-        *,
-        on_lost: Callable[[LeaseLost], None],
-        on_look: Callable[[], None] = lambda: None,
-        on_unprotected: Callable[[str], None] = lambda why: None,
-        liveness_checks: Sequence[LivenessCheck] = (),
-    ) -> None:
-        """`on_unprotected` is told, on the listening thread, why some of the work cannot be ended any more."""
-        self.on_unprotected = on_unprotected
-        self._lease, self._session, self._on_lost, self._signs = lease, session, on_lost, liveness_checks
-        self._on_look = on_look
-        self._level = lease.protection
-        self._jvm: tuple[int, bool] | None = None
-        self._local: bool | None = None
-        self._over = False
-
-    def start(self) -> None:
-        # Before anything of the block runs: what is not known to the keeper is neither tied nor killed.
-        self.report()
-        if self._jvm is None:
-            self._lease.tell({"jvm": 0, "marked": True})
-        # And what the block starts before the keeper has set aside what was there would count as there before.
-        self._lease.answer("begun", min(self._lease.remaining(), _BEGINS))
-        self._lease.reporter = self
-
-    def stop(self) -> bool:
-        self._over = True
-        return self._lease.stop()
-
-    def look(self) -> None:
-        """Once every `WATCH_PERIOD`, on the listening thread."""
-        if self._over:
-            return
-        if lost := watch_once(self._lease):
-            self._over = True
-            self._on_lost(lost)
-            return
-        with contextlib.suppress(Exception):  # whatever it is: this thread has to go on listening
-            self._on_look()
-        with contextlib.suppress(Exception):  # user code may be in the middle of making a session
-            self.report()
-
-    def judge_the_end_of(self, jvm: int) -> None:
-        """Tell whether that was meant, or lose the lease by it."""
-        if self._over or not watch_once(self._lease, self._signs):
-            self._lease.tell({"expected": jvm})
-
-    def report(self) -> None:
-        """Tell what is new of Spark: from a wait, if it has one by then, and from the block."""
-        jvm = self._session.jvm()
-        if jvm and jvm != self._jvm:
-            self._jvm, self._local = jvm, None
-            self._lease.tell({"jvm": jvm[0], "marked": jvm[1]}, jvm[0])
-        local = self._session.is_local()
-        if local is not None and local != self._local:
-            self._local = local
-            if self._lease.protection is not Protection.NONE:
-                self._lease.protection = Protection.SERVER if self._session.is_served() else self._level
-            self._lease.tell({"local": local, "level": self._lease.protection})
-            if not local:
-                level = self._lease.protection
-                message = f"tasks run elsewhere: it is not handed over at once after a crash, protection {level}"
-                self._lease.say(__name__, logging.WARNING, f"{self._lease.name}: its {message}")
-                if level is Protection.SERVER:
-                    self.on_unprotected("a Spark Connect server runs the work, and can only be asked to end it")
 
 
 def _close_in_child() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .session import ended_jvm, spark_context, under_spark_submit
+from .jvm import ended_jvm, spark_context, under_spark_submit
 
 
 def submitted_conf() -> dict[str, str]:

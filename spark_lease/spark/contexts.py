@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .connect import is_connected
-from .session import spark_context
+from .jvm import spark_context
 
 OnContext = Callable[[Any | None], None]
 OnSession = Callable[[Any, dict[str, str]], None]

@@ -15,7 +15,7 @@ from ..holds import GuardedHold
 from .connect import is_connected
 from .contexts import is_watchable, unwatch_contexts, watch_contexts
 from .delta_observer import NO_DELTA, DeltaObserver
-from .session import under_spark_submit
+from .jvm import under_spark_submit
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ..errors import NotMaster, SparkLeaseError
+from .jvm import spark_context
 from .refusals import Refusals
-from .session import spark_context
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..election.keepalive import LivenessCheck
 from ..errors import Loss
-from .session import Spark, jvm_is_gone, under_spark_submit
+from .jvm import jvm_is_gone, under_spark_submit
+from .session import Spark
 
 
 def liveness_checks(submitter: int, spark: Spark) -> list[LivenessCheck]:

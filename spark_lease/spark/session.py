@@ -8,119 +8,34 @@ of its own, because a JVM that is frozen makes it hang for ever.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from ..clock import Clock
 from ..keeper.spawn import running
-from ..system.processes import Process, add_mark, is_proc_there, kill, look, marked, marks_of, tree
+from ..system.processes import Process, is_proc_there, kill, look, marked, marks_of, tree
 from .connect import interrupt_all, is_connected, stop_all
+from .jvm import (
+    context_class,
+    ended_jvm,
+    gateway_process,
+    jvm_is_gone,
+    jvm_pid,
+    mark_of_this_process,
+    spark_context,
+    under_spark_submit,
+)
 
 log = logging.getLogger(__name__)
 
 _STOP_AGAIN = 0.2
 _LOOK_AGAIN = 0.05
 _LOOKS = 6
-_GONE_WITHIN = 5.0
 _TASK, _STREAM = "Executor task launch worker for task", "stream execution thread for"
 """How the names of threads begin that run a task, or a stream."""
-
-
-def under_spark_submit() -> bool:
-    """True if spark-submit started this Python: then the JVM is its parent and not its child."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
-
-
-def mark_of_this_process() -> str:
-    """The mark of what this process starts from now on. A fork of it has one of its own: its end is not ours."""
-    return _mark_of(os.getpid())
-
-
-@functools.cache
-def _mark_of(pid: int) -> str:
-    return add_mark(os.environ)
-
-
-def spark_context() -> Any:
-    """The active classic SparkContext of any thread, None if there is none. Never imports pyspark."""
-    return getattr(_context_class(), "_active_spark_context", None)
-
-
-def _context_class() -> Any:
-    return getattr(sys.modules.get("pyspark"), "SparkContext", None)
-
-
-def submitting_jvm() -> int:
-    """The JVM of spark-submit, which started this Python or its wrapper; 0 if there is none among our ancestors."""
-    ancestor = look(os.getppid())
-    while ancestor and ancestor.name != "java":
-        ancestor = look(ancestor.parent)
-    return ancestor.pid if ancestor else 0
-
-
-def jvm_pid(submitter: int) -> int | None:
-    """The driver's JVM: `submitter` under spark-submit, else our child; None if there is none."""
-    if under_spark_submit():
-        return submitter or None
-    process = gateway_process()
-    return None if process is None else int(process.pid)
-
-
-def gateway_process() -> Any:
-    """The Popen of a JVM that this Python started, None if it started none."""
-    return getattr(getattr(_context_class(), "_gateway", None), "proc", None)
-
-
-def jvm_is_gone(submitter: int) -> str:
-    """Why there is no JVM any more, in words; empty if it lives, or if there never was one."""
-    if under_spark_submit():
-        jvm = look(submitter)
-        return "" if jvm and jvm.name == "java" else f"spark-submit (pid {submitter}) is gone"
-    process = ended_jvm()
-    return "" if process is None else f"the JVM (pid {process.pid}) ended"
-
-
-def ended_jvm() -> Any:
-    """The Popen of a JVM that this Python started, if it has ended with all its threads; else None."""
-    process = gateway_process()
-    return None if process is None or process.poll() is None else process
-
-
-def forget_a_jvm_that_ended() -> None:
-    """PySpark goes on asking it: without this no session could be had any more in a process that lives on.
-
-    To be called where no lease is held: to a hold the end of its JVM is a sign of its own end.
-    """
-    if ended := ended_jvm():
-        _forget(ended)
-
-
-def drop_jvm() -> None:
-    """Kill the JVM that this Python started, if there is one, and what that has started. Waits a moment for its end.
-
-    It is forgotten first: so its end is no sign of ours. To be called where no block works.
-    """
-    if jvm := gateway_process():
-        family = tree(jvm.pid)
-        _forget(jvm)
-        kill(family)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            jvm.wait(_GONE_WITHIN)
-
-
-def _forget(jvm: Any) -> None:
-    made = _context_class()
-    if made._active_spark_context is not None:
-        made._active_spark_context._jsc = None  # by which its sessions count as stopped
-    made._active_spark_context = made._gateway = made._jvm = None  # as before the first session
-    if jvm.stdin:
-        jvm.stdin.close()
 
 
 def is_busy() -> bool:
@@ -353,7 +268,7 @@ def _working_threads(*kinds: str) -> list[Any]:
 
     Executor.TaskRunner and StreamExecution name them so in Spark 3.5 to 4.2.
     """
-    jvm = getattr(_context_class(), "_jvm", None)
+    jvm = getattr(context_class(), "_jvm", None)
     if jvm is None or ended_jvm() is not None:
         return []
     threads = jvm.java.lang.Thread.getAllStackTraces().keySet()
@@ -369,12 +284,12 @@ def _runs_here(context: Any) -> bool:
 
 def _active_in_jvm() -> Any:
     """The JVM's own SparkContext, until its end is complete; None if there is none. May hang, or raise anything."""
-    jvm = getattr(_context_class(), "_jvm", None)
+    jvm = getattr(context_class(), "_jvm", None)
     active = jvm and getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
     return active.get() if active and active.isDefined() else None
 
 
 def _is_ending() -> bool:
     """True if the JVM is stopping by itself."""
-    jvm = getattr(_context_class(), "_jvm", None)
+    jvm = getattr(context_class(), "_jvm", None)
     return bool(jvm and jvm.org.apache.spark.util.ShutdownHookManager.inShutdown())

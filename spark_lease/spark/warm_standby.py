@@ -26,7 +26,8 @@ from ..system.processes import look, rss
 from .contexts import is_watchable, unwatch_contexts, unwatch_sessions, watch_contexts, watch_sessions
 from .delta_fence import hook
 from .delta_observer import NO_DELTA, WARM_UP
-from .session import drop_jvm, is_busy, jvm_pid, spark_context, stopped
+from .jvm import drop_jvm, jvm_pid, spark_context
+from .session import is_busy, stopped
 from .standby_fence import StandbyFence
 from .warm_up import checkpoint_of, compute, has_delta, is_fixed, make_active, merge, streams
 

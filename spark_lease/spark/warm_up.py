@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from typing import Any
 
-from .session import spark_context
+from .jvm import spark_context
 
 _MERGE = """
     MERGE INTO delta.`{table}` AS t USING (SELECT id, id * 2 AS value FROM range(50, 150)) AS s ON t.id = s.id

@@ -337,11 +337,11 @@ def test_a_signal_whose_interrupt_python_drops_starts_nothing(url: str) -> None:
 
 SUPERVISOR_STANDS_STILL = """
 import os, sys, time
-import spark_lease.keeper.supervisor as supervisor
+from spark_lease.keeper import supervisor, supervisor_process
 from spark_lease.config.sources import configure
 from spark_lease.guard.command import run
 
-supervisor._START_TIMEOUT = 1.0
+supervisor.START_TIMEOUT = supervisor_process.START_TIMEOUT = 1.0
 me, write = os.getpid(), os.write
 def stands_still_once_it_lets_go(fd, data):
     done = write(fd, data)

@@ -330,7 +330,7 @@ def test_what_a_warm_up_does_wrong_is_said_and_the_wait_goes_on(start: Start, ma
     driver = start(
         """
     from spark_lease import LeaseHeldByOther
-    from spark_lease.spark.session import spark_context
+    from spark_lease.spark.jvm import spark_context
 
     def raises():
         session()

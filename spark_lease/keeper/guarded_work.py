@@ -1,0 +1,125 @@
+"""The command of a front door and all that it started: to signal it, to kill it, and to know that it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from contextlib import closing
+from typing import Protocol
+
+from ..clock import Clock
+from ..system.containment import Init
+from ..system.processes import Process, kill, look, proc_file, processes
+from .channel import Channel, Closed
+from .death import Watched
+from .guarded_processes import GuardedProcesses
+
+_LOOK_AGAIN, _LOOK_SOON, _AT_ONCE = 0.05, 0.005, 0.02
+_NEVER = threading.Event()
+
+
+class GuardedWork(Protocol):
+    """The command and all that it started. Implements `hold.Work`."""
+
+    def signal(self, number: int) -> None: ...
+
+    def wait_until_over(self, until: float) -> bool: ...
+
+    def kill(self) -> None: ...
+
+    def out_of_reach(self) -> list[Process]:
+        """Those of it that have become another user: nothing of ours can end them."""
+        ...
+
+
+class ContainedWork:
+    """The command and everything else in its namespace."""
+
+    def __init__(self, init: Init, channel: Channel, clock: Clock) -> None:
+        self._init, self._channel, self._clock = init, channel, clock
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(Closed):
+            self._channel.send({"signal": number})
+
+    def wait_until_over(self, until: float) -> bool:
+        while not self._init.ended and (left := until - self._clock.now()) > 0:
+            select.select([self._init], [], [], left)
+        return self._init.ended
+
+    def kill(self) -> None:
+        self._init.kill()
+
+    def out_of_reach(self) -> list[Process]:
+        return []
+
+
+class SearchedWork:
+    """The command and its descendants, as far as they can be found."""
+
+    def __init__(
+        self, group: int, supervisor: int, clock: Clock, *, neighbours: set[tuple[int, int]], found_by: bytes = b""
+    ) -> None:
+        """`found_by` is what the command found in its environment, if that has to tell its orphans from others."""
+        self._group, self._supervisor, self._clock = group, supervisor, clock
+        self._neighbours, self._found_by = neighbours, found_by
+        self._ended_with: int | None = None
+        head = look(supervisor)
+        self._processes = GuardedProcesses(lambda: {supervisor: head.started if head else 0})
+
+    def signal(self, number: int) -> None:
+        kill(self._descendants(), number)
+
+    def wait_until_over(self, until: float) -> bool:
+        while not (gone := self._all_are_gone()) and (left := until - self._clock.now()) > 0:
+            with contextlib.suppress(ProcessLookupError), closing(Watched(self._supervisor)) as supervisor:
+                if supervisor.fileno() >= 0:
+                    select.select([supervisor], [], [], min(left, _LOOK_AGAIN))
+                    continue
+            self._clock.wait(_NEVER, min(left, _LOOK_SOON))
+        return gone
+
+    def kill(self) -> None:
+        # The group first, and most often that is all: to look for those who left it, among very many processes, takes
+        # longer than the kernel waits before it ends us as well.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._group, signal.SIGKILL)
+        if not self.wait_until_over(self._clock.now() + _AT_ONCE):
+            self.signal(signal.SIGKILL)
+
+    def out_of_reach(self) -> list[Process]:
+        self._processes.grow()
+        return self._processes.out_of_reach()
+
+    def _descendants(self) -> list[Process]:
+        """Those of the supervisor, what we have inherited if it was killed, and the command's group."""
+        everything = processes()
+        found = [
+            each
+            for each in everything.values()
+            if each.alive
+            and (each.pid, each.started) not in self._neighbours
+            and (each.parent in (self._supervisor, os.getpid()) or each.group == self._group or self._is_told(each))
+        ]
+        for parent in found:
+            found += [each for each in everything.values() if each.parent == parent.pid and each not in found]
+        return [each for each in found if each.alive and each.pid != self._supervisor]
+
+    def _is_told(self, process: Process) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(self._found_by) and self._found_by in proc_file(process.pid, "environ")
+        return False
+
+    def _all_are_gone(self) -> bool:
+        """Certain: a process that loses its parent becomes a child of the supervisor, which ends by itself after its
+        last one; or ours, if that was killed."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._supervisor:
+                    self._ended_with = ended[1]
+        if self._ended_with is None:
+            return False
+        return (self._ended_with == 0 and not self._found_by) or not self._descendants()

@@ -125,7 +125,7 @@ class NotMaster(SparkLeaseError):
         self.name, self.where = name, where
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.where} was not written: a standby may only read, and its warm-up ever after"
+        return f"{self.name}: {self.where} was not written: a standby and its warm_up may only read"
 
 
 class AlreadyDone(SparkLeaseError):

@@ -121,13 +121,15 @@ def crashed(lease: GuardedHold, exit_code: int = 128 + signal.SIGKILL) -> Outcom
     return _of(lease, CRASHED, exit_code)
 
 
-def refused(config: Config | None, error: SparkLeaseError, lease: GuardedHold | None = None) -> Outcome:
-    """The work was not started, or was ended, because of `error`."""
+def refused(
+    config: Config | None, error: SparkLeaseError, lease: GuardedHold | None = None, *, name: str = ""
+) -> Outcome:
+    """The work was not started, or was ended, because of `error`. `name` is that of the lease without a `config`."""
     word = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), "failed")
     code = exit_code_of(error, config)
     if lease:
         return replace(_of(lease, word, code), reason=str(error))
-    return outcome_of(config, word, code, str(error)) if config else Outcome("", word, code, reason=str(error))
+    return outcome_of(config, word, code, str(error)) if config else Outcome(name, word, code, reason=str(error))
 
 
 def outcome_of(config: Config, word: str, exit_code: int, reason: str = "") -> Outcome:

@@ -10,10 +10,11 @@ EXIT_CODES = """exit codes of run and submit:
   the command's own · 99 standby, never started · 75 lease lost while running · 69 lease store unreachable
   0 also: the run key is done already · 78 configuration · 64 usage · 127 no such command · 128+n ended by signal n"""
 
-_ENDS = """exit codes:
-  0 · 1 no such lease, or no entry · 69 lease store unreachable · 78 configuration, or refused · 64 usage
 
-"""
+def _ends(*codes: str) -> str:
+    """The exit codes of a command that takes no lease, besides those that all have."""
+    return f"exit codes:\n  {' · '.join(('0', *codes))} · 69 lease store unreachable · 78 configuration · 64 usage\n\n"
+
 
 _LOOKING = "name url table"
 _OR_FROM_SETTINGS = "name of the lease; default: the setting `name`"
@@ -78,12 +79,8 @@ def _history(parser: ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write it as one page with a picture, for a browser")
 
 
-def _resume(parser: ArgumentParser) -> None:
-    parser.add_argument("lease", metavar="LEASE", help="name of the lease")
-
-
 def _directive(parser: ArgumentParser, standard: str, shown: str) -> None:
-    _resume(parser)
+    _of_a_lease(parser)
     parser.add_argument("--reason", default="", metavar="TEXT", help="shown to each contender that waits")
     how_long = f"how long: 90, 15m, 2h, 1d [{shown}]"
     parser.add_argument("--for", dest="duration", metavar="TIME", default=standard, help=how_long)
@@ -245,7 +242,8 @@ examples:
     "runs": Command(
         "list run keys: begun, ended, done",
         "store:runs",
-        _ENDS + "examples:\n  spark-lease runs nightly\n  spark-lease runs nightly --json",
+        _ends("1 no such lease, or no entry")
+        + "examples:\n  spark-lease runs nightly\n  spark-lease runs nightly --json",
         arguments=_of_a_lease,
         usage="LEASE [options]",
         settings=_LOOKING,
@@ -273,7 +271,7 @@ command returns once the lease is free; with exit code 99 if the master still re
 exit code 99, or waiting.
 
 """
-        + _ENDS
+        + _ends("1 no such lease", "99 its master renews on (--now)")
         + """examples:
   spark-lease pause nightly --reason 'schema change'
   spark-lease pause nightly --reason 'schema change' --for 2h --now""",
@@ -284,8 +282,8 @@ exit code 99, or waiting.
     "resume": Command(
         "take back a pause or a transfer",
         "directives:resume",
-        _ENDS + "examples:\n  spark-lease resume nightly",
-        arguments=_resume,
+        _ends("1 no such lease") + "examples:\n  spark-lease resume nightly",
+        arguments=_of_a_lease,
         usage="LEASE [options]",
         settings=_LOOKING,
     ),
@@ -293,11 +291,11 @@ exit code 99, or waiting.
         "hand a lease over to one holder, or one site",
         "directives:transfer",
         """The master ends by itself, or stops --within that time. Then only the named contender takes the lease: by its
-holder, its label (`--holder`) or its site (`--site`). After another --for, any contender may. With --wait the exit
-code is 99 if it was not taken by then. Exit code 78 also: the name is not known, and --anyway was not given.
+holder, its label (`--holder`) or its site (`--site`). After another --for, any contender may. Exit code 78
+also: the name is not known, and --anyway was not given.
 
 """
-        + _ENDS
+        + _ends("1 no such lease", "99 not taken in time (--wait)")
         + """examples:
   spark-lease transfer nightly --to lyon
   spark-lease transfer nightly --to lyon --within 15m --for 10m --reason 'maintenance in paris' --wait""",
@@ -308,7 +306,7 @@ code is 99 if it was not taken by then. Exit code 78 also: the name is not known
     "init": Command(
         "make the table of the leases, or add our columns to ActiveMQ's",
         "store:init",
-        _ENDS
+        _ends()
         + """examples:
   spark-lease init --url postgresql://db/ops
   spark-lease init --url postgresql:// --print-sql""",
@@ -329,13 +327,13 @@ forget: the Delta TABLE is gone for good, or is not to be claimed any more. With
      lease in the database, after the lease's own row was lost or restored, while no master is at work.
 
 """
-        + _ENDS
+        + _ends("1 nothing to forget")
         + """examples:
   spark-lease fence add --lease nightly --on public.flights --fence-url postgresql://etl@db/warehouse
   spark-lease fence add --lease nightly --on flights '"My Table"' --print-sql
   spark-lease fence add --lease nightly --on /lake/flights s3://lake/carriers
   spark-lease fence drop --on public.flights
-  spark-lease fence list --json
+  spark-lease fence list --lease nightly --json
   spark-lease fence forget --lease nightly""",
         arguments=_fence,
         usage="add|drop|list|forget [options]",

@@ -37,18 +37,22 @@ def pause(arguments: argparse.Namespace) -> int:
     def wanted(now: float) -> Directive:
         return Directive(who(), reason, until=now + until, give_up=now if arguments.now else math.inf)
 
-    with closing(_store(arguments)) as store:
-        seen = _put(store, arguments.lease, wanted)
+    config = _config(arguments)
+    with closing(open_store(config)) as store:
+        _, seen = _put(store, config.name, wanted)
         if arguments.now:
-            duration_of = max(seen.record.duration if seen.record else 0.0, _config(arguments).lease_duration)
+            duration_of = max(seen.record.duration if seen.record else 0.0, config.lease_duration)
             end = BootClock().now() + _READ_WITHIN * duration_of
-            seen = _wait(store, arguments.lease, lambda record, left: record.holder is None or left <= 0, seen, end)
-    return _show(arguments, seen)
+            seen = _wait(store, config.name, lambda record, left: record.holder is None or left <= 0, seen, end)
+    return _show(arguments, config.name, seen)
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    with closing(_store(arguments)) as store:
-        return _show(arguments, _put(store, arguments.lease, lambda now: None))
+    config = _config(arguments)
+    with closing(open_store(config)) as store:
+        before, seen = _put(store, config.name, lambda now: None)
+    was = directive_of(before.directive)
+    return _show(arguments, config.name, seen, f"taken back: {was}" if was else "there was no pause or transfer")
 
 
 def transfer(arguments: argparse.Namespace) -> int:
@@ -61,39 +65,39 @@ def transfer(arguments: argparse.Namespace) -> int:
     def wanted(now: float) -> Directive:
         return Directive(who(), reason, arguments.to, until=now + within + window, give_up=now + within)
 
-    with closing(_store(arguments)) as store:
+    config, what = _config(arguments), ""
+    with closing(open_store(config)) as store:
         if not arguments.anyway:
-            _refuse_unknown(arguments, store)
-        seen = _put(store, arguments.lease, wanted)
+            _refuse_unknown(arguments.to, store, config)
+        before, seen = _put(store, config.name, wanted)
         if arguments.wait:
             end = BootClock().now() + within + window
-            before = seen.record.epoch if seen.record else 0
-            seen = _wait(store, arguments.lease, lambda record, left: record.epoch > before, seen, end)
-    return _show(arguments, seen)
+            seen = _wait(store, config.name, lambda record, left: record.epoch > before.epoch, seen, end)
+            what = "taken"
+    return _show(arguments, config.name, seen, what)
 
 
-def _refuse_unknown(arguments: argparse.Namespace, store: LeaseStore) -> None:
+def _refuse_unknown(to: str, store: LeaseStore, config: Config) -> None:
     """Raise ConfigError for a name that no contender is noted with: a lease that waits for it would stay free."""
-    record = store.read(arguments.lease).record
+    record = store.read(config.name).record
     if record is None:
         return
-    known = _noted(arguments)
+    known = _noted(config)
     holders = {each["holder"] for each in known}
     holders |= {record.holder} if record.holder and not is_forced(record.holder) else set()
     sites, labels = {each.get("site", "") for each in known} - {""}, {label_of(each) for each in holders}
-    if arguments.to not in holders | labels | sites:
-        others = f"{', '.join(sorted(labels | sites))} do" if holders else "no holder is known"
+    if to not in holders | labels | sites:
+        others = ", ".join(sorted(labels | sites)) or "none"
         raise ConfigError(
             "--to",
-            f"{arguments.to!r} neither holds nor held {arguments.lease}, nor does it stand by: {others}. Add --anyway "
-            "if it is still to come",
+            f"no holder, label or site {to!r} is known for {config.name}. Known: {others}. Add --anyway if it is still "
+            "to come",
         )
 
 
-def _noted(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _noted(config: Config) -> list[dict[str, Any]]:
     """Who stands by, and who held it; empty where nothing can be noted."""
-    config = _config(arguments)
-    name = config.row_of(arguments.lease)
+    name = config.row_of(config.name)
     with contextlib.suppress(ConfigError, ValueError), closing(open_notes(config, BootClock())) as notes:
         grants = [json.loads(each) for each in notes.all(name, GRANT).values()]
         return [asdict(each) for each in standbys_of(notes, name, wall_time())] + grants
@@ -115,17 +119,16 @@ def duration(key: str, text: str) -> float:
         raise ConfigError(key, f"{text!r} is no time: 90, 90s, 15m, 2h or 1d") from None
 
 
-def _store(arguments: argparse.Namespace) -> LeaseStore:
-    return open_store(_config(arguments))
-
-
 def _config(arguments: argparse.Namespace) -> Config:
     config = resolved(arguments).config
     return replace(config, create_table="false", name=name_of(config, arguments.lease))
 
 
-def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | None]) -> Snapshot:
-    """Put it in place of what is there, also if the holder changes meanwhile. Raises StoreError, ConfigError."""
+def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | None]) -> tuple[LeaseRecord, Snapshot]:
+    """Put it in place of what is there, also if the holder changes meanwhile; the record before, and what is there now.
+
+    Raises StoreError, ConfigError.
+    """
     for _ in range(_TRIES):
         seen = store.read(name)
         if seen.record is None:
@@ -138,7 +141,7 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
             there = store.read(name)
             if there.record and there.record.directive != text and there.record.epoch == seen.record.epoch:
                 raise ConfigError("url", f"{store.where} cannot store a pause or a transfer")
-            return there
+            return seen.record, there
     raise StoreError(store.where, f"{name} was changed by its holder at each try: try again")
 
 
@@ -152,30 +155,30 @@ def _wait(
         if is_done(seen.record, left):
             return replace(seen, expires_in=left)  # a store without a clock does not know
         holder = seen.record.holder or ""
-        who_has_it = f"{holder} has it" if holder else "it has no master"
+        who_has_it = f"{holder} holds it" if holder else "it has no master"
         if clock.now() > end:
             message = f"{directive_of(seen.record.directive) or 'taken back'}; {who_has_it}"
             raise LeaseHeldByOther(name, holder, left, message if seen.record == first else f"{message}, and renews it")
         if clock.now() - shown_at > _SAY_AGAIN:
             shown_at = clock.now()
-            message = f"{who_has_it}, for {max(left, 0):.0f} s if it is not renewed"
-            print(f"spark-lease: {name}: {message}", file=sys.stderr)
+            print(f"spark-lease: {name}: waiting: {who_has_it}, {max(left, 0):.0f} s left", file=sys.stderr)
         clock.wait(threading.Event(), _LOOK_AGAIN)
         seen = store.read(name)
     return seen
 
 
-def _show(arguments: argparse.Namespace, seen: Snapshot) -> int:
+def _show(arguments: argparse.Namespace, name: str, seen: Snapshot, what: str = "") -> int:
+    """`what` was done, if it is not what stands in the record now."""
     record = seen.record
     assert record
     directive = directive_of(record.directive)
     is_held = expires_in(seen, still_for=0.0) > 0 and not is_forced(record.holder)
     holder = record.holder if is_held else None
     if arguments.json:
-        shown = {"lease": arguments.lease, "holder": holder, "epoch": record.epoch, "directive": str(directive or "")}
+        shown = {"lease": name, "holder": holder, "epoch": record.epoch, "directive": str(directive or "")}
         print(json.dumps(shown))
     else:
         gives_up = ", and is to give it up" if directive and directive.give_up < math.inf else ""
         master = f"{holder} is master{gives_up}" if holder else "it has no master"
-        print(f"{arguments.lease}: {directive or 'no pause or transfer pending'}; {master}")
+        print(f"{name}: {what or directive or 'no pause or transfer pending'}; {master}")
     return 0

@@ -53,7 +53,7 @@ def contain(setting: str, root: str, user: str) -> Finding:
     if setting == "off":
         return ok("contain", "off: what a command leaves behind is searched for")
     if not root:
-        message = "run and submit get a PID namespace: its end ends, and proves ended, everything that they start"
+        message = "run and submit get a PID namespace: with its end the kernel has ended everything that they started"
         return ok("contain", f"{message}; what they start sees no process outside of it")
     if setting == "required" and user:
         return fail("contain", f"required, and not to be had here: {user}", "run as root, or take contain = auto")
@@ -109,7 +109,9 @@ def delta(setting: str, *, has_deltalake: bool, version: str, has_jar: bool) -> 
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _HOOK_SINCE:
         return say("delta", f"delta-spark {version} has no hook: claims alone", "take delta-spark 3.3 or newer")
     if not has_jar:
-        message = f"claims; only a job that brings the jar of delta-spark {version} has its hook: Spark has none"
+        message = (
+            f"the jar of delta-spark {version} is not in Spark: a job that does not bring it is fenced by claims alone"
+        )
         return warn("delta", message, "spark-submit --packages io.delta:delta-spark_…, or spark.jars.packages")
     return ok("delta", f"claims, and the hook of delta-spark {version}")
 

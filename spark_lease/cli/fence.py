@@ -39,6 +39,8 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
     for path in _paths(arguments):
         added = note_table(config, BootClock(), path)
         print(f"{path} is guarded by the lease {config.name}" + ("" if added else " already"))
+        if _claimed(config, path) is None:
+            print(f"spark-lease: if the path is right, it is claimed once there is a table: {path}", file=sys.stderr)
     if not (names := _names(arguments)):
         return 0
     with open_database(_of_postgres(config), BootClock()) as engine:

@@ -53,7 +53,7 @@ def found(checks: Iterable[Check]) -> list[Finding]:
 
 def unknown(checks: Sequence[Check], why: str) -> list[Finding]:
     """What is said of those that cannot be run."""
-    return [warn(check.what, f"not known: {why}", "") for check in checks]
+    return [warn(check.what, f"not checked: {why}", "") for check in checks]
 
 
 def _run(check: Check) -> Finding | None:

@@ -79,7 +79,9 @@ def _renewed(
             "note": f"{name}: taken from its holder by force, free in {left:.1f} s",
         }
     if seen.expires_in is None and still_for is None:
-        note = f"{where} has no clock: {name} may have run out, if nothing has changed for {left:g} s"
+        note = (
+            f"{where} has no clock: {name} has run out if it does not change for {left:g} s: spark-lease watch {name}"
+        )
         return {"expires_in": None, "in_doubt": None, "note": note}
     period = record.duration * config.retry_period / config.lease_duration
     ago = record.duration - left

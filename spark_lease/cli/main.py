@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="`spark-lease COMMAND --help` has examples, `--help-all` every setting.\n\n" + EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--verbose", "-v", action="store_true", help="log every renewal")
+    top.add_argument("--verbose", "-v", action="store_true", help="log more, each renewal for one")
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
@@ -35,7 +35,9 @@ def parser() -> argparse.ArgumentParser:
         command.arguments(parser)
         if command.has_json:
             parser.add_argument("--json", action="store_true", help="for programs")
-        parser.add_argument("--verbose", "-v", action="store_true", default=argparse.SUPPRESS, help="log every renewal")
+        parser.add_argument(
+            "--verbose", "-v", action="store_true", default=argparse.SUPPRESS, help="log more, each renewal for one"
+        )
         if command.settings is not None:
             add_settings(parser, command.settings)
     return top
@@ -58,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         given, guarded = given[:cut], given[cut + 1 :]
     elif given and _is_guard(given[0]) and not {"-h", "--help", "--help-all"} & {*given}:
         return _what_is_missing(given[0])
-    arguments = parser().parse_args(given)
+    arguments, unknown = parser().parse_known_args(given)
+    if unknown:
+        of_it = f"spark-lease {arguments.command}"
+        print(f"{of_it}: does not know: {' '.join(unknown)}\nSee {of_it} --help", file=sys.stderr)
+        return USAGE
     if _is_guard(arguments.command) and not guarded:
         return _what_is_missing(arguments.command)
     _begin(arguments)

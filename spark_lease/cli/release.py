@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 
 from ..clock import BootClock, Clock
-from ..election.journal_entries import TAKEN_AWAY
+from ..election.journal_entries import RAN_OUT, TAKEN_AWAY
 from ..election.ports import Journal, LeaseStore
 from ..election.record import (
     FORCED,
@@ -74,7 +74,7 @@ def release(arguments: argparse.Namespace) -> int:
     name = name_of(config, arguments.lease)
     config = replace(config, create_table="false", name=name)
     if not arguments.force:
-        print("spark-lease: a lease is released by its holder; add --force if that cannot", file=sys.stderr)
+        print("spark-lease: its holder gives a lease back; if the holder cannot, add --force", file=sys.stderr)
         return USAGE
     clock = BootClock()
     with closing(open_store(config)) as store, closing(ChangeJournal(config, clock)) as journal:
@@ -106,7 +106,7 @@ class Forcing:
         if record.holder is None or (is_forced(record.holder) and seen.expires_in is not None):
             return Released(self._name, False, free_in=max(round(left, 1), 0.0))
         if left <= 0:
-            return self._free(record)
+            return self._free(seen, record)
         if self._name != (ask(_question(self._name, seen, left)) if given is None else given):
             raise Unreleased(
                 f"{self._name} has not provably run out: nothing was changed. To take it from {record.holder} all the "
@@ -125,8 +125,11 @@ class Forcing:
                 return now, 0.0
         return seen, still_for
 
-    def _free(self, record: LeaseRecord) -> Released:
+    def _free(self, seen: Snapshot, record: LeaseRecord) -> Released:
         if self._store.swap(self._name, record, released(record)):
+            if self._journal and not is_forced(record.holder):
+                at = record.stamp if seen.expires_in is not None else None
+                self._journal.ended(record.epoch, RAN_OUT, at=at or round(seen.wall * 1000), detail=f"freed by {who()}")
             return Released(self._name, True, record.holder or "", record.epoch)
         raise Unreleased(f"{self._name} was renewed or taken meanwhile: nothing was changed")
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 
-from ..errors import ConfigError
+from ..errors import ConfigError, LeaseLost, StoreError
 from ..guard.command import run as run_command
 from ..outcome import Outcome, announce, begin_outcome, refused
 from ..submit.command_line import is_for_cluster
-from .settings import end_with, need_name, outcome_file, resolved
+from .settings import end_with, name_given, need_name, outcome_file, resolved
+
+log = logging.getLogger(__name__)
 
 _ELSEWHERE = "deploy mode cluster: this guards the client, and its driver runs elsewhere: use spark-lease submit"
 
@@ -38,8 +41,17 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError("fence_delta", _NO_HOOK)
         outcome: Outcome = run_command(config, arguments.guarded)
     except ConfigError as error:
-        outcome = refused(config, error)
-    if outcome.reason:
+        outcome = refused(config, error, name=name_given(arguments))
         print(f"spark-lease: {outcome.reason}", file=sys.stderr)
+    else:
+        _log_why(outcome)
     announce(outcome, file)
     return outcome.exit_code
+
+
+def _log_why(outcome: Outcome) -> None:
+    """Why the command was not started, or was ended, if it was."""
+    if outcome.reason:
+        level = logging.ERROR if outcome.exit_code in (LeaseLost.exit_code, StoreError.exit_code) else logging.INFO
+        name = "" if outcome.reason.startswith(outcome.lease) else f"{outcome.lease}: "
+        log.log(level, "%s%s", name, outcome.reason)

@@ -77,7 +77,7 @@ def add_settings(parser: argparse.ArgumentParser, needed: str = "") -> None:
 GROUPS = {
     "which lease, and where": "name url table create_table holder site",
     "timings": "lease_duration renew_deadline stop_budget retry_period attempt_timeout",
-    "a standby": "if_held acquire_timeout poll_period preferred_site",
+    "a standby": "if_held acquire_timeout poll_period preferred_site standby",
     "runs": "run_key if_done",
     "fences": "fence_url fence_delta fence_tables",
     "observing": "outcome_file metrics metrics_textfile metrics_push",
@@ -131,6 +131,9 @@ def flags(arguments: argparse.Namespace) -> Layer:
 def resolved(arguments: argparse.Namespace, *between: Layer) -> Resolved:
     """All settings of a command; `between` come after the flags and before the environment. Raises ConfigError."""
     use_file(arguments)
+    given = getattr(arguments, "leases", None) or list(filter(None, [getattr(arguments, "lease", None)]))
+    if given and arguments.name and arguments.name not in given:
+        raise ConfigError("name", f"{given[0]} or --lease {arguments.name}? Give one of them")
     return resolve(flags(arguments), *between, from_environment(), from_file())
 
 
@@ -138,6 +141,11 @@ def outcome_file(arguments: argparse.Namespace) -> str:
     """The outcome file before the settings are known, which may be wrong: the flag's or the environment's."""
     is_inner = ENV + "EPOCH" in os.environ  # then the environment's is that of the guard around this command
     return str(arguments.outcome_file or ("" if is_inner else os.environ.get(ENV + "OUTCOME_FILE", "")))
+
+
+def name_given(arguments: argparse.Namespace) -> str:
+    """The lease before the settings are known, which may be wrong: the flag's or the environment's."""
+    return str(arguments.name or os.environ.get(ENV + "NAME", ""))
 
 
 def use_file(arguments: argparse.Namespace) -> None:
@@ -180,7 +188,9 @@ def end_with(pid: str) -> None:
     from ..system.processes import look
 
     parent = os.getppid()
-    if parent != int(pid) and look(int(pid)) is not None:
+    if look(int(pid)) is None:
+        raise ConfigError("ends-with", f"process {pid} has ended already: nothing was started")
+    if parent != int(pid):
         where = "$PPID where `bash -c` has this one command and nothing else, $$ in a script or a pipeline"
         raise ConfigError("ends-with", f"{pid} has not started this process, {parent} has: it is {where}")
     die_with_parent(int(pid), signal.SIGTERM)

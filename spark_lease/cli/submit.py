@@ -19,7 +19,7 @@ from ..submit.cluster import submit_to_cluster
 from ..submit.command_line import LAUNCHER, conf_of, find_spark_submit, is_for_cluster, local_file, name_of, split
 from ..submit.contained import Submission
 from ..system.processes import need_linux
-from .settings import end_with, flags, need_name, outcome_file, resolved
+from .settings import end_with, flags, name_given, need_name, outcome_file, resolved
 
 
 def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does not return)
@@ -44,7 +44,7 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
         supervisor = contained(command, _contain(config), own_group=False)
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
-        outcome = refused(config, error)
+        outcome = refused(config, error, name=name_given(arguments))
         announce(outcome, file)
         return outcome.exit_code
     if supervisor:

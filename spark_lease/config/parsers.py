@@ -21,7 +21,7 @@ def seconds(key: str, value: object) -> float:
     except ValueError:
         number = _with_unit(str(value))
     if math.isnan(number) or number < 0:
-        raise ConfigError(key, f"{value!r} is not a number of seconds")
+        raise ConfigError(key, f"{value!r} is not a time of 0 or more: 90, 15m, 2h, 30d")
     return number
 
 

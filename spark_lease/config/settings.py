@@ -88,14 +88,16 @@ class Config:
     column_types: dict[str, str] = setting(texts, dict, "SQL types in place of ours, by column, for a table made here")
     statements: dict[str, str] = setting(texts, dict, "SQL in place of ours, by statement; see docs/howto/own-store.md")
     locker: str = setting(
-        one_of("lease", "database"), "lease", "lease: a row; database: that, and a session that locks a row for life"
+        one_of("lease", "database"), "lease", "lease: a row; database: its holder keeps a row locked besides"
     )
     broker_row: str = setting(
         true_false_auto, "auto", "contend with an ActiveMQ broker for its row, ID 1; auto: in a table ACTIVEMQ_LOCK"
     )
     holder: str = setting(text, "", "label of this contender, made unique by its ending; default: the host's name")
     site: str = setting(text, "", "where this contender is, for a lease that is transferred, or has a preferred site")
-    preferred_site: str = setting(text, "", "elsewhere a standby lets one of this site go first")
+    preferred_site: str = setting(
+        text, "", "standbys of other sites wait a little longer, so that this site gets a free lease"
+    )
     lease_duration: float = setting(seconds, 30.0, "others may start this long after the last renewal")
     renew_deadline: float = setting(seconds, Share(1 / 2), "a holder that could not renew for so long stops")
     stop_budget: float = setting(seconds, Share(1 / 3), "time to stop politely before everything is killed")
@@ -105,7 +107,7 @@ class Config:
     poll_period: float = setting(seconds, 1.0, "how often a standby looks for a release")
     notify: bool = setting(switch, True, "PostgreSQL: a release wakes the standby; false: no connection is kept open")
     acquire_timeout: float = setting(
-        seconds, math.inf, "how long a standby waits; 0: ask once, or for one lease where the store has no clock"
+        seconds, math.inf, "how long a standby waits; 0: ask once, or watch a store without a clock for one lease"
     )
     if_held: str = setting(
         one_of("wait", "skip", "fail"), "wait", "wait, or ask once and then skip (exit 99) or fail (1)"
@@ -117,7 +119,7 @@ class Config:
     standby: str = setting(
         one_of("cold", "warm"),
         "cold",
-        "warm: a standby has its Spark ready, and can write nothing before its grant",
+        "warm: a standby of submit has its Spark ready, and can write nothing before its grant",
     )
     warm_max_age: float = setting(seconds, 900.0, "a warm standby warms up again after so long; inf: never")
     on_lost: OnLost = setting(on_lost, "exit", "exit: end this process, if need be by force; stop: only stop Spark")
@@ -127,7 +129,7 @@ class Config:
     contain: str = setting(
         one_of("auto", "required", "off"),
         "auto",
-        "run and submit: a PID namespace for what they start; auto: where that takes no namespace of users",
+        "run and submit: a PID namespace for what they start; auto: as root or with CAP_SYS_ADMIN",
     )
     require_protection: str = setting(
         one_of("none", "keeper", "kernel", "contained"),
@@ -249,7 +251,7 @@ class Config:
                 "lease_duration",
                 f"renew_deadline {self.renew_deadline:g} + stop_budget {self.stop_budget:g} + kill_budget "
                 f"{self.kill_budget:g}, and {CLOCK_RATE_ERROR:.0%} for clocks that do not run alike, must be less than "
-                f"lease_duration {self.lease_duration:g}: raise it, or lower the other two",
+                f"lease_duration {self.lease_duration:g}: raise it, or lower one of the others",
             )
 
 
@@ -269,4 +271,13 @@ def shown(config: Config) -> Sequence[tuple[str, str]]:
     hidden = {key: "***" if getattr(config, key) else "" for key in SECRETS}
     hidden |= {key: redacted(getattr(config, key)) for key in URLS}
     hidden["storage_options"] = str(dict.fromkeys(config.storage_options, "***"))
-    return [(key, hidden.get(key, str(getattr(config, key)))) for key in SETTINGS]
+    return [(key, hidden.get(key, _as_written(getattr(config, key)))) for key in SETTINGS]
+
+
+def _as_written(value: object) -> str:
+    """As it may stand in the environment, or in a flag."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    return ",".join(value) if isinstance(value, tuple) else str(value)

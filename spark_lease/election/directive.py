@@ -11,8 +11,11 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
+from ..clock import iso_text
+
 LONGEST = 600
 """Characters of the text that stands in a record."""
+_YEAR_9999 = 253_370_764_800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,8 @@ class Directive:
 
     def __str__(self) -> str:
         what = f"reserved for {self.to}" if self.to else "paused"
-        return f"{what} by {self.by}" + (f": {self.reason}" if self.reason else "")
+        until = f" until {iso_text(self.until)[:19]}Z" if self.until < math.inf else ""
+        return f"{what} by {self.by}{until}" + (f": {self.reason}" if self.reason else "")
 
     def text(self) -> str:
         """As it stands in a record: JSON without what is not said."""
@@ -56,13 +60,19 @@ def directive_of(text: str) -> Directive | None:
             by=str(fields["by"]),
             reason=str(fields.get("reason", "")),
             to=str(fields.get("to", "")),
-            until=float(fields.get("until", math.inf)),
-            give_up=float(fields.get("give_up", math.inf)),
+            until=_instant(fields.get("until", math.inf)),
+            give_up=_instant(fields.get("give_up", math.inf)),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return Directive(
             "an unknown operator", f"its directive {text[:40]!r} cannot be read: spark-lease resume takes it back"
         )
+
+
+def _instant(value: object) -> float:
+    """Seconds since 1970; what is no time of a calendar is never."""
+    number = float(str(value))
+    return number if 0 <= number < _YEAR_9999 else math.inf
 
 
 def label_of(holder: str) -> str:

@@ -18,7 +18,7 @@ RELEASED = "released"
 FINISHED, FAILED, INTERRUPTED, ALREADY_DONE, CRASHED = "finished", "failed", "interrupted", "already done", "crashed"
 GIVEN_BACK = (RELEASED, FINISHED, FAILED, INTERRUPTED, ALREADY_DONE, CRASHED)
 """Why a hold ended that was given back: how its work did. "released" where that is not known."""
-TAKEN_AWAY = "taken by force"
+TAKEN_AWAY, RAN_OUT = "taken by force", "ran out"
 _DAY = 86_400_000
 _FOR_EVER = 100 * 365 * 86400.0
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..clock import iso_text
-from ..election.journal_entries import APPLICATION, ENDED, FINISHED, GIVEN_BACK, GRANT, RELEASED
+from ..election.journal_entries import APPLICATION, ENDED, FINISHED, GIVEN_BACK, GRANT, RAN_OUT, RELEASED
 from ..election.record import Snapshot, is_forced
 from ..errors import Loss, RecordUnreadable
 from ..journal.runs import BEGUN, Run
 
-RAN_OUT, UNKNOWN = "ran out", "unknown"
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from html import escape
 
 from ..clock import iso_text, utc_text
 from ..election.directive import label_of
-from ..election.journal_entries import GIVEN_BACK
-from .history import RAN_OUT, UNKNOWN, Hold, Overlap, not_exact
+from ..election.journal_entries import GIVEN_BACK, RAN_OUT
+from .history import UNKNOWN, Hold, Overlap, not_exact
 
 _LANE, _BAR, _TOP = 46, 20, 8
 _NARROWEST = 0.35

@@ -87,9 +87,7 @@ def test_a_store_that_is_down_fails_and_hides_nothing_else(capsys: pytest.Captur
     assert code == 1
     assert list(findings) == [*OF_STORE["postgresql"], *MACHINE]
     assert findings["store"].verdict == "fail" and "Connection refused" in findings["store"].message
-    assert {findings[each].message for each in OF_STORE["postgresql"][1:]} == {
-        "not known: there is no store to be asked"
-    }
+    assert {findings[each].message for each in OF_STORE["postgresql"][1:]} == {"not checked: the store gave no answer"}
     assert findings["keeper"].verdict == "ok"
 
 

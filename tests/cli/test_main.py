@@ -37,14 +37,14 @@ def test_help_has_examples(command: list[str]) -> None:
         (["run"], 64, "comes after --"),
         (["submit", "--lease", "n", "--"], 64, "comes after --"),
         (["runn"], 64, "invalid choice"),
-        (["run", "--lease-durration", "3", "--", "true"], 64, "unrecognized arguments"),
+        (["run", "--lease-durration", "3", "--", "true"], 64, "See spark-lease run --help"),
         (["run", "--lease", "n", "sleep", "1"], 64, "What to run comes after --"),
         (["run", "--", "true"], 78, "which lease? Give --lease NAME"),
         (["run", "--lease", "n", "--", "true"], 78, "each host would have a master of its own. Give --url URL"),
         (["status"], 78, "no lease store is named"),
         (["run", "--lease", "n", "--url", "postgres://db/x", "--", "true"], 78, "did you mean postgresql://?"),
         (["run", "--lease", "n", "--url", "jdbc:postgresql://db/x", "--", "true"], 78, "did you mean postgresql://?"),
-        (["run", "--lease", "n", "--lease-duration", "x", "--", "true"], 78, "'x' is not a number of seconds"),
+        (["run", "--lease", "n", "--lease-duration", "x", "--", "true"], 78, "'x' is not a time of 0 or more: 90, 15m"),
         (["run", "--lease", "n", "--stop-budget", "20", "--", "true"], 78, "must be less than lease_duration"),
         (["run", "--lease", "n", "--config", "none.toml", "--", "true"], 78, "none.toml: cannot be read"),
         (["run", "--lease", "n", "--url", "oracle://db", "--", "true"], 78, "names no lease store; known here"),
@@ -54,6 +54,9 @@ def test_help_has_examples(command: list[str]) -> None:
         (["submit", "--lease", "n", "--", "--class", "x.Y", "app.jar"], 78, "no app.py among the arguments"),
         (["submit", "--lease", "n", "--spark-submit", "none", "--", __file__], 78, "there is no none: pip install"),
         (["run", "--lease", "n", "--ends-with", "me", "--", "true"], 78, "'me' is not the number of the process"),
+        (["run", "--lease", "n", "--ends-with", "999999999", "--", "true"], 78, "999999999 has ended already"),
+        (["history", "n", "--lease", "m", "--local"], 78, "n or --lease m? Give one of them"),
+        (["pause", "--local"], 78, "which lease? Give --lease NAME"),
         (["status", "--url", "sqlite:////none/x.db"], 78, "does not exist: run spark-lease init"),
         (["init", "--url", "sqlite:////none/x.db"], 78, "does not exist: create it"),
     ],
@@ -200,10 +203,10 @@ def test_config_says_where_each_value_came_from(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("SPARK_LEASE_URL", "postgresql://u:hunter2@db/x")
     done = spark_lease("config", "--lease-duration", "12", "--config", str(tmp_path / "c.toml"), "--json")
     shown = json.loads(done.stdout)
-    assert shown["lease_duration"] == {"value": "12.0", "from": "command line"}
-    assert shown["stop_budget"] == {"value": "3.0", "from": "environment"}
+    assert shown["lease_duration"] == {"value": "12", "from": "command line"}
+    assert shown["stop_budget"] == {"value": "3", "from": "environment"}
     assert shown["poll_period"]["from"] == f"file {tmp_path / 'c.toml'}"
-    assert shown["renew_deadline"] == {"value": "6.0", "from": "default"}
+    assert shown["renew_deadline"] == {"value": "6", "from": "default"}
     assert "hunter2" not in done.stdout
     assert "lease_duration" in spark_lease("config").stdout
 
@@ -216,3 +219,8 @@ def test_a_store_that_is_down_is_69_and_never_99() -> None:
         assert done.returncode == 69
         assert last_line(done)["outcome"] == "unreachable"
         assert "Connection refused" in done.stderr
+
+
+def test_the_outcome_of_settings_that_do_not_fit_names_the_lease() -> None:
+    done = spark_lease("run", "--lease", "n", "--local", "--lease-duration", "0", "--", "true")
+    assert (done.returncode, last_line(done)["lease"], last_line(done)["outcome"]) == (78, "n", "misconfigured")

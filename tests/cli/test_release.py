@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from spark_lease.election.ports import Denied, Grant
 from spark_lease.election.record import expires_in
 from spark_lease.errors import LeaseLost, Loss, StoreError
 from spark_lease.testing import MemoryStore, VirtualClock, lost_answer, meanwhile
-from tests.support.command import COMMAND
+from tests.support.command import COMMAND, spark_lease
 from tests.support.drivers import until
 from tests.support.policy import NAME, Contender
 from tests.support.shop import Shop
@@ -155,6 +156,18 @@ def test_release_on_every_store(shop: Shop) -> None:
     assert (code, "had run out and is free" in out) == (0, True), err
     assert shop.record("n").holder is None
     assert "nothing to do" in shop.command("release", "n", "--force")[1]
+
+
+def test_a_lease_that_ran_out_before_it_was_freed_ran_out(tmp_path: Path) -> None:
+    where = ["--url", f"sqlite:///{tmp_path}/leases.db"]
+    words = ["run", "--lease", "n", "--lease-duration", "2", *where, "--", "sh", "-c", f"touch {tmp_path}/in; sleep 60"]
+    with subprocess.Popen([COMMAND, *words]) as runner:
+        until((tmp_path / "in").exists)
+        runner.kill()
+    until(lambda: "expired" in spark_lease("status", "n", *where).stdout)
+    assert "had run out and is free" in spark_lease("release", "n", "--force", *where).stdout
+    (held,) = json.loads(spark_lease("history", "n", "--json", *where).stdout)["holds"]
+    assert (held["ended_by"], held["detail"].startswith("freed by ")) == ("ran out", True)
 
 
 def test_a_name_that_does_not_exist_is_said(shop: Shop) -> None:

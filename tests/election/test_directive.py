@@ -136,7 +136,7 @@ def test_a_transferred_lease_is_given_up_in_time_and_taken_by_one_alone(
     clock.advance(31)
     again = Contender(clock, store.peer(), "c", site="paris")
     answer = again.lease.try_acquire()
-    assert isinstance(answer, Denied) and answer.why == "reserved for lyon by anna"
+    assert isinstance(answer, Denied) and answer.why.startswith("reserved for lyon by anna until ")
     assert isinstance(lyon.lease.try_acquire(), Grant)
     assert lyon.record.directive == ""
     lyon.lease.renew()
@@ -186,3 +186,10 @@ def test_who_finds_it_free_at_once_or_run_out_waits_for_no_other_site(clock: Vir
     assert isinstance(second.lease.try_acquire(), Denied)
     clock.advance(31)
     assert isinstance(second.lease.try_acquire(), Grant)
+
+
+@pytest.mark.parametrize("until", ["1e300", "-1", "NaN", "Infinity"])
+def test_a_time_that_no_calendar_has_is_never(until: str) -> None:
+    directive = directive_of(f'{{"by": "anna", "until": {until}}}')
+    assert directive and directive.until == math.inf
+    assert str(directive) == "paused by anna"

@@ -57,7 +57,7 @@ def make(root: Path, folder: Path, config: Config) -> None:
     if not root.is_dir():
         root.mkdir(parents=True, exist_ok=True)
         # A share that is not mounted on one of two machines would be two stores, and two masters.
-        log.warning('%s: made. If others share it: is it mounted here? create_table = "false" would refuse', root)
+        log.warning('%s was missing, and was made. Is it a share? Then mount it; create_table = "false" refuses', root)
     folder.mkdir(exist_ok=True)
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from ..clock import BootClock
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import ConfigError, StoreError
-from ..fencing.delta.fence import as_hadoop, newer_than, newest_of
+from ..fencing.delta.fence import as_hadoop, has_table, newer_than, newest_of
 from ..fencing.delta.tables import forget_table, note_table, noted_tables
 from ..fencing.sql import triggers
 from ..fencing.sql.claim import FenceTable
@@ -22,6 +25,8 @@ from ..stores.folders.error_text import error_text, secrets_of
 from ..system.call_timeout import CallTimeout
 from .settings import need_name, resolved
 from .table import print_table
+
+_T = TypeVar("_T")
 
 
 def fence(arguments: argparse.Namespace) -> int:
@@ -39,8 +44,11 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
     for path in _paths(arguments):
         added = note_table(config, BootClock(), path)
         print(f"{path} is guarded by the lease {config.name}" + ("" if added else " already"))
-        if _claimed(config, path) is None:
-            print(f"spark-lease: if the path is right, it is claimed once there is a table: {path}", file=sys.stderr)
+        if _looked(config, path, functools.partial(_has_table, config, path)) is False:
+            message = (
+                "there is no table yet: it is fenced once there is one. If the path is wrong: spark-lease fence forget"
+            )
+            print(f"spark-lease: {redacted(path)}: {message}", file=sys.stderr)
     if not (names := _names(arguments)):
         return 0
     with open_database(_of_postgres(config), BootClock()) as engine:
@@ -53,6 +61,10 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
             triggers.add(engine, table, config.name, **options)
             print(f"{table} is written only under the lease {config.name}")
     return 0
+
+
+def _has_table(config: Config, path: str) -> bool:
+    return has_table(path, config.storage_options, timeout=config.attempt_timeout)
 
 
 def _drop(arguments: argparse.Namespace, config: Config) -> int:
@@ -92,12 +104,19 @@ def _delta_rows(config: Config) -> list[dict[str, object]]:
 
 def _claimed(config: Config, table: str) -> int | None:
     """The epoch under which a Delta table is claimed now; 0: no master has claimed it, None: it cannot be read."""
+
+    def look() -> int:
+        newest = newest_of(config.shared_name, table, config.storage_options, timeout=config.attempt_timeout)
+        return newer_than(config.shared_name, 0, table, newest)
+
+    return _looked(config, table, look)
+
+
+def _looked(config: Config, table: str, look: Callable[[], _T]) -> _T | None:
+    """What `look` finds in a Delta table; None, and a line that says why, if it cannot be read."""
     looking = CallTimeout(redacted(table), timeout=config.attempt_timeout, clock=BootClock())
     try:
-        newest = looking.call(
-            lambda: newest_of(config.shared_name, table, config.storage_options, timeout=config.attempt_timeout)
-        )
-        return newer_than(config.shared_name, 0, table, newest)
+        return looking.call(look)
     except Exception as error:  # an object store raises anything
         secrets = secrets_of(config.storage_options, os.environ)
         reason = error.problem if isinstance(error, StoreError) else error_text(error, secrets)

@@ -70,6 +70,11 @@ def newest_of(name: str, table: str, options: Mapping[str, str], *, timeout: flo
     return None if there is None else there.properties.get(property_of(name))
 
 
+def has_table(table: str, options: Mapping[str, str], *, timeout: float) -> bool:
+    """True if there is a Delta table at path or URL `table`. Raises, and waits, as `newest_of` does."""
+    return _log_of(table, options, timeout).newest() is not None
+
+
 def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
     """Raise the epoch of the Delta table at path or URL `table`; False if there is no such table.
 

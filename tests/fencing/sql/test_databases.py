@@ -261,7 +261,9 @@ def test_delta_tables_are_added_listed_and_forgotten(url: str, tmp_path: Path) -
     settings = ["--lease", "n", "--url", url]
     assert spark_lease("run", *settings, "--", "true").returncode == 0
     table = f"file:{tmp_path}/flights"
-    assert f"{table} is guarded by the lease n\n" in spark_lease("fence", "add", *settings, "--on", table).stdout
+    added = spark_lease("fence", "add", *settings, "--on", table)
+    assert f"{table} is guarded by the lease n\n" in added.stdout
+    assert "there is no table yet" in added.stderr
     again = spark_lease("fence", "add", *settings, "--on", f"{tmp_path}/flights")
     assert f"{table} is guarded by the lease n already" in again.stdout
     (row,) = json.loads(spark_lease("fence", "list", "--json", *settings).stdout)

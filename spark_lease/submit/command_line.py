@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import shutil
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from ..errors import ConfigError
 from ..system.processes import add_mark
+
+log = logging.getLogger(__name__)
 
 JAVA_MISSING = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
 LAUNCHER = Path(__file__).parents[1] / "submit" / "launcher.py"
@@ -96,6 +100,8 @@ def find_spark_submit(wanted: str = "") -> tuple[str, dict[str, str]]:
     and the mark. Raises ConfigError."""
     environ = dict(os.environ)
     home = environ.get("SPARK_HOME") or _own_spark()
+    if not (wanted or environ.get("SPARK_HOME")):
+        _warn_of_another(home)
     if wanted or not home:
         command = shutil.which(wanted or "spark-submit")
     else:
@@ -109,6 +115,17 @@ def find_spark_submit(wanted: str = "") -> tuple[str, dict[str, str]]:
     environ.setdefault("PYSPARK_PYTHON", _python_of(command))
     add_mark(environ)
     return command, environ
+
+
+def _warn_of_another(home: str) -> None:
+    """The site's own Spark may be of another version than the one that pip brought along."""
+    on_path = shutil.which("spark-submit")
+    if not home or not on_path:
+        return
+    scripts = {sysconfig.get_path("scripts"), sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))}
+    if str(Path(on_path).parent) not in scripts:
+        message = "spark-submit is that of pyspark in %s, and not %s: SPARK_HOME or --spark-submit chooses"
+        log.warning(message, home, on_path)
 
 
 def _own_spark() -> str:

@@ -189,16 +189,18 @@ class SqlStore:
             self._cut_off.disarm()
 
     def init_statements(self) -> Mapping[str, Sequence[str]]:
-        """What `init` would run on a new table, and on one that ActiveMQ made. Asks no database."""
+        """What `init` would run on a new table; commented out, what it would on ActiveMQ's. Asks no database."""
         ours = (*schema.OUR_COLUMNS, schema.UNIQUE)
-        made = [line for each in self._all_tables() for line in schema.creation(self._engine, each)]
-        *_, last = self._all_tables()
-        added = [*made[:-1], *schema.addition(self._engine, last, ours)]
-        notes = schema.creation(self._engine, self._notes)
+        tables = self._all_tables()
+        made = [line for each in tables for line in schema.creation(self._engine, each)]
+        added = [*made[:-1], *schema.addition(self._engine, tables[-1], ours)]
+        rights = {table: "SELECT, INSERT, UPDATE" for table in tables} | {self._notes: "SELECT, INSERT, UPDATE, DELETE"}
+        grants = [f"-- GRANT {each} ON {table.fullname} TO …" for table, each in rights.items()]
         return {
-            "what is noted beside the leases": notes,
+            "what is noted beside the leases": schema.creation(self._engine, self._notes),
             "a new table": made,
-            "or, on a table that ActiveMQ made": added,
+            "or, on a table that ActiveMQ made": [f"-- {each}" for each in added],
+            **({} if self._engine.dialect.name == "sqlite" else {"what the job's role needs": grants}),
         }
 
     def _all_tables(self) -> list[Table]:

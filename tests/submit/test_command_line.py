@@ -1,0 +1,32 @@
+"""Which spark-submit is taken."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from spark_lease.submit.command_line import find_spark_submit
+
+
+def test_another_spark_on_the_path_that_is_not_taken_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    other = tmp_path / "spark-submit"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    path = os.environ["PATH"]
+    monkeypatch.setenv("PATH", f"{sysconfig.get_path('scripts')}:{path}")
+    ours, _ = find_spark_submit()
+    assert not caplog.records, "pip's own script is the same Spark"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{path}")
+    assert find_spark_submit()[0] == ours
+    assert f"and not {other}: SPARK_HOME or --spark-submit chooses" in caplog.text
+    caplog.clear()
+    assert find_spark_submit(str(other))[0] == str(other)
+    monkeypatch.setenv("SPARK_HOME", str(Path(ours).parents[1]))
+    assert find_spark_submit()[0] == ours
+    assert not caplog.records, "it was chosen"

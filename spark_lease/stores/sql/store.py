@@ -194,7 +194,7 @@ class SqlStore:
         tables = self._all_tables()
         made = [line for each in tables for line in schema.creation(self._engine, each)]
         added = [*made[:-1], *schema.addition(self._engine, tables[-1], ours)]
-        rights = {table: "SELECT, INSERT, UPDATE" for table in tables} | {self._notes: "SELECT, INSERT, UPDATE, DELETE"}
+        rights = dict.fromkeys(tables, "SELECT, INSERT, UPDATE") | {self._notes: "SELECT, INSERT, UPDATE, DELETE"}
         grants = [f"-- GRANT {each} ON {table.fullname} TO …" for table, each in rights.items()]
         return {
             "what is noted beside the leases": schema.creation(self._engine, self._notes),

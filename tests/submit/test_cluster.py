@@ -108,19 +108,21 @@ def submit(yarn: Path, store: list[str], pg_url: str, tmp_path: Path) -> Iterato
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     }
-    given = ["--master", "yarn", "--deploy-mode", "cluster", "--driver-memory", "512m", "--executor-memory", "512m"]
+    given = ["--master", "yarn", "--driver-memory", "512m", "--executor-memory", "512m"]
     given += [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
 
-    def run(name: str, *words: str, code: int = 0) -> subprocess.Popen[str]:
+    def run(name: str, *words: str, code: int = 0, mode: str = "cluster") -> subprocess.Popen[str]:
         settings = ["--lease", "n", *store, "--create-table", "true", *words]
+        line = [COMMAND, "submit", *settings, "--", "--deploy-mode", mode, *given]
         with (tmp_path / f"{name}.log").open("w") as errors:
             started.append(
                 subprocess.Popen(
-                    [COMMAND, "submit", *settings, "--", *given, str(script), str(tmp_path), name, str(code)],
+                    [*line, str(script), str(tmp_path), name, str(code)],
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     text=True,
-                    env=os.environ | {"HADOOP_CONF_DIR": str(yarn), "SPARK_LOCAL_HOSTNAME": "localhost"},
+                    env=os.environ
+                    | {"HADOOP_CONF_DIR": str(yarn), "SPARK_LOCAL_HOSTNAME": "localhost", "TEST_PG": pg_url},
                 )
             )
         return started[-1]
@@ -209,6 +211,28 @@ def test_what_a_cluster_runs_is_not_taken_for_dead_and_its_end_is_read_from_besi
     assert [hold["epoch"] for hold in holds] == [told["epoch"], after["epoch"]]
     assert holds[1]["holder"].startswith("scheduler-b:")
     assert (holds[0]["ended_by"], holds[1]["ended_by"]) == ("ran out", "finished")
+
+
+def test_a_driver_here_whose_executors_are_yarns_hands_nothing_over_early(
+    submit: Callable[..., subprocess.Popen[str]], store: list[str], written: Any, tmp_path: Path
+) -> None:
+    settings = ["--lease-duration", "12"]
+    master = submit("first", *settings, mode="client")  # which has run tasks on an executor by then
+    told = told_by(tmp_path, "first")
+    standby = submit("standby", *settings, mode="client")
+    until(lambda: "standby, " in (tmp_path / "standby.log").read_text())
+    ended = time.time()
+    for pid in reversed(told["pids"]):
+        os.kill(pid, signal.SIGKILL)
+    after = told_by(tmp_path, "standby")
+    assert after["epoch"] / 1000 - ended > 6, "a killed driver proves nothing of executors elsewhere: it runs out"
+    assert outcome(master)["outcome"] == "crashed"
+    (tmp_path / "go").touch()
+    said = outcome(standby)
+    assert (said["code"], said["outcome"], said["epoch"]) == (0, "finished", after["epoch"])
+    written.execute("SELECT epoch, extract(epoch FROM max(at))::float FROM written GROUP BY 1 ORDER BY 1")
+    (old, last), (new, _) = written.fetchall()
+    assert (old, new) == (told["epoch"], after["epoch"]) and last < after["epoch"] / 1000
 
 
 @pytest.mark.parametrize(

@@ -94,3 +94,12 @@ def test_the_pictures_are_those_of_their_descriptions() -> None:
         sys.path.remove(str(DOCS))
     for title, drawn in pictures().items():
         assert (DOCS / "_static" / f"{title}.svg").read_text() == drawn, "run `make docs`"
+
+
+def test_every_message_that_is_explained_is_one_of_ours() -> None:
+    page = (DOCS / "reference" / "messages.md").read_text()
+    named = re.findall(r"^\| `([^`]+)`", page, re.M)
+    assert len(named) > 25 and named == sorted(named, key=str.lower)
+    source = "".join(each.read_text() for each in (ROOT / "spark_lease").rglob("*.py"))
+    one_line = re.sub(r'"\s*\n\s*f?"', "", source)  # a text over two lines
+    assert [each for each in named if each not in one_line] == []

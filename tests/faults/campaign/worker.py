@@ -2,7 +2,7 @@
 
 unshare --net --mount python -m tests.faults.campaign.worker STORE NAME KEEP
 
-NAME: of its control groups. KEEP: folder for the evidence of violated rounds.
+NAME: of its control groups. KEEP: folder for the evidence of rounds that were violated, or broke down.
 """
 
 from __future__ import annotations
@@ -37,9 +37,14 @@ def main(name: str, own_name: str, keep: str) -> None:
                 faults = schedule(told["seed"], kinds_of(name))
                 faults = [each for number, each in enumerate(faults) if number not in told.get("without", ())]
                 with TemporaryDirectory(prefix="sl-round-") as folder:
-                    verdict = Round(name, told["seed"], told["door"], store, centre, Path(folder)).play(faults)
+                    evidence = Path(keep) / f"{name}-{told['seed']}"
+                    try:
+                        verdict = Round(name, told["seed"], told["door"], store, centre, Path(folder)).play(faults)
+                    except AssertionError:  # it did not begin, say
+                        shutil.copytree(folder, evidence, dirs_exist_ok=True)
+                        raise
                     if verdict.violations:
-                        shutil.copytree(folder, Path(keep) / f"{name}-{told['seed']}", dirs_exist_ok=True)
+                        shutil.copytree(folder, evidence, dirs_exist_ok=True)
                 print(json.dumps(asdict(verdict)), flush=True)
 
 

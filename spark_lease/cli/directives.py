@@ -73,7 +73,7 @@ def transfer(arguments: argparse.Namespace) -> int:
         if arguments.wait:
             end = BootClock().now() + within + window
             seen = _wait(store, config.name, lambda record, left: record.epoch > before.epoch, seen, end)
-            what = "taken"
+            what = f"taken, epoch {seen.record.epoch}" if seen.record else ""
     return _show(arguments, config.name, seen, what)
 
 

@@ -139,6 +139,7 @@ class _Run:
         self._events.lost(lost)
         self._deadline.end_by(self._lease.stop_by())
         self._news.put(lost)
+        log.warning("%s: ending the command", lost)  # act first, talk later: a log handler may block
 
     def _look(self) -> None:
         self._events.look(self._lease)

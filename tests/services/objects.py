@@ -2,7 +2,7 @@
 
 In the bucket `careless` it ignores If-None-Match, as some servers do. In `forgetful` every second object that it puts
 is answered with an error. `locked` refuses everybody, and repeats the key that was shown. `old-one` knows no
-conditional puts.
+conditional puts. From a SIGUSR1 to the next SIGUSR2 every bucket is as `forgetful`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _started(port: int, address: str) -> tuple[subprocess.Popen[str], int]:
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-def _one_by_one(app: App) -> App:
+def _one_by_one(app: App, lies: threading.Event) -> App:
     """Moto looks whether an object is there, and then writes it: two threads of it could both find nothing."""
     one, puts = threading.Lock(), itertools.count()
 
@@ -105,7 +105,7 @@ def _one_by_one(app: App) -> App:
         length = int(environ.get("CONTENT_LENGTH") or 0)
         if length:  # before the lock: a client may hang
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
-        forgets = bucket == FORGETFUL and "HTTP_IF_NONE_MATCH" in environ
+        forgets = (bucket == FORGETFUL or lies.is_set()) and "HTTP_IF_NONE_MATCH" in environ
         with one:
             answer: list[Any] = []
             body = list(app(environ, lambda *said: answer.append(said)))
@@ -125,7 +125,10 @@ def _serve(port: int, address: str) -> None:
 
     for bucket in (BUCKET, CARELESS, FORGETFUL, OLD):
         s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket(bucket, "us-east-1")
-    app = _one_by_one(DomainDispatcherApplication(create_backend_app))  # type: ignore[arg-type]
+    lies = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: lies.set())
+    signal.signal(signal.SIGUSR2, lambda *_: lies.clear())
+    app = _one_by_one(DomainDispatcherApplication(create_backend_app), lies)  # type: ignore[arg-type]
     server = make_server(address, port, app, threaded=True)
     print(server.port, flush=True)
     server.serve_forever()

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     SERVER_RESTARTED = "its server restarted"
     SERVER_CRASHED = "its server crashed"
     SERVER_PROMOTED = "its server crashed, the replica promoted"
+    SERVER_LIES = "its server did it, and says that it failed"
     STORE_FULL = "disk of the lease store full"
     KILL_KEEPER = "keeper killed"
     KILL_DRIVER = "driver killed, nothing else"
@@ -44,7 +45,7 @@ class Kind(StrEnum):
 
 OF_NETWORK = (Kind.CUT, Kind.DEAF, Kind.MUTE, Kind.SLOW)
 OF_SERVER = (Kind.SERVER_CUT, Kind.SERVER_FROZEN, Kind.SERVER_RESTARTED, Kind.SERVER_CRASHED)
-OF_STORE = (*OF_SERVER, Kind.SERVER_RESET, Kind.SERVER_PROMOTED, Kind.STORE_FULL)
+OF_STORE = (*OF_SERVER, Kind.SERVER_RESET, Kind.SERVER_LIES, Kind.SERVER_PROMOTED, Kind.STORE_FULL)
 OF_SITE = tuple(each for each in Kind if each not in OF_NETWORK + OF_STORE)
 WITH_KEEPER = (Kind.FREEZE_ALL, Kind.FREEZE_SITE)
 FREEZES = (Kind.FREEZE_KEEPER, Kind.FREEZE_DRIVER, Kind.FREEZE_WORK, Kind.FREEZE_GUARD, *WITH_KEEPER)

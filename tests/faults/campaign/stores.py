@@ -151,7 +151,7 @@ STORES: dict[str, tuple[Opener, tuple[Kind, ...]]] = {
     "folder of a file server": (partial(_share, "file://{}/leases"), (*_LOCAL, Kind.SERVER_FROZEN)),
     "Delta": (lambda _, folder: _files("delta://{}/leases", folder), _LOCAL),
     "Delta of a file server": (partial(_share, "delta://{}/leases"), (*_LOCAL, Kind.SERVER_FROZEN)),
-    "Delta on S3 (moto)": (_moto, (*_REMOTE, Kind.SERVER_CUT, Kind.SERVER_FROZEN)),
+    "Delta on S3 (moto)": (_moto, (*_REMOTE, Kind.SERVER_CUT, Kind.SERVER_FROZEN, Kind.SERVER_LIES)),
     "Delta on MinIO": (_minio, (*_REMOTE, *OF_SERVER)),
 }
 """How each is opened, and the faults that fit. What is on files is on a disk of all hosts: no network is between."""

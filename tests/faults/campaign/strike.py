@@ -82,7 +82,9 @@ class Striker:
                 self._centre.database.reset()
                 return self._centre.database.reset
             case Kind.SERVER_FROZEN:
-                return _frozen(pids)
+                return _signalled(pids, signal.SIGSTOP, signal.SIGCONT)
+            case Kind.SERVER_LIES:
+                return _signalled(pids, signal.SIGUSR1, signal.SIGUSR2)
             case Kind.STORE_FULL:
                 self._centre.disk.fill()
                 return self._free_disk
@@ -151,17 +153,16 @@ class Striker:
                 self._store.server.start()
 
 
-def _frozen(pids: Sequence[int]) -> Heal:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-    return _thaw(pids)
+def _signalled(pids: Sequence[int], begin: signal.Signals, end: signal.Signals) -> Heal:
+    _signal(pids, begin)
+    return lambda: _signal(pids, end)
 
 
 def _thaw(pids: Sequence[int]) -> Heal:
-    def thaw() -> None:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+    return lambda: _signal(pids, signal.SIGCONT)
 
-    return thaw
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -79,7 +79,7 @@ def main() -> int:
     missing = hit_nowhere(rounds)
     summary = totals(rounds, [each for each in guarded if each not in rounds], missing)
     waited = f"Taken over from a job killed with its keeper: median {statistics.median(quick):.1f} s, at most "
-    waited += f"{max(quick):.1f} s (a lease is {LEASE:g} s, moto's 6 s)."
+    waited += f"{max(quick):.1f} s (a lease is {LEASE:g} s, moto's and the file server's 6 s)."
     parts = {"rounds": f"{summary}\n\n{table(rounds)}\n\n{waited}\n", "controls": f"{controls(everything)}\n"}
     PAGE.write_text(_PLACES.sub(lambda place: place[1] + parts[place[2]] + place[3], PAGE.read_text()))
     print(f"{summary} See {PAGE.relative_to(ROOT)}")

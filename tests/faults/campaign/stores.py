@@ -36,6 +36,8 @@ TABLE = {
     "mysql": "n BIGINT AUTO_INCREMENT PRIMARY KEY",
 }
 _MEGABYTES = 400
+_SLOW = {"lease_duration": "6"}
+"""Of a server that is one process, and does one thing after the other: on a busy machine a call may take half a second."""
 """Of the disk of a lease store."""
 _ANY_HOST = "10.0.0.%"
 _TRUSTED = "host all all all trust\nhost replication all all trust\n"
@@ -110,9 +112,7 @@ def _moto(host: Host, folder: Path) -> Iterator[Store]:
         with host.inside():
             server = stack.enter_context(running_objects(host.address))
         options = json.dumps(server.options())
-        # A server in Python, one request after the other: on a busy machine a commit may take it half a second.
-        slow = {"lease_duration": "6", "poll_period": "1"}
-        yield Store(f"delta+s3://{BUCKET}/leases", settings={"storage_options": options, **slow})
+        yield Store(f"delta+s3://{BUCKET}/leases", settings={"storage_options": options, **_SLOW, "poll_period": "1"})
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def _share(url: str, host: Host, folder: Path) -> Iterator[Store]:
     with ExitStack() as stack:
         with host.inside():
             stack.enter_context(serving(folder / "served", folder / "share"))
-        yield Store(url.format(folder / "share"))
+        yield Store(url.format(folder / "share"), settings=_SLOW)
 
 
 Opener = Callable[[Host, Path], AbstractContextManager[Store]]

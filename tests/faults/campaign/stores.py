@@ -36,9 +36,9 @@ TABLE = {
     "mysql": "n BIGINT AUTO_INCREMENT PRIMARY KEY",
 }
 _MEGABYTES = 400
-_SLOW = {"lease_duration": "6"}
-"""Of a server that is one process, and does one thing after the other: on a busy machine a call may take half a second."""
 """Of the disk of a lease store."""
+_SLOW = {"lease_duration": "6"}
+"""Of a server that does one thing after the other: on a busy machine a call may take it half a second."""
 _ANY_HOST = "10.0.0.%"
 _TRUSTED = "host all all all trust\nhost replication all all trust\n"
 _LOCAL = (*OF_SITE, Kind.STORE_FULL)

@@ -33,7 +33,7 @@ def of_the_store(config: Config) -> list[Finding]:
     first = found(doctor_store.first_checks(careful))
     rest = doctor_store.checks(careful)
     if any(each.verdict is Verdict.FAIL for each in first):
-        return [*first, *unknown(rest, "the store gave no answer")]
+        return [*first, *unknown(rest, "see store")]
     return [*first, *found(rest)]
 
 

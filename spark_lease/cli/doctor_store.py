@@ -210,18 +210,19 @@ def schemas(config: Config, clock: Clock) -> Finding:
 
 def pooler(config: Config, shared: str, takes_options: bool) -> Finding:
     """`shared` is why sessions are not ours alone; empty if they are."""
-    if not shared:
-        return ok("pooler", "none that shares sessions")
-    if config.locker == "database":
+    if shared and config.locker == "database":
         return fail(
             "pooler", f"{shared}: a lock that belongs to a session cannot be kept", "go past it, to the server itself"
         )
-    if config.notify:
-        return warn("pooler", f"{shared}: a standby is not told of a release", "set notify = false, or go past it")
+    problems = {}
+    if shared and config.notify:
+        problems[f"{shared}: a standby is not told of a release"] = "set notify = false, or go past it"
     if not takes_options:
-        advice = "set ignore_startup_parameters = options in pgbouncer.ini if commands connect through it"
-        return warn("pooler", f"{shared}, and it refuses PGOPTIONS, which run and submit set", advice)
-    return ok("pooler", f"{shared}, and no session is kept (notify = false)")
+        problem = "a pooler refuses PGOPTIONS: commands of run and submit cannot connect through it"
+        problems[problem] = "set ignore_startup_parameters = options in pgbouncer.ini"
+    if problems:
+        return warn("pooler", "; ".join(problems), "; ".join(problems.values()))
+    return ok("pooler", f"{shared}, and no session is kept (notify = false)" if shared else "none that shares sessions")
 
 
 def sessions(config: Config, clock: Clock) -> tuple[str, bool]:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,9 +46,8 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
         added = note_table(config, BootClock(), path)
         print(f"{path} is guarded by the lease {config.name}" + ("" if added else " already"))
         if _looked(config, path, functools.partial(_has_table, config, path)) is False:
-            message = (
-                "there is no table yet: it is fenced once there is one. If the path is wrong: spark-lease fence forget"
-            )
+            forget = f"spark-lease fence forget --lease {shlex.quote(config.name)} --on {shlex.quote(redacted(path))}"
+            message = f"there is no table yet: it is fenced once there is one. If the path is wrong: {forget}"
             print(f"spark-lease: {redacted(path)}: {message}", file=sys.stderr)
     if not (names := _names(arguments)):
         return 0

@@ -7,9 +7,10 @@ import logging
 import sys
 from pathlib import Path
 
-from ..errors import ConfigError, LeaseLost, StoreError
+from ..election.journal_entries import ALREADY_DONE
+from ..errors import ConfigError
 from ..guard.command import run as run_command
-from ..outcome import Outcome, announce, begin_outcome, refused
+from ..outcome import STANDBY, Outcome, announce, begin_outcome, refused
 from ..submit.command_line import is_for_cluster
 from .settings import end_with, name_given, need_name, outcome_file, resolved
 
@@ -52,6 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _log_why(outcome: Outcome) -> None:
     """Why the command was not started, or was ended, if it was."""
     if outcome.reason:
-        level = logging.ERROR if outcome.exit_code in (LeaseLost.exit_code, StoreError.exit_code) else logging.INFO
-        name = "" if outcome.reason.startswith(outcome.lease) else f"{outcome.lease}: "
+        level = logging.INFO if outcome.outcome in (STANDBY, ALREADY_DONE) else logging.ERROR
+        name = "" if outcome.reason.startswith(f"{outcome.lease}:") else f"{outcome.lease}: "
         log.log(level, "%s%s", name, outcome.reason)

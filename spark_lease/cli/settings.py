@@ -188,9 +188,9 @@ def end_with(pid: str) -> None:
     from ..system.processes import look
 
     parent = os.getppid()
-    if look(int(pid)) is None:
-        raise ConfigError("ends-with", f"process {pid} has ended already: nothing was started")
-    if parent != int(pid):
+    if parent != int(pid):  # which may be another user's, and hidden
+        if look(int(pid)) is None:
+            raise ConfigError("ends-with", f"process {pid} has ended already: nothing was started")
         where = "$PPID where `bash -c` has this one command and nothing else, $$ in a script or a pipeline"
         raise ConfigError("ends-with", f"{pid} has not started this process, {parent} has: it is {where}")
     die_with_parent(int(pid), signal.SIGTERM)

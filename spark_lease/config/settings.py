@@ -7,6 +7,7 @@ One declaration per setting gives the argument, the command line flag (`--lease-
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -119,7 +120,7 @@ class Config:
     standby: str = setting(
         one_of("cold", "warm"),
         "cold",
-        "warm: a standby of submit has its Spark ready, and can write nothing before its grant",
+        "warm: a standby has its Spark ready, and can write nothing before its grant; not with run",
     )
     warm_max_age: float = setting(seconds, 900.0, "a warm standby warms up again after so long; inf: never")
     on_lost: OnLost = setting(on_lost, "exit", "exit: end this process, if need be by force; stop: only stop Spark")
@@ -280,4 +281,6 @@ def _as_written(value: object) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:.10g}"
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
     return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -58,7 +58,8 @@ def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
             if not refuses_options(error):
                 raise
             record.info[WITHOUT_OPTIONS] = True
-            connection = dialect.connect(*arguments, **{key: keywords[key] for key in keywords if key != "options"})
+            # Empty and not left out: then libpq would take PGOPTIONS.
+            connection = dialect.connect(*arguments, **keywords | {"options": ""})
         opened(connection)
         return connection
 

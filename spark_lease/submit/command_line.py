@@ -122,8 +122,8 @@ def _warn_of_another(home: str) -> None:
     on_path = shutil.which("spark-submit")
     if not home or not on_path:
         return
-    scripts = {sysconfig.get_path("scripts"), sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))}
-    if str(Path(on_path).parent) not in scripts:
+    own = {sysconfig.get_path("scripts"), sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))}
+    if Path(on_path).parent.resolve() not in {Path(each).resolve() for each in (*own, f"{home}/bin")}:
         message = "spark-submit is that of pyspark in %s, and not %s: SPARK_HOME or --spark-submit chooses"
         log.warning(message, home, on_path)
 

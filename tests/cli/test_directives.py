@@ -168,17 +168,19 @@ def standbys(store: list[str]) -> list[dict[str, str]]:
 def test_a_transferred_lease_goes_to_the_site_that_is_named(
     store: list[str], run: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    run("--site", "paris")
+    master = run("--site", "paris")
     run("--site", "paris", until="standby")
     lyon = run("--site", "lyon", until="standby")
     until(lambda: "lyon" in [each["site"] for each in standbys(store)])
-    done = spark_lease("transfer", "n", *store, "--to", "lyon", "--within", "0s", "--wait", "--json")
+    done = spark_lease("transfer", "n", *store, "--to", "lyon", "--within", "0s", "--wait")
     assert done.returncode == 0, done.stderr
     assert lyon.poll() is None
-    assert f":{lyon.pid}:" in json.loads(done.stdout)["holder"]
-    assert json.loads(done.stdout)["directive"] == ""
+    assert re.match(rf"n: taken, epoch \d+; \S+:{lyon.pid}:\S+ is master$", done.stdout.strip())
     (row,) = json.loads(spark_lease("status", "n", *store, "--json").stdout)
     assert row["site"] == "lyon"
+    assert master.wait(20) == 75 and master.stderr
+    (at_once, _) = [line for line in master.stderr if "lease lost (preempted)" in line]
+    assert "WARNING n: " in at_once and at_once.endswith(": ending the command\n")
 
 
 def test_a_master_that_is_given_time_finishes_before_the_lease_is_transferred(

@@ -2,7 +2,8 @@
 
 In the bucket `careless` it ignores If-None-Match, as some servers do. In `forgetful` every second object that it puts
 is answered with an error. `locked` refuses everybody, and repeats the key that was shown. `old-one` knows no
-conditional puts. From a SIGUSR1 to the next SIGUSR2 every bucket is as `forgetful`.
+conditional puts. From a SIGUSR1 to the next SIGUSR2 all that are put under
+a condition are put, and answered with an error.
 """
 
 from __future__ import annotations
@@ -105,11 +106,12 @@ def _one_by_one(app: App, lies: threading.Event) -> App:
         length = int(environ.get("CONTENT_LENGTH") or 0)
         if length:  # before the lock: a client may hang
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
-        forgets = (bucket == FORGETFUL or lies.is_set()) and "HTTP_IF_NONE_MATCH" in environ
+        lying = lies.is_set()
+        forgets = (bucket == FORGETFUL or lying) and "HTTP_IF_NONE_MATCH" in environ
         with one:
             answer: list[Any] = []
             body = list(app(environ, lambda *said: answer.append(said)))
-            if forgets and answer[0][0].startswith("200") and next(puts) % 2:
+            if forgets and answer[0][0].startswith("200") and (lying or next(puts) % 2):
                 answer, body = [("500 INTERNAL SERVER ERROR", [])], []
         start(*answer[0])
         return body

@@ -40,7 +40,7 @@ def main(name: str, own_name: str, keep: str) -> None:
                     evidence = Path(keep) / f"{name}-{told['seed']}"
                     try:
                         verdict = Round(name, told["seed"], told["door"], store, centre, Path(folder)).play(faults)
-                    except AssertionError:  # it did not begin, say
+                    except Exception:  # it did not begin, say
                         shutil.copytree(folder, evidence, dirs_exist_ok=True)
                         raise
                     if verdict.violations:

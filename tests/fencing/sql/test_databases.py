@@ -263,7 +263,7 @@ def test_delta_tables_are_added_listed_and_forgotten(url: str, tmp_path: Path) -
     table = f"file:{tmp_path}/flights"
     added = spark_lease("fence", "add", *settings, "--on", table)
     assert f"{table} is guarded by the lease n\n" in added.stdout
-    assert "there is no table yet" in added.stderr
+    assert f"If the path is wrong: spark-lease fence forget --lease n --on {table}\n" in added.stderr
     again = spark_lease("fence", "add", *settings, "--on", f"{tmp_path}/flights")
     assert f"{table} is guarded by the lease n already" in again.stdout
     (row,) = json.loads(spark_lease("fence", "list", "--json", *settings).stdout)

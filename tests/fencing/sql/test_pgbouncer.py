@@ -98,6 +98,17 @@ def test_the_next_client_finds_the_session_as_it_was(
 
 
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_with_pgoptions_in_the_environment_a_pooler_that_refuses_it_is_no_obstacle_to_a_lease(
+    server: PostgreSql, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver under `submit` renews with it from threads, and a command under `run` may guard something itself."""
+    monkeypatch.setenv("PGOPTIONS", session_environment(NAME, 5, {})["PGOPTIONS"])
+    with running_pgbouncer(server.url, sessions=2) as url:
+        with_driver = url.replace("postgresql:", f"postgresql+{driver}:")
+        keep_a_lease(with_driver, create_engine(with_driver, poolclass=NullPool))
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
 def test_a_script_whose_pooler_refuses_pgoptions_is_told_at_once_what_to_do(
     server: PostgreSql, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -24,7 +25,10 @@ def test_exit_codes_are_states_and_the_last_line_is_the_xcom(master: Callable[..
     ended = fire("shell")
     states = {task: each.state for task, each in ended.items()}
     assert states == {"finished": "success", "failed": "failed", "taken": "skipped"}
-    assert ended["finished"].value["outcome"] == "finished"
+    last_line = ended["finished"].value
+    assert json.loads(last_line)["outcome"] == "finished"
+    (file,) = FOLDER.glob("finished *.json")
+    assert file.read_text() == f"{last_line}\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

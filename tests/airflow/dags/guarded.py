@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from datetime import UTC, datetime
@@ -54,11 +53,10 @@ def submit(task_id: str, app: str, **more: Any) -> SparkLeaseSubmitOperator:
 
 
 def bash(task_id: str, command: str) -> BashOperator:
-    ours = f"{sys.executable} -m spark_lease run --lease={task_id} --url=sqlite:///{FOLDER}/lease.db --if-held=skip"
-    outcome = FOLDER / f"{task_id}.json"
-    ours += f" --outcome-file {outcome} --ends-with $PPID"
-    read = lambda _: json.loads(outcome.read_text())  # noqa: E731 (as people write it)
-    return BashOperator(task_id=task_id, bash_command=f"{ours} -- {command}", output_processor=read)
+    ours = f"{sys.executable} -m spark_lease run --lease={task_id} --url=sqlite:///{FOLDER}/lease.db"
+    ours += " --acquire-timeout 1s --run-key '{{ run_id }}'"
+    ours += f" --outcome-file '{FOLDER}/{task_id} {{{{ run_id }}}}.json' --ends-with $PPID"
+    return BashOperator(task_id=task_id, bash_command=f"{ours} -- {command}", skip_on_exit_code=[99])
 
 
 with dag("finishes"):

@@ -73,6 +73,10 @@ class Disk:
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)
 
+    @property
+    def is_full(self) -> bool:
+        return self._ballast.exists()
+
     def close(self) -> None:
         subprocess.run(["umount", "--lazy", str(self._folder)], check=True)
 

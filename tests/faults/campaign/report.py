@@ -80,8 +80,13 @@ def main() -> int:
     summary = totals(rounds, [each for each in guarded if each not in rounds], missing)
     waited = f"Taken over from a job killed with its keeper: median {statistics.median(quick):.1f} s, at most "
     waited += f"{max(quick):.1f} s (a lease is {LEASE:g} s, moto's and the file server's 6 s)."
-    parts = {"rounds": f"{summary}\n\n{table(rounds)}\n\n{waited}\n", "controls": f"{controls(everything)}\n"}
-    PAGE.write_text(_PLACES.sub(lambda place: place[1] + parts[place[2]] + place[3], PAGE.read_text()))
+    parts = {"rounds": f"{summary}\n\n{table(rounds)}\n\n{waited}\n"}
+    if any(each["door"] in CONTROLS for each in everything):  # else those of an earlier campaign stay
+        parts["controls"] = f"{controls(everything)}\n"
+    page = _PLACES.sub(
+        lambda place: place[1] + parts[place[2]] + place[3] if place[2] in parts else place[0], PAGE.read_text()
+    )
+    PAGE.write_text(page)
     print(f"{summary} See {PAGE.relative_to(ROOT)}")
     return int(missing != [] or any(each["violations"] for each in rounds))
 

@@ -147,6 +147,8 @@ class Striker:
             self._store.server.rejoin()
 
     def _start_server(self) -> None:
+        if self._centre.disk.is_full:  # it would not start, and does once there is room
+            return
         with self._centre.database.inside():
             assert self._store.server
             if self._store.server.process.poll() is not None:

@@ -375,10 +375,11 @@ def test_a_table_that_vanishes_under_us_is_not_made_again(
 
 def test_ddl_for_a_dba_asks_no_database() -> None:
     store = SqlStore(configure(name="n", url="postgresql://nobody@nowhere.invalid/x", table="ops.leases"))
-    notes, new, added = store.init_statements().values()
+    notes, new, added, grants = store.init_statements().values()
     assert notes[0].startswith("CREATE TABLE IF NOT EXISTS ops.leases_notes")
     assert new[0].startswith("CREATE TABLE IF NOT EXISTS ops.leases ( id BIGINT NOT NULL, time BIGINT, broker_name")
-    assert "ALTER TABLE ops.leases ADD COLUMN epoch BIGINT DEFAULT 0 NOT NULL" in added
+    assert "-- ALTER TABLE ops.leases ADD COLUMN epoch BIGINT DEFAULT 0 NOT NULL" in added
+    assert "-- GRANT SELECT, INSERT, UPDATE ON ops.leases TO …" in grants
 
 
 @pytest.mark.parametrize(

@@ -222,8 +222,7 @@ def test_a_driver_here_whose_executors_are_yarns_hands_nothing_over_early(
     standby = submit("standby", *settings, mode="client")
     until(lambda: "standby, " in (tmp_path / "standby.log").read_text())
     ended = time.time()
-    for pid in reversed(told["pids"]):
-        os.kill(pid, signal.SIGKILL)
+    kill([each for each in tree(master.pid) if each.name == "java"])
     after = told_by(tmp_path, "standby")
     assert after["epoch"] / 1000 - ended > 6, "a killed driver proves nothing of executors elsewhere: it runs out"
     assert outcome(master)["outcome"] == "crashed"

@@ -45,7 +45,8 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
     for path in _paths(arguments):
         added = note_table(config, BootClock(), path)
         print(f"{path} is guarded by the lease {config.name}" + ("" if added else " already"))
-        if _looked(config, path, functools.partial(_has_table, config, path)) is False:
+        look = functools.partial(has_table, path, config.storage_options, timeout=config.attempt_timeout)
+        if _looked(config, path, look) is False:
             forget = f"spark-lease fence forget --lease {shlex.quote(config.name)} --on {shlex.quote(redacted(path))}"
             message = f"there is no table yet: it is fenced once there is one. If the path is wrong: {forget}"
             print(f"spark-lease: {redacted(path)}: {message}", file=sys.stderr)
@@ -61,10 +62,6 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
             triggers.add(engine, table, config.name, **options)
             print(f"{table} is written only under the lease {config.name}")
     return 0
-
-
-def _has_table(config: Config, path: str) -> bool:
-    return has_table(path, config.storage_options, timeout=config.attempt_timeout)
 
 
 def _drop(arguments: argparse.Namespace, config: Config) -> int:

@@ -149,6 +149,13 @@ def told_by(folder: Path, name: str) -> dict[str, Any]:
     return dict(json.loads((folder / name).read_text()))
 
 
+def refuse_overlap(written: Any, first: int, second: int) -> None:
+    """Both epochs wrote, and the first had ended when the second was granted."""
+    written.execute("SELECT epoch, extract(epoch FROM max(at))::float FROM written GROUP BY 1 ORDER BY 1")
+    (old, last), (new, _) = written.fetchall()
+    assert (old, new) == (first, second) and last < second / 1000
+
+
 def test_the_guard_travels_with_the_job_and_its_outcome_comes_back(
     submit: Callable[..., subprocess.Popen[str]], store: list[str], written: Any, tmp_path: Path
 ) -> None:
@@ -204,9 +211,7 @@ def test_what_a_cluster_runs_is_not_taken_for_dead_and_its_end_is_read_from_besi
     (tmp_path / "go").touch()
     said = outcome(standby)
     assert (said["code"], said["outcome"], said["epoch"]) == (0, "finished", after["epoch"])
-    written.execute("SELECT epoch, extract(epoch FROM max(at))::float FROM written GROUP BY 1 ORDER BY 1")
-    (old, last), (new, _) = written.fetchall()
-    assert (old, new) == (told["epoch"], after["epoch"]) and last < after["epoch"] / 1000
+    refuse_overlap(written, told["epoch"], after["epoch"])
     holds = json.loads(spark_lease("history", "n", *store, "--json").stdout)["holds"]
     assert [hold["epoch"] for hold in holds] == [told["epoch"], after["epoch"]]
     assert holds[1]["holder"].startswith("scheduler-b:")
@@ -229,9 +234,7 @@ def test_a_driver_here_whose_executors_are_yarns_hands_nothing_over_early(
     (tmp_path / "go").touch()
     said = outcome(standby)
     assert (said["code"], said["outcome"], said["epoch"]) == (0, "finished", after["epoch"])
-    written.execute("SELECT epoch, extract(epoch FROM max(at))::float FROM written GROUP BY 1 ORDER BY 1")
-    (old, last), (new, _) = written.fetchall()
-    assert (old, new) == (told["epoch"], after["epoch"]) and last < after["epoch"] / 1000
+    refuse_overlap(written, told["epoch"], after["epoch"])
 
 
 @pytest.mark.parametrize(

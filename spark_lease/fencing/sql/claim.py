@@ -58,7 +58,7 @@ _PASSES = (*CONFLICTS, _SQLITE_LOCKED)
 """Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
 _NO_CONNECTION = ("2002", "2003", "2006", "2013", "57P03")
 _NO_OPTIONS = (
-    "its pooler takes no connection with PGOPTIONS, which spark-lease run and submit set: have "
+    "its pooler refuses PGOPTIONS, which spark-lease run and submit set: set "
     'ignore_startup_parameters = options in pgbouncer.ini, or let the script begin with os.environ.pop("PGOPTIONS")'
 )
 _LOWER = (

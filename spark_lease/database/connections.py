@@ -45,7 +45,7 @@ def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
             isolation_level="AUTOCOMMIT",
             poolclass=NullPool,
             connect_args=backend.connect(config),
-            paramstyle=backend.paramstyle,
+            **backend.engine,
         )
     except ImportError as error:
         raise ConfigError("url", f"{redacted(config.url)} needs a driver that is not installed: {error}") from error

@@ -123,9 +123,10 @@ class Backend:
     """The function that gives the larger of two numbers."""
     connect: Callable[[Config], dict[str, Any]]
     """The driver's arguments by which every wait has an end."""
+    engine: Mapping[str, Any]
+    """What `create_engine` is told of it."""
     session: Callable[[Config], list[str]] = lambda config: []
     """Statements for each new connection."""
-    paramstyle: str = "pyformat"
     returning: bool = True
     """Whether a write can return what it wrote; if not, LAST_INSERT_ID brings back the time at which it was written."""
     equal: Callable[[Column, Column], Column] = _is
@@ -171,6 +172,7 @@ _MYSQL = Backend(
     now_ms="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000",
     greatest="greatest",
     connect=_pymysql,
+    engine={"paramstyle": "pyformat"},
     session=_mysql_session,
     returning=False,
     equal=_is_to_the_byte,
@@ -188,6 +190,8 @@ BACKENDS: Mapping[str, Backend] = {
         now_ms="CAST(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * CAST(1000 AS FLOAT8) AS BIGINT)",
         greatest="greatest",
         connect=_libpq,
+        # Else each new connection asks first whether that extension is there.
+        engine={"paramstyle": "pyformat", "use_native_hstore": False},
         shape=("42P01", "42703", "3F000"),
         # No code comes with a refusal to connect.
         denied=("42501", "28P01", "28000", "3D000", "password authentication failed", "does not exist"),
@@ -204,7 +208,7 @@ BACKENDS: Mapping[str, Backend] = {
         now_ms="CAST((julianday('now') - 2440587.5) * 86400000 AS BIGINT)",
         greatest="max",
         connect=_sqlite,
-        paramstyle="named",
+        engine={"paramstyle": "named"},
         shape=("no such table", "no such column", "has no column named"),
         denied=("attempt to write a readonly database",),
         syntax=("syntax error", "no such function"),

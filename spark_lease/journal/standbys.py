@@ -78,14 +78,15 @@ class Presence:
         self._bounded.close()
 
     def _note(self) -> None:
-        self._remove()
+        with closing(open_notes(self._config, self._clock)) as notes:
+            notes.remove(self._config.shared_name, KIND, self._holder)
+            notes.prune(self._config.shared_name, (KIND,), LATELY)
         me = Standby(self._holder, self._config.site, socket.gethostname(), wall_time(), self._state, self._since)
         note_beside(self._config, self._clock, KIND, self._holder, lambda _: json.dumps(asdict(me)))
 
     def _remove(self) -> None:
         with closing(open_notes(self._config, self._clock)) as notes:
             notes.remove(self._config.shared_name, KIND, self._holder)
-            notes.prune(self._config.shared_name, (KIND,), LATELY)
 
     def _try(self, what: Callable[[], None]) -> None:
         try:

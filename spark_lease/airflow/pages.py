@@ -24,8 +24,8 @@ from fastapi import Depends, FastAPI
 from fastapi.responses import HTMLResponse
 
 from ..cli.history import all_holds
+from ..cli.leases import leases
 from ..cli.look import HELD, cell
-from ..cli.store import leases
 from ..clock import wall_time
 from ..config.settings import Config
 from ..config.urls import redacted

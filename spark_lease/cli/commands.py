@@ -54,13 +54,10 @@ def _demo(parser: ArgumentParser) -> None:
     parser.add_argument("--folder", metavar="DIR", help="keep logs and written data in a new folder")
 
 
-def _watch(parser: ArgumentParser) -> None:
-    parser.add_argument("leases", nargs="*", metavar="LEASE", help="only these leases; default: all")
-
-
 def _status(parser: ArgumentParser) -> None:
-    _watch(parser)
+    parser.add_argument("leases", nargs="*", metavar="LEASE", help="only these leases; default: all")
     parser.add_argument("--wide", action="store_true", help="one wide table with everything that is known")
+    parser.add_argument("--watch", action="store_true", help="keep showing it until Ctrl-C; no terminal: each change")
 
 
 def _of_a_lease(parser: ArgumentParser) -> None:
@@ -177,33 +174,24 @@ examples:
     ),
     "status": Command(
         "show who holds which lease",
-        "store:status",
+        "status:status",
         """SINCE is the time of the grant. LEFT is the time until the lease runs out without a renewal; ? on a store
 without a clock, where one look cannot tell. IN DOUBT: not renewed for one and a half retry periods, by this command's
 settings. With one LEASE, everything that is known of it is shown.
 
+--watch shows it live in a terminal. Without a terminal it prints one line for each change: with --json, one object.
+
 exit codes:
-  0 · 1 no such lease, or a record that cannot be read · 69 lease store unreachable · 78 configuration · 64 usage
+  0 · 1 no such lease, or a record that cannot be read · 69 lease store unreachable (with --watch: at the start; later
+  one line says so) · 130 --watch, ended by Ctrl-C · 78 configuration · 64 usage
 
 examples:
   spark-lease status
-  spark-lease status nightly
+  spark-lease status nightly --json
   spark-lease status --wide
-  spark-lease status nightly --json""",
+  spark-lease status --watch
+  spark-lease status nightly --watch --json --poll-period 0.5 >> changes.jsonl""",
         arguments=_status,
-        usage="[LEASE …] [options]",
-        settings=_LOOKING,
-    ),
-    "watch": Command(
-        "follow leases: live in a terminal, else one line per change",
-        "watch:watch",
-        """exit codes:
-  130 ended by Ctrl-C · 1 no such lease · 69 lease store unreachable at the start (later it is one line) · 78, 64
-
-examples:
-  spark-lease watch
-  spark-lease watch nightly --json --poll-period 0.5 >> changes.jsonl""",
-        arguments=_watch,
         usage="[LEASE …] [options]",
         settings=f"{_LOOKING} poll_period",
     ),

@@ -1,4 +1,4 @@
-"""What can be said of a lease from outside, by its record alone: `status`, `watch` and `release` say it.
+"""What can be said of a lease from outside, by its record alone: `status` and `release` say it.
 
 A record does not know how often its holder renews. It is held against the settings of this command, in proportion to
 the duration that is stored.
@@ -79,9 +79,8 @@ def _renewed(
             "note": f"{name}: taken from its holder by force, free in {left:.1f} s",
         }
     if seen.expires_in is None and still_for is None:
-        note = (
-            f"{where} has no clock: {name} has run out if it does not change for {left:g} s: spark-lease watch {name}"
-        )
+        see = f"spark-lease status --watch {name}"
+        note = f"{where} has no clock: {name} has run out if it does not change for {left:g} s: {see}"
         return {"expires_in": None, "in_doubt": None, "note": note}
     period = record.duration * config.retry_period / config.lease_duration
     ago = record.duration - left

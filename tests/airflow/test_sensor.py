@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_lease.airflow.trigger import LeaseFreeTrigger
-from spark_lease.cli.store import leases
+from spark_lease.cli.leases import leases
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.election.directive import label_of

@@ -22,7 +22,7 @@ from tests.support.shop import Shop
 COMMANDS = [
     ["status"],
     ["status", "n"],
-    ["watch", "n"],
+    ["status", "n", "--watch"],
     ["history", "n"],
     ["runs", "n"],
     ["pause", "n", "--reason", "x"],

@@ -1,4 +1,4 @@
-"""What `status` and `watch` say of a lease by its record alone: by pure rules, and of each store."""
+"""What `status` says of a lease by its record alone: by pure rules, and of each store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from spark_lease.cli.look import cell, described
-from spark_lease.cli.watch import Lines, Watched
+from spark_lease.cli.status import Lines, Watched
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.election.record import LeaseRecord, Snapshot, forced
@@ -133,18 +133,18 @@ def test_status_shows_since_and_doubt_on_every_store(shop: Shop) -> None:
     assert (shop.row("n")["state"], shop.row("n")["since"]) == ("free", "")
 
 
-@pytest.mark.parametrize("command", ["status", "watch"])
-def test_a_name_that_does_not_exist_is_said(shop: Shop, command: str) -> None:
+@pytest.mark.parametrize("command", [["status"], ["status", "--watch"]], ids=" ".join)
+def test_a_name_that_does_not_exist_is_said(shop: Shop, command: list[str]) -> None:
     shop.take("n")
-    code, _, err = shop.command(command, "none")
+    code, _, err = shop.command(*command, "none")
     assert (code, "none: there is no such lease" in err) == (1, True)
 
 
-@pytest.mark.parametrize("command", ["status", "watch"])
-def test_a_store_that_is_down_is_69(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", [["status"], ["status", "--watch"]], ids=" ".join)
+def test_a_store_that_is_down_is_69(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     from spark_lease.cli.main import main
 
-    assert main([command, "n", "--url", "postgresql://u@127.0.0.1:1/x"]) == 69
+    assert main([*command, "n", "--url", "postgresql://u@127.0.0.1:1/x"]) == 69
     assert "Connection refused" in capsys.readouterr().err
 
 
@@ -202,7 +202,7 @@ def watching(shop_of: Callable[..., Shop]) -> Iterator[Callable[..., subprocess.
     started: list[subprocess.Popen[str]] = []
 
     def start(shop: Shop, words: Sequence[str], **how: Any) -> subprocess.Popen[str]:
-        command = [COMMAND, "watch", *words, *shop.flags]
+        command = [COMMAND, "status", "--watch", *words, *shop.flags]
         started.append(subprocess.Popen(command, text=True, **({"stdout": subprocess.PIPE} | how)))
         return started[-1]
 

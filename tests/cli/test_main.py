@@ -13,8 +13,8 @@ import pytest
 
 from spark_lease import __version__
 from spark_lease.cli.commands import COMMANDS
+from spark_lease.cli.leases import print_leases
 from spark_lease.cli.settings import GROUPS
-from spark_lease.cli.store import print_leases
 from spark_lease.config.settings import SETTINGS
 from tests.support.command import COMMAND, last_line, spark_lease
 

@@ -1,4 +1,4 @@
-"""Makes the screenshots of the documentation from real runs: the history page, `watch`, and the demo as it goes.
+"""Makes the screenshots of the documentation from real runs: the history page, `status --watch`, and the demo.
 Folder and name of the machine that makes them are replaced.
 
 make docs-pictures                  two minutes; needs Chromium and Java
@@ -91,10 +91,10 @@ def watch(environment: dict[str, str], folder: Path) -> None:
     words = [COMMAND, "run", "--lease", "nightly", "--holder", "paris-1", "--", "sleep", "30"]
     with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
         time.sleep(2)  # until it holds the lease, more or less: this is a picture
-        said = "".join(text for _, text in recorded([COMMAND, "watch"], environment, until=3))
+        said = "".join(text for _, text in recorded([COMMAND, "status", "--watch"], environment, until=3))
         job.terminate()
     screen = next(each for each in reversed(said.split("\x1b[H\x1b[J")) if "LEASE" in each)
-    (PICTURES / "watch.svg").write_text(terminal(["$ spark-lease watch", *_lines(elsewhere(screen, folder))]))
+    (PICTURES / "watch.svg").write_text(terminal(["$ spark-lease status --watch", *_lines(elsewhere(screen, folder))]))
 
 
 def animation(name: str, shown: str, words: list[str], environment: dict[str, str], *, faster: float) -> None:

@@ -1,8 +1,8 @@
-"""`spark-lease watch`: what becomes of leases, live in a terminal, one line per change elsewhere.
+"""`spark-lease status`: who holds which lease, once, or live by --watch; without a terminal a line for each change.
 
-It asks every `poll_period`, and spends a tenth of its time on that at most; one lease alone is waited for by
-notification where the store has that. What happens and is undone between two looks is not seen. What is noted beside
-a lease is looked up when its row has changed, and now and then.
+--watch asks every `poll_period`, and spends a tenth of its time on that at most. One lease alone is waited for by
+notification where the store has that. Changes shorter than the period are missed. The notes of a lease are read when
+its row has changed, and now and then.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ..election.record import UnchangedSince
 from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..monitoring.history import UNKNOWN
 from ..stores.registry import open_notes, open_store
+from .leases import FEW, NOTED, add_notes, leases, printer
 from .look import HELD, Row, cell, described, look_at, moment
 from .settings import names_of, resolved
-from .store import FEW, NOTED, add_notes, print_details, print_leases
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,28 @@ _SHARE = 10
 _NOTES_AGAIN, _NOTED_BY = 10.0, 1.0
 
 
-def watch(arguments: argparse.Namespace) -> int:
+def status(arguments: argparse.Namespace) -> int:
+    """Exit code 1 if a lease that was asked for has no record, or one that cannot be read."""
+    config = resolved(arguments).config
+    if arguments.watch:
+        return _watch(config, arguments.leases, as_json=arguments.json, wide=arguments.wide)
+    rows = leases(config, arguments.leases)
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+    elif rows:
+        printer(names_of(config, arguments.leases), wide=arguments.wide)(rows)
+    else:
+        print(f"no lease was ever taken in {redacted(config.url)}")
+    for row in rows:
+        if problem := row.get("problem", row.get("note")):
+            print(f"spark-lease: {problem}", file=sys.stderr)
+    return int(any("problem" in row for row in rows))
+
+
+def _watch(config: Config, names: Sequence[str], *, as_json: bool, wide: bool) -> int:
     """Until Ctrl-C, which is 130 as everywhere. Exit code 1 at once if a lease that was asked for is not there."""
-    config = replace(resolved(arguments).config, create_table="false")
-    wanted = names_of(config, arguments.leases)
+    config = replace(config, create_table="false")
+    wanted = names_of(config, names)
     with closing(open_store(config)) as store, contextlib.ExitStack() as opened:
         notes = None
         with contextlib.suppress(ConfigError):  # a store that keeps none
@@ -51,9 +69,9 @@ def watch(arguments: argparse.Namespace) -> int:
             print(*(f"spark-lease: {each}" for each in missing), sep="\n", file=sys.stderr)
             return 1
         show = (
-            _screen(config, in_detail=len(wanted) == 1)
-            if sys.stdout.isatty() and not arguments.json
-            else Lines(as_json=arguments.json)
+            _screen(config, printer(wanted, wide=wide))
+            if sys.stdout.isatty() and not as_json
+            else Lines(as_json=as_json)
         )
         while True:
             show(rows)
@@ -152,11 +170,11 @@ class _Noted:
         return self.looked - self.since < _NOTED_BY
 
 
-def _screen(config: Config, *, in_detail: bool) -> Callable[[Sequence[Row]], None]:
+def _screen(config: Config, print_rows: Callable[[Sequence[Row]], None]) -> Callable[[Sequence[Row]], None]:
     def show(rows: Sequence[Row]) -> None:
         print(f"{_CLEAR}{moment(wall_time())}  {redacted(config.url)}  (Ctrl-C ends)\n")
         if rows:
-            print_details(rows[0]) if in_detail else print_leases(rows)
+            print_rows(rows)
         for row in rows:
             if problem := row.get("problem") or row.get("note"):
                 print(f"\n{problem}")

@@ -86,15 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _begin(arguments: argparse.Namespace) -> None:
-    import atexit  # what `--help` has no use for
-    import gc
-    import logging
+    import logging  # what `--help` has no use for
 
     from ..logs import log_to_stderr
 
     log_to_stderr(logging.DEBUG if arguments.verbose else logging.INFO)
-    # Python's last look for cycles takes 0.1 s with SQLAlchemy loaded, and finds nothing that the end does not free.
-    atexit.register(gc.freeze)
     if _is_guard(arguments.command):
         from ..system.container_init import leave_pid_1
 

@@ -135,6 +135,17 @@ def test_one_idea_has_one_word_and_that_is_the_fields() -> None:
     assert not found, "ARCHITECTURE.md has the word for it"
 
 
+def test_what_a_docstring_names_as_code_is_there() -> None:
+    theirs = """SPARK_LEASE_LEASE_DURATION leaseDuration configure_spark_with_delta_pip startTransaction yield_per
+    apache_airflow_provider LEGACY_TRANSACTION_CONTROL stream_results"""
+    texts = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
+    code, known = re.compile(r"`([A-Za-z_][\w.]*)`"), set(theirs.split())
+    for path, text in texts.items():
+        known |= {*path.relative_to(PACKAGE).with_suffix("").parts, *re.findall(r"\w+", code.sub("", text))}
+    named = [(path.name, each) for path, text in texts.items() for each in code.findall(text)]
+    assert not [each for each in named if set(each[1].split(".")) - known]
+
+
 def test_tests_stand_where_the_package_has_what_they_test() -> None:
     root = Path(__file__).parent
     apart = {"support", "services", "simulation", "faults", "benchmarks", "docs", "versions"}

@@ -6,14 +6,12 @@ What differs between databases is in `dialects.py`.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import re
 import select
 import socket
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
@@ -31,11 +29,11 @@ WITHOUT_OPTIONS = "without options"
 """In the same: true if a pooler takes none."""
 
 
-def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
+def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
     """An Engine for `config.url` with no connection yet: autocommit, no pool, all timeouts from `attempt_timeout`.
 
-    `opened` gets each connection of the driver before anything is asked of it. Raises ConfigError for a URL that
-    cannot be used.
+    `cut_off` is armed for each new connection before anything is asked of it. Raises ConfigError for a URL that cannot
+    be used.
     """
     url = usable_url(config)
     backend = BACKENDS[url.get_backend_name()]
@@ -60,7 +58,7 @@ def make_engine(config: Config, opened: Callable[[Any], None]) -> Engine:
             record.info[WITHOUT_OPTIONS] = True
             # Empty and not left out: then libpq would take PGOPTIONS.
             connection = dialect.connect(*arguments, **keywords | {"options": ""})
-        opened(connection)
+        cut_off.watch(connection)
         return connection
 
     @event.listens_for(engine, "connect")
@@ -81,24 +79,16 @@ def descriptor_of(connection: Any) -> int | None:
     return None if holder is None else int(holder.fileno())
 
 
-def cursor_of(connection: Any, driver: str, *, several: bool) -> Any:
-    """A cursor of the driver; `several`: that sends several statements in one message, with values."""
-    if several and driver == "psycopg":
-        return importlib.import_module("psycopg").ClientCursor(connection)
-    return connection.cursor()
-
-
-def last_answer(cursor: Any, driver: str) -> None:
-    """Go on to the answer of the last statement of several."""
-    while driver == "psycopg" and cursor.nextset():
-        pass
-
-
 def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") -> StoreError:
-    """What the driver said, in one line and without the password, put in the place of the braces of `note`."""
-    message = note.format(" ".join(str(getattr(error, "orig", None) or error).split()))
-    secret = engine.url.password
-    return StoreError(where, message.replace(str(secret), "***") if secret else message)
+    """`database_message`, put in the place of the braces of `note`."""
+    return StoreError(where, note.format(database_message(engine, error)))
+
+
+def database_message(engine: Engine, error: Exception) -> str:
+    """What the database said, in one line and without the password."""
+    message = " ".join(str(getattr(error, "orig", None) or error).split())
+    secret: Any = engine.url.password
+    return message.replace(str(secret), "***") if secret else message
 
 
 def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") -> SparkLeaseError:
@@ -146,6 +136,11 @@ class SocketWatchdog:
         with self._lock:
             # A descriptor of our own: the driver may close its own under us, and its number be given to another file.
             self._armed = (os.dup(fd), self._clock.now() + self._timeout)
+
+    def watch(self, connection: Any) -> None:
+        """A request on this connection of a driver starts now; one without a socket never hangs."""
+        if (fd := descriptor_of(connection)) is not None:
+            self.arm(fd)
 
     def disarm(self) -> None:
         """The request has ended."""

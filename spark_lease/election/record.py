@@ -97,7 +97,7 @@ def with_directive(record: LeaseRecord, directive: str) -> LeaseRecord:
 
 def is_directive(old: LeaseRecord | None, new: LeaseRecord) -> bool:
     """True if `new` is `old` with another directive."""
-    return old is not None and old != new == replace(old, directive=new.directive)
+    return old is not None and old.directive != new.directive and new == replace(old, directive=new.directive)
 
 
 def forced(record: LeaseRecord, *, by: str, left: float) -> LeaseRecord:

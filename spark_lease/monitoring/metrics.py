@@ -2,7 +2,7 @@
 how they leave a process that is not scraped.
 
 They stand in prometheus_client's own registry, for a program that serves it, and in a file or at a Pushgateway, if the
-configuration says so. Whether a lease is held is computed when it is asked for; `good_until` tells a live value from
+configuration says so. Whether a lease is held is computed when it is asked for; `GOOD_UNTIL` tells a live value from
 what a process that is gone has left behind. A lease waits for nothing here.
 """
 

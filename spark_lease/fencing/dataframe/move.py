@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from ...database.connections import database_message
 from ...database.dialects import code_of
 from ...errors import StagingLost
-from ..sql.claim import database_message
 from ..sql.tables import where_is
 from .columns import Column
 from .staging import staged

@@ -16,13 +16,14 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError
 
+from ...database.connections import database_message
 from ...database.dialects import code_of
 from ...election.ports import HeldLease
-from ..sql.claim import database_message
 from ..sql.session import digest, libpq_parameters
+from ..sql.tables import parts_of
 from .columns import Column
 from .load import NUMBER, TASK, Place
-from .target import parts_of, quote, refusal, run
+from .target import quote, refusal, run
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def staging(lease: HeldLease, engine: Engine, table: str, columns: Sequence[Colu
 
 
 def _schema(connection: Connection, table: str) -> str:
-    given = parts_of(connection.engine, table)[:-1]
+    given = parts_of(table, connection.dialect.name, "write_sql")[:-1]
     found = given or run(connection, _SCHEMA.get(connection.dialect.name, "SELECT database()")).scalars().all()
     return str(found[0])
 

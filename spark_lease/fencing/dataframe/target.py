@@ -1,11 +1,10 @@
 """The table that a DataFrame is written to: what it is called, its columns, and why it cannot be written to.
 
-What only the database can judge (types, keys, rights) it is asked for in `frames_move.rehearse`.
+What only the database can judge (types, keys, rights) it is asked for in `move.rehearse`.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 
 from ...errors import ConfigError
+from ..sql.tables import parts_of
 
-_PART = re.compile(r'"(?:[^"\0]|"")+"|`(?:[^`\0]|``)+`|[^."`\s\0]+')
 _POSTGRES = """
 SELECT a.attname, pg_catalog.format_type(a.atttypid, -1), t.typcategory::text, coalesce(b.typname, t.typname),
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND t.typdefault IS NULL,
@@ -107,23 +106,9 @@ def run(connection: Connection, statement: str, values: Any = None) -> Any:
     return connection.exec_driver_sql(statement, values or ())
 
 
-def parts_of(engine: Engine, table: str) -> list[str]:
-    """Schema, if given, and name: quoted parts as they are, PostgreSQL's others in lower case. Raises ConfigError."""
-    parts = _PART.findall(table)
-    if ".".join(parts) != table or not 1 <= len(parts) <= 2:
-        raise refusal(f'{table!r} is no name of a table, like flights, public.flights or "My Table"')
-    return [_plain(engine, each) for each in parts]
-
-
-def _plain(engine: Engine, part: str) -> str:
-    if part[0] in '"`':
-        return part[1:-1].replace(part[0] * 2, part[0])
-    return part.lower() if engine.dialect.name == "postgresql" else part
-
-
 def target_of(connection: Connection, table: str) -> Target:
     """Look at `table`. Raises ConfigError if it is not there, or cannot be rolled back."""
-    *schema, name = parts_of(connection.engine, table)
+    *schema, name = parts_of(table, connection.dialect.name, "write_sql")
     quoted = [quote(connection.engine, each) for each in (*schema, name)]
     fields = tuple(Field(*row[:4], *map(bool, row[4:])) for row in _columns(connection, schema, name, quoted))
     if not fields:
@@ -147,7 +132,7 @@ def _columns(connection: Connection, schema: list[str], name: str, quoted: list[
 
 def refuse_other_keys(connection: Connection, table: str, keys: Sequence[str], written: Sequence[str]) -> None:
     """MariaDB and MySQL update whatever row is in the way: only an index over `keys` may be. Raises ConfigError."""
-    *schema, name = parts_of(connection.engine, table)
+    *schema, name = parts_of(table, connection.dialect.name, "write_sql")
     unique: dict[str, set[str]] = defaultdict(set)
     meets_none = set[str]()
     for index, column, is_whole, is_free in run(

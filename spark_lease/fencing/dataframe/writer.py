@@ -5,13 +5,13 @@ executors   each try of a task: its rows into one staging table, COMMIT; then "t
 driver      fenced transaction: do the rows of those who came first add up? INSERT … SELECT; check and COMMIT at once
 ```
 Small ones, and all of SQLite's, go without executors: collected, and staged, or written, in the transaction itself.
-What it does not do: it makes no table. What differs between databases stands in `frames_columns`, `frames_place`.
+What it does not do: it makes no table. What differs between databases stands in `columns` and `target`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
@@ -107,20 +107,18 @@ def _guess(rows: Any) -> int:
 def _from_the_driver(lease: HeldLease, batches: Iterator[Any], engine: Engine, move: Move) -> int:
     rows = Counted(batches)
 
-    def write(connection: Connection) -> None:
+    with fenced_sql(lease, engine) as connection:
         if connection.dialect.name == "postgresql":
             run(connection, RELAXED_TIMEOUTS)
         if move.is_copied():
             empty(connection, move)
             names = [quote(engine, each.field.name) for each in move.columns]
             refuse_less(connection, _copy(connection, move.target.name, rows, names), rows.count)
-            return
-        make_here(connection, move.columns)
-        _stage(connection, rows)
-        move_all(connection, move, f"{here(connection)} WHERE 1 = 1", rows.count)
-        drop_here(connection)
-
-    _move(lease, engine, write)
+        else:
+            make_here(connection, move.columns)
+            _stage(connection, rows)
+            move_all(connection, move, f"{here(connection)} WHERE 1 = 1", rows.count)
+            drop_here(connection)
     return rows.count
 
 
@@ -156,13 +154,10 @@ def _through_executors(lease: HeldLease, rows: Any, engine: Engine, table: str, 
             raise
         lease.check()
         total, source = sum(each["rows"] for each in won), rows_of(place, [each["number"] for each in won])
-
-        def write(connection: Connection) -> None:
+        with fenced_sql(lease, engine) as connection:
             if place.mark and not run(connection, f"SELECT 1 FROM {rows_of(place, [place.mark])} LIMIT 1").scalar():
                 refuse_less(connection, 0, total)
             move_all(connection, move, source, total)
-
-        _move(lease, engine, write)
     return int(total)
 
 
@@ -208,8 +203,3 @@ def _refuse_older(lease: HeldLease, engine: Engine, error: Exception) -> None:
         return
     if newest > lease.epoch:
         raise fenced(lease, where_is(engine), newest) from error
-
-
-def _move(lease: HeldLease, engine: Engine, write: Callable[[Connection], None]) -> None:
-    with fenced_sql(lease, engine) as connection:
-        write(connection)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
+
+from ...stores.folders.paths import put_new
 
 LOG = "_delta_log"
 
@@ -53,24 +54,4 @@ class LocalFolder:
         return (self._path / name).open("rb")
 
     def put_new(self, name: str, data: bytes) -> bool:
-        staged = self._path / f".{name}.{secrets.token_hex(8)}.tmp"  # Delta overlooks what begins with a dot
-        try:
-            with staged.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(staged, self._path / name)  # whole or not at all, and never over another
-        except FileExistsError:
-            return False
-        finally:
-            staged.unlink(missing_ok=True)
-        _sync(self._path)
-        return True
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return put_new(self._path / name, data)

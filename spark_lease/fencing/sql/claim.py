@@ -14,11 +14,26 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Executable, delete, event
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Engine,
+    Executable,
+    Text,
+    any_,
+    bindparam,
+    cast,
+    delete,
+    event,
+    literal,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ...clock import BootClock, Clock
-from ...database.connections import SocketWatchdog, descriptor_of
+from ...database.connections import SocketWatchdog, database_message
 from ...database.dialects import CONFLICTS, backend_of, code_of, matches, refuses_options
 from ...election.ports import HeldLease
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
@@ -30,15 +45,10 @@ from .tables import (
     FENCE,
     NO_EPOCH,
     RUN,
-    forget_done,
-    forget_runs,
     insert_run,
     look_at_server,
-    prune_runs,
     raise_epoch,
-    read_done,
     read_epoch,
-    read_run,
     refuse_unknown,
     tables_sql,
     where_is,
@@ -134,10 +144,12 @@ class FenceTable:
         when a lease was acquired, and a master may have written long after.
         """
 
+        written = select(RUN.c.epoch).where(RUN.c.name == name, RUN.c.run == run)
+
         def ask(session: Connection) -> bool:
             session.execute(insert_run(self._engine, {"name": name, "run": run, "epoch": NO_EPOCH}))
             session.commit()
-            committed = bool(session.execute(read_run(name, run)).scalar() == epoch)
+            committed = bool(session.execute(written).scalar() == epoch)
             if not committed and epoch < self._read(session, name) - _REMEMBERED:
                 raise FenceUnreachable(where_is(self._engine), "its epoch is so old that the run may be forgotten")
             return committed
@@ -157,15 +169,20 @@ class FenceTable:
 
     def forget_runs(self, name: str, runs: Sequence[str]) -> None:
         """They will not be asked for again. Raises FenceUnreachable."""
-        self._write(forget_runs(self._engine, name, runs))
+        these: Any = RUN.c.run.in_(runs)
+        if self._is_postgres:  # one value instead of one for each
+            these = cast(RUN.c.run, Text) == any_(literal(runs, postgresql.ARRAY(Text)))
+        self._write(delete(RUN).where(RUN.c.name == name, these))
 
     def done_under(self, name: str, key: str) -> int | None:
         """The epoch under which the run key was completed; None if it was not. Raises FenceUnreachable, ConfigError."""
-        return self._ask(lambda session: session.execute(read_done(name, key)).scalar())
+        done = select(DONE.c.epoch).where(DONE.c.name == name, DONE.c.run_key == key)
+        return self._ask(lambda session: session.execute(done).scalar())
 
     def forget_done(self, name: str, age: float) -> None:
         """Those that were completed more than `age` seconds ago. Raises FenceUnreachable."""
-        self._write(forget_done(name, self._backend.now_ms, age))
+        before = literal_column(self._backend.now_ms, BigInteger) - bindparam("age", round(age * 1000), BigInteger)
+        self._write(delete(DONE).where(DONE.c.name == name, DONE.c.finished < before))
 
     def _write(self, statement: Executable) -> None:
         def ask(session: Connection) -> None:
@@ -227,8 +244,7 @@ class FenceTable:
                 connection = pooled.execution_options(
                     **ours if self._is_postgres else {"isolation_level": "AUTOCOMMIT"}
                 )
-                if (fd := descriptor_of(connection.connection.driver_connection)) is not None:
-                    cut_off.arm(fd)
+                cut_off.watch(connection.connection.driver_connection)
                 connection.detach()
                 bounds = self._bounds(end)
                 if self._is_postgres:
@@ -283,7 +299,8 @@ class FenceTable:
             if self._is_postgres and (denied := end_older_sessions(session, name, epoch)):
                 log.warning("%s: %s. It can write nothing more, but may hold locks on rows", name, denied)
             if 0 < before < epoch:
-                session.execute(prune_runs(name, min(before, epoch - _REMEMBERED)))
+                forgotten = RUN.c.epoch < min(before, epoch - _REMEMBERED)
+                session.execute(delete(RUN).where(RUN.c.name == name, forgotten))
                 session.commit()
         except DBAPIError as error:
             session.rollback()
@@ -311,10 +328,3 @@ class FenceTable:
             hindrance = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {FENCE.name}, {RUN.name}, {DONE.name} TO this role"
         message = database_message(self._engine, error) + (f" ({hindrance})" if hindrance else "")
         return FenceUnreachable(where_is(self._engine), message)
-
-
-def database_message(engine: Engine, error: SQLAlchemyError) -> str:
-    """What the database said, in one line and without the password."""
-    message = " ".join(str(getattr(error, "orig", None) or error).split())
-    secret: Any = engine.url.password
-    return message.replace(str(secret), "***") if secret else message

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection, Engine
 
@@ -20,36 +20,11 @@ from .refusals import refuse_ended, unwatch, watch
 from .session import application_of, setting_of
 
 
-class CommitProtocol(Protocol):
-    """How one transaction begins and ends."""
-
-    def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
-        """A connection in its transaction, from the first statement on at the latest, which refuses to end it."""
-        ...
-
-    def leave(self) -> None:
-        """The block is over. Raises ConfigError if the transaction has ended inside it."""
-        ...
-
-    def commit(self, run: str) -> None:
-        """Writes the row of the run and commits, if my epoch is still the newest. Raises DBAPIError, NotNewest."""
-        ...
-
-    def close(self) -> None:
-        """Gives the connection back, in no transaction: what was not committed is rolled back."""
-        ...
-
-    @property
-    def is_lost(self) -> bool:
-        """The connection was lost inside the block."""
-        ...
-
-
 class NotNewest(Exception):
     """The fence has another epoch than mine, or none: nothing was committed."""
 
 
-def ends_of(engine: Engine) -> CommitProtocol:
+def ends_of(engine: Engine) -> CommitProtocol | Psycopg2:
     """What fits the database and its driver, for one transaction. Call it once there has been a connection."""
     if engine.dialect.name == "postgresql":
         return Psycopg2() if engine.driver == "psycopg2" else _Postgres()
@@ -67,14 +42,15 @@ _RUN = "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (%(name)s, %
 _MINE = "FROM spark_lease_fence WHERE name = %(name)s AND epoch = %(epoch)s"
 
 
-class _Watched(ABC):
-    """With any driver: what is done inside is seen by SQLAlchemy's events."""
+class CommitProtocol(ABC):
+    """How one transaction begins and ends, with any driver: what is done inside is seen by SQLAlchemy's events."""
 
     def __init__(self) -> None:
         self._connection: Any = None
         self._values: dict[str, Any] = {}
 
     def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
+        """A connection in its transaction, from the first statement on at the latest, which refuses to end it."""
         connection = self._connection = GuardedConnection(engine)
         self._values = values
         self._begin(connection, values)
@@ -86,17 +62,21 @@ class _Watched(ABC):
 
     @property
     def is_lost(self) -> bool:
+        """The connection was lost inside the block."""
         return self._connection is not None and bool(self._connection.closed)
 
     def leave(self) -> None:
+        """The block is over. Raises ConfigError if the transaction has ended inside it."""
         refuse_ended(self._connection)
         unwatch(self._connection)
         self._connection.open()
 
     def commit(self, run: str) -> None:
+        """Writes the row of the run and commits, if my epoch is still the newest. Raises DBAPIError, NotNewest."""
         self._commit(self._connection, self._values | {"run": run})
 
     def close(self) -> None:
+        """Gives the connection back, in no transaction: what was not committed is rolled back."""
         if self._connection is None:
             return
         unwatch(self._connection)
@@ -116,7 +96,7 @@ class _Watched(ABC):
         _roll_back(connection)
 
 
-class _Postgres(_Watched):
+class _Postgres(CommitProtocol):
     """With any driver: the check, then COMMIT. The row of the run is NULL, and so refused, where my epoch is not."""
 
     _BEGIN = (
@@ -139,7 +119,7 @@ class _Postgres(_Watched):
         connection.commit()
 
 
-class _MySql(_Watched):
+class _MySql(CommitProtocol):
     _CHECK = f"SELECT 1 {_MINE} LOCK IN SHARE MODE"
 
     def __init__(self) -> None:
@@ -183,7 +163,7 @@ _LEGACY = -1
 """`sqlite3.LEGACY_TRANSACTION_CONTROL`, of Python 3.12."""
 
 
-class _Sqlite(_Watched):
+class _Sqlite(CommitProtocol):
     """The one writer of the file from its first statement on, so that the check holds until the end."""
 
     _MINE = "SELECT 1 FROM spark_lease_fence WHERE name = ? AND epoch = ?"

@@ -75,18 +75,13 @@ def look_for_a_newer_claim(config: Config, lease: HeldLease, *, clock: Clock) ->
 @contextlib.contextmanager
 def open_database(config: Config, clock: Clock) -> Iterator[Any]:
     """An Engine for the database with the fences, of which every wait ends. Raises ConfigError."""
-    from ...database.connections import SocketWatchdog, descriptor_of, make_engine
+    from ...database.connections import SocketWatchdog, make_engine
 
     if config.fence_url:
         config = replace(config, url=config.fence_url, password=config.fence_password)
     cut_off = SocketWatchdog(config.attempt_timeout, clock)
-
-    def opened(connection: Any) -> None:
-        if (fd := descriptor_of(connection)) is not None:
-            cut_off.arm(fd)
-
     try:
-        yield make_engine(config, opened)
+        yield make_engine(config, cut_off)
     except ConfigError as error:
         raise ConfigError("fence_url" if error.key == "url" else error.key, error.problem) from error
     finally:

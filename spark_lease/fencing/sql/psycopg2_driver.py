@@ -6,8 +6,8 @@ them. Left to itself the driver would not notice that COMMIT, and send what come
 that the server keeps, `stream_results`, `yield_per`, and large objects need its own BEGIN: use them outside. A cursor
 of another class, which `driver_connection` is asked for, is looked at only when the block ends.)
 
-What would end the transaction inside the block is refused by the connection (`sql_inside`) and by the driver's cursors
-(`sql_cursors`) themselves: SQLAlchemy's events would cost every transaction of the engine a fifth of its time.
+What would end the transaction inside the block is refused by the connection (`guarded_connection`) and by the driver's
+`cursors` themselves: SQLAlchemy's events would cost every transaction of the engine a fifth of its time.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .refusals import IDLE, LOST, NO_BEGIN, OVER, refuse
 AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
 SIGN = "spark_lease.block"
 """A setting that is gone with the transaction: the check finds it in no other that came in its place."""
+# Planned once for a session: without it a small transaction takes 1.33 times a plain one, not 1.0 times.
 _PREPARED = "spark_lease_commit_3"
 # The row is refused, because NULL, where my epoch is not the newest: then COMMIT behind it is not reached.
 _RUN = (
@@ -119,7 +120,7 @@ def _catch(driver: Any, record: Any) -> None:
 
 
 class Psycopg2:
-    """Implements `commit.CommitProtocol`."""
+    """Does what `commit.CommitProtocol` says."""
 
     def __init__(self) -> None:
         self._connection: Any = None

@@ -9,6 +9,7 @@ All are found by the session's search path, in its default schema.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,14 +20,7 @@ from sqlalchemy import (
     Engine,
     MetaData,
     Table,
-    Text,
-    any_,
-    bindparam,
-    cast,
-    delete,
     func,
-    literal,
-    literal_column,
     select,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -69,6 +63,7 @@ DONE = Table(
 )
 
 
+_PART = re.compile(r'"(?:[^"\0]|"")+"|`(?:[^`\0]|``)+`|[^."`\s\0]+')
 NO_EPOCH = 0
 """Of a run that was looked for and was not there: it never will be."""
 
@@ -95,6 +90,23 @@ def refuse_unknown(engine: Engine) -> None:
         engine.url.database in (None, "", ":memory:") or "mode=memory" in str(engine.url)
     ):
         raise ConfigError("fence", "a SQLite database in memory is seen by this process alone: it needs no fence")
+
+
+def parts_of(table: str, dialect: str, key: str) -> list[str]:
+    """Schema, if given, and name: quoted parts as they are, PostgreSQL's others in lower case.
+
+    Raises ConfigError, about `key`.
+    """
+    parts = _PART.findall(table)
+    if ".".join(parts) != table or not 1 <= len(parts) <= 2:
+        raise ConfigError(key, f'{table!r} is no name of a table, like flights, public.flights or "My Table"')
+    return [_plain(each, dialect) for each in parts]
+
+
+def _plain(part: str, dialect: str) -> str:
+    if part[0] in '"`':
+        return part[1:-1].replace(part[0] * 2, part[0])
+    return part.lower() if dialect == "postgresql" else part
 
 
 def tables_sql(dialect: Dialect) -> Sequence[str]:
@@ -150,29 +162,3 @@ def insert_run(engine: Engine, values: dict[str, Any]) -> Any:
         return mysql.insert(RUN).values(values).prefix_with("IGNORE")
     insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
     return insert(RUN).values(values).on_conflict_do_nothing()
-
-
-def read_run(name: str, run: str) -> Any:
-    return select(RUN.c.epoch).where(RUN.c.name == name, RUN.c.run == run)
-
-
-def prune_runs(name: str, before: int) -> Any:
-    """Forget the runs of epochs older than `before`."""
-    return delete(RUN).where(RUN.c.name == name, RUN.c.epoch < before)
-
-
-def read_done(name: str, key: str) -> Any:
-    return select(DONE.c.epoch).where(DONE.c.name == name, DONE.c.run_key == key)
-
-
-def forget_done(name: str, now_ms: str, age: float) -> Any:
-    """Forget the run keys that were completed more than `age` seconds ago."""
-    before = literal_column(now_ms, BigInteger) - bindparam("age", round(age * 1000), BigInteger)
-    return delete(DONE).where(DONE.c.name == name, DONE.c.finished < before)
-
-
-def forget_runs(engine: Engine, name: str, runs: Sequence[str]) -> Any:
-    these: Any = RUN.c.run.in_(runs)
-    if engine.dialect.name == "postgresql":  # one value instead of one for each
-        these = cast(RUN.c.run, Text) == any_(literal(runs, postgresql.ARRAY(Text)))
-    return delete(RUN).where(RUN.c.name == name, these)

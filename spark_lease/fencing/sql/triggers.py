@@ -9,7 +9,6 @@ What it does not hold back is in docs/reference/fenced.md.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +18,11 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from ...database.connections import database_message
 from ...database.dialects import backend_of, code_of, matches
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
-from .claim import database_message
 from .session import setting_of
-from .tables import DONE, FENCE, RUN, tables_sql, where_is
+from .tables import DONE, FENCE, RUN, parts_of, tables_sql, where_is
 
 _DIALECT: Any = postgresql.dialect  # SQLAlchemy 2.0 has no type for it
 UNLEASED, OLDER = "SL001", "SL002"
@@ -90,7 +89,8 @@ class _Found:
 def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> list[str]:
     """What fences `table`, for a DBA to read and run; the fence stands in the schema public. Raises ConfigError."""
     made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT())]
-    name = _quoted_name(table) if _is_qualified(table) else f"public.{_quoted_name(table)}"
+    parts = _parts(table)
+    name = _spelled(parts if len(parts) > 1 else ["public", *parts])
     trigger = (name, "public.", lease, allow_unleased)
     done = [*made, _function("public."), *_trigger(*trigger), _trigger_below(*trigger)]
     return ["BEGIN", _NO_PATH, *done, _REFUSE_OTHERS.format(table=_literal(name)), "COMMIT"]
@@ -116,7 +116,7 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
                 raise ConfigError(
                     "table", f"{which} is written under the lease {each.arguments[0]}: drop it there first"
                 )
-            name = f"{_quote(each.schema)}.{_quote(each.table)}"
+            name = _spelled([each.schema, each.table])
             statements += _trigger(name, schema, lease, allow_unleased)
         for statement in statements:
             connection.exec_driver_sql(statement.replace("%", "%%"))
@@ -133,7 +133,7 @@ def drop(engine: Engine, table: str) -> Sequence[str]:
             if above.arguments and above.arguments[:1] == one.arguments[:1]:
                 raise ConfigError("table", f"{table} is fenced with {above.schema}.{above.table}: drop that")
         found = [each for each in _with_those_below(connection, one) if each.arguments]
-        names = [f"{_quote(each.schema)}.{_quote(each.table)}" for each in found]
+        names = [_spelled([each.schema, each.table]) for each in found]
         statements = [f"DROP TRIGGER {TRIGGER} ON {name}" for name in names]
         for statement in statements:
             connection.exec_driver_sql(statement.replace("%", "%%"))
@@ -153,8 +153,9 @@ def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
 
 def _find(connection: Connection, engine: Engine, table: str) -> _Found:
     # to_regclass takes quotes as SQL does, and gives no name to what is no table's.
-    which, name = "c.oid = to_regclass(%(name)s)", _quoted_name(table)
-    places = [name] if _is_qualified(table) else [f"{schema}.{name}" for schema in _path(connection)]
+    which, parts = "c.oid = to_regclass(%(name)s)", _parts(table)
+    name = _spelled(parts)
+    places = [name] if len(parts) > 1 else [f"{schema}.{name}" for schema in _path(connection)]
     found = next(filter(None, (_look(connection, which, {"name": each}) for each in places)), [])
     if not found:
         raise ConfigError("table", f"there is no {table} in {where_is(engine)}")
@@ -326,17 +327,12 @@ END
 {tag}"""
 
 
-def _quoted_name(table: str) -> str:
-    """`table` as SQL has to spell it: parts in double quotes as they are, others in lower case. Raises ConfigError."""
-    parts = re.findall(r'"(?:[^"\0]|"")+"|[^".\s\0]+', table)
-    if ".".join(parts) != table or not 1 <= len(parts) <= 2:
-        raise ConfigError("table", f'{table!r} is no name of a table, like flights, public.flights or "My Table"')
-    plain = [each[1:-1].replace('""', '"') if each.startswith('"') else each.lower() for each in parts]
-    return ".".join(_quote(each) for each in plain)
+def _parts(table: str) -> list[str]:
+    return parts_of(table, "postgresql", "table")
 
 
-def _is_qualified(table: str) -> bool:
-    return "." in re.sub(r'"(?:[^"]|"")+"', "", table)
+def _spelled(parts: Sequence[str]) -> str:
+    return ".".join(_quote(each) for each in parts)
 
 
 def _quote(identifier: str) -> str:

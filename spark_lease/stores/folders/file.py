@@ -112,7 +112,7 @@ class FileStore:
         folder = self._path(name)
         try:
             make(self._root, folder, replace(self._config, name=name))
-            if not put_new(folder / _file(stamp), self._text(name, written)):
+            if not put_new(folder / _file(stamp), self._text(name, written).encode()):
                 return None
         except OSError as error:
             if error.errno in (errno.EPERM, errno.EOPNOTSUPP) and error.filename2:

@@ -48,7 +48,7 @@ class LocalNoteFiles:
         file = named(self._root, name) / path
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            return put_new(file, text)
+            return put_new(file, text.encode())
         except OSError as error:
             raise refusal(self._where, file.parent, error) from error
 

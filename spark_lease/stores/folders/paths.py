@@ -75,15 +75,16 @@ def folders_in(root: Path, config: Config) -> list[str]:
     return sorted(meant(each.name) for each in root.iterdir() if each.is_dir()) if root.is_dir() else []
 
 
-def put_new(path: Path, text: str) -> bool:
+def put_new(path: Path, data: bytes) -> bool:
     """Write a whole file that is not there yet; False if it is. Durable once it returns. Raises OSError.
 
     A whole file under another name, synced, then link(2): atomic on NFS as well, and no reader ever sees half of it.
     """
-    draft = path.with_name(f".{os.getpid()}-{os.urandom(4).hex()}")
+    # Delta overlooks what begins with a dot, and so do our stores. Two hosts may have one number of a process.
+    draft = path.with_name(f".{os.getpid()}-{os.urandom(8).hex()}")
     try:
-        with draft.open("x") as file:
-            file.write(text)
+        with draft.open("xb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         try:

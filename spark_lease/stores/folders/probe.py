@@ -51,7 +51,7 @@ class FolderProbe:
         lease = named(self._root, self._config.name) if self._config.name else self._root
         probe = self._root / f".spark_lease-probe-{secrets.token_hex(8)}"  # no folder, and so no lease
         try:
-            if not put_new(probe, "1") or put_new(probe, "2"):
+            if not put_new(probe, b"1") or put_new(probe, b"2"):
                 raise ConfigError("url", f"{self._root}: one file is put over another here: name another folder")
             fd = os.open(probe, os.O_RDWR | os.O_CLOEXEC)
             with contextlib.closing(os.fdopen(fd)):

@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...clock import Clock
 from ...config.settings import Config
 from ...config.urls import redacted
-from ...database.connections import SocketWatchdog, descriptor_of, make_engine, store_error
+from ...database.connections import SocketWatchdog, make_engine, store_error
 from ...database.dialects import backend_of, matches
 from ...errors import ConfigError, SparkLeaseError
 from . import schema
@@ -41,7 +41,7 @@ class SqlNotes:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config, self.where = config, redacted(config.url)
         self._cut_off = SocketWatchdog(config.attempt_timeout, clock)
-        self._engine = make_engine(config, opened=self._opened)
+        self._engine = make_engine(config, self._cut_off)
         self._backend = backend_of(self._engine)
         dotted = schema.spelled(self._engine, config.record_table, broker_row=config.has_broker_record)
         self._leases = schema.lease_table(dotted, config.column_types)
@@ -163,10 +163,6 @@ class SqlNotes:
                 return result.freeze()() if result.returns_rows else result
         finally:
             self._cut_off.disarm()
-
-    def _opened(self, connection: Any) -> None:
-        if (fd := descriptor_of(connection)) is not None:
-            self._cut_off.arm(fd)
 
     def _error(self, error: SQLAlchemyError) -> SparkLeaseError:
         if matches(error, self._backend.shape):

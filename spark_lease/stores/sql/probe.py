@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...clock import Clock, wall_time
 from ...config.settings import Config
 from ...config.urls import redacted
-from ...database.connections import WITHOUT_OPTIONS, SocketWatchdog, descriptor_of, make_engine, store_error
+from ...database.connections import WITHOUT_OPTIONS, SocketWatchdog, make_engine, store_error
 from ...database.dialects import backend_of, code_of
 from ...errors import ConfigError, StoreError
 from . import schema
@@ -44,7 +44,7 @@ class SqlProbe:
     def __init__(self, config: Config, clock: Clock) -> None:
         self.where, self._config = redacted(config.url), config
         self._cut_off = SocketWatchdog(config.attempt_timeout, clock)
-        self._engine = make_engine(config, opened=self._opened)
+        self._engine = make_engine(config, self._cut_off)
         self._broker_row = config.has_broker_record
         self._told = config.notify and self._engine.driver == "psycopg2"
 
@@ -192,10 +192,6 @@ class SqlProbe:
             raise store_error(self._engine, self.where, error) from error
         finally:
             self._cut_off.disarm()
-
-    def _opened(self, connection: Any) -> None:
-        if (fd := descriptor_of(connection)) is not None:
-            self._cut_off.arm(fd)
 
 
 def _name() -> str:

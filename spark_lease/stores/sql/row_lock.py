@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...clock import Clock
 from ...config.settings import Config
 from ...config.urls import redacted
-from ...database.connections import SocketWatchdog, descriptor_of, make_engine, refusal
+from ...database.connections import SocketWatchdog, make_engine, refusal
 from ...database.dialects import backend_of, matches, usable_url
 from ...errors import ConfigError
 from ..folders.file import FileLock
@@ -36,7 +36,7 @@ class SessionLock:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._where, self._config = redacted(config.url), config
         self._cut_off = SocketWatchdog(config.attempt_timeout, clock)
-        self._engine = make_engine(config, opened=self._arm)
+        self._engine = make_engine(config, self._cut_off)
         self._backend = backend_of(self._engine)
         name = schema.spelled(self._engine, config.table, broker_row=config.has_broker_row)
         self._table = schema.lease_table(name, config.column_types)
@@ -86,7 +86,7 @@ class SessionLock:
         if self._session is None:
             return False
         try:
-            self._arm(self._session.connection.driver_connection)
+            self._cut_off.watch(self._session.connection.driver_connection)
             self._session.execute(select(literal_column("1")).where(self._row)).first()
         except SQLAlchemyError:
             # Ended by the server, or cut off because it hangs: either way the lock is gone, or will be in a moment.
@@ -120,9 +120,9 @@ class SessionLock:
         look = select(*columns).where(self._row).with_for_update(nowait=True)
         for _ in range(2):
             for statement in self._bounds():
-                self._arm(session.connection.driver_connection)
+                self._cut_off.watch(session.connection.driver_connection)
                 session.exec_driver_sql(statement)
-            self._arm(session.connection.driver_connection)
+            self._cut_off.watch(session.connection.driver_connection)
             row = session.execute(look).first()
             if row is not None:
                 holder, expires_in = row
@@ -160,10 +160,6 @@ class SessionLock:
         if getattr(self._engine.dialect, "is_mariadb", False):
             bounds.append(f"SET SESSION idle_transaction_timeout = {seconds}")
         return bounds
-
-    def _arm(self, connection: Any) -> None:
-        if (fd := descriptor_of(connection)) is not None:
-            self._cut_off.arm(fd)
 
 
 def lock_beside_sqlite(config: Config, clock: Clock) -> FileLock:

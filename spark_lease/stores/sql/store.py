@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import logging
 import random
 import re
@@ -28,9 +29,7 @@ from ...database.connections import (
     SHARED,
     SocketWatchdog,
     WakeupPipe,
-    cursor_of,
     descriptor_of,
-    last_answer,
     make_engine,
     refusal,
 )
@@ -64,7 +63,7 @@ class SqlStore:
         self.where = redacted(config.url)
         self._config, self._clock = config, clock or BootClock()
         self._cut_off = SocketWatchdog(config.attempt_timeout, self._clock)
-        self._engine = make_engine(config, opened=self._opened)
+        self._engine = make_engine(config, self._cut_off)
         self._backend = backend_of(self._engine)
         self._alarm = WakeupPipe()
         self._is_told = config.notify and self._engine.driver == "psycopg2"
@@ -110,7 +109,9 @@ class SqlStore:
             what = "renew" if new.epoch == old.epoch else "take"
         values: dict[str, Any] = {"name": self._config.row_of(name), "holder": new.holder, "epoch": new.epoch}
         values["duration"] = round(new.duration * 1000)
-        values |= {"protection": new.protection, "channel": self._channel(name), "directive": new.directive or None}
+        values |= {"protection": new.protection, "directive": new.directive or None}
+        if what in ("release", "directive"):
+            values["channel"] = self._channel(name)
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
             values["old_directive"] = old.directive or None
@@ -250,8 +251,8 @@ class SqlStore:
             if self._fd is not None:
                 self._cut_off.arm(self._fd)
             self._cursor.execute(prepared.execute if prepared else self._local + self._sql[what], values)
-            if self._local:
-                last_answer(self._cursor, self._engine.driver)
+            while self._local and self._engine.driver == "psycopg" and self._cursor.nextset():
+                pass  # the answer is that of the last of several statements
             rows: list[Any] = self._cursor.fetchall() if self._cursor.description else self._written(what, values)
         finally:
             self._cut_off.disarm()
@@ -280,18 +281,14 @@ class SqlStore:
         driver: Any = self._connection.driver_connection
         is_shared = self._connection.info.get(SHARED, False)
         self._local = local_bounds(self._config) if is_shared else ""
-        self._cursor = cursor_of(driver, self._engine.driver, several=is_shared)
+        sends_several = is_shared and self._engine.driver == "psycopg"  # in one message, with values
+        self._cursor = importlib.import_module("psycopg").ClientCursor(driver) if sends_several else driver.cursor()
         self._fd = descriptor_of(driver)
         self._planned = {} if is_shared else self._prepared
         for each in self._planned.values():
             self._cursor.execute(each.prepare)
         if self._config.max_allowable_diff_from_db_time and not self._clocks_compared:
             self._warn_of_clock_difference()
-
-    def _opened(self, connection: Any) -> None:
-        """Everything that is asked from now on until the connection is of use has to end in time as well."""
-        if (fd := descriptor_of(connection)) is not None:
-            self._cut_off.arm(fd)
 
     def _drop_connection(self) -> None:
         connection, self._connection, self._cursor, self._listening_to = self._connection, None, None, ""

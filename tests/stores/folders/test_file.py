@@ -94,14 +94,14 @@ def test_a_writer_that_was_paused_before_its_write_never_wins(
     slow, fast = open_store(), open_store()
     first = slow.swap("n", None, taken(None, holder="slow", duration=1.0))
 
-    def paused(path: Path, text: str) -> bool:
+    def paused(path: Path, data: bytes) -> bool:
         monkeypatch.setattr(file, "put_new", put_new)
         record = fast.swap("n", first, taken(first, holder="fast", duration=1.0))
         for _ in range(6):
             assert record
             record = fast.swap("n", record, renewed(record, duration=1.0))
         assert not path.exists()
-        return put_new(path, text)
+        return put_new(path, data)
 
     monkeypatch.setattr(file, "put_new", paused)
     assert slow.swap("n", first, renewed(first, duration=1.0)) is None

@@ -11,7 +11,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-rest coverage lint services browser proof short-campaign a-few-versions simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older versions yarn docs docs-pictures test-versions dist clean
+.PHONY: help run check test test-all test-slow test-rest coverage lint services browser proof short-campaign a-few-versions simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older versions yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -38,10 +38,12 @@ check: lint     ## for every save, a minute: lint, policy, configuration, comman
 test: services  ## every promise on the real thing, minutes; what this machine has not is left out (ARGS=… for pytest)
 	@$(PYTEST) -m "not ($(LATER))" $(ARGS)
 
-test-all: test test-rest ## everything: for CI, and before a release
+test-all: test test-slow test-rest ## everything: for CI, and before a release
 
-test-rest: services older yarn browser ## what test-all adds to test
+test-slow: services older yarn browser ## tests that take minutes: real Spark, clusters, every combination
 	@$(PY) -m pytest $(TWO) $(if $(CI),--durations=30) -m "($(LATER)) and not fault" $(ARGS)
+
+test-rest: services older yarn browser ## the simulator, a short campaign of faults, other versions of Spark, Airflow
 	@$(MAKE) --no-print-directory $(if $(CI),-j3 short-campaign) proof a-few-versions
 	@$(MAKE) --no-print-directory test-airflow
 	@$(MAKE) --no-print-directory airflow-drill ARGS='--days 2'

@@ -1,6 +1,6 @@
 """Which tests run side by side: two processes for each core, because many tests wait; Spark in one of them.
 
-Where there is a process for each core and no more (`make test-rest`), each may have a Spark: those tests wait as well.
+Where there is a process for each core and no more (`make test-slow`), each may have a Spark: those tests wait as well.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ from .guarded_processes import describe
 from .left_behind import LeftBehind
 from .messages import ToDriver, refusal, say_on_stderr
 from .sweeper import Sweeper
+from .ties import Ties
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class Keeper:
             self._lease, config, clock=self._clock, on_lost=lambda lost: self._wake(), watch_period=_SELDOM
         )
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self._owed: set[int] = set()
+        self._ties = Ties(self._driver, self._tell, lease=config.name)
         self._listening = True
         self._wanted = self._unwanted = self._stopped = self._left = self._dead = self._kernel_disarmed = False
         self._settled = self._said_why = False
@@ -359,8 +360,7 @@ class Keeper:
                 self._told_of, self._verdict_by = 0, math.inf
                 with contextlib.suppress(ProcessLookupError):  # ended meanwhile: Python will notice as well
                     self._driver.attach_jvm(pid, marked=marked)
-                    self._owed.clear()
-                    self._hand_pipe_end(pid)
+                    self._ties.tie_jvm(pid)
                 if not self._has_begun:
                     self._has_begun = True
                     self._driver.begin()
@@ -486,29 +486,10 @@ class Keeper:
         self._driver.disarm()
 
     def _look_for_children(self) -> None:
-        appeared, ended = self._driver.look_around()
-        for target in {*self._owed, *appeared} - set(ended):
-            self._hand_pipe_end(target)
-        for target in ended:
-            self._owed.discard(target)
-            self._tell({"drop": target})
+        self._ties.look()
         if self._lease.protection is not Protection.NONE and (strangers := self._driver.out_of_reach()):
             self._lease.protection = Protection.NONE
             self._tell({"unprotected": describe(strangers)})
-
-    def _hand_pipe_end(self, target: int) -> None:
-        """Have Python hold a pipe end to the JVM, a child or a group; at the next tick if that cannot be had now."""
-        self._owed.discard(target)
-        try:
-            pipe_end = self._driver.pipe_end_to(target) if target else None
-            handed = pipe_end is None or self._tell({"hold": target}, [pipe_end.fd])
-        except PermissionError:  # it has become another user, and nothing of ours can end it
-            return
-        except OSError as error:
-            log.warning("%s: cannot arm the kill pipe of process %d yet: %s", self._config.name, target, error)
-            handed = False
-        if not handed:
-            self._owed.add(target)
 
     def _ask_about(self, pid: int) -> None:
         """The JVM has ended. That is a crash, unless Python says that it wanted it so, or waits for the lease still."""

@@ -25,7 +25,6 @@ SUBMISSION = "--submission"
 
 
 def main() -> int:
-
     from spark_lease.clock import BootClock
     from spark_lease.config.sources import from_arguments
     from spark_lease.errors import LeaseLost, SparkLeaseError
@@ -35,10 +34,12 @@ def main() -> int:
     from spark_lease.keeper.spawn import FrontDoor
     from spark_lease.logs import log_to_stderr
     from spark_lease.outcome import Outcome, announce, ended, outcome_of, refused
+    from spark_lease.spark.from_folder import import_pyspark
     from spark_lease.submit.outcomes import forget_outcome
     from spark_lease.system.processes import MARK
 
     log_to_stderr()
+    import_pyspark()
     submission = ""
     if sys.argv[1] == SUBMISSION:  # a cluster runs us
         submission, sys.argv[1:3] = sys.argv[2], []

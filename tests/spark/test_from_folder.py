@@ -1,0 +1,66 @@
+"""PySpark is imported from its folder where spark-submit names the zip; whatever else is on the path stays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+import spark_lease
+
+PROBE = """
+import sys
+before = list(sys.path)
+from spark_lease.spark.from_folder import import_pyspark
+import_pyspark()
+import pyspark
+print(pyspark.__file__)
+assert sys.path == before
+"""
+
+
+def imported(zip_file: Path) -> Path:
+    """Where PySpark comes from, in a Python that starts as spark-submit starts it."""
+    path = f"{zip_file}:{Path(spark_lease.__file__).parents[1]}"
+    command = [sys.executable, "-c", PROBE]
+    done = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True, timeout=60)
+    return Path(done.stdout.strip())
+
+
+def make(folder: Path, version: str) -> None:
+    (folder / "pyspark").mkdir(parents=True, exist_ok=True)
+    (folder / "pyspark" / "__init__.py").touch()
+    (folder / "pyspark" / "version.py").write_text(version)
+
+
+def zipped(home: Path, version: str) -> Path:
+    file = home / "python" / "lib" / "pyspark.zip"
+    file.parent.mkdir(parents=True)
+    with ZipFile(file, "w") as found:
+        found.writestr("pyspark/__init__.py", "")
+        found.writestr("pyspark/version.py", version)
+    return file
+
+
+def test_pips_pyspark() -> None:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    assert imported(home / "python" / "lib" / "pyspark.zip") == home / "__init__.py"
+
+
+@pytest.mark.parametrize(("version", "is_folder"), [("1", True), ("2", False)])
+def test_a_distributions_unless_folder_and_zip_are_of_two_versions(
+    tmp_path: Path, version: str, is_folder: bool
+) -> None:
+    file = zipped(tmp_path, "1")
+    make(tmp_path / "python", version)
+    assert imported(file) == (tmp_path / "python" if is_folder else file) / "pyspark" / "__init__.py"
+
+
+def test_a_zip_without_a_folder(tmp_path: Path) -> None:
+    file = zipped(tmp_path, "1")
+    assert imported(file) == file / "pyspark" / "__init__.py"

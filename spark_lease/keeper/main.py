@@ -410,7 +410,7 @@ class Keeper:
             self._finished = self._kernel_disarmed = True
             self._tell({"released": False})
             return
-        if self._has_begun and self._must_outlast_the_block(has_failed=ended in (FAILED, INTERRUPTED)):
+        if self._has_begun and self._must_outlast_the_block(has_failed=ended in (CRASHED, FAILED, INTERRUPTED)):
             self._tell({"released": False, "outlasts": True})
             return
         # Published as lost before anything else: frozen here, the lease may run out without the kernel.

@@ -180,6 +180,28 @@ def test_a_driver_that_was_killed_leaves_an_outcome_and_a_history(
     assert contain == "off" or outcome(driver) == told
 
 
+@both
+def test_a_script_that_fails_because_its_jvm_was_killed_has_crashed(
+    submit: Callable[..., Driver], url: str, table: str, contain: str
+) -> None:
+    """Its error leaves the block before the watch has seen the end of the JVM."""
+    driver = submit(
+        """
+        import signal
+        session(); time.sleep(1.5)
+        jvm = os.getppid()
+        os.kill(jvm, signal.SIGKILL)
+        while os.getppid() == jvm:
+            pass
+        raise ValueError("what its call to the JVM raises")
+        """,
+        contain=contain,
+    )
+    driver.end(60)
+    (hold,) = json.loads(spark_lease("history", "n", "--url", url, "--table", table, "--json").stdout)["holds"]
+    assert (hold["ended_by"], hold["detail"]) == ("crashed", "its JVM ended")
+
+
 @pytest.mark.parametrize(("hook", "code", "says"), [("sys.exit(3)", 3, ""), ("1 / 0", 1, "ZeroDivisionError")])
 def test_a_hook_of_the_script_ends_it_as_python_would(tmp_path: Path, hook: str, code: int, says: str) -> None:
     (tmp_path / "job.py").write_text(f"import sys\nsys.excepthook = lambda *_: {hook}\nraise ValueError('a bug')")

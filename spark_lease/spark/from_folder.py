@@ -19,13 +19,14 @@ def import_pyspark() -> None:
     folder = next(filter(None, map(_folder_beside, sys.path)), None)
     if folder is None or "pyspark" in sys.modules:
         return
-    with suppress(ImportError):
+    with suppress(ImportError):  # it is said when it is needed
         import py4j  # noqa: F401  # the one that spark-submit names
-    sys.path.insert(0, str(folder))
-    try:
-        import pyspark  # noqa: F401
-    finally:
-        sys.path.remove(str(folder))
+
+        sys.path.insert(0, str(folder))
+        try:
+            import pyspark  # noqa: F401
+        finally:
+            sys.path.remove(str(folder))
 
 
 def _folder_beside(entry: str) -> Path | None:

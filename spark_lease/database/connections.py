@@ -6,6 +6,7 @@ What differs between databases is in `dialects.py`.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import select
@@ -77,6 +78,19 @@ def descriptor_of(connection: Any) -> int | None:
     """The socket of a driver's connection; None if there is none, as with SQLite."""
     holder = connection if hasattr(connection, "fileno") else getattr(connection, "_sock", None)
     return None if holder is None else int(holder.fileno())
+
+
+def cursor_of(connection: Any, driver: str, *, several: bool) -> Any:
+    """A cursor of the driver; `several`: that sends several statements in one message, with values."""
+    if several and driver == "psycopg":
+        return importlib.import_module("psycopg").ClientCursor(connection)
+    return connection.cursor()
+
+
+def last_answer(cursor: Any, driver: str) -> None:
+    """Go on to the answer of the last statement of several."""
+    while driver == "psycopg" and cursor.nextset():
+        pass
 
 
 def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") -> StoreError:

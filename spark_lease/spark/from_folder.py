@@ -17,7 +17,7 @@ _VERSION = "pyspark/version.py"
 def import_pyspark() -> None:
     """Import it, if its folder is found beside the zip. `sys.path` stays as it was, and executors take the zip."""
     folder = next(filter(None, map(_folder_beside, sys.path)), None)
-    if folder is None or "pyspark" in sys.modules:
+    if folder is None:
         return
     with suppress(ImportError):  # it is said when it is needed
         import py4j  # noqa: F401  # the one that spark-submit names

@@ -185,6 +185,7 @@ def test_a_script_that_fails_because_its_jvm_was_killed_has_crashed(
     submit: Callable[..., Driver], url: str, table: str, contain: str
 ) -> None:
     """Its error leaves the block before the watch has seen the end of the JVM."""
+    # The keeper looks ten times a second where tasks run: before it knows, nothing is released.
     driver = submit(
         """
         import signal

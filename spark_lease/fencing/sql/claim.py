@@ -19,17 +19,12 @@ from sqlalchemy import (
     Connection,
     Engine,
     Executable,
-    Text,
-    any_,
     bindparam,
-    cast,
     delete,
     event,
-    literal,
     literal_column,
     select,
 )
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ...clock import BootClock, Clock
@@ -45,6 +40,7 @@ from .tables import (
     FENCE,
     NO_EPOCH,
     RUN,
+    forget_runs,
     insert_run,
     look_at_server,
     raise_epoch,
@@ -169,10 +165,7 @@ class FenceTable:
 
     def forget_runs(self, name: str, runs: Sequence[str]) -> None:
         """They will not be asked for again. Raises FenceUnreachable."""
-        these: Any = RUN.c.run.in_(runs)
-        if self._is_postgres:  # one value instead of one for each
-            these = cast(RUN.c.run, Text) == any_(literal(runs, postgresql.ARRAY(Text)))
-        self._write(delete(RUN).where(RUN.c.name == name, these))
+        self._write(forget_runs(self._engine, name, runs))
 
     def done_under(self, name: str, key: str) -> int | None:
         """The epoch under which the run key was completed; None if it was not. Raises FenceUnreachable, ConfigError."""

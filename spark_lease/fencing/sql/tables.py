@@ -20,7 +20,12 @@ from sqlalchemy import (
     Engine,
     MetaData,
     Table,
+    Text,
+    any_,
+    cast,
+    delete,
     func,
+    literal,
     select,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -162,3 +167,10 @@ def insert_run(engine: Engine, values: dict[str, Any]) -> Any:
         return mysql.insert(RUN).values(values).prefix_with("IGNORE")
     insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
     return insert(RUN).values(values).on_conflict_do_nothing()
+
+
+def forget_runs(engine: Engine, name: str, runs: Sequence[str]) -> Any:
+    these: Any = RUN.c.run.in_(runs)
+    if engine.dialect.name == "postgresql":  # one value instead of one for each
+        these = cast(RUN.c.run, Text) == any_(literal(runs, postgresql.ARRAY(Text)))
+    return delete(RUN).where(RUN.c.name == name, these)

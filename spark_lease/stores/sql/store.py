@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import logging
 import random
 import re
@@ -29,7 +28,9 @@ from ...database.connections import (
     SHARED,
     SocketWatchdog,
     WakeupPipe,
+    cursor_of,
     descriptor_of,
+    last_answer,
     make_engine,
     refusal,
 )
@@ -251,8 +252,8 @@ class SqlStore:
             if self._fd is not None:
                 self._cut_off.arm(self._fd)
             self._cursor.execute(prepared.execute if prepared else self._local + self._sql[what], values)
-            while self._local and self._engine.driver == "psycopg" and self._cursor.nextset():
-                pass  # the answer is that of the last of several statements
+            if self._local:
+                last_answer(self._cursor, self._engine.driver)
             rows: list[Any] = self._cursor.fetchall() if self._cursor.description else self._written(what, values)
         finally:
             self._cut_off.disarm()
@@ -281,8 +282,7 @@ class SqlStore:
         driver: Any = self._connection.driver_connection
         is_shared = self._connection.info.get(SHARED, False)
         self._local = local_bounds(self._config) if is_shared else ""
-        sends_several = is_shared and self._engine.driver == "psycopg"  # in one message, with values
-        self._cursor = importlib.import_module("psycopg").ClientCursor(driver) if sends_several else driver.cursor()
+        self._cursor = cursor_of(driver, self._engine.driver, several=is_shared)
         self._fd = descriptor_of(driver)
         self._planned = {} if is_shared else self._prepared
         for each in self._planned.values():

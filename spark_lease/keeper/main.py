@@ -247,7 +247,7 @@ class Keeper:
 
     def _hand_over(self) -> None:
         """The driver is dead, or its JVM is and it did not answer: end what is left of it, then release."""
-        what = "driver" if self._driver.python.ended else "JVM"  # before both are
+        what = "JVM" if self._told_of and self._driver.jvm else "driver"  # which of them ended first
         self._driver.kill()
         self._lease.ends_as(CRASHED, f"its {what} ended")
         early = self._driver.early_release

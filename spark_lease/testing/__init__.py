@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from .clock import VirtualClock
 from .lease import MemoryLease, memory_lease
-from .store import MemoryStore, lost_answer, lost_request, meanwhile, slow_answer, slow_request
+from .store import MemoryStore
 
 if TYPE_CHECKING:
     from .contract import LeaseStoreContract, LockerContract
@@ -15,12 +15,7 @@ __all__ = [
     "MemoryLease",
     "MemoryStore",
     "VirtualClock",
-    "lost_answer",
-    "lost_request",
-    "meanwhile",
     "memory_lease",
-    "slow_answer",
-    "slow_request",
 ]
 
 

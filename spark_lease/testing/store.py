@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from ..election.record import LeaseRecord, Snapshot, is_directive
-from ..errors import StoreError
 from .clock import VirtualClock
 
 Fault = Callable[[Callable[[], Any], VirtualClock], Any]
@@ -79,46 +78,3 @@ class MemoryStore:
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
         self.calls.append(what)
         return self._faults.popleft()(call, self.clock) if self._faults else call()
-
-
-def lost_request(call: Callable[[], Any], clock: VirtualClock) -> Any:
-    """The store never hears of it."""
-    raise StoreError("memory", "the request was lost")
-
-
-def lost_answer(call: Callable[[], Any], clock: VirtualClock) -> Any:
-    """The store does it, and its answer is lost."""
-    call()
-    raise StoreError("memory", "the answer was lost")
-
-
-def slow_request(duration: float) -> Fault:
-    """The store does it `duration` seconds after it was sent."""
-
-    def fault(call: Callable[[], Any], clock: VirtualClock) -> Any:
-        clock.advance(duration)
-        return call()
-
-    return fault
-
-
-def slow_answer(duration: float) -> Fault:
-    """The store does it at once and the answer takes `duration` seconds, or the caller was frozen as long."""
-
-    def fault(call: Callable[[], Any], clock: VirtualClock) -> Any:
-        answer = call()
-        clock.advance(duration)
-        return answer
-
-    return fault
-
-
-def meanwhile(action: Callable[[], object]) -> Fault:
-    """While the answer is on its way, `action` happens."""
-
-    def fault(call: Callable[[], Any], clock: VirtualClock) -> Any:
-        answer = call()
-        action()
-        return answer
-
-    return fault

@@ -25,9 +25,10 @@ from spark_lease.election.record import LeaseRecord, Snapshot, forced
 from spark_lease.errors import ConfigError
 from spark_lease.monitoring.observer import LeaseObserver
 from spark_lease.stores.registry import open_notes, open_store
-from spark_lease.testing import MemoryStore, VirtualClock, lost_request
+from spark_lease.testing import MemoryStore, VirtualClock
 from tests.support.command import COMMAND
 from tests.support.drivers import until
+from tests.support.faults import lost_request
 from tests.support.shop import Shop
 
 EPOCH = 1_763_776_800_000

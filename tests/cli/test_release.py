@@ -17,9 +17,10 @@ from spark_lease.cli.release import Forcing, Released, Unreleased
 from spark_lease.election.ports import Denied, Grant
 from spark_lease.election.record import expires_in
 from spark_lease.errors import LeaseLost, Loss, StoreError
-from spark_lease.testing import MemoryStore, VirtualClock, lost_answer, meanwhile
+from spark_lease.testing import MemoryStore, VirtualClock
 from tests.support.command import COMMAND, spark_lease
 from tests.support.drivers import until
+from tests.support.faults import lost_answer, meanwhile
 from tests.support.policy import NAME, Contender
 from tests.support.shop import Shop
 

@@ -10,15 +10,8 @@ import pytest
 from spark_lease.election.contender import Waits
 from spark_lease.election.ports import Denied, Grant
 from spark_lease.errors import LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, StoreError
-from spark_lease.testing import (
-    MemoryStore,
-    VirtualClock,
-    lost_answer,
-    lost_request,
-    meanwhile,
-    slow_answer,
-    slow_request,
-)
+from spark_lease.testing import MemoryStore, VirtualClock
+from tests.support.faults import lost_answer, lost_request, meanwhile, slow_answer, slow_request
 from tests.support.policy import NAME, Contender
 
 

@@ -10,7 +10,8 @@ from spark_lease.election.directive import Directive, directive_of, label_of
 from spark_lease.election.ports import Denied, Grant
 from spark_lease.election.record import with_directive
 from spark_lease.errors import LeaseHeldByOther, LeaseLost, Loss
-from spark_lease.testing import MemoryStore, VirtualClock, lost_answer, meanwhile
+from spark_lease.testing import MemoryStore, VirtualClock
+from tests.support.faults import lost_answer, meanwhile
 from tests.support.policy import NAME, Contender
 
 PAUSED = Directive("anna", "schema change")

@@ -13,7 +13,8 @@ from spark_lease.election import contender as policy
 from spark_lease.election.keepalive import WATCH_PERIOD, Keepalive, renew_once, watch_once
 from spark_lease.election.ports import Grant
 from spark_lease.errors import LeaseLost, Loss
-from spark_lease.testing import MemoryStore, VirtualClock, lost_request, slow_answer
+from spark_lease.testing import MemoryStore, VirtualClock
+from tests.support.faults import lost_request, slow_answer
 from tests.support.policy import Contender
 
 

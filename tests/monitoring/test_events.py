@@ -12,8 +12,9 @@ import pytest
 from spark_lease import LeaseEvent, LeaseLost, StoreError, hold_lease
 from spark_lease.errors import Loss
 from spark_lease.monitoring.events import open_events
-from spark_lease.testing import MemoryStore, VirtualClock, lost_request
+from spark_lease.testing import MemoryStore, VirtualClock
 from tests.support.drivers import until
+from tests.support.faults import lost_request
 from tests.support.policy import Contender
 
 

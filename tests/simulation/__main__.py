@@ -17,8 +17,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from spark_lease.testing.checker import line
-
+from .checker import line
 from .scenario import KINDS, TRAITS, Scenario, random_scenario
 from .shrink import shrink
 from .simulate import Simulator

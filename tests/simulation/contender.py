@@ -15,9 +15,9 @@ from typing import Any
 import greenlet
 
 from spark_lease.errors import LeaseHeldByOther, LeaseLost, SparkLeaseError
-from spark_lease.testing import history as recording
-from spark_lease.testing.history import Did, History, RecordedLocker
 
+from . import history as recording
+from .history import Did, History, RecordedLocker
 from .policy import Policy
 from .scenario import Contender
 from .store import LEASE, Connection

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from spark_lease.testing.checker import Violation, judge
-from spark_lease.testing.history import Did, Event, History
-
+from .checker import Violation, judge
 from .contender import Life, Target
+from .history import Did, Event, History
 from .policy import Edit, Policy, load
 from .scenario import CALLS, STEPS, Fault, Scenario
 from .store import LEASE, Broker, CallFault, Connection, SharedStore

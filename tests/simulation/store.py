@@ -15,8 +15,8 @@ from spark_lease.election.directive import Directive
 from spark_lease.election.record import LeaseRecord, Snapshot
 from spark_lease.errors import StoreError
 from spark_lease.testing import MemoryStore
-from spark_lease.testing.history import Did, History
 
+from .history import Did, History
 from .world import FOREVER, Machine, World, current_thread
 
 LEASE = "nightly"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from spark_lease.testing.history import Did, Event
+from tests.simulation.history import Did, Event
 
 _OURS = re.compile(r"(\d+) (\d+)")
 Written = list[tuple[int, int]]

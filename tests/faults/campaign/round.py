@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from jobs.jars import spark_options, start_options
-from spark_lease.testing.checker import judge
-from spark_lease.testing.history import Did, Event
 from tests.faults.campaign.airflow_home import AIRFLOW_HOME, AIRFLOW_PYTHON, DAGS, airflow_settings
 from tests.faults.campaign.evidence import (
     Written,
@@ -35,6 +33,8 @@ from tests.faults.campaign.site import Site
 from tests.faults.campaign.stores import TABLE, Store
 from tests.faults.campaign.strike import Centre, Striker
 from tests.faults.campaign.witness import now
+from tests.simulation.checker import judge
+from tests.simulation.history import Did, Event
 from tests.support.drivers import until
 
 DOORS, ONCE, SPARK, AIRFLOW = ("run", "hold", "once"), "once", "submit", "airflow"

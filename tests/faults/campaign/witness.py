@@ -6,7 +6,7 @@
     python witness.py plain FOLDER SITE URL                        the same with no fence
     python witness.py advisory FOLDER SITE URL                     a lock of PostgreSQL's instead of a lease
 
-A line is an event of `spark_lease.testing.history`: GRANTED and BEGAN first, then ATTEMPTED, and ACCEPTED after each
+A line is an event of `tests.simulation.history`: GRANTED and BEGAN first, then ATTEMPTED, and ACCEPTED after each
 commit of a row, with its number. What is ended writes nothing more: the last line is the end of its work.
 """
 

@@ -17,9 +17,10 @@ from spark_lease.config.sources import configure
 from spark_lease.election.contender import Contender
 from spark_lease.election.locker import RecordRules
 from spark_lease.election.ports import Denied
-from spark_lease.testing import MemoryStore, VirtualClock, lost_answer
-from spark_lease.testing.checker import judge, line
-from spark_lease.testing.history import Did, Event, History, RecordedLocker, load
+from spark_lease.testing import MemoryStore, VirtualClock
+from tests.simulation.checker import judge, line
+from tests.simulation.history import Did, Event, History, RecordedLocker, load
+from tests.support.faults import lost_answer
 
 A, B, C = "a.1", "b.1", "c.1"
 
@@ -243,7 +244,7 @@ CONTENDER = """
     from spark_lease.election.locker import RecordRules
     from spark_lease.stores.registry import open_store
     from spark_lease.election.record import new_holder
-    from spark_lease.testing.history import Did, History, RecordedLocker, lost
+    from tests.simulation.history import Did, History, RecordedLocker, lost
 
     who, url, file, work = sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4])
     clock, config = BootClock(), configure(name="n", url=url, lease_duration=4, poll_period=0.2)

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from ..election.hold import Hold
-from ..election.ports import Denied, Grant, Locker
-from ..errors import LeaseLost, StoreError
-from ..lease import Lease
+from spark_lease.election.hold import Hold
+from spark_lease.election.ports import Denied, Grant, Locker
+from spark_lease.errors import LeaseLost, StoreError
+from spark_lease.lease import Lease
 
 RELEASE, STANDBY = "release", "standby: "
 """How the detail begins of a release in doubt, and of a wait that was given up because another has the lease."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 EXIT_CODES = """exit codes of run and submit:
   the command's own · 99 standby, never started · 75 lease lost while running · 69 lease store unreachable
@@ -17,7 +17,12 @@ def _ends(*codes: str) -> str:
 
 
 _LOOKING = "name url table"
-_OR_FROM_SETTINGS = "name of the lease; default: the setting `name`"
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+"""The words and keywords of `add_argument`."""
+
+
+def _argument(*names: str, **how: Any) -> Argument:
+    return names, how
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,7 @@ class Command:
     meaning: str
     implemented: str
     help: str
-    arguments: Callable[[ArgumentParser], None] = lambda parser: None
+    arguments: Sequence[Argument] = ()
     usage: str = "[options]"
     settings: str | None = ""
     """Those that `--help` shows of a command that takes no lease; "": those of one that does, None: it has none."""
@@ -35,93 +40,61 @@ class Command:
     has_json: bool = True
 
 
-def _guarding(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--ends-with", default="", metavar="PID", help="end when process PID ends, for example the parent"
-    )
+_PARENT = "end when process PID ends, for example the parent"
+_ENDS_WITH = _argument("--ends-with", default="", metavar="PID", help=_PARENT)
+_SPARK_SUBMIT = _argument("--spark-submit", default="", metavar="FILE", help="the spark-submit to use")
+_LEASE = _argument("lease", nargs="?", metavar="LEASE", help="name of the lease; default: the setting `name`")
+_REASON = _argument("--reason", default="", metavar="TEXT", help="shown to each contender that waits")
 
 
-def _with_spark_submit(parser: ArgumentParser) -> None:
-    parser.add_argument("--spark-submit", default="", metavar="FILE", help="the spark-submit to use")
+def _flag(name: str, help: str) -> Argument:
+    return _argument(name, action="store_true", help=help)
 
 
-def _submitting(parser: ArgumentParser) -> None:
-    _guarding(parser)
-    _with_spark_submit(parser)
-
-
-def _demo(parser: ArgumentParser) -> None:
-    parser.add_argument("--folder", metavar="DIR", help="keep logs and written data in a new folder")
-
-
-def _status(parser: ArgumentParser) -> None:
-    parser.add_argument("leases", nargs="*", metavar="LEASE", help="only these leases; default: all")
-    parser.add_argument("--wide", action="store_true", help="one wide table with everything that is known")
-    parser.add_argument("--watch", action="store_true", help="keep showing it until Ctrl-C; no terminal: each change")
-
-
-def _of_a_lease(parser: ArgumentParser) -> None:
-    parser.add_argument("lease", nargs="?", metavar="LEASE", help=_OR_FROM_SETTINGS)
-
-
-def _release(parser: ArgumentParser) -> None:
-    _of_a_lease(parser)
-    parser.add_argument("--force", action="store_true", help="release it in place of its holder (required)")
-    parser.add_argument("--yes", metavar="LEASE", help="its name again: take it even if it has not run out")
-
-
-def _history(parser: ArgumentParser) -> None:
-    _of_a_lease(parser)
-    parser.add_argument("--since", metavar="TIME", help="a date or time in UTC, or an age: 90m, 36h, 7d")
-    parser.add_argument("--html", metavar="FILE", help="write it as one page with a picture, for a browser")
-
-
-def _directive(parser: ArgumentParser, standard: str, shown: str) -> None:
-    _of_a_lease(parser)
-    parser.add_argument("--reason", default="", metavar="TEXT", help="shown to each contender that waits")
+def _for(standard: str, shown: str) -> Argument:
     how_long = f"how long: 90, 15m, 2h, 1d [{shown}]"
-    parser.add_argument("--for", dest="duration", metavar="TIME", default=standard, help=how_long)
+    return _argument("--for", dest="duration", metavar="TIME", default=standard, help=how_long)
 
 
-def _pause(parser: ArgumentParser) -> None:
-    _directive(parser, "inf", "until it is resumed")
-    parser.add_argument("--now", action="store_true", help="its master stops, too")
-
-
-def _transfer(parser: ArgumentParser) -> None:
-    _directive(parser, "10m", "10m")
-    parser.add_argument("--to", required=True, metavar="HOLDER|SITE", help="the contender that may take it")
-    parser.add_argument("--within", metavar="TIME", default="1m", help="how long its master may go on [1m]")
-    parser.add_argument("--wait", action="store_true", help="return once it has been taken; exit code 99 if it was not")
-    parser.add_argument("--anyway", action="store_true", help="also if the lease store knows no such holder or site")
-
-
-def _init(parser: ArgumentParser) -> None:
-    parser.add_argument("--print-sql", action="store_true", help="print the statements and ask no database")
-
-
-def _fence(parser: ArgumentParser) -> None:
-    parser.add_argument("action", choices=("add", "drop", "list", "forget"), help="see below")
-    parser.add_argument(
-        "--on",
-        dest="tables",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="TABLE",
-        help="schema.table if need be, or the path or URL of a Delta table",
-    )
-    parser.add_argument(
-        "--allow-unleased", action="store_true", help="add: sessions without an epoch may write as well"
-    )
-    parser.add_argument("--print-sql", action="store_true", help="add: print the statements and ask no database")
-
-
-def _class_archive(parser: ArgumentParser) -> None:
-    _with_spark_submit(parser)
-    parser.add_argument("--print", action="store_true", help="print the options of a JVM that uses it")
-    parser.add_argument("--remove", action="store_true", help="remove it")
-
+_DEMO = (_argument("--folder", metavar="DIR", help="keep logs and written data in a new folder"),)
+_STATUS = (
+    _argument("leases", nargs="*", metavar="LEASE", help="only these leases; default: all"),
+    _flag("--wide", "one wide table with everything that is known"),
+    _flag("--watch", "keep showing it until Ctrl-C; no terminal: each change"),
+)
+_RELEASE = (
+    _LEASE,
+    _flag("--force", "release it in place of its holder (required)"),
+    _argument("--yes", metavar="LEASE", help="its name again: take it even if it has not run out"),
+)
+_HISTORY = (
+    _LEASE,
+    _argument("--since", metavar="TIME", help="a date or time in UTC, or an age: 90m, 36h, 7d"),
+    _argument("--html", metavar="FILE", help="write it as one page with a picture, for a browser"),
+)
+_PAUSE = (_LEASE, _REASON, _for("inf", "until it is resumed"), _flag("--now", "its master stops, too"))
+_TRANSFER = (
+    _LEASE,
+    _REASON,
+    _for("10m", "10m"),
+    _argument("--to", required=True, metavar="HOLDER|SITE", help="the contender that may take it"),
+    _argument("--within", metavar="TIME", default="1m", help="how long its master may go on [1m]"),
+    _flag("--wait", "return once it has been taken; exit code 99 if it was not"),
+    _flag("--anyway", "also if the lease store knows no such holder or site"),
+)
+_INIT = (_flag("--print-sql", "print the statements and ask no database"),)
+_TABLES = "schema.table if need be, or the path or URL of a Delta table"
+_FENCE = (
+    _argument("action", choices=("add", "drop", "list", "forget"), help="see below"),
+    _argument("--on", dest="tables", nargs="+", action="extend", default=[], metavar="TABLE", help=_TABLES),
+    _flag("--allow-unleased", "add: sessions without an epoch may write as well"),
+    _flag("--print-sql", "add: print the statements and ask no database"),
+)
+_CLASS_ARCHIVE = (
+    _SPARK_SUBMIT,
+    _flag("--print", "print the options of a JVM that uses it"),
+    _flag("--remove", "remove it"),
+)
 
 COMMANDS = {
     "run": Command(
@@ -134,7 +107,7 @@ COMMANDS = {
 
 """
         + EXIT_CODES,
-        arguments=_guarding,
+        arguments=(_ENDS_WITH,),
         usage="--lease NAME [settings] -- COMMAND…",
         is_guard=True,
         has_json=False,
@@ -152,7 +125,7 @@ the lease, and this command ends with it. Ctrl-C does not end what the cluster r
 
 """
         + EXIT_CODES,
-        arguments=_submitting,
+        arguments=(_ENDS_WITH, _SPARK_SUBMIT),
         usage="--lease NAME [settings] -- [spark-submit options] app.py [arguments]",
         is_guard=True,
         has_json=False,
@@ -169,7 +142,7 @@ exit codes:
 examples:
   spark-lease demo
   spark-lease demo --folder /tmp/demo --json""",
-        arguments=_demo,
+        arguments=_DEMO,
         settings=None,
     ),
     "status": Command(
@@ -191,7 +164,7 @@ examples:
   spark-lease status --wide
   spark-lease status --watch
   spark-lease status nightly --watch --json --poll-period 0.5 >> changes.jsonl""",
-        arguments=_status,
+        arguments=_STATUS,
         usage="[LEASE …] [options]",
         settings=f"{_LOOKING} poll_period",
     ),
@@ -223,7 +196,7 @@ exit codes:
 examples:
   spark-lease release nightly --force
   spark-lease release nightly --force --yes nightly --json""",
-        arguments=_release,
+        arguments=_RELEASE,
         usage="LEASE --force [options]",
         settings=_LOOKING,
     ),
@@ -232,7 +205,7 @@ examples:
         "store:runs",
         _ends("1 no such lease, or no entry")
         + "examples:\n  spark-lease runs nightly\n  spark-lease runs nightly --json",
-        arguments=_of_a_lease,
+        arguments=(_LEASE,),
         usage="LEASE [options]",
         settings=_LOOKING,
     ),
@@ -246,7 +219,7 @@ examples:
   spark-lease history nightly
   spark-lease history nightly --since 7d --json
   spark-lease history nightly --since 2026-11-20T06:00 --html nightly.html""",
-        arguments=_history,
+        arguments=_HISTORY,
         usage="LEASE [options]",
         settings=_LOOKING,
     ),
@@ -263,7 +236,7 @@ exit code 99, or waiting.
         + """examples:
   spark-lease pause nightly --reason 'schema change'
   spark-lease pause nightly --reason 'schema change' --for 2h --now""",
-        arguments=_pause,
+        arguments=_PAUSE,
         usage="LEASE [options]",
         settings=_LOOKING,
     ),
@@ -271,7 +244,7 @@ exit code 99, or waiting.
         "take back a pause or a transfer",
         "directives:resume",
         _ends("1 no such lease") + "examples:\n  spark-lease resume nightly",
-        arguments=_of_a_lease,
+        arguments=(_LEASE,),
         usage="LEASE [options]",
         settings=_LOOKING,
     ),
@@ -287,7 +260,7 @@ also: the name is not known, and --anyway was not given.
         + """examples:
   spark-lease transfer nightly --to lyon
   spark-lease transfer nightly --to lyon --within 15m --for 10m --reason 'maintenance in paris' --wait""",
-        arguments=_transfer,
+        arguments=_TRANSFER,
         usage="LEASE --to HOLDER|SITE [options]",
         settings=_LOOKING,
     ),
@@ -298,7 +271,7 @@ also: the name is not known, and --anyway was not given.
         + """examples:
   spark-lease init --url postgresql://db/ops
   spark-lease init --url postgresql:// --print-sql""",
-        arguments=_init,
+        arguments=_INIT,
         settings="url table create_table",
         has_json=False,
     ),
@@ -323,7 +296,7 @@ forget: the Delta TABLE is gone for good, or is not to be claimed any more. With
   spark-lease fence drop --on public.flights
   spark-lease fence list --lease nightly --json
   spark-lease fence forget --lease nightly""",
-        arguments=_fence,
+        arguments=_FENCE,
         usage="add|drop|list|forget [options]",
         settings=f"{_LOOKING} fence_url",
     ),
@@ -346,7 +319,7 @@ examples:
   spark-lease class-archive
   spark-lease class-archive -- --conf spark.driver.extraJavaOptions=-XX:+UseSerialGC
   spark-lease class-archive --remove""",
-        arguments=_class_archive,
+        arguments=_CLASS_ARCHIVE,
         usage="[options] [-- spark-submit options]",
         settings=None,
     ),

@@ -19,7 +19,7 @@ from ..config.urls import redacted
 from ..errors import ConfigError, StoreError
 from ..fencing.delta.fence import as_hadoop, has_table, newer_than, newest_of
 from ..fencing.delta.tables import forget_table, note_table, noted_tables
-from ..fencing.sql import triggers
+from ..fencing.sql import trigger_sql, triggers
 from ..fencing.sql.claim import FenceTable
 from ..fencing.sql.databases import open_database
 from ..stores.folders.error_text import error_text, secrets_of
@@ -56,7 +56,7 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
         for table in names:
             options = {"allow_unleased": arguments.allow_unleased}
             if arguments.print_sql:
-                statements = triggers.statements_of(table, config.name, **options)
+                statements = trigger_sql.statements_of(table, config.name, **options)
                 print(*(f"{each};" for each in statements), sep="\n")
                 continue
             triggers.add(engine, table, config.name, **options)

@@ -32,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
             epilog=command.help,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.arguments(parser)
+        for names, how in command.arguments:
+            parser.add_argument(*names, **how)
         if command.has_json:
             parser.add_argument("--json", action="store_true", help="for programs")
         parser.add_argument(

@@ -34,7 +34,7 @@ from ..fencing.status import FencingStatus
 from ..holds import GuardedHold, open_contender
 from ..keeper.client import KeeperHold
 from ..keeper.deadline import shared_with_forks
-from ..keeper.main import LAST_WORDS
+from ..keeper.messages import LAST_WORDS
 from ..keeper.spark_reporter import SparkReporter
 from ..keeper.spawn import CannotStart, FrontDoor, Started, start
 from ..lease import Lease

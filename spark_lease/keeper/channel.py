@@ -58,6 +58,13 @@ class Channel:
         except OSError as error:
             raise Closed(str(error)) from error
 
+    def tell(self, message: Mapping[str, Any], files: Sequence[int] = ()) -> bool:
+        """Send it if the other end listens; whether it did. One that is frozen, or dead, hears nothing any more."""
+        with contextlib.suppress(Closed):
+            self.send(message, files)
+            return True
+        return False
+
     def receive(self, timeout: float) -> tuple[dict[str, Any], list[int]] | None:
         """The next message and its files; None if there is none within `timeout` seconds. Raises Closed."""
         try:

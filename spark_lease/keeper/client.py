@@ -25,8 +25,7 @@ from ..system.kernel import KillPipe
 from ..system.processes import look
 from .channel import Closed
 from .deadline import SharedDeadline
-from .main import AT_ONCE, LAST_WORDS
-from .messages import refused
+from .messages import AT_ONCE, LAST_WORDS, refused
 from .spawn import Started
 
 log = logging.getLogger(__name__)
@@ -240,8 +239,7 @@ class KeeperHold(GuardedHold):
         if "jvm" in message:
             self._tied = {self._pid, target}
         fd = self._end_of(target) if target else -1
-        with contextlib.suppress(Closed):
-            self._started.channel.send(message, [fd] if fd >= 0 else [])
+        self._started.channel.tell(message, [fd] if fd >= 0 else [])
         if fd >= 0:
             os.close(fd)
 

@@ -16,6 +16,11 @@ from .. import errors
 from ..errors import LeaseLost, Loss, SparkLeaseError, StoreError
 from .channel import Channel, Closed
 
+LAST_WORDS = 0.25
+"""Seconds that a driver gets to say why it ends, where nothing of it can be stopped politely any more."""
+AT_ONCE = 0.05
+"""Seconds that it gets where another may be master already."""
+
 
 def refusal(error: Exception) -> dict[str, Any]:
     """The message that has `error` raised at the other end."""

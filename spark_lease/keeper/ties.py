@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
 
+from .channel import Channel
 from .contained import ContainedDriver
 from .driver import Driver
 
@@ -15,11 +14,8 @@ log = logging.getLogger(__name__)
 class Ties:
     """Ties processes of a driver to its Python. What cannot be tied now is tied at the next look."""
 
-    def __init__(
-        self, driver: Driver | ContainedDriver, tell: Callable[[Mapping[str, Any], list[int]], bool], *, lease: str
-    ) -> None:
-        """`tell` sends a message and files to the driver, and says whether it was sent."""
-        self._driver, self._tell, self._lease = driver, tell, lease
+    def __init__(self, driver: Driver | ContainedDriver, channel: Channel, *, lease: str) -> None:
+        self._driver, self._channel, self._lease = driver, channel, lease
         self._owed: set[int] = set()
 
     def look(self) -> None:
@@ -29,7 +25,7 @@ class Ties:
             self.tie(target)
         for target in ended:
             self._owed.discard(target)
-            self._tell({"drop": target}, [])
+            self._channel.tell({"drop": target})
 
     def tie_jvm(self, pid: int) -> None:
         """A new JVM, 0 for none; what hung on the one before is owed no more."""
@@ -41,7 +37,7 @@ class Ties:
         self._owed.discard(target)
         try:
             pipe_end = self._driver.pipe_end_to(target) if target else None
-            handed = pipe_end is None or self._tell({"hold": target}, [pipe_end.fd])
+            handed = pipe_end is None or self._channel.tell({"hold": target}, [pipe_end.fd])
         except PermissionError:  # it has become another user, and nothing of ours can end it
             return
         except OSError as error:

@@ -28,7 +28,7 @@ from ..config.settings import FRONT_DOOR, Config
 from ..errors import SparkLeaseError
 from ..keeper.channel import Channel, Closed
 from ..keeper.death import Watched
-from ..keeper.main import Keeper
+from ..keeper.keeper import Keeper
 from ..keeper.messages import refusal
 from ..keeper.supervisor import Supervisor
 from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, ended, outcome_of, refused, times_of

@@ -16,7 +16,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.keeper.channel import Channel, Closed
 from spark_lease.keeper.driver import Driver
-from spark_lease.keeper.main import Keeper
+from spark_lease.keeper.keeper import Keeper
 from spark_lease.system.kernel import KillPipe
 from spark_lease.system.processes import kill, look, tree
 from tests.support.drivers import until
@@ -112,6 +112,6 @@ def test_a_strand_that_could_not_be_handed_over_is_handed_over_later(url: str, p
 
     assert "hold" not in heard()
     until(lambda: "hold" in heard())
-    keeper._let_go()
+    keeper._talk.let_go()
     ours.close()
     theirs.close()

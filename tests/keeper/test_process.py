@@ -542,9 +542,14 @@ def test_a_child_that_has_just_begun_outlives_no_keeper_that_is_killed_by_its_co
     driver = start(
         """
         import subprocess
+        def line(process):
+            try:
+                return (process / "cmdline").read_bytes()
+            except OSError:  # it has ended
+                return b""
         with hold_lease("killed-by-its-line", **SETTINGS) as lease:
             keepers = [int(each.name) for each in Path("/proc").glob("[0-9]*")
-                       if f"spark-lease keeper {lease.name}".encode() in (each / "cmdline").read_bytes()]
+                       if f"spark-lease keeper {lease.name}".encode() in line(each)]
             child = subprocess.Popen(["sleep", "60"])
             say(f"{len(keepers)} keeper, child {child.pid} begins")
             for pid in keepers:

@@ -12,45 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ...database.connections import database_message
 from ...database.dialects import backend_of, code_of, matches
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
-from .session import setting_of
-from .tables import DONE, FENCE, RUN, parts_of, tables_sql, where_is
+from .tables import DONE, FENCE, RUN, tables_sql, where_is
+from .trigger_sql import NO_PATH, TRIGGER, function_sql, parts, quoted, spelled, trigger_sql
 
-_DIALECT: Any = postgresql.dialect  # SQLAlchemy 2.0 has no type for it
-UNLEASED, OLDER = "SL001", "SL002"
-"""SQLSTATE of a refusal: no epoch came with the session; it was not the newest."""
-TRIGGER = "spark_lease"
-_WRITES = "INSERT OR UPDATE OR DELETE OR TRUNCATE"
-_FUNCTION = """
-CREATE OR REPLACE FUNCTION {schema}spark_lease_check() RETURNS trigger LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $check$
-DECLARE
-    mine text := current_setting(TG_ARGV[1], true);
-    newest bigint;
-BEGIN
-    IF coalesce(mine, '') = '' THEN
-        IF TG_ARGV[2] = 'allow unleased' THEN
-            RETURN NULL;
-        END IF;
-        RAISE EXCEPTION 'spark_lease: %.% is written only under the lease %, and this session carries no epoch of it',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[0] USING ERRCODE = '{unleased}';
-    END IF;
-    SELECT epoch INTO newest FROM {schema}{fence} WHERE name = TG_ARGV[0] FOR SHARE;
-    IF newest::text IS DISTINCT FROM mine THEN
-        RAISE EXCEPTION 'spark_lease: fenced, %.% was claimed under epoch % of the lease %, and mine is %',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME, coalesce(newest::text, 'none'), TG_ARGV[0], mine USING ERRCODE = '{older}';
-    END IF;
-    RETURN NULL;
-END
-$check$"""
 _LOOK = f"""
 SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, coalesce(t.tgargs, ''), pg_has_role(c.relowner, 'USAGE')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -86,16 +57,6 @@ class _Found:
     owned: bool
 
 
-def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> list[str]:
-    """What fences `table`, for a DBA to read and run; the fence stands in the schema public. Raises ConfigError."""
-    made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT())]
-    parts = _parts(table)
-    name = _spelled(parts if len(parts) > 1 else ["public", *parts])
-    trigger = (name, "public.", lease, allow_unleased)
-    done = [*made, _function("public."), *_trigger(*trigger), _trigger_below(*trigger)]
-    return ["BEGIN", _NO_PATH, *done, _REFUSE_OTHERS.format(table=_literal(name)), "COMMIT"]
-
-
 def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False) -> Sequence[str]:
     """Fence `table`, `schema.table` if need be, with its partitions and the tables that inherit from it; the statements
     that it took, all or none.
@@ -116,8 +77,8 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
                 raise ConfigError(
                     "table", f"{which} is written under the lease {each.arguments[0]}: drop it there first"
                 )
-            name = _spelled([each.schema, each.table])
-            statements += _trigger(name, schema, lease, allow_unleased)
+            name = spelled([each.schema, each.table])
+            statements += trigger_sql(name, schema, lease, allow_unleased)
         for statement in statements:
             connection.exec_driver_sql(statement.replace("%", "%%"))
         _function_if_needed(connection, schema, found)  # once more: another may have been quicker to make one
@@ -133,7 +94,7 @@ def drop(engine: Engine, table: str) -> Sequence[str]:
             if above.arguments and above.arguments[:1] == one.arguments[:1]:
                 raise ConfigError("table", f"{table} is fenced with {above.schema}.{above.table}: drop that")
         found = [each for each in _with_those_below(connection, one) if each.arguments]
-        names = [_spelled([each.schema, each.table]) for each in found]
+        names = [spelled([each.schema, each.table]) for each in found]
         statements = [f"DROP TRIGGER {TRIGGER} ON {name}" for name in names]
         for statement in statements:
             connection.exec_driver_sql(statement.replace("%", "%%"))
@@ -153,9 +114,9 @@ def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
 
 def _find(connection: Connection, engine: Engine, table: str) -> _Found:
     # to_regclass takes quotes as SQL does, and gives no name to what is no table's.
-    which, parts = "c.oid = to_regclass(%(name)s)", _parts(table)
-    name = _spelled(parts)
-    places = [name] if len(parts) > 1 else [f"{schema}.{name}" for schema in _path(connection)]
+    which, names = "c.oid = to_regclass(%(name)s)", parts(table)
+    name = spelled(names)
+    places = [name] if len(names) > 1 else [f"{schema}.{name}" for schema in _path(connection)]
     found = next(filter(None, (_look(connection, which, {"name": each}) for each in places)), [])
     if not found:
         raise ConfigError("table", f"there is no {table} in {where_is(engine)}")
@@ -196,15 +157,12 @@ def _arguments(stored: bytes | memoryview | str) -> tuple[str, ...]:
     return tuple(each.decode() for each in raw.split(b"\0")[:-1])
 
 
-_NO_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
-"""Else a function or operator that another role has made, in a schema that it may, could be taken for PostgreSQL's own,
-and run with our rights (CVE-2018-1058)."""
 _KEPT = "spark_lease_path"
 
 
 def _path(connection: Connection) -> list[str]:
     """The schemas of the role's own search_path, quoted."""
-    return [_quote(each) for each in connection.info[_KEPT]]
+    return [quoted(each) for each in connection.info[_KEPT]]
 
 
 def _schema(connection: Connection) -> str:
@@ -239,35 +197,10 @@ FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(
 """
 
 
-_REFUSE_OTHERS = """DO $fence$
-DECLARE
-    found record;
-BEGIN
-    FOR found IN
-        SELECT c.oid::regclass::text AS name, c.relowner AS owner FROM pg_class c WHERE c.oid IN (
-            'public.spark_lease_fence'::regclass, 'public.spark_lease_fence_run'::regclass,
-            'public.spark_lease_fence_done'::regclass)
-        UNION ALL SELECT p.oid::regprocedure::text, p.proowner FROM pg_proc p
-            WHERE p.oid = 'public.spark_lease_check()'::regprocedure
-        UNION ALL SELECT 'the schema public', n.nspowner FROM pg_namespace n WHERE n.oid = 'public'::regnamespace
-    LOOP
-        IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = found.owner AND (r.rolsuper
-            OR r.rolname IN (current_user, 'pg_database_owner')
-            OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
-            OR r.oid = (SELECT relowner FROM pg_class WHERE oid = {table}::regclass)))
-        THEN
-            RAISE EXCEPTION '% belongs to %, whose code would run with the rights of all who write to the table: '
-                'have a superuser own it, or the owner of the table or database', found.name, found.owner::regrole;
-        END IF;
-    END LOOP;
-END
-$fence$"""
-
-
 def _function_if_needed(connection: Connection, schema: str, found: _Found) -> list[str]:
     """None where it is there already. Raises ConfigError where it, or the fence, belongs to a role whose code would run
     with the rights of all who write to the table."""
-    wanted = _function(schema)
+    wanted = function_sql(schema)
     tables = [(_FENCE_THERE, f"{schema}{each.name}") for each in (FENCE, RUN, DONE)]
     for query, name in (
         (_SCHEMA_THERE, schema.removesuffix(".")),
@@ -287,64 +220,6 @@ def _function_if_needed(connection: Connection, schema: str, found: _Found) -> l
     return [wanted]
 
 
-def _function(schema: str) -> str:
-    names = {"schema": schema, "fence": FENCE.name}
-    return _FUNCTION.format(**names, unleased=UNLEASED, older=OLDER).strip()
-
-
-def _trigger(name: str, schema: str, lease: str, allow_unleased: bool) -> list[str]:
-    # ALWAYS: else session_replication_role = replica, which loaders set to be fast, would pass by it.
-    parameters = (lease, setting_of(lease), "allow unleased" if allow_unleased else "refuse unleased")
-    arguments = ", ".join(_literal(each) for each in parameters)
-    return [
-        f"DROP TRIGGER IF EXISTS {TRIGGER} ON {name}",
-        f"CREATE TRIGGER {TRIGGER} BEFORE {_WRITES} ON {name} FOR EACH STATEMENT "
-        f"EXECUTE FUNCTION {schema}spark_lease_check({arguments})",
-        f"ALTER TABLE {name} ENABLE ALWAYS TRIGGER {TRIGGER}",
-    ]
-
-
-def _trigger_below(name: str, *how: Any) -> str:
-    """The same for its partitions, and for what inherits from it; the database was not asked which there are."""
-    statements = [each.replace("%", "%%").replace("\0", "%s") for each in _trigger("\0", *how)]
-    done = "\n".join(f"        EXECUTE format({_literal(each)}, below);" for each in statements)
-    tag = "$fence$"
-    while tag in done:
-        tag = f"{tag[:-1]}_$"
-    return f"""DO {tag}
-DECLARE
-    below regclass;
-BEGIN
-    FOR below IN
-        WITH RECURSIVE found (oid) AS (
-            SELECT inhrelid FROM pg_inherits WHERE inhparent = {_literal(name)}::regclass
-            UNION SELECT i.inhrelid FROM pg_inherits i JOIN found ON i.inhparent = found.oid
-        ) SELECT oid::regclass FROM found
-    LOOP
-{done}
-    END LOOP;
-END
-{tag}"""
-
-
-def _parts(table: str) -> list[str]:
-    return parts_of(table, "postgresql", "table")
-
-
-def _spelled(parts: Sequence[str]) -> str:
-    return ".".join(_quote(each) for each in parts)
-
-
-def _quote(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    # A trigger takes literals alone. With a backslash the meaning would hang on standard_conforming_strings.
-    quoted = text.replace("'", "''")
-    return "E'" + quoted.replace("\\", "\\\\") + "'" if "\\" in text else f"'{quoted}'"
-
-
 @contextmanager
 def _transaction(engine: Engine) -> Iterator[Connection]:
     """All or nothing, with the database's own words as one sentence."""
@@ -356,7 +231,7 @@ def _transaction(engine: Engine) -> Iterator[Connection]:
             with connection.begin():
                 found = connection.exec_driver_sql("SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]")
                 connection.info[_KEPT] = found.scalar()
-                connection.exec_driver_sql(_NO_PATH)
+                connection.exec_driver_sql(NO_PATH)
                 yield connection
     except SQLAlchemyError as error:
         raise _as_a_sentence(engine, error) from error

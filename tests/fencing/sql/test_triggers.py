@@ -24,6 +24,7 @@ from spark_lease.fencing.sql import triggers as postgres
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.session import application_of, session_environment
 from spark_lease.fencing.sql.transaction import fenced_sql
+from spark_lease.fencing.sql.trigger_sql import OLDER, UNLEASED, statements_of
 from tests.services.postgres import PSQL, own_postgres
 from tests.support.drivers import until
 from tests.support.guarded import rows
@@ -96,9 +97,9 @@ WRITES = [
 
 @pytest.mark.parametrize("words", WRITES)
 def test_only_the_newest_epoch_writes(fenced: Engine, session: Session, words: str) -> None:
-    assert refusal(session(), words) == postgres.UNLEASED
-    assert refusal(session(4), words) == postgres.OLDER
-    assert refusal(session(6), words) == postgres.OLDER  # it has not claimed: an older master would not be fenced
+    assert refusal(session(), words) == UNLEASED
+    assert refusal(session(4), words) == OLDER
+    assert refusal(session(6), words) == OLDER  # it has not claimed: an older master would not be fenced
     run(session(5), words)
 
 
@@ -118,7 +119,7 @@ def test_a_refusal_says_which_lease_and_epochs(fenced: Engine, session: Session)
 def test_who_carries_no_epoch_may_write_where_that_is_allowed(fenced: Engine, session: Session) -> None:
     postgres.add(fenced, "guarded", NAME, allow_unleased=True)
     run(session(), WRITES[0])
-    assert refusal(session(4), WRITES[0]) == postgres.OLDER
+    assert refusal(session(4), WRITES[0]) == OLDER
 
 
 def test_a_session_may_work_under_two_leases(fenced: Engine, session: Session) -> None:
@@ -129,8 +130,8 @@ def test_a_session_may_work_under_two_leases(fenced: Engine, session: Session) -
         claim(Holder("hourly", 3), fenced)
         both = session_environment("hourly", 3, session_environment(NAME, 5, {}))["PGOPTIONS"]
         run(session(options=both), "INSERT INTO guarded (epoch) VALUES (5); INSERT INTO other VALUES (3)")
-        assert refusal(session(5), "INSERT INTO other VALUES (5)") == postgres.UNLEASED
-        assert refusal(session(3, "hourly"), WRITES[0]) == postgres.UNLEASED
+        assert refusal(session(5), "INSERT INTO other VALUES (5)") == UNLEASED
+        assert refusal(session(3, "hourly"), WRITES[0]) == UNLEASED
     finally:
         with fenced.begin() as connection:
             connection.exec_driver_sql("DROP TABLE other")
@@ -153,7 +154,7 @@ def test_a_snapshot_from_before_the_claim_is_refused_as_well(fenced: Engine, ses
     claim(Holder(NAME, 6), fenced)
     with pytest.raises(psycopg2.Error) as raised:
         cursor.execute(WRITES[0])
-    assert raised.value.pgcode == (postgres.OLDER if isolation == "READ COMMITTED" else "40001")
+    assert raised.value.pgcode == (OLDER if isolation == "READ COMMITTED" else "40001")
     assert rows(fenced) == 0
 
 
@@ -187,13 +188,13 @@ def test_partitions_that_are_there_are_fenced_with_their_table(
     tables(PARTED)
     postgres.add(fenced, "more.parted", NAME)
     for table in ("parted", "low"):
-        assert refusal(session(4), f"INSERT INTO more.{table} VALUES (1)") == postgres.OLDER
+        assert refusal(session(4), f"INSERT INTO more.{table} VALUES (1)") == OLDER
         run(session(5), f"INSERT INTO more.{table} VALUES (1)")
     tables("CREATE TABLE more.high PARTITION OF more.parted FOR VALUES FROM (10) TO (20)")
-    assert refusal(session(4), "INSERT INTO more.parted VALUES (11)") == postgres.OLDER
+    assert refusal(session(4), "INSERT INTO more.parted VALUES (11)") == OLDER
     assert run(session(4), "INSERT INTO more.high VALUES (11)") == 1  # does not hold: add the table again
     postgres.add(fenced, "more.parted", NAME)
-    assert refusal(session(4), "INSERT INTO more.high VALUES (11)") == postgres.OLDER
+    assert refusal(session(4), "INSERT INTO more.high VALUES (11)") == OLDER
     assert [each.name for each in postgres.fenced_tables(fenced)][:3] == ["more.high", "more.low", "more.parted"]
     postgres.drop(fenced, "more.parted")
     run(session(), "INSERT INTO more.low VALUES (1)")
@@ -209,13 +210,13 @@ def test_a_cascading_foreign_key_and_a_cascading_truncate_are_refused(
     )
     postgres.add(fenced, "more.child", NAME)
     for words in ("DELETE FROM more.parent", "UPDATE more.parent SET id = 2", "TRUNCATE more.parent CASCADE"):
-        assert refusal(session(4), words) == postgres.OLDER
+        assert refusal(session(4), words) == OLDER
     run(session(5), "DELETE FROM more.parent")
 
 
 def test_a_view_and_copy_are_refused(fenced: Engine, session: Session, tables: Callable[[str], None]) -> None:
     tables("CREATE VIEW more.seen AS SELECT epoch FROM public.guarded")
-    assert refusal(session(4), "INSERT INTO more.seen VALUES (1)") == postgres.OLDER
+    assert refusal(session(4), "INSERT INTO more.seen VALUES (1)") == OLDER
     with pytest.raises(psycopg2.Error, match="fenced"), session(4).cursor() as cursor:
         cursor.copy_expert("COPY guarded (epoch) FROM STDIN", io.StringIO("4\n"))
     with session(5) as connection, connection.cursor() as cursor:
@@ -226,7 +227,7 @@ def test_a_view_and_copy_are_refused(fenced: Engine, session: Session, tables: C
 def test_session_replication_role_does_not_pass_by_it(fenced: Engine, session: Session) -> None:
     loader = session(4)
     run(loader, "SET session_replication_role = replica")
-    assert refusal(loader, WRITES[0]) == postgres.OLDER
+    assert refusal(loader, WRITES[0]) == OLDER
 
 
 def test_the_apply_worker_of_logical_replication_passes_by_it() -> None:
@@ -370,7 +371,7 @@ def test_a_function_in_the_search_path_is_not_taken_for_the_databases_own(
     if how == "added":
         postgres.add(engine, "parted", NAME)
     else:
-        run(session(), "; ".join(postgres.statements_of("parted", NAME)))
+        run(session(), "; ".join(statements_of("parted", NAME)))
     assert run(session(), "SELECT who FROM public.caught") == []
     assert [each.name for each in postgres.fenced_tables(engine)] == ["public.low", "public.parted"]
 
@@ -390,7 +391,7 @@ def test_what_another_role_has_put_in_place_of_a_part_of_the_fence_is_refused(
     with pytest.raises(ConfigError, match="belongs to the role mallory, whose code would run with the rights"):
         postgres.add(engine, "guarded", NAME)
     with pytest.raises(psycopg2.Error, match="belongs to mallory, whose code would run"):
-        run(session(), "; ".join(postgres.statements_of("guarded", NAME)))
+        run(session(), "; ".join(statements_of("guarded", NAME)))
     assert postgres.fenced_tables(engine) == []
 
 
@@ -461,8 +462,8 @@ def test_names_are_quoted(fenced: Engine, session: Session, tables: Callable[[st
     postgres.drop(fenced, "PUBLIC.Guarded")
     for table in (odd, 'more."Guarded"', "PUBLIC.Guarded"):
         postgres.add(fenced, table, 'it\'s \\ "odd" 100%')
-        assert refusal(session(4), f"DELETE FROM {table}") == postgres.UNLEASED
-        assert refusal(session(4, 'it\'s \\ "odd" 100%'), f"DELETE FROM {table}") == postgres.OLDER
+        assert refusal(session(4), f"DELETE FROM {table}") == UNLEASED
+        assert refusal(session(4, 'it\'s \\ "odd" 100%'), f"DELETE FROM {table}") == OLDER
     assert {each.lease for each in postgres.fenced_tables(fenced)} == {'it\'s \\ "odd" 100%'}
 
 
@@ -476,9 +477,9 @@ def test_a_table_stands_under_one_lease(fenced: Engine) -> None:
 
 
 def test_the_printed_sql_is_what_a_dba_can_run(engine: Engine, session: Session) -> None:
-    run(session(), "; ".join(postgres.statements_of("guarded", NAME)))
+    run(session(), "; ".join(statements_of("guarded", NAME)))
     claim(Holder(NAME, 5), engine)
-    assert refusal(session(4), WRITES[0]) == postgres.OLDER
+    assert refusal(session(4), WRITES[0]) == OLDER
     run(session(5), WRITES[0])
     postgres.add(engine, "guarded", NAME)
     assert postgres.fenced_tables(engine) == [postgres.FencedTable("public.guarded", NAME)]
@@ -493,11 +494,11 @@ def test_the_printed_sql_fences_partitions_as_well(
         'CREATE TABLE more."First %%s" PARTITION OF more.by_day FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (day);'
         'CREATE TABLE more.below PARTITION OF more."First %%s" FOR VALUES FROM (0) TO (5)'
     )
-    run(session(), "; ".join(postgres.statements_of("More.By_Day", name)))
+    run(session(), "; ".join(statements_of("More.By_Day", name)))
     found = postgres.fenced_tables(engine, name)
     assert [each.name for each in found] == ["more.First %s", "more.below", "more.by_day"]
     for table in ("by_day", '"First %s"', "below"):
-        assert refusal(session(), f"INSERT INTO more.{table} VALUES (1)") == postgres.UNLEASED
+        assert refusal(session(), f"INSERT INTO more.{table} VALUES (1)") == UNLEASED
 
 
 # -- the claim and the sessions of older epochs
@@ -712,7 +713,7 @@ def test_a_partition_that_was_fenced_by_itself_can_be_let_go(
     with pytest.raises(ConfigError, match=r"more\.low is fenced with more\.parted: drop that"):
         postgres.drop(fenced, "more.low")
     tables("ALTER TABLE more.parted DETACH PARTITION more.low")
-    assert refusal(session(4), "INSERT INTO more.low VALUES (1)") == postgres.OLDER
+    assert refusal(session(4), "INSERT INTO more.low VALUES (1)") == OLDER
     assert postgres.drop(fenced, "more.low")
 
 
@@ -729,12 +730,12 @@ def test_tables_that_inherit_are_fenced_with_their_table_and_not_without_it(
         postgres.add(fenced, "more.child", NAME)
     postgres.add(fenced, "more.parent", NAME)
     for table in ("parent", "child", "grandchild"):
-        assert refusal(session(4), f"UPDATE more.{table} SET epoch = 4") == postgres.OLDER
+        assert refusal(session(4), f"UPDATE more.{table} SET epoch = 4") == OLDER
         run(session(5), f"UPDATE more.{table} SET epoch = 5")
     tables("CREATE TABLE more.late () INHERITS (more.parent)")
     assert run(session(4), "INSERT INTO more.late VALUES (4)") == 1  # does not hold: add the table again
     postgres.add(fenced, "more.late", NAME)  # its parent is fenced
-    assert refusal(session(4), "INSERT INTO more.late VALUES (4)") == postgres.OLDER
+    assert refusal(session(4), "INSERT INTO more.late VALUES (4)") == OLDER
     postgres.drop(fenced, "more.parent")
     assert [each.name for each in postgres.fenced_tables(fenced)] == ["public.guarded"]
 
@@ -753,5 +754,5 @@ def test_a_claim_that_finds_another_fence_than_the_tables_go_by_is_refused(
     both = create_engine(fenced.url, connect_args={"options": "-c search_path=more,public"}, poolclass=NullPool)
     postgres.add(both, "own", NAME)  # by the fence that is there, and makes no second one
     claim(Holder(NAME, 6), both)
-    assert refusal(session(5, **path), "INSERT INTO more.own VALUES (5)") == postgres.OLDER
-    assert refusal(session(5), WRITES[0]) == postgres.OLDER
+    assert refusal(session(5, **path), "INSERT INTO more.own VALUES (5)") == OLDER
+    assert refusal(session(5), WRITES[0]) == OLDER

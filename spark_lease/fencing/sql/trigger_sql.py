@@ -1,0 +1,138 @@
+"""The SQL that fences a table of PostgreSQL, as text: asks no database. `triggers.py` runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy.dialects import postgresql
+
+from .session import setting_of
+from .tables import FENCE, parts_of, tables_sql
+
+_DIALECT: Any = postgresql.dialect  # SQLAlchemy 2.0 has no type for it
+UNLEASED, OLDER = "SL001", "SL002"
+"""SQLSTATE of a refusal: no epoch came with the session; it was not the newest."""
+TRIGGER = "spark_lease"
+_WRITES = "INSERT OR UPDATE OR DELETE OR TRUNCATE"
+_FUNCTION = """
+CREATE OR REPLACE FUNCTION {schema}spark_lease_check() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $check$
+DECLARE
+    mine text := current_setting(TG_ARGV[1], true);
+    newest bigint;
+BEGIN
+    IF coalesce(mine, '') = '' THEN
+        IF TG_ARGV[2] = 'allow unleased' THEN
+            RETURN NULL;
+        END IF;
+        RAISE EXCEPTION 'spark_lease: %.% is written only under the lease %, and this session carries no epoch of it',
+            TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[0] USING ERRCODE = '{unleased}';
+    END IF;
+    SELECT epoch INTO newest FROM {schema}{fence} WHERE name = TG_ARGV[0] FOR SHARE;
+    IF newest::text IS DISTINCT FROM mine THEN
+        RAISE EXCEPTION 'spark_lease: fenced, %.% was claimed under epoch % of the lease %, and mine is %',
+            TG_TABLE_SCHEMA, TG_TABLE_NAME, coalesce(newest::text, 'none'), TG_ARGV[0], mine USING ERRCODE = '{older}';
+    END IF;
+    RETURN NULL;
+END
+$check$"""
+NO_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
+"""Else a function or operator that another role has made, in a schema that it may, could be taken for PostgreSQL's own,
+and run with our rights (CVE-2018-1058)."""
+_REFUSE_OTHERS = """DO $fence$
+DECLARE
+    found record;
+BEGIN
+    FOR found IN
+        SELECT c.oid::regclass::text AS name, c.relowner AS owner FROM pg_class c WHERE c.oid IN (
+            'public.spark_lease_fence'::regclass, 'public.spark_lease_fence_run'::regclass,
+            'public.spark_lease_fence_done'::regclass)
+        UNION ALL SELECT p.oid::regprocedure::text, p.proowner FROM pg_proc p
+            WHERE p.oid = 'public.spark_lease_check()'::regprocedure
+        UNION ALL SELECT 'the schema public', n.nspowner FROM pg_namespace n WHERE n.oid = 'public'::regnamespace
+    LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = found.owner AND (r.rolsuper
+            OR r.rolname IN (current_user, 'pg_database_owner')
+            OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
+            OR r.oid = (SELECT relowner FROM pg_class WHERE oid = {table}::regclass)))
+        THEN
+            RAISE EXCEPTION '% belongs to %, whose code would run with the rights of all who write to the table: '
+                'have a superuser own it, or the owner of the table or database', found.name, found.owner::regrole;
+        END IF;
+    END LOOP;
+END
+$fence$"""
+
+
+def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> list[str]:
+    """What fences `table`, for a DBA to read and run; the fence stands in the schema public. Raises ConfigError."""
+    made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT())]
+    names = parts(table)
+    name = spelled(names if len(names) > 1 else ["public", *names])
+    trigger = (name, "public.", lease, allow_unleased)
+    done = [*made, function_sql("public."), *trigger_sql(*trigger), _trigger_below(*trigger)]
+    return ["BEGIN", NO_PATH, *done, _REFUSE_OTHERS.format(table=_literal(name)), "COMMIT"]
+
+
+def function_sql(schema: str) -> str:
+    """What makes the trigger's function; `schema` is quoted, and ends with a dot."""
+    names = {"schema": schema, "fence": FENCE.name}
+    return _FUNCTION.format(**names, unleased=UNLEASED, older=OLDER).strip()
+
+
+def trigger_sql(name: str, schema: str, lease: str, allow_unleased: bool) -> list[str]:
+    """What has that function called before each write to the table `name`, which is quoted."""
+    # ALWAYS: else session_replication_role = replica, which loaders set to be fast, would pass by it.
+    parameters = (lease, setting_of(lease), "allow unleased" if allow_unleased else "refuse unleased")
+    arguments = ", ".join(_literal(each) for each in parameters)
+    return [
+        f"DROP TRIGGER IF EXISTS {TRIGGER} ON {name}",
+        f"CREATE TRIGGER {TRIGGER} BEFORE {_WRITES} ON {name} FOR EACH STATEMENT "
+        f"EXECUTE FUNCTION {schema}spark_lease_check({arguments})",
+        f"ALTER TABLE {name} ENABLE ALWAYS TRIGGER {TRIGGER}",
+    ]
+
+
+def _trigger_below(name: str, *how: Any) -> str:
+    """The same for its partitions, and for what inherits from it; the database was not asked which there are."""
+    statements = [each.replace("%", "%%").replace("\0", "%s") for each in trigger_sql("\0", *how)]
+    done = "\n".join(f"        EXECUTE format({_literal(each)}, below);" for each in statements)
+    tag = "$fence$"
+    while tag in done:
+        tag = f"{tag[:-1]}_$"
+    return f"""DO {tag}
+DECLARE
+    below regclass;
+BEGIN
+    FOR below IN
+        WITH RECURSIVE found (oid) AS (
+            SELECT inhrelid FROM pg_inherits WHERE inhparent = {_literal(name)}::regclass
+            UNION SELECT i.inhrelid FROM pg_inherits i JOIN found ON i.inhparent = found.oid
+        ) SELECT oid::regclass FROM found
+    LOOP
+{done}
+    END LOOP;
+END
+{tag}"""
+
+
+def parts(table: str) -> list[str]:
+    """The names of which `table` is made up. Raises ConfigError."""
+    return parts_of(table, "postgresql", "table")
+
+
+def spelled(names: Sequence[str]) -> str:
+    """The same, quoted for SQL."""
+    return ".".join(quoted(each) for each in names)
+
+
+def quoted(identifier: str) -> str:
+    """One name, quoted for SQL."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    # A trigger takes literals alone. With a backslash the meaning would hang on standard_conforming_strings.
+    doubled = text.replace("'", "''")
+    return "E'" + doubled.replace("\\", "\\\\") + "'" if "\\" in text else f"'{doubled}'"

@@ -1,0 +1,346 @@
+"""One lease of one driver, from the wait for it to its release: what `main.py` promises."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import queue
+import select
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from ..clock import BootClock
+from ..config.settings import Config
+from ..election.journal_entries import CRASHED
+from ..election.keepalive import Keepalive
+from ..election.lifecycle import abandon, begin_hold, end_hold
+from ..election.record import Protection, new_holder
+from ..errors import Loss, SparkLeaseError, StoreError
+from ..holds import open_contender
+from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, refused
+from ..system.containment import Init
+from .channel import Channel
+from .contained import ContainedDriver
+from .conversation import Conversation
+from .deadline import new_mapping
+from .driver import Driver
+from .enforced import Enforced
+from .guarded_processes import describe
+from .left_behind import LeftBehind
+from .messages import AT_ONCE, LAST_WORDS, refusal, say_on_stderr
+from .sweeper import Sweeper
+
+log = logging.getLogger(__name__)
+
+_TICK, _TICK_WHILE_STARTING = 0.5, 0.25
+"""Seconds between two looks at what cannot be waited for; the shorter one while processes or threads are started."""
+_SWEEP = 1.0
+"""Seconds for the looks that find nothing left of a driver, before the grace of its executors begins."""
+_SELDOM = 5.0
+"""Seconds between two looks of the watching thread: the main one waits for the deadline itself."""
+_PID_1 = (
+    "this driver is pid 1 of its container, which the kernel lets nothing inside kill: start it by spark-lease run or "
+    "submit, by docker run --init, or under tini"
+)
+
+
+class Keeper:
+    """One lease of one driver. Implements `Work`: what the driver does."""
+
+    def __init__(self, channel: Channel, order: Mapping[str, Any], *, pid: int, init: Init | None = None) -> None:
+        """`pid` is the driver. `init`: it is contained, this process is its front door, and nothing is released before
+        everything that was started in it has ended."""
+        logging.getLogger("spark_lease").setLevel(order["log_level"])
+        self._channel, self._clock = channel, BootClock()
+        self._config = config = Config(**order["config"])
+        self._announces = bool(order.get("announces"))
+        self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        mapped = f"spark_lease-{os.urandom(8).hex()}"
+        self._mapping = new_mapping(mapped)
+        self._deadline = Enforced(config, contained=bool(init), shared=self._mapping, on_lose=self._wake)
+        level, why = self._deadline.protection, self._deadline.why
+        if pid == 1:
+            level, why = Protection.THREAD, _PID_1
+        holder = order["holder"] or new_holder(config.holder)
+        self._driver: Driver | ContainedDriver
+        if init:
+            self._driver = ContainedDriver(pid, init, release_on_death=config.release_on_death, clock=self._clock)
+        else:
+            self._driver = self._swept_driver(pid, order["mark"], mapped)
+        channel.send({"ready": level, "why": why, "holder": holder})
+        if self._driver.hidden:
+            log.warning(
+                "%s: %s: after a crash a standby has to wait until the lease runs out", config.name, self._driver.hidden
+            )
+        self.lease = self._lease = open_contender(
+            config,
+            self._clock,
+            holder=holder,
+            protection=level,
+            published=self._deadline,
+            on_renewal=self._tell_renewal,
+            stands_still=self._stands_still,
+        )
+        self._keepalive = Keepalive(
+            self._lease, config, clock=self._clock, on_lost=lambda lost: self._wake(), watch_period=_SELDOM
+        )
+        self._talk = Conversation(
+            channel,
+            config,
+            self._clock,
+            lease=self._lease,
+            keepalive=self._keepalive,
+            driver=self._driver,
+            deadline=self._deadline,
+        )
+        self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._dead = self._said_why = False
+        self._next_tick = 0.0
+
+    def _swept_driver(self, pid: int, mark: str, mapped: str) -> Driver:
+        """To be called before anything here has threads: its sweeper is a fork."""
+        kill_pipe, on_lost_exit = self._deadline.kill_pipe, self._config.on_lost == "exit"
+        return Driver(
+            pid,
+            mark=mark,
+            mapped=mapped,
+            kill_pipe=kill_pipe,
+            clock=self._clock,
+            on_lost_exit=on_lost_exit,
+            release_on_death=self._config.release_on_death,
+            sweeper=Sweeper(mark, mapped, self._config.name) if kill_pipe is not None and on_lost_exit else None,
+        )
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        """What the driver has said of its end; empty before it has."""
+        return self._talk.outcome
+
+    def run(self) -> None:
+        talk = self._talk
+        while not (talk.wanted or self._dead or talk.left):
+            self._attend(math.inf)
+        if not talk.wanted or not self._acquire():
+            return
+        while not (talk.left or self._dead or talk.finished or talk.left_behind) and self._lease.loss() is None:
+            self._attend(math.inf)
+        if talk.left_behind:
+            self._see_out_what_is_left_behind(talk.left_behind)
+        elif talk.unwanted:
+            abandon(self._lease, self._keepalive)
+        elif talk.finished:
+            self._see_out()
+        elif self._dead and self._lease.loss() is None:
+            self._hand_over()
+        elif not talk.left:
+            self._see_demotion()
+
+    def _acquire(self) -> bool:
+        """True once the driver has been told of its grant. Else nothing has begun, and nothing is left of it."""
+        acquiring = threading.Thread(target=self._begin, name="acquire", daemon=True)
+        acquiring.start()
+        self._driver.look_ahead()
+        while self._begun.empty() and not (self._dead or self._talk.left):
+            self._attend(math.inf)
+        if self._begun.empty():  # the driver ended, or does not want it any more
+            self._end_a_dead_standby()
+            self._talk.unwanted = True
+            self._lease.close()
+            acquiring.join(2 * self._config.attempt_timeout)
+            if not self._begun.empty() and self._begun.get() is None:
+                abandon(self._lease, self._keepalive)  # granted all the same, and the driver was not told
+            return False
+        if error := self._begun.get():
+            self._talk.let_go()
+            self._channel.tell(refusal(error))
+            return False
+        if self._talk.left or self._dead:  # it never heard of the grant
+            self._end_a_dead_standby()
+            abandon(self._lease, self._keepalive)
+            return False
+        self._talk.granted = True
+        python = self._driver.pipe_end_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
+        self._channel.tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
+        return True
+
+    def close(self) -> None:
+        """This process ends by itself: nothing is to be swept, unless the driver has crashed and something lives on."""
+        if self._talk.left or not self._dead or self._driver.is_gone(self._clock.now()):
+            self._driver.close()
+
+    def wait_until_over(self, until: float) -> bool:
+        # Once it is lost, it is enough that nothing of it is left here: what is released then is asked for more, by
+        # `_is_over_everywhere`. So it is where the driver has said that Spark is over.
+        is_over = self._driver.is_gone if self._talk.finished or self._lease.loss() else self._driver.is_over
+        while not (over := self._talk.left or is_over(until)) and self._clock.now() < until:
+            if self._dead and not self._talk.kernel_disarmed:
+                self._driver.kill()  # no driver is left that could stop it politely
+            self._attend(until)
+        return over
+
+    def kill(self) -> None:
+        if (lost := self._lease.loss()) and not self._said_why:
+            self._said_why = True  # which it may not have come to itself
+            say_on_stderr(f"spark-lease ERROR {lost}; killing what is left of the driver")
+        self._driver.kill()
+
+    def _begin(self) -> None:
+        """On a thread of its own, because the store may hang and the driver end meanwhile."""
+        error: Exception | None = None
+        self._lease.prepare()
+        try:
+            begin_hold(self._lease, self._keepalive, still_wanted=self._still_wanted)
+        except BaseException as problem:  # whatever it is: the driver has to be told, and raises it
+            error = problem if isinstance(problem, Exception) else StoreError("keeper", repr(problem))
+            abandon(self._lease, self._keepalive)
+        self._begun.put(error)
+        self._wake()
+
+    def _end_a_dead_standby(self) -> None:
+        """Kill the Spark of a warm standby whose driver has died."""
+        if self._talk.unwanted or not self._talk.has_begun:  # the driver lives, and has said so; or it was a cold one
+            return
+        end, python = self._clock.now() + _SWEEP, self._driver.python
+        while not python.ended and self._clock.now() < end:  # its channel was closed first
+            self._clock.wait(threading.Event(), AT_ONCE)
+        if python.ended:
+            self._driver.kill()
+            self._driver.is_gone(self._clock.now() + _SWEEP)
+
+    def _still_wanted(self) -> None:
+        if self._talk.unwanted:
+            raise SparkLeaseError("the driver does not wait for it any more")
+
+    def _hand_over(self) -> None:
+        """The driver is dead, or its JVM is and it did not answer: end what is left of it, then release."""
+        jvm = self._driver.jvm
+        first = "JVM" if jvm and self._talk.has_asked_about(jvm.pid) else "driver"
+        self._driver.kill()
+        self._lease.ends_as(CRASHED, f"its {first} ended")
+        early = self._driver.early_release
+        dying = self._config.lease_duration + early.grace if early.is_provable else 0.0
+        end_hold(
+            self._lease,
+            self._keepalive,
+            self,
+            clock=self._clock,
+            stop_budget=0.0,
+            dying=dying,
+            is_proven=self._is_over_everywhere,
+        )
+        self._announce(crashed(self._lease))
+
+    def _stands_still(self) -> str:
+        if not self._talk.is_open and not self._dead:
+            return f"the driver (pid {self._driver.python.pid}) has closed its channel to the keeper, by exec maybe"
+        return self._driver.stands_still()
+
+    def _see_out(self) -> None:
+        """The driver has done its work: wait until the last process inside has ended, then release."""
+        budget = self._config.stop_budget
+        end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=budget, dying=math.inf)
+
+    def _see_demotion(self) -> None:
+        """The lease is lost: the driver ends its work itself, or is killed, or the kernel does that."""
+        lost, now, stop_by = self._lease.lost_error(), self._clock.now(), self._lease.stop_by()
+        # A driver that was fenced has told us, and ends itself at once.
+        patience = 2 * LAST_WORDS if lost.reason is Loss.FENCED else 0.0
+        self._deadline.end_by(max(stop_by, now + patience))
+        self._channel.tell({"lost": [lost.reason, lost.detail], "stop_by": stop_by})
+        self.wait_until_over(now + max(patience, AT_ONCE))
+        end_hold(
+            self._lease,
+            self._keepalive,
+            self,
+            clock=self._clock,
+            stop_budget=math.inf,
+            dying=math.inf,
+            is_proven=self._is_over_everywhere,
+        )
+        self._announce(refused(self._config, lost, self._lease))
+
+    def _announce(self, outcome: Outcome) -> None:
+        """Write the outcome file of `submit`, unless the driver did, or a run after this one."""
+        there = announced_epoch(self._config.outcome_file)
+        if self._announces and (there == NOT_ANNOUNCED or 0 < there < self._lease.epoch):
+            announce(outcome, self._config.outcome_file)
+
+    def _is_over_everywhere(self) -> bool:
+        """To be asked when nothing of it is left to be ended here: what the driver said, or what its end proves."""
+        if self._talk.left:  # what lives on there is not ours any more
+            return self._talk.settled
+        end = self._clock.now() + self._driver.early_release.grace + _SWEEP
+        while not (over := self._talk.settled or (self._driver.python.ended and self._driver.is_over(end))):
+            if not self._driver.early_release.is_provable or self._clock.now() >= end:
+                break
+            self._attend(end)
+        return over
+
+    def _attend(self, until: float) -> None:
+        """Wait until `until` for something to happen, and react to it."""
+        python, jvm = self._driver.python, self._driver.jvm
+        watched: dict[int, Any] = {self._woken: None}
+        if self._talk.is_open:
+            watched[self._channel.fileno()] = None
+        watched |= {each.fileno(): None for each in self._driver.ends() if not each.ended}
+        if jvm and not self._talk.has_asked_about(jvm.pid) and not (python.ended and jvm.ended):
+            watched[jvm.fileno()] = None
+        remaining = self._lease.remaining() or math.inf
+        end = min(until, self._next_tick, self._talk.verdict_by, self._clock.now() + remaining)
+        if watched.pop(-1, self) is None:  # no pidfds here
+            end = min(end, self._clock.now() + AT_ONCE)
+        ready, _, _ = select.select(list(watched), [], [], max(end - self._clock.now(), 0.0))
+        if self._woken in ready:
+            os.read(self._woken, 4096)
+        if self._talk.is_open and self._channel.fileno() in ready:
+            self._talk.listen()
+        if python.ended:
+            self._dead = True
+        elif jvm and jvm is self._driver.jvm and not self._talk.has_asked_about(jvm.pid) and jvm.ended:
+            self._talk.ask_about(jvm.pid)
+        now = self._clock.now()
+        if now >= self._next_tick:
+            if self._talk.has_begun and not self._talk.left_behind:
+                self._look_for_children()
+            self._next_tick = now + (_TICK_WHILE_STARTING if self._driver.may_have_started else _TICK)
+        if now >= self._talk.verdict_by:
+            self._talk.verdict_by = math.inf
+            self._jvm_is_lost()
+
+    def _see_out_what_is_left_behind(self, left: LeftBehind) -> None:
+        """Wait for its end, then release. It is killed when Python has ended, or when the lease is about to run out."""
+        in_time = self._clock.now() + max(self._lease.remaining() - _SWEEP, self._lease.remaining() / 2)
+        while left.alive() and self._clock.now() < self._lease.stop_by():
+            is_killed = self._dead or self._clock.now() >= in_time
+            if is_killed:
+                left.kill()
+            self._attend(self._clock.now() + (AT_ONCE if is_killed else _TICK_WHILE_STARTING))
+        if alive := left.alive():  # the kernel and the sweeper go on
+            still = f"{alive[0].name} (pid {alive[0].pid}), which the block has left running, does not end"
+            say_on_stderr(f"spark-lease ERROR {self._config.name}: not released, it runs out: {still}")
+            return
+        self._talk.let_go()
+        if self._lease.loss() is None:
+            self._lease.give_back()
+
+    def _look_for_children(self) -> None:
+        self._talk.tie_children()
+        if self._lease.protection is not Protection.NONE and (strangers := self._driver.out_of_reach()):
+            self._lease.protection = Protection.NONE
+            self._channel.tell({"unprotected": describe(strangers)})
+
+    def _jvm_is_lost(self) -> None:
+        if self._config.on_lost == "exit":
+            self._dead = True  # as good as: it is killed now
+        elif jvm := self._driver.jvm:
+            self._lease.lose(Loss.SPARK_GONE, f"the JVM (pid {jvm.pid}) ended")
+
+    def _tell_renewal(self, took: float, confirmed: bool) -> None:
+        self._channel.tell({"renewal": [took, confirmed]})
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._waker, b"x")

@@ -20,7 +20,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .guard.api import hold_lease, leased
-    from .guard.block import current_lease
+    from .guard.held import current_lease
     from .lease import Lease
     from .monitoring.events import LeaseEvent
 
@@ -46,7 +46,7 @@ _WHERE = {
     "hold_lease": "guard.api",
     "leased": "guard.api",
     "LeaseEvent": "monitoring.events",
-    "current_lease": "guard.block",
+    "current_lease": "guard.held",
     "Lease": "lease",
 }
 

@@ -6,13 +6,12 @@ line, where all users can, are the settings that are no secret.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
-from ..config.settings import ENV, SECRETS, SETTINGS, URLS, Config
+from ..config.settings import ENV, SECRETS, SETTINGS, URLS, Config, as_text
 from ..config.sources import from_arguments, from_environment, from_file, resolve
 from ..config.urls import has_password, without_password
 from ..errors import ConfigError
@@ -121,12 +120,3 @@ def as_flags(settings: Mapping[str, Any]) -> list[str]:
     """The settings as words of the command line."""
     flags = ((_FLAGS.get(key, "--" + key.replace("_", "-")), as_text(value)) for key, value in settings.items())
     return [f"{flag}={value}" for flag, value in flags]
-
-
-def as_text(value: Any) -> str:
-    """A setting as flags and environment take it."""
-    if isinstance(value, Mapping):
-        return json.dumps(dict(value))
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(map(str, value))
-    return str(value)

@@ -7,11 +7,11 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
-from ..config.settings import SECRETS, Config
+from ..config.settings import SECRETS, Config, as_text
 from ..errors import SparkLeaseError
 from ..monitoring.observer import LeaseObserver, LeaseStatus
 from ..stores.registry import open_store
-from .access import as_environment, as_text, config_of, seen_from_elsewhere, settings_of
+from .access import as_environment, config_of, seen_from_elsewhere, settings_of
 from .masking import mask
 
 

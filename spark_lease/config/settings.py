@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -272,15 +272,15 @@ def shown(config: Config) -> Sequence[tuple[str, str]]:
     hidden = {key: "***" if getattr(config, key) else "" for key in SECRETS}
     hidden |= {key: redacted(getattr(config, key)) for key in URLS}
     hidden["storage_options"] = str(dict.fromkeys(config.storage_options, "***"))
-    return [(key, hidden.get(key, _as_written(getattr(config, key)))) for key in SETTINGS]
+    return [(key, hidden.get(key, as_text(getattr(config, key)))) for key in SETTINGS]
 
 
-def _as_written(value: object) -> str:
-    """As it may stand in the environment, or in a flag."""
+def as_text(value: object) -> str:
+    """A setting as it may stand in the environment, in a flag, or in Spark's configuration."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:.10g}"
-    if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value), ensure_ascii=False)
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

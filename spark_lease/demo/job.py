@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, text
 
 from spark_lease.clock import wall_time
-from spark_lease.guard.block import current_lease
+from spark_lease.guard.held import current_lease
 
 PACE = 0.4
 """Seconds between two steps, slow enough to be watched."""

@@ -19,7 +19,8 @@ from ..monitoring.events import OnEvent
 from ..outcome import exit_code_of
 from ..spark.conf import submitted_conf
 from ..spark.warm_standby import WarmUp
-from .block import Guard, held_names
+from .block import Guard
+from .held import held_names
 from .typed import Settings
 
 log = logging.getLogger(__name__)

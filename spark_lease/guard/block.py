@@ -13,7 +13,6 @@ returns or the process thaws.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import signal
@@ -24,19 +23,15 @@ from types import TracebackType
 from ..clock import BootClock, Clock
 from ..config.settings import Config
 from ..election.journal_entries import CRASHED, FAILED, INTERRUPTED
-from ..election.keepalive import Keepalive, LivenessCheck
 from ..election.lifecycle import abandon, begin_hold, end_hold
-from ..election.record import new_holder
 from ..errors import AlreadyDone, ConfigError, LeaseLost, Loss, SparkLeaseError
 from ..fencing.delta.tables import KIND as DELTA_TABLES
 from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import FencingStatus
-from ..holds import GuardedHold, open_contender
-from ..keeper.client import KeeperHold
-from ..keeper.deadline import shared_with_forks
+from ..holds import GuardedHold
 from ..keeper.messages import LAST_WORDS
 from ..keeper.spark_reporter import SparkReporter
-from ..keeper.spawn import CannotStart, FrontDoor, Started, start
+from ..keeper.spawn import FrontDoor
 from ..lease import Lease
 from ..monitoring.events import OnEvent, open_events
 from ..outcome import ending_of
@@ -44,29 +39,18 @@ from ..spark.applications import Applications
 from ..spark.contexts import application_id
 from ..spark.delta_fence import Fencing
 from ..spark.jvm import forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
-from ..spark.liveness import liveness_checks
 from ..spark.session import Spark
 from ..spark.warm_standby import WarmStandby, WarmUp
 from ..system.processes import need_linux, signal_name
 from .demotion import DYING, Demotion
+from .held import held
 from .interrupt import BlockInterrupt, Ended
+from .keeping import open_hold
 
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 1.0
 _ANSWERS_WITHIN = 2.0
-_NOT_HERE = "a guard inside a driver cannot contain it, spark-lease submit can"
-_held: list[Lease] = []
-
-
-def current_lease() -> Lease | None:
-    """The lease that this process holds, the innermost if there are several; for code that was not handed one."""
-    return _held[-1] if _held else None
-
-
-def held_names() -> list[str]:
-    """The leases that this process holds."""
-    return [lease.name for lease in _held]
 
 
 def _is_success(error: BaseException | None) -> bool:
@@ -111,7 +95,7 @@ class Guard:
         return bool(self._interrupt.signal)
 
     def _is_lost(self) -> bool:
-        return self._lease in _held and self.hold.loss() is not None
+        return self._lease in held and self.hold.loss() is not None
 
     def __enter__(self) -> Lease:
         if self._interrupt.has_left.is_set():
@@ -141,7 +125,7 @@ class Guard:
 
     def _assemble(self) -> None:
         """Make all that takes part. Of these only the keeper process runs already, and asks for nothing yet."""
-        if not _held:
+        if not held:
             forget_a_jvm_that_ended()
         submitter = submitting_jvm() if under_spark_submit() else 0
         self._spark = Spark(
@@ -151,8 +135,18 @@ class Guard:
             ends_python=self.config.on_lost == "exit",
             grace=self.config.release_on_death if isinstance(self.config.release_on_death, float) else None,
         )
-        self._signs = [functools.partial(self._while_inside, sign) for sign in liveness_checks(submitter, self._spark)]
-        self.hold, self._keepalive = self._open()
+        self.hold, self._keepalive = open_hold(
+            self.config,
+            self._spark,
+            clock=self._clock,
+            mark=self._mark,
+            front_door=self._front_door,
+            events=self._events,
+            liveness_checks=[self._jvm_ended],
+            on_lost=lambda lost: self._demotion.begin(lost),
+            on_look=self._look,
+            on_unprotected=self._on_unprotected,
+        )
         self._lease = Lease(self.hold, self.config, self._clock)
         self._demotion = Demotion(
             self.hold,
@@ -171,9 +165,9 @@ class Guard:
             self.config,
             self._clock,
             warm_up=self._warm_up,
-            is_wanted=self.config.standby == "warm" and self.config.enabled and not _held,
+            is_wanted=self.config.standby == "warm" and self.config.enabled and not held,
             noted_tables=lambda: self.hold.noted(DELTA_TABLES),
-            is_master=lambda: any(each is not self._lease for each in _held),
+            is_master=lambda: any(each is not self._lease for each in held),
             on_state=self._on_standby,
             submitter=submitter,
         )
@@ -186,7 +180,7 @@ class Guard:
         self._fencing.prepare()
         begin_hold(self.hold, self._keepalive, still_wanted=self._still_wanted)
         self._has_begun = True
-        _held.append(self._lease)
+        held.append(self._lease)
         self.hold.log_grant()
         if problem := self._standby.granted(max(self.hold.remaining() / 2, _ANSWERS_WITHIN)):
             self.hold.lose(Loss.SPARK_GONE, problem)
@@ -204,9 +198,9 @@ class Guard:
 
     def _still_wanted(self) -> None:
         """Called as long as it waits. Raises LeaseLost if this process has no Spark to work with."""
-        if not _held:  # one that an earlier block has killed may end only now
+        if not held:  # one that an earlier block has killed may end only now
             forget_a_jvm_that_ended()
-        for finding in filter(None, (sign() for sign in self._signs)):
+        if finding := self._jvm_ended():
             raise LeaseLost(self.config.name, 0, *finding)
         self._standby.look()
         if self._standby.has_begun and isinstance(self._keepalive, SparkReporter):
@@ -245,58 +239,8 @@ class Guard:
 
     def _leave_the_block(self) -> None:
         self._interrupt.leave()
-        if self._lease in _held:
-            _held.remove(self._lease)
-
-    def _open(self) -> tuple[GuardedHold, Keepalive | SparkReporter]:
-        """A contender of its own process if that is wanted and can be had, else one of two threads."""
-        clock = self._clock
-        if self.config.enabled and self.config.keeper != "thread":
-            try:
-                started = self._start()
-                kept = KeeperHold(started, self.config, clock=clock, on_renewal=self._events.renewal)
-                if started.why:
-                    log.warning("%s: protection %s: %s", self.config.name, started.level, started.why)
-                self._require(kept, started.why)
-                return kept, SparkReporter(
-                    kept,
-                    self._spark,
-                    on_lost=lambda lost: self._demotion.begin(lost),
-                    on_look=lambda: self._look(kept),
-                    on_unprotected=self._on_unprotected,
-                    liveness_checks=self._signs,
-                )
-            except CannotStart as error:
-                if self.config.keeper == "process":
-                    raise ConfigError("keeper", f"cannot start the keeper process: {error}") from error
-                log.warning(
-                    "%s: cannot start the keeper process, renewing from threads instead: %s",
-                    self.config.name,
-                    error,
-                )
-        deadline = shared_with_forks()
-        hold = open_contender(self.config, clock, on_renewal=self._events.renewal, published=deadline)
-        self._require(hold, "threads keep it")
-
-        def look() -> None:
-            self._look(hold)
-            self._spark.look()
-
-        return hold, Keepalive(
-            hold,
-            self.config,
-            clock=clock,
-            on_lost=lambda lost: self._demotion.begin(lost),
-            on_look=look,
-            liveness_checks=self._signs,
-        )
-
-    def _require(self, hold: GuardedHold, why: str) -> None:
-        """Raise ConfigError unless `hold` is as well protected as it has to be."""
-        wanted = self.config.require_protection
-        if self.config.enabled and not hold.protection.covers(wanted):
-            hold.close()
-            raise ConfigError("require_protection", f"{wanted} is required, not {hold.protection}: {why or _NOT_HERE}")
+        if self._lease in held:
+            held.remove(self._lease)
 
     def _on_unprotected(self, why: str) -> None:
         """End the block if that is not to be; the lease is renewed until it has ended."""
@@ -304,12 +248,6 @@ class Guard:
             self._refused = ConfigError("require_protection", f"{self.config.require_protection} is required: {why}")
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._interrupt.send, name="refuse", daemon=True).start()
-
-    def _start(self) -> Started:
-        if self._front_door:
-            return self._front_door.begin(self.config)
-        holder = new_holder(self.config.holder)
-        return start(self.config, holder=holder, mark=self._spark.mark, announces=bool(self._mark))
 
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None
@@ -340,7 +278,7 @@ class Guard:
     def _leave(self, error: BaseException | None) -> LeaseLost | None:
         """End all work, then release; the loss if there was one."""
         # Its JVM was killed, and the error of the call that noticed it has left the block before the watch saw it.
-        self._has_crashed |= _has_failed(error) and any(sign() for sign in self._signs)
+        self._has_crashed |= _has_failed(error) and self._jvm_ended() is not None
         self._leave_the_block()
         if self._has_claimed and _has_failed(error) and self.hold.loss() is None:
             look_for_a_newer_claim(self.config, self.hold, clock=self._clock)
@@ -386,7 +324,7 @@ class Guard:
         self._standby.close()
         self.hold.settle()
         self._spark.close()
-        if not _held:
+        if not held:
             forget_a_jvm_that_ended()
 
     def _put_away_once_over(self) -> None:
@@ -419,6 +357,6 @@ class Guard:
         self._events.look(hold)
         self._interrupt.look()
 
-    def _while_inside(self, sign: LivenessCheck) -> tuple[Loss, str] | None:
+    def _jvm_ended(self) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.
-        return None if self._interrupt.has_left.is_set() else sign()
+        return None if self._interrupt.has_left.is_set() else self._spark.end_of_its_jvm()

@@ -51,7 +51,7 @@ class Conversation:
         """The driver wants the lease; does not want it any more; has been told of its grant."""
         self.has_begun = self.stopped = self.finished = self.settled = False
         """Its block has begun; is being left; has been left by a contained driver. Spark is over after a loss."""
-        self.left = False
+        self.has_let_go = False
         """What lives on is guarded by this lease no more: nothing of it is ended, and nothing is renewed."""
         self.kernel_disarmed = False
         self.left_behind: LeftBehind | None = None
@@ -69,7 +69,7 @@ class Conversation:
             # Nothing will ever hear of a grant. And what lives on after one is no driver any more, by exec say: the
             # lease is not renewed for it, and runs out.
             self.is_open = False
-            self.left |= not self.granted
+            self.has_let_go |= not self.granted
             return
         if received is None:
             return
@@ -195,7 +195,7 @@ class Conversation:
 
     def let_go(self) -> None:
         """End nothing of the driver any more: what lives on is guarded by this lease no longer."""
-        self.left = True
+        self.has_let_go = True
         self._deadline.disarm()
         self._driver.disarm()
 

@@ -121,11 +121,11 @@ class Keeper:
 
     def run(self) -> None:
         talk = self._talk
-        while not (talk.wanted or self._dead or talk.left):
+        while not (talk.wanted or self._dead or talk.has_let_go):
             self._attend(math.inf)
         if not talk.wanted or not self._acquire():
             return
-        while not (talk.left or self._dead or talk.finished or talk.left_behind) and self._lease.loss() is None:
+        while not (talk.has_let_go or self._dead or talk.finished or talk.left_behind) and self._lease.loss() is None:
             self._attend(math.inf)
         if talk.left_behind:
             self._see_out_what_is_left_behind(talk.left_behind)
@@ -135,7 +135,7 @@ class Keeper:
             self._see_out()
         elif self._dead and self._lease.loss() is None:
             self._hand_over()
-        elif not talk.left:
+        elif not talk.has_let_go:
             self._see_demotion()
 
     def _acquire(self) -> bool:
@@ -143,7 +143,7 @@ class Keeper:
         acquiring = threading.Thread(target=self._begin, name="acquire", daemon=True)
         acquiring.start()
         self._driver.look_ahead()
-        while self._begun.empty() and not (self._dead or self._talk.left):
+        while self._begun.empty() and not (self._dead or self._talk.has_let_go):
             self._attend(math.inf)
         if self._begun.empty():  # the driver ended, or does not want it any more
             self._end_a_dead_standby()
@@ -157,7 +157,7 @@ class Keeper:
             self._talk.let_go()
             self._channel.tell(refusal(error))
             return False
-        if self._talk.left or self._dead:  # it never heard of the grant
+        if self._talk.has_let_go or self._dead:  # it never heard of the grant
             self._end_a_dead_standby()
             abandon(self._lease, self._keepalive)
             return False
@@ -168,14 +168,14 @@ class Keeper:
 
     def close(self) -> None:
         """This process ends by itself: nothing is to be swept, unless the driver has crashed and something lives on."""
-        if self._talk.left or not self._dead or self._driver.is_gone(self._clock.now()):
+        if self._talk.has_let_go or not self._dead or self._driver.is_gone(self._clock.now()):
             self._driver.close()
 
     def wait_until_over(self, until: float) -> bool:
         # Once it is lost, it is enough that nothing of it is left here: what is released then is asked for more, by
         # `_is_over_everywhere`. So it is where the driver has said that Spark is over.
         is_over = self._driver.is_gone if self._talk.finished or self._lease.loss() else self._driver.is_over
-        while not (over := self._talk.left or is_over(until)) and self._clock.now() < until:
+        while not (over := self._talk.has_let_go or is_over(until)) and self._clock.now() < until:
             if self._dead and not self._talk.kernel_disarmed:
                 self._driver.kill()  # no driver is left that could stop it politely
             self._attend(until)
@@ -270,7 +270,7 @@ class Keeper:
 
     def _is_over_everywhere(self) -> bool:
         """To be asked when nothing of it is left to be ended here: what the driver said, or what its end proves."""
-        if self._talk.left:  # what lives on there is not ours any more
+        if self._talk.has_let_go:  # what lives on there is not ours any more
             return self._talk.settled
         end = self._clock.now() + self._driver.early_release.grace + _SWEEP
         while not (over := self._talk.settled or (self._driver.python.ended and self._driver.is_over(end))):

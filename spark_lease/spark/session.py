@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..clock import Clock
+from ..errors import Loss
 from ..keeper.spawn import running
 from ..system.processes import Process, is_proc_there, kill, look, marked, marks_of, tree
 from .connect import interrupt_all, is_connected, stop_all
@@ -93,6 +94,16 @@ class Spark:
         """True if the JVM, dead or alive, was there before this guard and has had no session under it."""
         self.is_local()
         return self._idle is not None and gateway_process() is self._idle
+
+    def end_of_its_jvm(self) -> tuple[Loss, str] | None:
+        """A liveness check: a driver without its JVM, or whose spark-submit was killed, would hold its lease for ever.
+
+        Once spark-submit was killed, by Airflow's on_kill for instance, Python lives on and no process waits for it.
+        """
+        if self.has_an_idle_jvm():
+            return None  # an earlier block has killed it, say, and it dies only now
+        why = jvm_is_gone(self._submitter)
+        return (Loss.ORPHANED if under_spark_submit() else Loss.SPARK_GONE, why) if why else None
 
     def look(self) -> None:
         """To be called now and then: what there was is not known any more once it has ended."""

@@ -8,7 +8,6 @@ managers do not hand its exit code back. A standby waits here, and takes nothing
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import secrets
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..clock import BootClock
-from ..config.settings import ENV, SECRETS, SPARK, URLS, Config
+from ..config.settings import ENV, SECRETS, SPARK, URLS, Config, as_text
 from ..config.sources import Resolved, camel
 from ..config.urls import has_password, redacted, without_password
 from ..election.contender import Waits
@@ -195,7 +194,7 @@ _HERE_ALONE = SECRETS | {"outcome_file"}
 def _settings(found: Resolved) -> dict[str, str]:
     """What the driver does not find on its machine, and is not told already."""
     here = [key for key, origin in found.origins.items() if origin not in ("default", "spark conf")]
-    settings = {SPARK + camel(key): _as_text(key, getattr(found.config, key)) for key in here if key not in _HERE_ALONE}
+    settings = {SPARK + camel(key): _as_conf(key, getattr(found.config, key)) for key in here if key not in _HERE_ALONE}
     return settings | {SPARK + "holder": _label(found.config)}
 
 
@@ -204,15 +203,13 @@ def _label(config: Config) -> str:
     return config.holder or socket.gethostname()
 
 
-def _as_text(key: str, value: Any) -> str:
+def _as_conf(key: str, value: Any) -> str:
     if key in URLS:
         bare, _ = without_password(str(value))
         if has_password(bare):
             raise ConfigError(key, f"carries a password as a parameter: use {ENV}{URLS[key].upper()} or PGPASSWORD")
         return bare
-    if isinstance(value, Mapping):
-        return json.dumps(value)
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    return as_text(value)
 
 
 def _refuse_cluster(options: Sequence[str], config: Config) -> None:

@@ -8,12 +8,12 @@ class TestMyStore(LeaseStoreContract):
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from subprocess import PIPE
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import pytest
 
 from ..clock import BootClock
-from ..config.settings import Config
+from ..config.settings import ENV, Config, as_text
 from ..config.sources import configure
 from ..election.directive import Directive
 from ..election.ports import Denied, Grant, LeaseStore
@@ -169,21 +169,12 @@ class LeaseStoreContract:
         open_store: OpenStore, attempt: Callable[[LeaseStore, str], LeaseRecord | None]
     ) -> list[LeaseRecord | None]:
         """Eight contenders, each with a store of its own, at the same moment."""
-        start, won = threading.Barrier(8), list[LeaseRecord | None]()
-
-        def contend(who: str) -> None:
-            store = open_store()
+        stores = {f"c{number}": open_store() for number in range(8)}
+        for store in stores.values():
             store.read("n")
-            start.wait(10)
-            won.append(attempt(store, who))
+        won = _at_once([functools.partial(attempt, store, who) for who, store in stores.items()])
+        for store in stores.values():
             store.close()
-
-        threads = [threading.Thread(target=contend, args=(f"c{number}",)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        assert len(won) == 8
         return won
 
 
@@ -222,20 +213,8 @@ class LockerContract:
         assert granted.epoch > mine.epoch
 
     def test_one_of_many_threads_is_granted(self, contender: OpenContender) -> None:
-        contenders = [contender() for _ in range(6)]
-        start, answers = threading.Barrier(len(contenders)), list[Grant | Denied]()
-
-        def contend(lease: LocalHold) -> None:
-            start.wait(10)
-            answers.append(_insist(lease.try_acquire))
-
-        threads = [threading.Thread(target=contend, args=(each,)) for each in contenders]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        answers = _at_once([functools.partial(_insist, contender().try_acquire) for _ in range(6)])
         assert [type(each) for each in answers].count(Grant) == 1
-        assert len(answers) == len(contenders)
 
     def test_one_of_many_processes_is_granted(self, config: Config, contender: OpenContender) -> None:
         first = contender()  # by which its table, or folder, is there
@@ -338,19 +317,30 @@ def _short(config: Config, **changes: Any) -> Config:
 
 
 def _as_environment(config: Config) -> dict[str, str]:
-    return {f"SPARK_LEASE_{each.name.upper()}": _as_word(getattr(config, each.name)) for each in fields(Config)}
-
-
-def _as_word(value: object) -> str:
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return json.dumps(value) if isinstance(value, (bool, dict)) else str(value)
+    return {f"{ENV}{each.name.upper()}": as_text(getattr(config, each.name)) for each in fields(Config)}
 
 
 def _want(store: LeaseStore, directive: str) -> None:
     record = store.read("n").record
     assert record is not None
     assert store.swap("n", record, with_directive(record, directive)) is not None
+
+
+def _at_once(calls: Sequence[Callable[[], _Answer]]) -> list[_Answer]:
+    """What each returns, called on threads that begin together."""
+    start, answers = threading.Barrier(len(calls)), list[_Answer]()
+
+    def call(what: Callable[[], _Answer]) -> None:
+        start.wait(10)
+        answers.append(what())
+
+    threads = [threading.Thread(target=call, args=(each,)) for each in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(answers) == len(calls)
+    return answers
 
 
 def _insist(ask: Callable[[], _Answer]) -> _Answer:

@@ -210,7 +210,7 @@ def submit(tmp_path: Path, url: str) -> Iterator[Submit]:
 
 INSIDE = """
     import socket, subprocess
-    from spark_lease.guard.block import current_lease
+    from spark_lease.guard.held import current_lease
     spark = session()
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     say(f"protection {current_lease().protection}, holder {current_lease().holder}")

@@ -30,7 +30,6 @@ from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import FencingStatus
 from ..holds import GuardedHold
 from ..keeper.messages import LAST_WORDS
-from ..keeper.spark_reporter import SparkReporter
 from ..keeper.spawn import FrontDoor
 from ..lease import Lease
 from ..monitoring.events import OnEvent, open_events
@@ -39,6 +38,7 @@ from ..spark.applications import Applications
 from ..spark.contexts import application_id
 from ..spark.delta_fence import Fencing
 from ..spark.jvm import forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
+from ..spark.reporter import SparkReporter
 from ..spark.session import Spark
 from ..spark.warm_standby import WarmStandby, WarmUp
 from ..system.processes import need_linux, signal_name

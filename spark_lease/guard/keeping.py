@@ -13,9 +13,9 @@ from ..errors import ConfigError, LeaseLost
 from ..holds import GuardedHold, open_contender
 from ..keeper.client import KeeperHold
 from ..keeper.deadline import shared_with_forks
-from ..keeper.spark_reporter import SparkReporter
 from ..keeper.spawn import CannotStart, FrontDoor, start
 from ..monitoring.events import Events
+from ..spark.reporter import SparkReporter
 from ..spark.session import Spark
 
 log = logging.getLogger(__name__)

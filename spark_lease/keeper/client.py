@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 _LATE = 1.2
 _LOOK_AGAIN = 0.5
 """Seconds after which a standby looks whether it still can become master, and what became of its Spark."""
-_BEGINS = 30.0
-"""Seconds for the keeper to look around as a block begins, of which it takes one in a thousand."""
 _LINGER = 2.0
 """Seconds that the process may take to end, once there is nothing left to do for it."""
 _open: weakref.WeakSet[KeeperHold] = weakref.WeakSet()

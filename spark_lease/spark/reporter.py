@@ -5,31 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from ..election.keepalive import LivenessCheck, watch_once
 from ..election.record import Protection
 from ..errors import LeaseLost
-from .client import KeeperHold
+from ..keeper.client import KeeperHold
+from .session import Spark
 
 _BEGINS = 30.0
 """Seconds for the keeper to look around as a block begins, of which it takes one in a thousand."""
-
-
-class Session(Protocol):
-    """What the keeper has to know of the Spark in this process."""
-
-    def jvm(self) -> tuple[int, bool] | None:
-        """The pid of the JVM and whether it carries the mark; None if there is none."""
-        ...
-
-    def is_local(self) -> bool | None:
-        """True if all tasks run on this machine; None while there is no context."""
-        ...
-
-    def is_served(self) -> bool:
-        """True if what it runs is run by a server that is not a child of this driver."""
-        ...
 
 
 class SparkReporter:
@@ -38,7 +22,7 @@ class SparkReporter:
     def __init__(
         self,
         lease: KeeperHold,
-        session: Session,
+        spark: Spark,
         *,
         on_lost: Callable[[LeaseLost], None],
         on_look: Callable[[], None] = lambda: None,
@@ -47,7 +31,7 @@ class SparkReporter:
     ) -> None:
         """`on_unprotected` is told, on the listening thread, why some of the work cannot be ended any more."""
         self.on_unprotected = on_unprotected
-        self._lease, self._session, self._on_lost, self._signs = lease, session, on_lost, liveness_checks
+        self._lease, self._spark, self._on_lost, self._signs = lease, spark, on_lost, liveness_checks
         self._on_look = on_look
         self._level = lease.protection
         self._jvm: tuple[int, bool] | None = None
@@ -87,15 +71,15 @@ class SparkReporter:
 
     def report(self) -> None:
         """Tell what is new of Spark: from a wait, if it has one by then, and from the block."""
-        jvm = self._session.jvm()
+        jvm = self._spark.jvm()
         if jvm and jvm != self._jvm:
             self._jvm, self._local = jvm, None
             self._lease.tell({"jvm": jvm[0], "marked": jvm[1]}, jvm[0])
-        local = self._session.is_local()
+        local = self._spark.is_local()
         if local is not None and local != self._local:
             self._local = local
             if self._lease.protection is not Protection.NONE:
-                self._lease.protection = Protection.SERVER if self._session.is_served() else self._level
+                self._lease.protection = Protection.SERVER if self._spark.is_served() else self._level
             self._lease.tell({"local": local, "level": self._lease.protection})
             if not local:
                 level = self._lease.protection

@@ -272,15 +272,22 @@ def shown(config: Config) -> Sequence[tuple[str, str]]:
     hidden = {key: "***" if getattr(config, key) else "" for key in SECRETS}
     hidden |= {key: redacted(getattr(config, key)) for key in URLS}
     hidden["storage_options"] = str(dict.fromkeys(config.storage_options, "***"))
-    return [(key, hidden.get(key, as_text(getattr(config, key)))) for key in SETTINGS]
+    return [(key, hidden.get(key, _for_people(getattr(config, key)))) for key in SETTINGS]
+
+
+def _for_people(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else as_text(value)
 
 
 def as_text(value: object) -> str:
-    """A setting as it may stand in the environment, in a flag, or in Spark's configuration."""
+    """A setting as it may stand in the environment, in a flag, or in Spark's configuration: read back, it is the same.
+
+    All ASCII where it can be: a JVM under the locale C cannot take anything else from its command line.
+    """
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.10g}"
     if isinstance(value, Mapping):
-        return json.dumps(dict(value), ensure_ascii=False)
+        return json.dumps(dict(value))
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

@@ -50,9 +50,10 @@ class Conversation:
         self.wanted = self.unwanted = self.granted = False
         """The driver wants the lease; does not want it any more; has been told of its grant."""
         self.has_begun = self.stopped = self.finished = self.settled = False
-        """Its block has begun; is being left; has been left by a contained driver. Spark is over after a loss."""
+        """It has said which JVM it has, on standby or as its block begins; leaves its block; has left it, contained.
+        Spark is over after a loss."""
         self.has_let_go = False
-        """What lives on is guarded by this lease no more: nothing of it is ended, and nothing is renewed."""
+        """What lives on is guarded by this lease no more. Or the driver cannot hear of a grant any more."""
         self.kernel_disarmed = False
         self.left_behind: LeftBehind | None = None
         self.outcome: Mapping[str, Any] = {}
@@ -117,8 +118,7 @@ class Conversation:
             case "abandon" if not self.left_behind:  # nothing has begun, whether it heard of a grant or not
                 self.unwanted = True
                 self.let_go()
-            # Else what it started may still run.
-            case "leave" if not (self.left_behind or (self._is_contained and self.granted)):
+            case "leave" if not (self.left_behind or (self._is_contained and self.granted)):  # what it began may run
                 self.let_go()
 
     def _stop_renewals(self) -> None:

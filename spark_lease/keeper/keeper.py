@@ -139,7 +139,7 @@ class Keeper:
             self._see_demotion()
 
     def _acquire(self) -> bool:
-        """True once the driver has been told of its grant. Else nothing has begun, and nothing is left of it."""
+        """True once the driver has been told of its grant. Else nothing has begun, and a late grant runs out."""
         acquiring = threading.Thread(target=self._begin, name="acquire", daemon=True)
         acquiring.start()
         self._driver.look_ahead()

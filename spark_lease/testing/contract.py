@@ -8,12 +8,11 @@ class TestMyStore(LeaseStoreContract):
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from subprocess import PIPE
 from typing import Any, TypeVar
@@ -169,12 +168,21 @@ class LeaseStoreContract:
         open_store: OpenStore, attempt: Callable[[LeaseStore, str], LeaseRecord | None]
     ) -> list[LeaseRecord | None]:
         """Eight contenders, each with a store of its own, at the same moment."""
-        stores = {f"c{number}": open_store() for number in range(8)}
-        for store in stores.values():
+        start, won = threading.Barrier(8), list[LeaseRecord | None]()
+
+        def contend(who: str) -> None:
+            store = open_store()
             store.read("n")
-        won = _at_once([functools.partial(attempt, store, who) for who, store in stores.items()])
-        for store in stores.values():
+            start.wait(10)
+            won.append(attempt(store, who))
             store.close()
+
+        threads = [threading.Thread(target=contend, args=(f"c{number}",)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len(won) == 8
         return won
 
 
@@ -213,8 +221,20 @@ class LockerContract:
         assert granted.epoch > mine.epoch
 
     def test_one_of_many_threads_is_granted(self, contender: OpenContender) -> None:
-        answers = _at_once([functools.partial(_insist, contender().try_acquire) for _ in range(6)])
+        contenders = [contender() for _ in range(6)]
+        start, answers = threading.Barrier(len(contenders)), list[Grant | Denied]()
+
+        def contend(lease: LocalHold) -> None:
+            start.wait(10)
+            answers.append(_insist(lease.try_acquire))
+
+        threads = [threading.Thread(target=contend, args=(each,)) for each in contenders]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
         assert [type(each) for each in answers].count(Grant) == 1
+        assert len(answers) == len(contenders)
 
     def test_one_of_many_processes_is_granted(self, config: Config, contender: OpenContender) -> None:
         first = contender()  # by which its table, or folder, is there
@@ -324,23 +344,6 @@ def _want(store: LeaseStore, directive: str) -> None:
     record = store.read("n").record
     assert record is not None
     assert store.swap("n", record, with_directive(record, directive)) is not None
-
-
-def _at_once(calls: Sequence[Callable[[], _Answer]]) -> list[_Answer]:
-    """What each returns, called on threads that begin together."""
-    start, answers = threading.Barrier(len(calls)), list[_Answer]()
-
-    def call(what: Callable[[], _Answer]) -> None:
-        start.wait(10)
-        answers.append(what())
-
-    threads = [threading.Thread(target=call, args=(each,)) for each in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(answers) == len(calls)
-    return answers
 
 
 def _insist(ask: Callable[[], _Answer]) -> _Answer:

@@ -1,4 +1,4 @@
-"""A lease store in memory that fails on demand, in every way that a real one does."""
+"""A lease store in memory, of which a test plans what becomes of each call."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_lease.config.settings import MAX_NAME, SETTINGS, Config, shown
+from spark_lease.config.settings import ENV, MAX_NAME, SETTINGS, Config, as_text, shown
 from spark_lease.config.sources import (
     camel,
     configure,
@@ -284,3 +285,15 @@ def test_a_config_is_frozen() -> None:
 def test_a_store_without_tables_has_no_brokers_row(url: str) -> None:
     config = configure(name="n", url=url, table="ACTIVEMQ_LOCK", broker_row="true")
     assert (config.has_broker_row, config.shared_name) == (False, "n")
+
+
+@given(period=st.floats(0.01, 1.5), options=st.dictionaries(st.text(), st.text()))
+def test_what_is_handed_on_as_text_is_read_back_the_same(period: float, options: dict[str, str]) -> None:
+    """To a child by its environment: a third of a second that is rounded no longer fits the other timings."""
+    config = configure(
+        name="n", lease_duration=10, retry_period=period, attempt_timeout=period, renew_deadline=2 * period
+    )
+    config = replace(config, storage_options=options)
+    handed = {ENV + each.name.upper(): as_text(getattr(config, each.name)) for each in fields(config)}
+    assert all(each.isascii() for each in handed.values())
+    assert resolve(from_environment(handed)).config == config

@@ -205,7 +205,7 @@ def test_a_script_that_fails_because_its_jvm_was_killed_has_crashed(
         return (hold["ended_by"], hold["detail"]) if hold["ended_by"] else None
 
     # The submission ends together with its JVM: its keeper may still be at the release. And the kernel may have ended
-    # the driver too by the time it looks.
+    # the driver too by the time the keeper looks.
     assert until(ending) in [("crashed", "its JVM ended"), ("crashed", "its driver ended")]
 
 

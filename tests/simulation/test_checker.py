@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -274,7 +275,8 @@ def test_real_processes_are_judged_by_the_files_that_they_leave(tmp_path: Path) 
 
     def start(who: str, work: float) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(script), who, url, str(tmp_path / f"{who}.jsonl"), str(work)]
-        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        return subprocess.Popen(command, env=environ)
 
     def until_master(who: str) -> None:
         file, end = tmp_path / f"{who}.jsonl", time.monotonic() + 30

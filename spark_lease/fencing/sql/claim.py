@@ -1,8 +1,8 @@
 """Claim: the guarded database remembers my epoch, if it is newer than what it knows.
 
-A claim is one statement in a session of its own that ends with it, so that no claim can be frozen half-way; done twice
-it is done once, so that an answer that was lost does no harm. Where a transaction of an older epoch is in its way,
-PostgreSQL is told to end that session. Every wait ends.
+A claim is one statement in a session of its own that ends with it; done twice it is done once, so that an answer that
+was lost does no harm. On PostgreSQL it is a transaction, and the server ends the session of one that was frozen in it.
+Where a transaction of an older epoch is in its way, PostgreSQL is told to end that session. Every wait ends.
 """
 
 from __future__ import annotations
@@ -253,7 +253,9 @@ class FenceTable:
         left = max(end - self._clock.now(), _AGAIN)
         if self._is_postgres:
             grace, bound = (math.ceil(seconds * 1000) for seconds in (_GRACE, left + 2 * _GRACE))
-            return f"SET LOCAL lock_timeout = {grace}; SET LOCAL statement_timeout = {bound}"
+            # The last one: my host is frozen between the claim and its commit, and the next master waits for the row.
+            bounds = {"lock_timeout": grace, "statement_timeout": bound, "idle_in_transaction_session_timeout": bound}
+            return "; ".join(f"SET LOCAL {name} = {ms}" for name, ms in bounds.items())
         if self._engine.dialect.name == "sqlite":
             # Shorter than SQLite's own pauses become: against a busy writer one has to ask often.
             return f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.pool import NullPool
 
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.system.processes import kill, tree
@@ -288,3 +291,31 @@ def test_a_required_fence_that_cannot_be_had_starts_nothing(url: str) -> None:
     assert (done.returncode, last_line(done)["outcome"]) == (78, "misconfigured")
     assert "a command's Spark has no hook: use spark-lease submit" in done.stderr
     assert "ran" not in done.stdout.splitlines()
+
+
+FROZEN = """
+    import os, signal, sys
+    from sqlalchemy import create_engine
+    from spark_lease.clock import BootClock
+    from spark_lease.fencing.sql.claim import FenceTable
+    from spark_lease.fencing.sql.tables import raise_epoch
+    engine = create_engine(sys.argv[1])
+    with FenceTable(engine, timeout=1)._session(BootClock().now() + 1) as session:
+        session.execute(raise_epoch(engine, sys.argv[2], 5))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        session.commit()
+"""
+
+
+def test_the_server_ends_a_claim_that_is_frozen_before_its_commit(pg_url: str) -> None:
+    """Its host may be: then the server hears nothing, and the next master must not wait for that for ever."""
+    fence, name = FenceTable(create_engine(pg_url, poolclass=NullPool)), f"frozen claim {time.time()}"
+    fence.raise_to(name, 4)
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(FROZEN), pg_url, name], stderr=subprocess.PIPE) as it:
+        os.waitid(os.P_PID, it.pid, os.WSTOPPED)
+        try:
+            assert fence.raise_to(name, 6) == 6
+        finally:
+            it.send_signal(signal.SIGCONT)
+        assert it.wait(30) == 1
+    assert fence.newest(name) == 6

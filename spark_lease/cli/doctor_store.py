@@ -48,6 +48,9 @@ def checks(config: Config) -> list[Check]:
         found.append(Check("pooler", lambda: pooler(config, *sessions(config, clock))))
     if config.fence_url:
         found.append(Check("fence", lambda: fence(config, clock)))
+        if config.fence_url.startswith("postgresql"):
+            guarded = replace(config, url=config.fence_url, password=config.fence_password)
+            found.append(Check("fence schemas", lambda: schemas(guarded, clock, "fence schemas")))
     return found
 
 
@@ -195,17 +198,17 @@ def folder(config: Config, clock: Clock) -> Finding:
     return ok("rights", "this user may write, and the second of two writers is refused")
 
 
-def schemas(config: Config, clock: Clock) -> Finding:
+def schemas(config: Config, clock: Clock, what: str = "schemas") -> Finding:
     from ..stores.sql.probe import SqlProbe  # SQLAlchemy
 
     with closing(SqlProbe(config, clock)) as probe:
         makers = probe.makers()
     if not makers:
-        return ok("schemas", "no other role may make functions where this one's search_path looks")
+        return ok(what, "no other role may make functions where this one's search_path looks")
     found_by = ", ".join(f"{maker} in {schema}" for schema, maker in makers)
     message = f"other roles may make functions, and have them run with the rights of this one: {found_by}"
     advice = "; ".join(f"REVOKE CREATE ON SCHEMA {schema} FROM {maker}" for schema, maker in makers)
-    return warn("schemas", message, advice)
+    return warn(what, message, advice)
 
 
 def pooler(config: Config, shared: str, takes_options: bool) -> Finding:

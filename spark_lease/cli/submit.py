@@ -8,7 +8,7 @@ import argparse
 import os
 import sys
 
-from ..config.settings import ENV, SPARK, URLS, Config
+from ..config.settings import ENV, SPARK, URLS, VERBOSE, Config
 from ..config.sources import Layer, camel, from_spark
 from ..config.urls import has_password, without_password
 from ..errors import ConfigError, SparkLeaseError
@@ -39,6 +39,7 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
             return submit_to_cluster(found, arguments.spark_submit, options, script, rest)
         launched = [str(LAUNCHER), str(local_file(script)), *rest]
         program, environ = find_spark_submit(arguments.spark_submit)
+        environ |= {VERBOSE: "yes"} if arguments.verbose else {}
         use_archive(program, environ)
         command = [program, *name_of(script, options), *options, *as_conf(flags(arguments), environ), *launched]
         supervisor = contained(command, _contain(config), own_group=False)

@@ -41,6 +41,8 @@ MAX_NAME = 250
 
 
 FRONT_DOOR = ENV + "FRONT_DOOR"
+VERBOSE = ENV + "VERBOSE"
+"""Tells the driver of `submit -v` that it is to log each renewal."""
 """Environment variable: where a contained driver finds the keeper that started it."""
 
 

@@ -326,7 +326,9 @@ class KeeperHold(GuardedHold):
 
     def _refuse_in_a_fork(self) -> None:
         if self._is_forked:
-            raise ConfigError("lease", f"{self.name} is process {self._pid}'s: a forked child can only check() it")
+            raise ConfigError(
+                "lease", f"{self.name} is process {self._pid}'s: a forked child can neither keep it nor give it back"
+            )
 
 
 def _close_in_child() -> None:

@@ -6,6 +6,7 @@ first in `sys.path`, and its exit code is the exit code. Nothing of Spark is sta
 
 from __future__ import annotations
 
+import logging
 import os
 import runpy
 import sys
@@ -26,6 +27,7 @@ SUBMISSION = "--submission"
 
 def main() -> int:
     from spark_lease.clock import BootClock
+    from spark_lease.config.settings import VERBOSE
     from spark_lease.config.sources import from_arguments
     from spark_lease.errors import LeaseLost, SparkLeaseError
     from spark_lease.guard.api import INTERRUPTED, end_process, load_config
@@ -38,7 +40,7 @@ def main() -> int:
     from spark_lease.submit.outcomes import forget_outcome
     from spark_lease.system.processes import MARK
 
-    log_to_stderr()
+    log_to_stderr(logging.DEBUG if os.environ.pop(VERBOSE, "") else logging.INFO)
     import_pyspark()
     submission = ""
     if sys.argv[1] == SUBMISSION:  # a cluster runs us

@@ -212,6 +212,8 @@ def test_who_else_may_make_functions_in_the_search_path_is_seen(
         connection.exec_driver_sql('GRANT CREATE ON SCHEMA public TO "My Role", PUBLIC')
     found = examined(capsys, "--url", server.url)[1]["schemas"]
     assert (found.verdict, "PUBLIC in public" in found.message) == ("warn", True)
+    guarded = examined(capsys, "--url", server.url, "--fence-url", server.url)[1]["fence schemas"]
+    assert (guarded.verdict, guarded.message) == ("warn", found.message)
     with engine.begin() as connection:
         connection.exec_driver_sql(found.advice)
     assert examined(capsys, "--url", server.url)[1]["schemas"].verdict == "ok"

@@ -484,7 +484,7 @@ def test_a_forked_child_can_check_and_nothing_else(start: Start, url: str, table
     driver = start(FORKS.format("sys.exit(0)", True, 0))
     assert driver.end() == 0, driver.log.read_text()
     said = driver.log.read_text()
-    assert "a forked child can only check() it" in said
+    assert "a forked child can neither keep it nor give it back" in said
     assert f"still {driver.epoch()}" in said
     assert row(url, table)[0] is None
 

@@ -420,3 +420,11 @@ def test_bad_settings_in_spark_conf_are_refused_in_the_driver(submit: Callable[.
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 78
     assert "did you mean spark.lease.leaseDuration?" in done.stderr
+
+
+@both
+def test_what_is_said_under_v_is_said_of_a_submission_too(submit: Callable[..., Driver], contain: str) -> None:
+    driver = submit("time.sleep(60)", contain=contain, settings=["-v"])
+    driver.until("n: renewed, epoch ")
+    driver.process.send_signal(signal.SIGTERM)
+    driver.end()

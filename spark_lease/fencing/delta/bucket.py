@@ -47,6 +47,9 @@ class ObjectFolder:
     def open(self, name: str) -> BinaryIO:
         return io.BufferedReader(_Object(self._store, f"{self._path}/{name}"), _PIECE)
 
+    def drop_late(self, version: int) -> bool:
+        return False
+
     def put_new(self, name: str, data: bytes) -> bool:
         try:
             obstore.put(self._store, f"{self._path}/{name}", data, mode="create", use_multipart=False)

@@ -24,7 +24,7 @@ from ...errors import ConfigError, Fenced, SparkLeaseError, StoreError
 from ...stores.folders.error_text import error_text, secrets_of
 from ..refusal import fenced
 from .folders import LocalFolder
-from .log import Log
+from .log import Log, State
 
 _PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _TRIES = 6
@@ -109,10 +109,16 @@ def _claim_once(wanted: Claim, table: str, timeout: float) -> bool | None:
     if newer := newer_than(wanted.name, wanted.epoch, table, newest):
         raise Fenced(wanted.name, table, wanted.epoch, newer, _advice(wanted.name))
     if newest is not None and int(newest) == wanted.epoch:
-        return True
+        # A former master may be frozen between its look for that version and its rename: thawed, it would replace the
+        # claim by its own commit. If it has done so by now, the next look does not find the claim.
+        return True if not log.drop_late(there) or _is_claimed(log.newest(), key, wanted) else None
     claimed = {"lease": wanted.name, "epoch": wanted.epoch, "holder": wanted.holder}
     log.set_property(there, key, str(wanted.epoch), user_metadata=claimed)
     return None  # Made, or another commit was faster, or its log was cleaned up meanwhile: the next look tells which.
+
+
+def _is_claimed(there: State | None, key: str, wanted: Claim) -> bool:
+    return there is not None and there.properties.get(key) == str(wanted.epoch)
 
 
 def _log_of(table: str, options: Mapping[str, str], timeout: float) -> Log:

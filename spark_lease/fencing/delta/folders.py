@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -10,6 +11,8 @@ from typing import BinaryIO, Protocol
 from ...stores.folders.paths import put_new
 
 LOG = "_delta_log"
+_WAITS = re.compile(r"\.(\d{20})\.json\.[\w-]+\.tmp")
+"""What Spark writes, and renames to the commit (Delta 4.4, HadoopFileSystemLogStore.createTempPath)."""
 
 
 class LogFolder(Protocol):
@@ -29,6 +32,10 @@ class LogFolder(Protocol):
 
     def put_new(self, name: str, data: bytes) -> bool:
         """False if there is one of that name; two at once never both succeed."""
+        ...
+
+    def drop_late(self, version: int) -> bool:
+        """Remove what waits to become a commit of `version` or an older one; False if nothing ever waits here."""
         ...
 
 
@@ -55,3 +62,9 @@ class LocalFolder:
 
     def put_new(self, name: str, data: bytes) -> bool:
         return put_new(self._path / name, data)
+
+    def drop_late(self, version: int) -> bool:
+        for name in os.listdir(self._path):
+            if (waits := _WAITS.fullmatch(name)) and int(waits[1]) <= version:
+                (self._path / name).unlink(missing_ok=True)
+        return True

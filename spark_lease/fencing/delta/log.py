@@ -106,6 +106,14 @@ class Log:
         lines = [json.dumps(each, separators=(",", ":")) for each in ({"commitInfo": info}, {"metaData": metadata})]
         return self._folder.put_new(version_file(state.version + 1), "\n".join([*lines, ""]).encode())
 
+    def drop_late(self, state: State) -> bool:
+        """Have no commit up to the version of `state` replaced by one that is late; False if none can be.
+
+        On a file system Spark looks whether the version is there, and then renames its file to it, which replaces what
+        has come in between. A file that still waits for that, of a version that is there, can do nothing else.
+        """
+        return self._folder.drop_late(state.version)
+
     def _refuse(self, state: State) -> None:
         """Raise StoreError for a table whose commits are not ours to make."""
         for key, newest in _NEWEST_PROTOCOL.items():

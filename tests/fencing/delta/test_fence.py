@@ -31,6 +31,7 @@ from spark_lease.errors import ConfigError, Fenced, LeaseLost, Loss, StoreError
 from spark_lease.fencing.delta import claims as delta_claims
 from spark_lease.fencing.delta.delta_rs import FencedTable
 from spark_lease.fencing.delta.fence import Claim, address, claim, property_of
+from spark_lease.fencing.delta.folders import LocalFolder
 from spark_lease.fencing.delta.tables import KIND, DeltaFence
 from spark_lease.stores.registry import open_notes, open_store
 from tests.services.objects import BUCKET, KEY, LOCKED, SECRET, ObjectServer
@@ -480,3 +481,35 @@ def test_a_delta_rs_write_to_a_table_that_does_not_exist_is_deltas_own_error(con
     with pytest.raises(TableNotFoundError):
         FencedTable(lease, f"{tmp_path}/none", config, BootClock()).delete()
     assert lease.losses == []
+
+
+def test_no_commit_that_was_late_replaces_a_claim_in_a_folder(tmp_path: Path) -> None:
+    """A Spark that is frozen between its look for a version and its rename to it; thawed, it renames."""
+    append(table := tmp_path / "table")
+    log = table / "_delta_log"
+    late, later = (log / f".{version:020}.json.0d3e-4c.tmp" for version in (1, 2))
+    for each in (late, later):
+        each.write_text("")
+    assert claim(wanted(5), str(table), clock=BootClock(), timeout=5)
+    with pytest.raises(FileNotFoundError):
+        late.rename(log / f"{1:020}.json")
+    assert claimed(table) == "5"
+    assert later.exists()  # of a version that is not there: its writer will find the claim
+
+
+def test_a_claim_that_was_replaced_before_the_look_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(table := tmp_path / "table")
+    append(other := tmp_path / "other")
+    append(other)
+    log, drop, late = table / "_delta_log", LocalFolder.drop_late, [f"{1:020}.json"]
+
+    def replace_first(folder: LocalFolder, version: int) -> bool:
+        if late:
+            shutil.copy(other / "_delta_log" / late[0], log / late.pop())
+        return drop(folder, version)
+
+    monkeypatch.setattr(LocalFolder, "drop_late", replace_first)
+    assert claim(wanted(5), str(table), clock=BootClock(), timeout=5)
+    assert not late and claimed(table) == "5"

@@ -2,7 +2,8 @@
 
     python -m tests.faults.warm_standby [ROUNDS]     (make test-warm-standby ROUNDS=100)
 
-Each standby tries to write while it warms up, and is the master of the next round. No commit of an older epoch may land
+Every other one is frozen as a commit of its Spark waits to be renamed. Each standby tries to write while it warms up,
+and is the master of the next round. No commit of an older epoch may land
 after the next master's first, and none of a standby at all. Ends with 1 if one did.
 """
 
@@ -53,12 +54,31 @@ def rows(folder: Path, epoch: int) -> int:
     return DeltaTable(str(folder / "flights")).to_pyarrow_dataset().to_table().column("epoch").to_pylist().count(epoch)
 
 
-def play(folder: Path, master: Driver, standby: Driver) -> tuple[int, bool]:
-    """How many rows of the old epoch landed after the new master's first, and whether the old one had a write open."""
-    old = master.epoch()
+def is_about_to_rename(log: Path) -> bool:
+    """Spark looks whether a version is there, and then renames a file to it."""
+    return any(name.endswith(".tmp") for name in os.listdir(log))
+
+
+def wait_for_a_rename(log: Path) -> None:
+    end = time.monotonic() + 30
+    while not is_about_to_rename(log) and time.monotonic() < end:
+        pass
+
+
+def play(folder: Path, master: Driver, standby: Driver, *, at_a_rename: bool) -> tuple[int, bool, bool]:
+    """How many rows of the old epoch landed after the new master's first; whether the old one had a write open, and
+    whether its commit waited to be renamed."""
+    old, family = master.epoch(), master.tree()
     (folder / str(old)).touch()
-    time.sleep(random.uniform(0, _A_WRITE))  # any moment will do
+    if at_a_rename:
+        wait_for_a_rename(folder / "flights" / "_delta_log")
+    else:
+        time.sleep(random.uniform(0, _A_WRITE))  # any moment will do
+    for each in reversed(family):  # the JVM first
+        with suppress(ProcessLookupError):
+            os.kill(each.pid, signal.SIGSTOP)
     frozen = master.freeze()
+    waits = is_about_to_rename(folder / "flights" / "_delta_log")
     standby.until("wrote 0 under", 60)
     before = rows(folder, old)
     for each in frozen:
@@ -67,12 +87,12 @@ def play(folder: Path, master: Driver, standby: Driver) -> tuple[int, bool]:
     master.end(60)
     standby.until("wrote 2 under", 60)
     said = master.log.read_text()
-    return rows(folder, old) - before, "Fenced" in said or "MetadataChanged" in said
+    return rows(folder, old) - before, "Fenced" in said or "MetadataChanged" in said, waits
 
 
 def main(rounds: int) -> int:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", start_options())
-    landed = refused = 0
+    landed = refused = waited = 0
     with TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = Path(scratch)
 
@@ -87,9 +107,10 @@ def main(rounds: int) -> int:
             standby = start()
             standby.until("a write was refused", 120)
             standby.until("standby (warm): Spark is ready", 120)
-            late, was_refused = play(folder, master, standby)
-            landed, refused = landed + late, refused + was_refused
-            print(f"round {number}: {late} landed late, {landed} in all; {refused} were refused as fenced", flush=True)
+            late, was_refused, waits = play(folder, master, standby, at_a_rename=number % 2 == 0)
+            landed, refused, waited = landed + late, refused + was_refused, waited + waits
+            seen = f"{refused} were refused as fenced, {waited} waited to be renamed"
+            print(f"round {number}: {late} landed late, {landed} in all; {seen}", flush=True)
             master.close()
             master = standby
         of_standbys = rows(folder, 0)

@@ -47,14 +47,24 @@ class Conversation:
         self._is_contained = isinstance(driver, ContainedDriver)
         self.is_open = True
         """Whether the driver still listens. Its end is no end of the driver: that is what the pidfd proves."""
-        self.wanted = self.unwanted = self.granted = False
-        """The driver wants the lease; does not want it any more; has been told of its grant."""
-        self.has_begun = self.stopped = self.finished = self.settled = False
-        """It has said which JVM it has, on standby or as its block begins; leaves its block; has left it, contained.
-        Spark is over after a loss."""
+        self.wanted = False
+        """The driver waits for the lease."""
+        self.unwanted = False
+        """It does not any more."""
+        self.granted = False
+        """It has been told of its grant."""
+        self.has_begun = False
+        """It has said which JVM it has, on standby or as its block begins."""
+        self.stopped = False
+        """It leaves its block."""
+        self.finished = False
+        """It has left its block, and what it started inside its namespace may still run."""
+        self.settled = False
+        """Its Spark is over, after a loss."""
+        self.kernel_disarmed = False
+        """Its end ends nothing else any more."""
         self.has_let_go = False
         """What lives on is guarded by this lease no more. Or the driver cannot hear of a grant any more."""
-        self.kernel_disarmed = False
         self.left_behind: LeftBehind | None = None
         self.outcome: Mapping[str, Any] = {}
         """What the driver has said of its end; empty before it has."""

@@ -108,7 +108,7 @@ def _claim_once(wanted: Claim, table: str, timeout: float) -> bool | None:
     newest = there.properties.get(key)
     if newer := newer_than(wanted.name, wanted.epoch, table, newest):
         raise Fenced(wanted.name, table, wanted.epoch, newer, _advice(wanted.name))
-    if newest is not None and int(newest) == wanted.epoch:
+    if _is_claimed(there, key, wanted):
         # A former master may be frozen between its look for that version and its rename: thawed, it would replace the
         # claim by its own commit. If it has done so by now, the next look does not find the claim.
         return True if not log.drop_late(there) or _is_claimed(log.newest(), key, wanted) else None

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -309,7 +309,7 @@ FROZEN = """
 
 def test_the_server_ends_a_claim_that_is_frozen_before_its_commit(pg_url: str) -> None:
     """Its host may be: then the server hears nothing, and the next master must not wait for that for ever."""
-    fence, name = FenceTable(create_engine(pg_url, poolclass=NullPool)), f"frozen claim {time.time()}"
+    fence, name = FenceTable(create_engine(pg_url, poolclass=NullPool)), f"frozen claim {uuid.uuid4()}"
     fence.raise_to(name, 4)
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(FROZEN), pg_url, name], stderr=subprocess.PIPE) as it:
         os.waitid(os.P_PID, it.pid, os.WSTOPPED)

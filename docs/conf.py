@@ -27,7 +27,7 @@ _ABOUT_BLOCKS = re.compile(r"^```(\w+) [^\n{]+$", re.MULTILINE)
 def for_the_site(app: Sphinx, page: str, source: list[str]) -> None:
     """On the site a file of the repository is a name, not a link, and what tests know of a block is not shown."""
     if page in ("contributing", "security"):
-        source[0] = (_REPOSITORY / f"{page.upper()}.md").read_text()
+        source[0] = (_REPOSITORY / f"{page.upper()}.md").read_text().replace("](docs/", "](")
     source[0] = _ABOUT_BLOCKS.sub(r"```\1", _TO_FILES.sub(r"\1 (`\2`)", source[0]))
 
 

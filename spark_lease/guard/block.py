@@ -85,7 +85,9 @@ class Guard:
         self._last_words = last_words
         self._events = open_events(config, on_event)
         self._interrupt = BlockInterrupt(self._clock, is_lost=self._is_lost)
-        self._has_begun = self._has_claimed = self._has_crashed = False
+        self._has_begun = self._has_claimed = False
+        self.has_crashed = False
+        """True once the block has failed and its JVM had ended."""
         self._unnoted: list[SparkLeaseError] = []
         self._refused: ConfigError | None = None
 
@@ -278,7 +280,7 @@ class Guard:
     def _leave(self, error: BaseException | None) -> LeaseLost | None:
         """End all work, then release; the loss if there was one."""
         # Its JVM was killed, and the error of the call that noticed it has left the block before the watch saw it.
-        self._has_crashed |= _has_failed(error) and self._jvm_ended() is not None
+        self.has_crashed |= _has_failed(error) and self._jvm_ended() is not None
         self._leave_the_block()
         if self._has_claimed and _has_failed(error) and self.hold.loss() is None:
             look_for_a_newer_claim(self.config, self.hold, clock=self._clock)
@@ -342,7 +344,7 @@ class Guard:
             return FAILED, type(error).__name__
         if _is_success(error) and self._spark.was_busy:
             return INTERRUPTED, "Spark still worked"
-        return (CRASHED, "its JVM ended") if self._has_crashed else ending_of(error)
+        return (CRASHED, "its JVM ended") if self.has_crashed else ending_of(error)
 
     def _note_the_run(self, error: BaseException | None) -> None:
         outcome, detail = self._ending_of(error)

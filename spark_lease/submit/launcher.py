@@ -35,7 +35,7 @@ def main() -> int:
     from spark_lease.guard.environment import announcement
     from spark_lease.keeper.spawn import FrontDoor
     from spark_lease.logs import log_to_stderr
-    from spark_lease.outcome import Outcome, announce, ended, outcome_of, refused
+    from spark_lease.outcome import Outcome, announce, crashed, ended, outcome_of, refused
     from spark_lease.spark.from_folder import import_pyspark
     from spark_lease.submit.outcomes import forget_outcome
     from spark_lease.system.processes import MARK
@@ -81,7 +81,10 @@ def main() -> int:
             outcome = ended(hold, 0)
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else 1
-            outcome = ended(hold, code) if hold and not guard.signalled else stopped(code)
+            if hold and not guard.signalled:
+                outcome = crashed(hold) if guard.has_crashed else ended(hold, code)
+            else:
+                outcome = stopped(code)
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
         outcome = refused(config, error, hold)

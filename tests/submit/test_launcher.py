@@ -207,6 +207,9 @@ def test_a_script_that_fails_because_its_jvm_was_killed_has_crashed(
     # The submission ends together with its JVM: its keeper may still be at the release. And the kernel may have ended
     # the driver too by the time the keeper looks.
     assert until(ending) in [("crashed", "its JVM ended"), ("crashed", "its driver ended")]
+    if contain != "off":  # where the one that says it outlives its JVM
+        told = outcome(driver)
+        assert (told["outcome"], told["exit_code"]) == ("crashed", 137)
 
 
 @pytest.mark.parametrize(("hook", "code", "says"), [("sys.exit(3)", 3, ""), ("1 / 0", 1, "ZeroDivisionError")])

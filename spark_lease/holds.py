@@ -56,7 +56,7 @@ class GuardedHold(Hold):
 
         So the driver loads no client of the store. Raises StoreError, ConfigError.
         """
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             return notes.all(self._config.shared_name, kind)
 
     def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
@@ -68,7 +68,7 @@ class GuardedHold(Hold):
         Raises StoreError, ConfigError.
         """
         name = self._config.shared_name
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             there = notes.all(name, kind) if newest else {}
             if key in there and there[key] != text:
                 notes.remove(name, kind, key)
@@ -107,14 +107,14 @@ def open_contender(
     locker: Locker = Unguarded()
     if config.enabled:
         if config.scheme in NOTES:
-            note, journal = Presence(config, clock, holder=holder), ChangeJournal(config, clock)
+            note, journal = Presence(config, clock, holder=holder), ChangeJournal(config)
         locker = locker_over(
             open_store(config),
             config,
             clock,
             holder=holder,
             protection=lambda: hold.protection,
-            lock=open_lock(config, clock),
+            lock=open_lock(config),
         )
     else:
         log.warning("%s: enabled = false, NOTHING IS GUARDED: every process is master", config.name)

@@ -98,7 +98,7 @@ def _refuse_unknown(to: str, store: LeaseStore, config: Config) -> None:
 def _noted(config: Config) -> list[dict[str, Any]]:
     """Who stands by, and who held it; empty where nothing can be noted."""
     name = config.row_of(config.name)
-    with contextlib.suppress(ConfigError, ValueError), closing(open_notes(config, BootClock())) as notes:
+    with contextlib.suppress(ConfigError, ValueError), closing(open_notes(config)) as notes:
         grants = [json.loads(each) for each in notes.all(name, GRANT).values()]
         return [asdict(each) for each in standbys_of(notes, name, wall_time())] + grants
     return []

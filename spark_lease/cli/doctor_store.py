@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
-from ..clock import BootClock, Clock
+from ..clock import BootClock
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import FenceUnreachable, RecordUnreadable, StoreError
 from ..fencing.sql.databases import open_database
+from ..stores.folders.probe import exercise
 from ..stores.registry import open_store
+from ..system.call_timeout import CallTimeout
 from .findings import Check, Finding, fail, ok, warn
 from .look import cell, described
 
@@ -24,41 +27,54 @@ _APART = 1.0
 """Seconds between clocks that a reader of times notices."""
 _RENEWAL_IN_OBJECTS = 7
 """Looks that a renewal takes the time of, in an object store (13 requests and 2)."""
+if TYPE_CHECKING:
+    from ..stores.sql.probe import SqlProbe
+
+T = TypeVar("T")
+_CLOCK = BootClock()
+
 _INIT = "where the table is missing: spark-lease init"
 
 
 def first_checks(config: Config) -> list[Check]:
     """If they fail, there is nothing more to be asked."""
-    return [Check("store", lambda: store(config, BootClock()))]
+    return [Check("store", lambda: store(config))]
 
 
 def checks(config: Config) -> list[Check]:
-    clock, scheme = BootClock(), config.scheme
-    found = [Check("lease", lambda: lease(config)), Check("timings", lambda: timings(config, reads(config, clock)))]
+    scheme = config.scheme
+    found = [Check("lease", lambda: lease(config)), Check("timings", lambda: timings(config, reads(config)))]
     if scheme in _SQL:
         found += [
-            Check("table", lambda: table(config, clock)),
-            Check("rights", lambda: rights(config, clock)),
-            Check("clock", lambda: clocks(config, *clock_difference(config, clock))),
+            Check("table", lambda: table(config)),
+            Check("rights", lambda: rights(config)),
+            Check("clock", lambda: clocks(config, *_ask(config, lambda probe: probe.clock_difference()))),
         ]
     elif scheme in _FOLDERS:
-        found += [Check("rights", lambda: folder(config, clock)), Check("clock", lambda: no_clock(config))]
+        found += [Check("rights", lambda: folder(config)), Check("clock", lambda: no_clock(config))]
     if scheme == "postgresql":
-        found.insert(0, Check("schemas", lambda: schemas(config, clock)))
-        found.append(Check("pooler", lambda: pooler(config, *sessions(config, clock))))
+        found.insert(0, Check("schemas", lambda: schemas(config)))
+        found.append(Check("pooler", lambda: pooler(config, *_ask(config, sessions))))
     if config.fence_url:
-        found.append(Check("fence", lambda: fence(config, clock)))
+        found.append(Check("fence", lambda: fence(config)))
         if config.fence_url.startswith("postgresql"):
             guarded = replace(config, url=config.fence_url, password=config.fence_password)
-            found.append(Check("fence schemas", lambda: schemas(guarded, clock, "fence schemas")))
+            found.append(Check("fence schemas", lambda: schemas(guarded, "fence schemas")))
     return found
 
 
-def store(config: Config, clock: Clock) -> Finding:
+def _ask(config: Config, what: Callable[[SqlProbe], T]) -> T:
+    from ..stores.sql.probe import SqlProbe  # SQLAlchemy, for those who use it
+
+    with closing(SqlProbe(config)) as probe:
+        return what(probe)
+
+
+def store(config: Config) -> Finding:
     if not config.enabled:
         return fail("store", "enabled = false: NOTHING IS GUARDED: every process is master", "set enabled = true")
     try:
-        answer, took = first_answer(config, clock)
+        answer, took = first_answer(config)
     except RecordUnreadable:
         raise
     except StoreError as error:
@@ -67,17 +83,17 @@ def store(config: Config, clock: Clock) -> Finding:
     return ok("store", f"{redacted(config.url)}: {answer}, the first answer after {took * 1000:.0f} ms")
 
 
-def first_answer(config: Config, clock: Clock) -> tuple[str, float]:
+def first_answer(config: Config) -> tuple[str, float]:
     """What the store says of itself, and how long that took."""
-    if config.scheme in _SQL:
-        from ..stores.sql.probe import SqlProbe  # SQLAlchemy, for those who use it
 
-        with closing(SqlProbe(config, clock)) as probe:
-            began, answer = clock.now(), probe.server()
-    else:
-        with closing(open_store(config)) as opened:
-            began, answer = clock.now(), f"{len(opened.names())} leases"
-    return answer, clock.now() - began
+    def timed(what: Callable[[], str]) -> tuple[str, float]:
+        began = _CLOCK.now()
+        return what(), _CLOCK.now() - began
+
+    if config.scheme in _SQL:
+        return _ask(config, lambda probe: timed(probe.server))
+    with closing(open_store(config)) as opened:
+        return timed(lambda: f"{len(opened.names())} leases")
 
 
 def lease(config: Config) -> Finding | None:
@@ -96,18 +112,18 @@ def lease(config: Config) -> Finding | None:
     return ok("lease", message + (f", expires in {cell(row['expires_in'])} s" * (row["state"] == "held")))
 
 
-def reads(config: Config, clock: Clock) -> list[float]:
+def reads(config: Config) -> list[float]:
     """How long each of some looks took, connecting first. Raises StoreError."""
     took: list[float] = []
     with closing(open_store(config)) as opened:
         with contextlib.suppress(StoreError):  # a pooler that shares sessions refuses once what is prepared
-            began = clock.now()
+            began = _CLOCK.now()
             opened.read(config.name or "doctor")
-            took.append(clock.now() - began)
+            took.append(_CLOCK.now() - began)
         while len(took) <= _READS and sum(took) < config.attempt_timeout:
-            began = clock.now()
+            began = _CLOCK.now()
             opened.read(config.name or "doctor")
-            took.append(clock.now() - began)
+            took.append(_CLOCK.now() - began)
     return took
 
 
@@ -130,11 +146,8 @@ def timings(config: Config, took: Sequence[float]) -> Finding:
     return ok("timings", message)
 
 
-def table(config: Config, clock: Clock) -> Finding:
-    from ..stores.sql.probe import SqlProbe  # SQLAlchemy
-
-    with closing(SqlProbe(config, clock)) as probe:
-        lacking = probe.lacking()
+def table(config: Config) -> Finding:
+    lacking = _ask(config, lambda probe: probe.lacking())
     for name, missing in lacking.items():
         if missing is None and name.endswith("_notes"):
             return warn("table", f"{name} does not exist: no run keys, no fence for Delta", "run spark-lease init")
@@ -146,19 +159,16 @@ def table(config: Config, clock: Clock) -> Finding:
     return ok("table", f"{' and '.join(lacking)} have all columns and keys")
 
 
-def rights(config: Config, clock: Clock) -> Finding:
-    from ..stores.sql.probe import SqlProbe  # SQLAlchemy
-
-    with closing(SqlProbe(config, clock)) as probe:
-        try:
-            probe.exercise()
-        except StoreError as error:
-            return fail("rights", str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {config.record_table}")
-        try:
-            probe.exercise_notes()
-        except StoreError as error:
-            advice = f"{_INIT}; else grant SELECT, INSERT, UPDATE, DELETE on {config.notes_table}"
-            return warn("rights", f"no run keys, no fence for Delta: {error}", advice)
+def rights(config: Config) -> Finding:
+    try:
+        _ask(config, lambda probe: probe.exercise())
+    except StoreError as error:
+        return fail("rights", str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {config.record_table}")
+    try:
+        _ask(config, lambda probe: probe.exercise_notes())
+    except StoreError as error:
+        advice = f"{_INIT}; else grant SELECT, INSERT, UPDATE, DELETE on {config.notes_table}"
+        return warn("rights", f"no run keys, no fence for Delta: {error}", advice)
     done = "no row of it was touched" if config.has_broker_record else "rolled back"
     return ok("rights", f"this user may take, renew and release a lease, and note things beside it ({done})")
 
@@ -174,35 +184,21 @@ def clocks(config: Config, ahead: float, error: float) -> Finding:
     return warn("clock", f"{message}, which decides nothing here", "times in logs mislead: see to NTP")
 
 
-def clock_difference(config: Config, clock: Clock) -> tuple[float, float]:
-    from ..stores.sql.probe import SqlProbe  # SQLAlchemy
-
-    with closing(SqlProbe(config, clock)) as probe:
-        return probe.clock_difference()
-
-
 def no_clock(config: Config) -> Finding:
     return ok("clock", f"the store has none: after a crash a standby waits for all {config.lease_duration:g} s")
 
 
-def folder(config: Config, clock: Clock) -> Finding:
-    from ..stores.folders.probe import FolderProbe  # beside SQLAlchemy's, and as seldom
-
-    with closing(FolderProbe(config, clock)) as probe:
-        if not probe.exists():
-            where = redacted(config.url)
-            return warn(
-                "rights", f"{where} does not exist", "is it mounted here? spark-lease init --lease NAME makes it"
-            )
-        probe.exercise()
+def folder(config: Config) -> Finding:
+    where = redacted(config.url)
+    with closing(CallTimeout(where, timeout=config.attempt_timeout)) as bounded:
+        is_there = bounded.call(lambda: exercise(config))
+    if not is_there:
+        return warn("rights", f"{where} does not exist", "is it mounted here? spark-lease init --lease NAME makes it")
     return ok("rights", "this user may write, and the second of two writers is refused")
 
 
-def schemas(config: Config, clock: Clock, what: str = "schemas") -> Finding:
-    from ..stores.sql.probe import SqlProbe  # SQLAlchemy
-
-    with closing(SqlProbe(config, clock)) as probe:
-        makers = probe.makers()
+def schemas(config: Config, what: str = "schemas") -> Finding:
+    makers = _ask(config, lambda probe: probe.makers())
     if not makers:
         return ok(what, "no other role may make functions where this one's search_path looks")
     found_by = ", ".join(f"{maker} in {schema}" for schema, maker in makers)
@@ -228,19 +224,16 @@ def pooler(config: Config, shared: str, takes_options: bool) -> Finding:
     return ok("pooler", f"{shared}, and no session is kept (notify = false)" if shared else "none that shares sessions")
 
 
-def sessions(config: Config, clock: Clock) -> tuple[str, bool]:
-    from ..stores.sql.probe import SqlProbe  # SQLAlchemy
-
-    with closing(SqlProbe(config, clock)) as probe:
-        return probe.sharing(), probe.takes_options()
+def sessions(probe: SqlProbe) -> tuple[str, bool]:
+    return probe.sharing(), probe.takes_options()
 
 
-def fence(config: Config, clock: Clock) -> Finding:
+def fence(config: Config) -> Finding:
     from ..fencing.sql.claim import FenceTable  # SQLAlchemy
 
     try:
-        with open_database(config, clock) as engine:
-            fence_table = FenceTable(engine, timeout=config.attempt_timeout, clock=clock)
+        with open_database(config) as engine:
+            fence_table = FenceTable(engine, timeout=config.attempt_timeout)
             is_there = engine.dialect.name != "postgresql" or fence_table.has_fence(config.name)
             newest = fence_table.newest(config.name) if is_there and config.name else 0
     except FenceUnreachable as error:

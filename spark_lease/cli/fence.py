@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from ..clock import BootClock
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import ConfigError, StoreError
@@ -43,7 +42,7 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
     if arguments.print_sql and (paths := _paths(arguments)):
         raise ConfigError("on", f"{paths[0]} is a Delta table, which no SQL fences: leave out --print-sql")
     for path in _paths(arguments):
-        added = note_table(config, BootClock(), path)
+        added = note_table(config, path)
         print(f"{path} is guarded by the lease {config.name}" + ("" if added else " already"))
         look = functools.partial(has_table, path, config.storage_options, timeout=config.attempt_timeout)
         if _looked(config, path, look) is False:
@@ -52,7 +51,7 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
             print(f"spark-lease: {redacted(path)}: {message}", file=sys.stderr)
     if not (names := _names(arguments)):
         return 0
-    with open_database(_of_postgres(config), BootClock()) as engine:
+    with open_database(_of_postgres(config)) as engine:
         for table in names:
             options = {"allow_unleased": arguments.allow_unleased}
             if arguments.print_sql:
@@ -67,7 +66,7 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
 def _drop(arguments: argparse.Namespace, config: Config) -> int:
     if paths := _paths(arguments):
         raise ConfigError("on", f"{paths[0]} is a Delta table: spark-lease fence forget --lease NAME --on {paths[0]}")
-    with open_database(_of_postgres(config), BootClock()) as engine:
+    with open_database(_of_postgres(config)) as engine:
         for table in arguments.tables:
             was = triggers.drop(engine, table)
             print(f"every session may write to {table} again" if was else f"{table} was not fenced, nothing to do")
@@ -94,7 +93,7 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
 
 
 def _delta_rows(config: Config) -> list[dict[str, object]]:
-    found = noted_tables(replace(config, create_table="false"), BootClock())
+    found = noted_tables(replace(config, create_table="false"))
     row = {"lease": config.name, "epoch": 0, "allow_unleased": False}
     return [{"table": table, **row, "epoch": _claimed(config, table)} for table in found]
 
@@ -111,7 +110,7 @@ def _claimed(config: Config, table: str) -> int | None:
 
 def _looked(config: Config, table: str, look: Callable[[], _T]) -> _T | None:
     """What `look` finds in a Delta table; None, and a line that says why, if it cannot be read."""
-    looking = CallTimeout(redacted(table), timeout=config.attempt_timeout, clock=BootClock())
+    looking = CallTimeout(redacted(table), timeout=config.attempt_timeout)
     try:
         return looking.call(look)
     except Exception as error:  # an object store raises anything
@@ -124,7 +123,7 @@ def _looked(config: Config, table: str, look: Callable[[], _T]) -> _T | None:
 
 
 def _postgres_rows(config: Config) -> list[dict[str, object]]:
-    with open_database(config, BootClock()) as engine:
+    with open_database(config) as engine:
         fence_table = FenceTable(engine, timeout=config.attempt_timeout)
         tables = triggers.fenced_tables(engine, config.name)
         epochs = {name: fence_table.newest(name) for name in {each.lease for each in tables}}
@@ -141,11 +140,11 @@ def _forget(arguments: argparse.Namespace, config: Config) -> int:
         )
         raise ConfigError("on", advice)
     if paths := _paths(arguments):
-        gone = [path for path in paths if forget_table(config, BootClock(), path)]
+        gone = [path for path in paths if forget_table(config, path)]
         for path in paths:
             print(f"{path} is guarded no more" if path in gone else f"{path} was not guarded, nothing to do")
         return int(not gone)
-    with open_database(config, BootClock()) as engine:
+    with open_database(config) as engine:
         before = FenceTable(engine, timeout=config.attempt_timeout).forget(config.name)
     if before:
         print(f"the fence of {config.name} was at epoch {before} and is cleared; the next master claims it anew")

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from ..clock import BootClock, instant_of, iso_text, wall_time
+from ..clock import instant_of, iso_text, wall_time
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..election.journal_entries import KINDS
@@ -59,7 +59,7 @@ def history(arguments: argparse.Namespace) -> int:
 def all_holds(config: Config, name: str) -> list[Hold] | None:
     """All holds that are known of; None if there is no such lease. Raises StoreError, ConfigError."""
     config = replace(config, create_table="false")
-    with closing(open_store(config)) as store, closing(open_notes(config, BootClock())) as notes:
+    with closing(open_store(config)) as store, closing(open_notes(config)) as notes:
         seen = store.read(name)
         holds = holds_of(name, notes.every(config.row_of(name), KINDS), seen, where=store.where)
         if not holds:

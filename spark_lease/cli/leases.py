@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 
-from ..clock import BootClock, wall_time
+from ..clock import wall_time
 from ..config.settings import Config
 from ..election.directive import label_of
 from ..election.journal_entries import KINDS
@@ -74,7 +74,7 @@ def print_wide(rows: Sequence[Row]) -> None:
 
 def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
     """What stands beside the leases; nothing where the store keeps no notes."""
-    with contextlib.suppress(ConfigError), closing(open_notes(config, BootClock())) as notes:
+    with contextlib.suppress(ConfigError), closing(open_notes(config)) as notes:
         for row in rows:
             try:
                 add_notes(config, store, notes, [row])

@@ -77,7 +77,7 @@ def release(arguments: argparse.Namespace) -> int:
         print("spark-lease: its holder gives a lease back; if the holder cannot, add --force", file=sys.stderr)
         return USAGE
     clock = BootClock()
-    with closing(open_store(config)) as store, closing(ChangeJournal(config, clock)) as journal:
+    with closing(open_store(config)) as store, closing(ChangeJournal(config)) as journal:
         forcing = Forcing(store, name, poll=config.poll_period, clock=clock, journal=journal)
         done = forcing.run(given=arguments.yes, ask=_ask if sys.stdin.isatty() else lambda question: "")
     print(json.dumps(asdict(done)) if arguments.json else done)

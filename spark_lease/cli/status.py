@@ -62,7 +62,7 @@ def _watch(config: Config, names: Sequence[str], *, as_json: bool, wide: bool) -
     with closing(open_store(config)) as store, contextlib.ExitStack() as opened:
         notes = None
         with contextlib.suppress(ConfigError):  # a store that keeps none
-            notes = opened.enter_context(closing(open_notes(config, BootClock())))
+            notes = opened.enter_context(closing(open_notes(config)))
         watched = Watched(store, wanted, config, BootClock(), notes)
         rows = watched.look()
         if missing := [row["problem"] for row in rows if row["lease"] in wanted and row["state"] == "unknown"]:

@@ -10,7 +10,6 @@ import sys
 from contextlib import closing
 from dataclasses import asdict, replace
 
-from ..clock import BootClock
 from ..config.settings import SETTINGS, Config, shown
 from ..election.journal_entries import KINDS
 from ..election.ports import LeaseStore
@@ -26,7 +25,7 @@ def runs(arguments: argparse.Namespace) -> int:
     """Exit code 1 if the lease has no runs, or is not there."""
     config = replace(resolved(arguments).config, create_table="false", notify=False)
     name = name_of(config, arguments.lease)
-    with closing(open_notes(config, BootClock())) as notes, closing(open_store(config)) as store:
+    with closing(open_notes(config)) as notes, closing(open_store(config)) as store:
         noted = runs_of(notes, name)
         if any(run.outcome == BEGUN for run in noted):
             with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong

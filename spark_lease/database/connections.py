@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.pool import NullPool
 
-from ..clock import Clock
+from ..clock import BootClock
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import ConfigError, SparkLeaseError, StoreError
@@ -134,8 +134,8 @@ class SocketWatchdog:
     for ever. Arming costs a lock and a clock reading, so that a renewal need not start a thread.
     """
 
-    def __init__(self, timeout: float, clock: Clock) -> None:
-        self._timeout, self._clock = timeout, clock
+    def __init__(self, timeout: float) -> None:
+        self._timeout, self._clock = timeout, BootClock()
         self._lock = threading.Lock()
         self._armed: tuple[int, float] | None = None
         self._closed = threading.Event()

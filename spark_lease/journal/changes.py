@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from contextlib import closing
 
-from ..clock import Clock
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..election.journal_entries import ENDED, GRANT, KINDS, bounded_age, end_text, grant_text, is_first_of_its_day
@@ -21,16 +20,16 @@ log = logging.getLogger(__name__)
 class ChangeJournal:
     """Implements `Journal`, with notes that a thread of its own makes, one after the other."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
-        self._config, self._clock = config, clock
-        self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout)
         self._has_failed = False
 
     def granted(self, holder: str, epoch: int, over: Snapshot) -> None:
         def note() -> None:
             self._append(GRANT, epoch, grant_text(holder, over, site=self._config.site))
             if is_first_of_its_day(over.record, epoch):
-                with closing(open_notes(self._config, self._clock)) as notes:
+                with closing(open_notes(self._config)) as notes:
                     notes.prune(self._config.shared_name, KINDS, bounded_age(self._config.history_retention))
 
         self._try(lambda: self._bounded.begin(lambda: self._try(note)))
@@ -45,7 +44,7 @@ class ChangeJournal:
         self._bounded.close()
 
     def _append(self, kind: str, epoch: int, text: str) -> None:
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             notes.append(self._config.shared_name, kind, str(epoch), text)
 
     def _try(self, what: Callable[[], None]) -> None:

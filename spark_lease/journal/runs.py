@@ -58,14 +58,14 @@ class Runs:
     def is_done(self, key: str) -> bool:
         if not self._config.enabled:
             return False
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             return notes.get(self._lease.name, DONE, key) is not None
 
     def begin(self, key: str) -> None:
         """Note that a run of `key` begins. Raises AlreadyDone if there is nothing to do."""
         if not self._config.enabled:
             return
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             self._refuse_done(notes, key)
             run = self._run_of(key, BEGUN, started=iso_text(wall_time()))
             self._started[key] = run.started
@@ -75,7 +75,7 @@ class Runs:
     def end(self, key: str, outcome: str) -> None:
         """Note that it ended otherwise than by being done: failed, interrupted, already done."""
         run = self._ended(key, outcome)
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             self._note(notes, ENDED, run)
 
     def complete(self, key: str, *, counts: Mapping[str, int]) -> None:
@@ -83,7 +83,7 @@ class Runs:
         if not self._config.enabled:
             return
         run = self._ended(key, "finished", counts=dict(counts))
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             there = _run(self._note(notes, DONE, run), notes)
             self._prune(notes)
         if there.epoch != run.epoch:
@@ -94,7 +94,7 @@ class Runs:
         run = replace(self._ended(key, "finished"), epoch=epoch)
         if epoch != self._lease.epoch:
             run = replace(run, holder="", started="", application="")
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             self._note(notes, DONE, run)
 
     def settle(self, key: str, outcome: str) -> list[SparkLeaseError]:

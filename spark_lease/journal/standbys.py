@@ -52,7 +52,7 @@ class Presence:
 
     def __init__(self, config: Config, clock: Clock, *, holder: str) -> None:
         self._config, self._clock, self._holder = config, clock, holder
-        self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout, clock=clock)
+        self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout)
         self._due, self._is_noted = -math.inf, False
         self._state, self._since = "cold", wall_time()
 
@@ -78,14 +78,14 @@ class Presence:
         self._bounded.close()
 
     def _note(self) -> None:
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             notes.remove(self._config.shared_name, KIND, self._holder)
             notes.prune(self._config.shared_name, (KIND,), LATELY)
         me = Standby(self._holder, self._config.site, socket.gethostname(), wall_time(), self._state, self._since)
-        note_beside(self._config, self._clock, KIND, self._holder, lambda _: json.dumps(asdict(me)))
+        note_beside(self._config, KIND, self._holder, lambda _: json.dumps(asdict(me)))
 
     def _remove(self) -> None:
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             notes.remove(self._config.shared_name, KIND, self._holder)
 
     def _try(self, what: Callable[[], None]) -> None:

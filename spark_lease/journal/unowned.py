@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 
-from ..clock import Clock
 from ..config.settings import Config
 from ..election.record import LeaseRecord
 from ..errors import ConfigError
 from ..stores.registry import open_notes, open_store
 
 
-def note_beside(
-    config: Config, clock: Clock, kind: str, key: str, text: Callable[[LeaseRecord], str], *, advice: str = ""
-) -> bool:
+def note_beside(config: Config, kind: str, key: str, text: Callable[[LeaseRecord], str], *, advice: str = "") -> bool:
     """Note what `text` makes of the record as it is; False if there is a note with that key.
 
     Raises StoreError; ConfigError, with `advice`, if the lease was never held, so that there is nothing to note it
     beside.
     """
-    with closing(open_store(config)) as store, closing(open_notes(config, clock)) as notes:
+    with closing(open_store(config)) as store, closing(open_notes(config)) as notes:
         record = store.read(config.name).record
         if record is None:
             raise ConfigError("name", f"{config.name} was never held{advice and f': {advice}'}")

@@ -75,7 +75,7 @@ class LeaseObserver:
         return LeaseStatus(name, HELD, record.holder, record.epoch, iso_text(record.epoch / 1000), known, site=site)
 
     def _site_of(self, holder: str, epoch: int) -> str:
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             return site_in(notes.get(self._config.shared_name, GRANT, str(epoch)), holder)
 
     def refuse_known(self, *, again: bool) -> None:
@@ -99,5 +99,5 @@ class LeaseObserver:
         """The epoch under which the run key was done; 0 if it was not. Raises StoreError, ConfigError."""
         if not self._config.run_key:
             return 0
-        with closing(open_notes(self._config, self._clock)) as notes:
+        with closing(open_notes(self._config)) as notes:
             return done_under(notes, self._config.name, self._config.run_key)

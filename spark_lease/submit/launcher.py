@@ -26,7 +26,6 @@ SUBMISSION = "--submission"
 
 
 def main() -> int:
-    from spark_lease.clock import BootClock
     from spark_lease.config.settings import VERBOSE
     from spark_lease.config.sources import from_arguments
     from spark_lease.errors import LeaseLost, SparkLeaseError
@@ -64,7 +63,7 @@ def main() -> int:
         config = load_config(from_arguments({}))
         if submission:
             with suppress(SparkLeaseError):
-                forget_outcome(config, BootClock(), submission)
+                forget_outcome(config, submission)
         mark = os.environ.get(MARK, "").rpartition(":")[2]
         guard = Guard(config, mark=mark, last_words=last_words, front_door=front_door)
         for key in announcement(name="", holder="", epoch=0):

@@ -33,15 +33,15 @@ def note_outcome(config: Config, clock: Clock, submission: str, outcome: Outcome
     config = replace(config, if_denied="wait")  # it let the driver in before
 
     def note() -> None:
-        forget_outcome(config, clock, submission)
-        note_beside(config, clock, KIND, submission, lambda _: str(outcome))
+        forget_outcome(config, submission)
+        note_beside(config, KIND, submission, lambda _: str(outcome))
 
     _patiently(note, config, clock)
 
 
-def forget_outcome(config: Config, clock: Clock, submission: str) -> None:
+def forget_outcome(config: Config, submission: str) -> None:
     """Nothing is known of an attempt that begins. Raises StoreError and ConfigError."""
-    with closing(open_notes(config, clock)) as notes:
+    with closing(open_notes(config)) as notes:
         notes.remove(config.shared_name, KIND, submission)
         notes.prune(config.shared_name, (KIND,), bounded_age(config.run_retention))
 
@@ -53,7 +53,7 @@ def noted_outcome(config: Config, clock: Clock, submission: str) -> Outcome | No
     """
 
     def read() -> Outcome | None:
-        with closing(open_notes(config, clock)) as notes:
+        with closing(open_notes(config)) as notes:
             text, where = notes.get(config.shared_name, KIND, submission), notes.where
         try:
             return Outcome(**json.loads(text)) if text else None

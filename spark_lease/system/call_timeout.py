@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..clock import BootClock, Clock
+from ..clock import BootClock
 from ..errors import StoreError
 
 T = TypeVar("T")
@@ -24,8 +24,8 @@ class CallTimeout:
     What was not waited for goes on, and may still take effect: the next call begins only after it has ended.
     """
 
-    def __init__(self, where: str, *, timeout: float, clock: Clock) -> None:
-        self._where, self._timeout, self._clock = where, timeout, clock
+    def __init__(self, where: str, *, timeout: float) -> None:
+        self._where, self._timeout, self._clock = where, timeout, BootClock()
         self._late: _Answers | None = None
         self._caller: _Caller | None = None
 

@@ -102,7 +102,7 @@ def measure(url: str, rounds: int) -> dict[str, list[float]]:
 def raw_renewal(config: Config, raw: Any, held: Contender) -> Callable[[], object]:
     """What runs the statement of a renewal, again and again, on the connection `raw`."""
     held.acquire()
-    engine = make_engine(config, SocketWatchdog(config.attempt_timeout, BootClock()))
+    engine = make_engine(config, SocketWatchdog(config.attempt_timeout))
     sql = prepared(statements(engine, lease_table("spark_lease", {}), broker_row=False, notifies=True))["renew"]
     cursor = raw.cursor()
     cursor.execute(sql.prepare)

@@ -172,7 +172,7 @@ def test_watch_tells_site_and_standbys_and_how_it_ended(
         assert process.stderr and any("acquired" in each for each in process.stderr)
         process.terminate()
 
-    with closing(open_notes(shop.config, BootClock())) as notes:
+    with closing(open_notes(shop.config)) as notes:
         watched, show = Watched(shop.store, ["n"], shop.config, BootClock(), notes), Lines(as_json=False)
 
         def look(words: str) -> bool:

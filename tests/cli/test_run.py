@@ -69,12 +69,16 @@ def alive(pid: int) -> bool:
 
 def outside(run: int, pid: int) -> int:
     """The number here of a process that calls itself `pid`, of those that `run` has started."""
-    for each in tree(run):
-        with contextlib.suppress(OSError):
-            numbers = re.search(r"NSpid:(.*)", Path(f"/proc/{each.pid}/status").read_text())
-            if numbers and int(numbers[1].split()[-1]) == pid:
-                return each.pid
-    raise AssertionError(f"there is no {pid} under {run}")
+
+    def found() -> int | None:  # None: it got another parent while we looked, say
+        for each in tree(run):
+            with contextlib.suppress(OSError):
+                numbers = re.search(r"NSpid:(.*)", Path(f"/proc/{each.pid}/status").read_text())
+                if numbers and int(numbers[1].split()[-1]) == pid:
+                    return each.pid
+        return None
+
+    return int(until(found))
 
 
 def supervisor_of(run: int) -> int:

@@ -35,7 +35,7 @@ def held(config: Config) -> tuple[LocalHold, FencingStatus]:
 
 
 def noted(config: Config) -> dict[str, str]:
-    with closing(open_notes(config, BootClock())) as notes:
+    with closing(open_notes(config)) as notes:
         return notes.all("n", KIND)
 
 
@@ -45,7 +45,7 @@ def test_what_is_fenced_is_noted_under_its_epoch_and_follows_each_change(config:
     assert first.fences == Fences(delta="claims", sql="none")
     until(lambda: noted(config))
     levels.show(delta="hook", sql="claimed")
-    with closing(open_notes(config, BootClock())) as notes:
+    with closing(open_notes(config)) as notes:
         until(lambda: fences_of(notes, "n", first.epoch) == Fences(delta="hook", sql="claimed"))
     first.release()
     second, levels = held(config)

@@ -11,7 +11,6 @@ from contextlib import closing
 
 import pytest
 
-from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.election.directive import Directive
 from spark_lease.election.journal_entries import KINDS
@@ -395,10 +394,10 @@ def test_the_history_names_the_application_and_why_the_lease_was_lost(
     config = configure(name="n", url=url, table=table)
 
     def first() -> Hold:
-        with closing(open_store(config)) as store, closing(open_notes(config, BootClock())) as notes:
+        with closing(open_store(config)) as store, closing(open_notes(config)) as notes:
             return holds_of("n", notes.every("n", KINDS), store.read("n"), where=url)[0]
 
-    with closing(open_notes(config, BootClock())) as notes:
+    with closing(open_notes(config)) as notes:
         assert [(run.key, run.application) for run in runs_of(notes, "n")] == [("monday", application)]
     until(lambda: application in first().applications)
     want("n", Directive("anna", give_up=0.0), url=url, table=table)

@@ -69,7 +69,7 @@ def store(config: Config) -> Iterator[LeaseStore]:
 
 
 def noted(config: Config) -> dict[str, dict[str, str]]:
-    with closing(open_notes(config, BootClock())) as notes:
+    with closing(open_notes(config)) as notes:
         return notes.every(config.row_of(config.name), KINDS)
 
 

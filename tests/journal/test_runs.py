@@ -26,7 +26,7 @@ from spark_lease.stores.registry import open_notes
 
 
 def runs(url: str) -> list[Run]:
-    with closing(open_notes(configure(name="n", url=url), BootClock())) as notes:
+    with closing(open_notes(configure(name="n", url=url))) as notes:
         return runs_of(notes, "n")
 
 

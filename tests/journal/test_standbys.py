@@ -35,7 +35,7 @@ def config(request: pytest.FixtureRequest, url_of: Callable[[str], str], table: 
 
 
 def standbys(config: Config) -> list[Standby]:
-    with closing(open_notes(config, BootClock())) as notes:
+    with closing(open_notes(config)) as notes:
         return standbys_of(notes, "n", wall_time())
 
 
@@ -78,7 +78,7 @@ def test_how_warm_it_is_is_noted_as_it_changes(config: Config) -> None:
 
 
 def test_a_note_of_an_earlier_version_is_a_cold_standby(config: Config) -> None:
-    with closing(open_contender(config, BootClock())) as master, closing(open_notes(config, BootClock())) as notes:
+    with closing(open_contender(config, BootClock())) as master, closing(open_notes(config)) as notes:
         master.acquire()
         text = json.dumps({"holder": "old", "site": "", "host": "h", "at": wall_time()})
         notes.add("n", KIND, "old", text, holder=master.holder, epoch=master.epoch)
@@ -119,7 +119,7 @@ def test_without_a_place_for_notes_it_waits_all_the_same(config: Config, caplog:
 @pytest.mark.parametrize("config", ["sqlite"], indirect=True)
 def test_what_is_old_or_nobodys_is_not_shown(config: Config) -> None:
     now = wall_time()
-    with closing(open_contender(config, BootClock())) as master, closing(open_notes(config, BootClock())) as notes:
+    with closing(open_contender(config, BootClock())) as master, closing(open_notes(config)) as notes:
         master.acquire()
 
         def note(key: str, said: str) -> Any:

@@ -24,7 +24,6 @@ import pytest
 import spark_lease
 from spark_lease import ConfigError, hold_lease
 from spark_lease.cli.history import all_holds
-from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.election.directive import Directive
 from spark_lease.election.journal_entries import APPLICATION
@@ -111,7 +110,7 @@ def test_no_thread_of_the_driver_connects_while_the_program_may_change_its_envir
     config = configure(name="n", url=pg_url, create_table="true", keeper="process")
     with hold_lease("n", url=pg_url, create_table="true", keeper="process") as lease:
         Applications(lease._hold, config)._see(SimpleNamespace(applicationId="app-1"))
-        with closing(open_notes(config, BootClock())) as notes:
+        with closing(open_notes(config)) as notes:
             until(lambda: fences_of(notes, "n", lease.epoch))
             until(lambda: f"{lease.epoch}\napp-1" in notes.all("n", APPLICATION))
         assert lease._hold.note("kind", "key", "first") == lease._hold.note("kind", "key", "second") == "first"
@@ -670,7 +669,7 @@ def test_it_is_given_back_also_if_the_keeper_hears_of_that_after_the_drivers_end
         def interrupted(lease, message, files):
             if "granted" in message:
                 keeper = lease._started.process.pid
-                notes = open_notes(configure(name="n", **SETTINGS), BootClock())
+                notes = open_notes(configure(name="n", **SETTINGS))
                 while not notes.all("n", "grant"):  # frozen amid a write, it would keep SQLite's file locked
                     time.sleep(0.01)
                 os.kill(keeper, signal.SIGSTOP)

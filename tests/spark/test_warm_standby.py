@@ -136,7 +136,7 @@ def test_it_reads_and_is_refused_every_write_until_it_is_master(
     assert "is not complete" not in said
     assert flights.version() == 1
     assert not (tmp_path / "new" / "_delta_log").exists()
-    with closing(open_notes(config, BootClock())) as notes:
+    with closing(open_notes(config)) as notes:
         until(lambda: [each.state for each in standbys_of(notes, "n", wall_time())] == ["warm"], timeout=40)
     master.release()
     said = driver.until("done")
@@ -145,7 +145,7 @@ def test_it_reads_and_is_refused_every_write_until_it_is_master(
     assert said.count("the script asks for spark.executor.cores, and its Spark was started before") == 1
     flights.update_incremental()
     assert flights.version() == 2
-    with closing(open_notes(config, BootClock())) as notes:  # and nothing of the scratch folder
+    with closing(open_notes(config)) as notes:  # and nothing of the scratch folder
         assert list(notes.all("n", "table")) == [f"file:{tmp_path}/flights"]
 
 
@@ -296,7 +296,7 @@ def test_it_warms_up_again_where_its_tables_have_moved_on(
     start: Start, master: LocalHold, flights: DeltaTable, config: Config
 ) -> None:
     flights.create_checkpoint()
-    note_table(config, BootClock(), flights.table_uri.removesuffix("/"))
+    note_table(config, flights.table_uri.removesuffix("/"))
     driver = start(
         DELTA
         + """

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from spark_lease.clock import BootClock
 from spark_lease.config.settings import Config
 from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
@@ -34,7 +33,7 @@ def config(request: pytest.FixtureRequest, url_of: Callable[[str], str], table: 
 
 @pytest.fixture
 def notes(config: Config) -> Iterator[Notes]:
-    with closing(open_notes(config, BootClock())) as found:
+    with closing(open_notes(config)) as found:
         yield found
 
 
@@ -50,7 +49,7 @@ def test_what_a_holder_noted_is_found_by_the_next_one(config: Config, notes: Not
     mine = granted(config, "paris:1")
     assert notes.all("a", "table") == {}
     assert notes.add("a", "table", "s3://lake/flights day=1", "of paris", holder="paris:1", epoch=mine.epoch)
-    with closing(open_notes(config, BootClock())) as others:
+    with closing(open_notes(config)) as others:
         assert others.all("a", "table") == {"s3://lake/flights day=1": "of paris"}
         assert others.all("a", "run") == {} == others.all("b", "table")
         assert others.remove("a", "table", "s3://lake/flights day=1")
@@ -99,13 +98,13 @@ def test_what_is_old_is_pruned_and_what_is_not_stays(config: Config, notes: Note
 
 def test_a_store_that_is_down_gives_no_answer(tmp_path: Path) -> None:
     config = configure(name="a", url="postgresql://x@127.0.0.1:9/x", attempt_timeout=1.0)
-    with closing(open_notes(config, BootClock())) as notes, pytest.raises(StoreError):
+    with closing(open_notes(config)) as notes, pytest.raises(StoreError):
         notes.all("a", "table")
 
 
 @pytest.mark.parametrize("config", ["postgresql", "mariadb"], indirect=True)
 def test_a_table_that_may_not_be_made_is_asked_for(config: Config) -> None:
-    made = open_notes(config.__class__(**{**_fields(config), "create_table": "auto"}), BootClock())
+    made = open_notes(config.__class__(**{**_fields(config), "create_table": "auto"}))
     with closing(made), pytest.raises(ConfigError, match="run spark-lease init"):
         made.all("a", "table")
 
@@ -123,9 +122,9 @@ def test_tables_in_other_letters_are_found(config: Config) -> None:
     engine.dispose()
     mine = granted(config, "paris:1")
     never = config.__class__(**{**_fields(config), "create_table": "false"})
-    with closing(open_notes(never, BootClock())) as notes:
+    with closing(open_notes(never)) as notes:
         assert notes.add("a", "table", "/t", "x", holder="paris:1", epoch=mine.epoch) == "x"
-    with closing(open_notes(never, BootClock())) as notes:
+    with closing(open_notes(never)) as notes:
         assert notes.all("a", "table") == {"/t": "x"}
         assert notes.remove("a", "table", "/t")
 

@@ -99,7 +99,7 @@ class DeltaFence:
             return
         # Not by Spark, which may be in the middle of being stopped.
         limit = self._config.attempt_timeout
-        looking = CallTimeout(redacted(table), timeout=limit, clock=self._clock)
+        looking = CallTimeout(redacted(table), timeout=limit)
         try:
             newest = looking.call(lambda: newest_of(self._name, table, self._config.storage_options, timeout=limit))
         except Exception as error:  # an object store raises anything, and what was aborted is aborted
@@ -138,13 +138,13 @@ def level_of(fence: DeltaFence, problem: str) -> str:
     return "off" if not fence.is_wanted else "none" if problem else "claims"
 
 
-def noted_tables(config: Config, clock: Clock) -> dict[str, str]:
+def noted_tables(config: Config) -> dict[str, str]:
     """The tables that the lease `config.name` guards, and who noted each: JSON. Raises StoreError, ConfigError."""
-    with closing(open_notes(config, clock)) as notes:
+    with closing(open_notes(config)) as notes:
         return notes.all(config.shared_name, KIND)
 
 
-def note_table(config: Config, clock: Clock, table: str) -> bool:
+def note_table(config: Config, table: str) -> bool:
     """Have `table` guarded from the next master on, or by this one's claims; False if it is already.
 
     Raises StoreError; ConfigError if the lease was never taken, so that there is nothing to note it beside.
@@ -153,11 +153,11 @@ def note_table(config: Config, clock: Clock, table: str) -> bool:
     def text(record: LeaseRecord) -> str:
         return json.dumps({"epoch": record.epoch, "holder": ""})
 
-    return note_beside(config, clock, KIND, table, text, advice="give fence_tables for its first run")
+    return note_beside(config, KIND, table, text, advice="give fence_tables for its first run")
 
 
-def forget_table(config: Config, clock: Clock, table: str) -> bool:
+def forget_table(config: Config, table: str) -> bool:
     """Have `table` guarded no more; False if it was not. To be done while no job writes to it under the lease: a
     holder who has noted it already does not do so again. Raises StoreError, ConfigError."""
-    with closing(open_notes(config, clock)) as notes:
+    with closing(open_notes(config)) as notes:
         return notes.remove(config.shared_name, KIND, table)

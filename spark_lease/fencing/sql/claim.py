@@ -230,7 +230,7 @@ class FenceTable:
     def _session(self, end: float) -> Iterator[Connection]:
         """A session that is ended with its use. It commits what the caller says, or each statement by itself; its
         settings are those of its transactions on PostgreSQL: no other client of a pooler is to get them."""
-        cut_off = SocketWatchdog(max(end - self._clock.now(), _AGAIN), self._clock)
+        cut_off = SocketWatchdog(max(end - self._clock.now(), _AGAIN))
         try:
             with self._engine.connect() as pooled:
                 ours: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": False}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...clock import BootClock, Clock
+from ...clock import Clock
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...election.ports import HeldLease
@@ -36,7 +36,7 @@ def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = N
 
     is_store = not config.fence_url
 
-    with open_database(config, clock or BootClock()) as engine:
+    with open_database(config) as engine:
         limits: dict[str, Any] = {"timeout": config.attempt_timeout, "clock": clock}
         if is_store and not FenceTable(engine, **limits).has_fence(lease.name):
             return False
@@ -63,7 +63,7 @@ def look_for_a_newer_claim(config: Config, lease: HeldLease, *, clock: Clock) ->
     from .claim import FenceTable
 
     try:
-        with open_database(config, clock) as engine:
+        with open_database(config) as engine:
             newest = FenceTable(engine, timeout=config.attempt_timeout, clock=clock).newest(lease.name)
     except SparkLeaseError as error:
         log.debug("%s: cannot look whether the fence is why the work has failed: %s", lease.name, error)
@@ -73,13 +73,13 @@ def look_for_a_newer_claim(config: Config, lease: HeldLease, *, clock: Clock) ->
 
 
 @contextlib.contextmanager
-def open_database(config: Config, clock: Clock) -> Iterator[Any]:
+def open_database(config: Config) -> Iterator[Any]:
     """An Engine for the database with the fences, of which every wait ends. Raises ConfigError."""
     from ...database.connections import SocketWatchdog, make_engine
 
     if config.fence_url:
         config = replace(config, url=config.fence_url, password=config.fence_password)
-    cut_off = SocketWatchdog(config.attempt_timeout, clock)
+    cut_off = SocketWatchdog(config.attempt_timeout)
     try:
         yield make_engine(config, cut_off)
     except ConfigError as error:

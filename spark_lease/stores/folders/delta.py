@@ -23,7 +23,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, wr
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from ...clock import BootClock, Clock, utc_text, wall_time
+from ...clock import utc_text, wall_time
 from ...config.settings import MAX_NAME, Config
 from ...config.urls import redacted
 from ...election.record import LeaseRecord, Snapshot
@@ -54,14 +54,14 @@ _TIDY_EVERY = 50
 class DeltaStore:
     """Implements `LeaseStore`. Raises ConfigError at once for a URL that cannot be used."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         self.where = redacted(config.url)
         self._config, self._files = config, files_of(config)
-        self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
+        self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout)
         self._tables: dict[str, DeltaTable] = {}
         self._rows: dict[str, tuple[DeltaTable, int, dict[str, Any]]] = {}
         self._known: dict[str, LeaseRecord] = {}
-        self._tidying = CallTimeout(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
+        self._tidying = CallTimeout(self.where, timeout=config.attempt_timeout)
 
     def read(self, name: str) -> Snapshot:
         return self._bounded.call(lambda: self._read(name))

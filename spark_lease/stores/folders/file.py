@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...clock import BootClock, Clock, utc_text, wall_time
+from ...clock import utc_text, wall_time
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...election.record import LeaseRecord, Snapshot
@@ -38,10 +38,10 @@ _TRIES = 20
 class FileStore:
     """Implements `LeaseStore`. Raises ConfigError at once for a URL that cannot be used."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         self.where = redacted(config.url)
         self._config, self._root = config, folder_of(config.url, "file")
-        self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout, clock=clock or BootClock())
+        self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout)
         self._seen: set[str] = set()
 
     def read(self, name: str) -> Snapshot:
@@ -163,11 +163,11 @@ class FileStore:
 class FileLock:
     """flock(2) on one file, for as long as the holder lives. Implements `Lock`."""
 
-    def __init__(self, config: Config, root: Path, *, clock: Clock) -> None:
+    def __init__(self, config: Config, root: Path) -> None:
         """In the folder of lease `config.name` below `root`."""
         self._config, self._root = config, root
         self._where, self._path = redacted(config.url), named(root, config.name) / "lock"
-        self._bounded = CallTimeout(self._where, timeout=config.attempt_timeout, clock=clock)
+        self._bounded = CallTimeout(self._where, timeout=config.attempt_timeout)
         self._fd = -1
 
     def try_lock(self) -> bool:
@@ -225,9 +225,9 @@ class FileLock:
             os.close(fd)
 
 
-def lock_of(config: Config, clock: Clock) -> FileLock:
+def lock_of(config: Config) -> FileLock:
     """The lock beside the records of lease `config.name`."""
-    return FileLock(config, folder_of(config.url, "file"), clock=clock)
+    return FileLock(config, folder_of(config.url, "file"))
 
 
 def _file(stamp: int) -> str:

@@ -1,50 +1,47 @@
-"""Notes beside leases that are kept in folders, as `Notes` wants them. The files are `note_files.py`'s."""
+"""Notes beside leases that are kept in folders: a small file for each, in `folder/NAME/_notes/KIND`.
+
+Readers of a Delta table pass over what begins with an underscore.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
 
-from ...clock import Clock
 from ...config.settings import Config
 from ...config.urls import redacted
-from ...election.ports import LeaseStore
 from ...election.record import is_grant_of
 from ...errors import RecordUnreadable
 from ...system.call_timeout import CallTimeout
-from .file import FileStore
-from .note_files import content, folder_in, note_files, path_of, prune
-
-
-def _leases(config: Config, clock: Clock) -> LeaseStore:
-    if config.url.startswith("file:"):
-        return FileStore(config, clock)
-    from .delta import DeltaStore  # needs packages that a folder's leases do not
-
-    return DeltaStore(config, clock)
+from ..registry import open_store
+from .paths import folder_of, named, put_new, refusal
 
 
 class FolderNotes:
     """Implements `Notes`. Raises ConfigError for a URL that cannot be used."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config) -> None:
         self.where = redacted(config.url)
-        self._leases = _leases(config, clock)
+        self._leases = open_store(config)
         self._files = note_files(config)
-        self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout, clock=clock)
+        self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout)
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
         if not is_grant_of(self._leases.read(name).record, holder, epoch):
             return None
-        there = self._bounded.call(lambda: self._add(name, path_of(kind, key), key, text))
+        there = self._bounded.call(lambda: self._add(name, _path_of(kind, key), key, text))
         # Looked at again: if it is mine still, a later holder finds the note.
         return there if is_grant_of(self._leases.read(name).record, holder, epoch) else None
 
     def append(self, name: str, kind: str, key: str, text: str) -> bool:
-        return self._bounded.call(lambda: self._files.put_new(name, path_of(kind, key), content(key, text)))
+        return self._bounded.call(lambda: self._files.put_new(name, _path_of(kind, key), _content(key, text)))
 
     def get(self, name: str, kind: str, key: str) -> str | None:
-        path = path_of(kind, key)
+        path = _path_of(kind, key)
         there = self._text(path, self._bounded.call(lambda: self._files.get(name, path)))
         return there[1] if there else None
 
@@ -55,25 +52,32 @@ class FolderNotes:
         return {kind: self.all(name, kind) for kind in kinds}
 
     def remove(self, name: str, kind: str, key: str) -> bool:
-        return self._bounded.call(lambda: self._files.remove(name, path_of(kind, key)))
+        return self._bounded.call(lambda: self._files.remove(name, _path_of(kind, key)))
 
     def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
-        self._bounded.call(lambda: prune(self._files, name, kinds, age))
+        self._bounded.call(lambda: self._prune(name, kinds, age))
 
     def close(self) -> None:
         self._leases.close()
         self._bounded.close()
 
     def _add(self, name: str, path: str, key: str, text: str) -> str:
-        if self._files.put_new(name, path, content(key, text)):
+        if self._files.put_new(name, path, _content(key, text)):
             return text
         there = self._text(path, self._files.get(name, path))
         return there[1] if there else text  # removed since: only mine is left
 
     def _all(self, name: str, kind: str) -> dict[str, str]:
-        listed = sorted(self._files.list(name, folder_in(kind)))
+        listed = sorted(self._files.list(name, _folder_in(kind)))
         found = [self._text(path, self._files.get(name, path)) for _, path in listed]
         return dict(each for each in found if each)
+
+    def _prune(self, name: str, kinds: Sequence[str], age: float) -> None:
+        found = [each for kind in kinds for each in self._files.list(name, _folder_in(kind))]
+        newest = max((written for written, _ in found), default=0.0)  # not now, which is this machine's clock
+        for written, path in found:
+            if written < newest - age:
+                self._files.remove(name, path)
 
     def _text(self, path: str, text: str | None) -> tuple[str, str] | None:
         if text is None:
@@ -83,3 +87,77 @@ class FolderNotes:
             return str(fields["key"]), str(fields["text"])
         except (ValueError, KeyError, TypeError):
             raise RecordUnreadable(self.where, f"{path} is no note: correct it by hand, or remove it") from None
+
+
+class NoteFiles(Protocol):
+    """Where they are; `path` begins with the lease's name. Raises StoreError or ConfigError."""
+
+    def put_new(self, name: str, path: str, text: str) -> bool:
+        """Write a whole file that is not there yet; False if it is. Durable once it returns."""
+        ...
+
+    def get(self, name: str, path: str) -> str | None:
+        """None if there is none."""
+        ...
+
+    def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
+        """When each was written (seconds since 1970), and its path."""
+        ...
+
+    def remove(self, name: str, path: str) -> bool:
+        """False if there is none."""
+        ...
+
+
+class LocalNoteFiles:
+    """In folders of this machine. Implements `NoteFiles`."""
+
+    def __init__(self, where: str, root: Path) -> None:
+        self._where, self._root = where, root
+
+    def put_new(self, name: str, path: str, text: str) -> bool:
+        file = named(self._root, name) / path
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            return put_new(file, text.encode())
+        except OSError as error:
+            raise refusal(self._where, file.parent, error) from error
+
+    def get(self, name: str, path: str) -> str | None:
+        try:
+            return (named(self._root, name) / path).read_text(errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
+        found = []
+        for each in (named(self._root, name) / folder).glob("[!.]*.json"):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                found.append((each.stat().st_mtime, f"{folder}/{each.name}"))
+        return found
+
+    def remove(self, name: str, path: str) -> bool:
+        there = self.get(name, path) is not None
+        (named(self._root, name) / path).unlink(missing_ok=True)
+        return there
+
+
+def note_files(config: Config) -> NoteFiles:
+    scheme = config.url.partition(":")[0]
+    if scheme in ("file", "delta"):
+        return LocalNoteFiles(redacted(config.url), folder_of(config.url, scheme))
+    from .object_store import ObjectFiles  # needs obstore, and few have their leases there
+
+    return ObjectFiles(config)
+
+
+def _content(key: str, text: str) -> str:
+    return json.dumps({"key": key, "text": text}, indent=1) + "\n"
+
+
+def _folder_in(kind: str) -> str:
+    return f"_notes/{kind}"
+
+
+def _path_of(kind: str, key: str) -> str:
+    return f"{_folder_in(kind)}/{hashlib.sha256(key.encode()).hexdigest()}.json"

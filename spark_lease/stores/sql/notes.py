@@ -24,7 +24,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from ...clock import Clock
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, make_engine, store_error
@@ -38,9 +37,9 @@ from .words import Words
 class SqlNotes:
     """Implements `Notes`. Holds no connection between its calls. Raises ConfigError for a URL that cannot be used."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config) -> None:
         self._config, self.where = config, redacted(config.url)
-        self._cut_off = SocketWatchdog(config.attempt_timeout, clock)
+        self._cut_off = SocketWatchdog(config.attempt_timeout)
         self._engine = make_engine(config, self._cut_off)
         self._backend = backend_of(self._engine)
         dotted = schema.spelled(self._engine, config.record_table, broker_row=config.has_broker_record)

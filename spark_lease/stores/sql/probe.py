@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, false, insert, literal, literal_column, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from ...clock import Clock, wall_time
+from ...clock import wall_time
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import WITHOUT_OPTIONS, SocketWatchdog, make_engine, store_error
@@ -41,9 +41,9 @@ ORDER BY 1, 2
 class SqlProbe:
     """Each method connects anew and takes no longer than `attempt_timeout`. Raises StoreError and ConfigError."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config) -> None:
         self.where, self._config = redacted(config.url), config
-        self._cut_off = SocketWatchdog(config.attempt_timeout, clock)
+        self._cut_off = SocketWatchdog(config.attempt_timeout)
         self._engine = make_engine(config, self._cut_off)
         self._broker_row = config.has_broker_record
         self._told = config.notify and self._engine.driver == "psycopg2"
@@ -178,14 +178,10 @@ class SqlProbe:
     def _connected(self, *, transaction: bool = False) -> Iterator[Connection]:
         """A connection of its own, rolled back at the end."""
         level = "SERIALIZABLE" if self._engine.dialect.name == "sqlite" else "READ COMMITTED"
-        with self._asking(), self._engine.connect() as connection:
-            yield connection.execution_options(isolation_level=level) if transaction else connection
-            connection.rollback()
-
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
         try:
-            yield
+            with self._engine.connect() as connection:
+                yield connection.execution_options(isolation_level=level) if transaction else connection
+                connection.rollback()
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
             if code_of(error) == "25006":
                 raise ConfigError("url", f"{self.where} is a replica, or read-only: name the primary") from error

@@ -19,7 +19,6 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, insert, literal_column, null, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from ...clock import Clock
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, make_engine, refusal
@@ -33,9 +32,9 @@ from .statements import BROKER_ID
 class SessionLock:
     """Implements `Lock`. Raises ConfigError for a URL that cannot be used; connects when first asked."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config) -> None:
         self._where, self._config = redacted(config.url), config
-        self._cut_off = SocketWatchdog(config.attempt_timeout, clock)
+        self._cut_off = SocketWatchdog(config.attempt_timeout)
         self._engine = make_engine(config, self._cut_off)
         self._backend = backend_of(self._engine)
         name = schema.spelled(self._engine, config.table, broker_row=config.has_broker_row)
@@ -162,12 +161,12 @@ class SessionLock:
         return bounds
 
 
-def lock_beside_sqlite(config: Config, clock: Clock) -> FileLock:
+def lock_beside_sqlite(config: Config) -> FileLock:
     """A lock on a file beside the database file."""
     database = usable_url(config).database
     if not database:
         raise ConfigError("url", "names no file")
-    return FileLock(replace(config, create_table="true"), Path(f"{database}.locks"), clock=clock)
+    return FileLock(replace(config, create_table="true"), Path(f"{database}.locks"))
 
 
 def _drop(session: Connection) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import Table
 from sqlalchemy.exc import SQLAlchemyError
 
-from ...clock import BootClock, Clock, wall_time
+from ...clock import BootClock, wall_time
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import (
@@ -60,10 +60,10 @@ _UNHEARD = 0.05
 class SqlStore:
     """Implements `LeaseStore`, `Notifies`. Raises ConfigError at once for a URL that cannot be used."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         self.where = redacted(config.url)
-        self._config, self._clock = config, clock or BootClock()
-        self._cut_off = SocketWatchdog(config.attempt_timeout, self._clock)
+        self._config, self._clock = config, BootClock()
+        self._cut_off = SocketWatchdog(config.attempt_timeout)
         self._engine = make_engine(config, self._cut_off)
         self._backend = backend_of(self._engine)
         self._alarm = WakeupPipe()

@@ -58,12 +58,12 @@ class Lease:
 
     def noted(self, kind: str) -> dict[str, str]:
         assert self.config
-        with closing(open_notes(self.config, BootClock())) as notes:
+        with closing(open_notes(self.config)) as notes:
             return notes.all(self.name, kind)
 
     def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
         assert self.config
-        with closing(open_notes(self.config, BootClock())) as notes:
+        with closing(open_notes(self.config)) as notes:
             return notes.add(self.name, kind, key, text, holder=self.holder, epoch=self.epoch)
 
 
@@ -194,7 +194,7 @@ def grant(config: Config, holder: str) -> Lease:
 
 
 def recorded(config: Config) -> list[str]:
-    with closing(open_notes(config, BootClock())) as notes:
+    with closing(open_notes(config)) as notes:
         return list(notes.all("n", KIND))
 
 

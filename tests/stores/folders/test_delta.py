@@ -17,7 +17,6 @@ from arro3.core import Array, DataType, Field, Schema, Table
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.jars import spark_options
-from spark_lease.clock import BootClock
 from spark_lease.config.settings import Config
 from spark_lease.config.sources import configure
 from spark_lease.election.record import LeaseRecord, released, renewed, taken
@@ -244,7 +243,7 @@ def test_places_that_cannot_be_written_are_said(open_store: OpenStore, tmp_path:
 
 
 def test_a_call_that_hangs_is_not_waited_for_and_none_begins_beside_it() -> None:
-    bounded, go, done = CallTimeout("here", timeout=0.2, clock=BootClock()), threading.Event(), []
+    bounded, go, done = CallTimeout("here", timeout=0.2), threading.Event(), []
     with pytest.raises(StoreError, match=r"here: no answer within 0.2 s"):
         bounded.call(lambda: done.append(go.wait(10)))
     with pytest.raises(StoreError, match="no answer"):
@@ -264,7 +263,7 @@ def test_a_panic_is_a_store_that_fails_and_ends_no_thread() -> None:
     def panics() -> None:
         raise Panic("index out of bounds")
 
-    bounded = CallTimeout("here", timeout=5, clock=BootClock())
+    bounded = CallTimeout("here", timeout=5)
     with pytest.raises(StoreError, match="here: Panic: index out of bounds"):
         bounded.call(panics)
     assert bounded.call(lambda: 1) == 1
@@ -329,7 +328,7 @@ def test_python_may_end_amid_a_call_into_rust(open_store: OpenStore, folder: Pat
 from deltalake import DeltaTable
 from spark_lease.clock import BootClock
 from spark_lease.system.call_timeout import CallTimeout
-calls = CallTimeout("there", timeout=9.0, clock=BootClock())
+calls = CallTimeout("there", timeout=9.0)
 calls.begin(lambda: [DeltaTable({str(folder)!r}) for _ in range(20)])
 calls.close(lambda: print("to the last"))
 """
@@ -343,7 +342,7 @@ def test_python_ends_while_a_call_hangs() -> None:
 import threading
 from spark_lease.clock import BootClock
 from spark_lease.system.call_timeout import CallTimeout
-CallTimeout("there", timeout=9.0, clock=BootClock()).begin(threading.Event().wait)
+CallTimeout("there", timeout=9.0).begin(threading.Event().wait)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=20)
 

@@ -170,7 +170,7 @@ def test_it_needs_a_database() -> None:
 
 
 def test_the_lock_alone_knows_whether_it_is_held(config: Config) -> None:
-    one, other = SessionLock(config, BootClock()), SessionLock(config, BootClock())
+    one, other = SessionLock(config), SessionLock(config)
     assert not one.is_held()
     assert one.try_lock() and one.try_lock() and one.is_held()
     assert not other.try_lock()

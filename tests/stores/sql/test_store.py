@@ -280,7 +280,7 @@ def test_a_table_that_is_not_innodb_is_refused_by_init_and_at_first_use(
     store = open_store()
     record = store.swap("n", None, taken(None, holder="me", duration=30.0))
     execute(f"ALTER TABLE {config.table} ENGINE=MyISAM")
-    locked = SessionLock(config, BootClock())
+    locked = SessionLock(config)
     for ask in (open_store().init, lambda: open_store().read("n"), open_store(locker="lease").names, locked.try_lock):
         with pytest.raises(ConfigError, match=f"kept by MyISAM: run ALTER TABLE {config.table} ENGINE=InnoDB"):
             ask()

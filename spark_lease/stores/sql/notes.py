@@ -28,7 +28,7 @@ from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, make_engine, store_error
 from ...database.dialects import backend_of, matches
-from ...errors import ConfigError, SparkLeaseError
+from ...errors import ConfigError
 from . import schema
 from .statements import BROKER_ID
 from .words import Words
@@ -47,17 +47,10 @@ class SqlNotes:
         self._table = notes_table(schema.spelled(self._engine, config.notes_table, broker_row=False))
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
-        def insertion() -> Any:
-            return self._insertion(name, kind, key, text)
-
-        try:
-            added = self._run(insertion, {"holder": holder, "epoch": epoch})
-        except SQLAlchemyError as error:
-            if not matches(error, self._backend.duplicate):
-                raise self._error(error) from error
-        else:
-            return text if added.rowcount else None
-        return self.get(name, kind, key)
+        added = self._run(lambda: self._insertion(name, kind, key, text), {"holder": holder, "epoch": epoch})
+        if added is None:
+            return self.get(name, kind, key)
+        return text if added.rowcount else None
 
     def _insertion(self, name: str, kind: str, key: str, text: str) -> Any:
         lease = self._leases.c
@@ -79,59 +72,53 @@ class SqlNotes:
         }
 
     def append(self, name: str, kind: str, key: str, text: str) -> bool:
-        try:
-            self._run(lambda: insert(self._table).values(self._values(name, kind, key, text)))
-        except SQLAlchemyError as error:
-            if matches(error, self._backend.duplicate):
-                return False
-            raise self._error(error) from error
-        return True
+        return self._run(lambda: insert(self._table).values(self._values(name, kind, key, text))) is not None
 
     def get(self, name: str, kind: str, key: str) -> str | None:
-        def wanted(column: Any) -> Any:
-            return select(column.content).where(_is(column, name, kind), column.digest == _digest(key))
-
-        there = self._rows(wanted)
-        return str(there[0][0]) if there else None
+        there = self._run(lambda: select(self._table.c.content).where(self._is(name, [kind], key))).first()
+        return str(there[0]) if there else None
 
     def all(self, name: str, kind: str) -> dict[str, str]:
         return self.every(name, [kind])[kind]
 
     def every(self, name: str, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+        def wanted() -> Any:
+            note = self._table.c
+            return select(note.kind, note.item, note.content).where(self._is(name, kinds)).order_by(note.noted)
+
         found = {kind: dict[str, str]() for kind in kinds}
-
-        def wanted(column: Any) -> Any:
-            those = select(column.kind, column.item, column.content).where(_is_any(column, name, kinds))
-            return those.order_by(column.noted)
-
-        for kind, key, text in self._rows(wanted):
+        for kind, key, text in self._run(wanted):
             found[kind][str(key)] = str(text)
         return found
 
     def remove(self, name: str, kind: str, key: str) -> bool:
-        return self._delete(lambda column: _is(column, name, kind) & (column.digest == _digest(key))) > 0
+        return int(self._run(lambda: delete(self._table).where(self._is(name, [kind], key))).rowcount) > 0
 
     def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
         before = literal_column(self._backend.now_ms, BigInteger) - bindparam("age", round(age * 1000), BigInteger)
-        self._delete(lambda column: _is_any(column, name, kinds) & (column.noted < before))
+        self._run(lambda: delete(self._table).where(self._is(name, kinds), self._table.c.noted < before))
 
     def close(self) -> None:
         self._cut_off.close()
 
-    def _rows(self, wanted: Callable[[Any], Any]) -> Sequence[Any]:
-        try:
-            return self._run(lambda: wanted(self._table.c)).all()  # type: ignore[no-any-return]
-        except SQLAlchemyError as error:
-            raise self._error(error) from error
-
-    def _delete(self, those: Callable[[Any], Any]) -> int:
-        try:
-            return int(self._run(lambda: delete(self._table).where(those(self._table.c))).rowcount)
-        except SQLAlchemyError as error:
-            raise self._error(error) from error
+    def _is(self, name: str, kinds: Sequence[str], key: str | None = None) -> Any:
+        note = self._table.c
+        those = (note.lease == name) & or_(*(note.kind == kind for kind in kinds))
+        return those if key is None else those & (note.digest == _digest(key))
 
     def _run(self, statement: Callable[[], Any], values: dict[str, object] | None = None) -> Any:
-        """Run it; a table that is missing is looked for in other letters, or made. Raises SQLAlchemyError."""
+        """Its result; None for a key that is there already. Raises StoreError and ConfigError."""
+        try:
+            return self._run_twice(statement, values)
+        except SQLAlchemyError as error:
+            if matches(error, self._backend.duplicate):
+                return None
+            if matches(error, self._backend.shape):
+                raise ConfigError("table", f"{self._table.fullname} does not exist: run spark-lease init") from error
+            raise store_error(self._engine, self.where, error) from error
+
+    def _run_twice(self, statement: Callable[[], Any], values: dict[str, object] | None) -> Any:
+        """A table that is missing is looked for in other letters, or made, in between."""
         try:
             return self._run_once(statement(), values)
         except SQLAlchemyError as error:
@@ -163,11 +150,6 @@ class SqlNotes:
         finally:
             self._cut_off.disarm()
 
-    def _error(self, error: SQLAlchemyError) -> SparkLeaseError:
-        if matches(error, self._backend.shape):
-            return ConfigError("table", f"{self._table.fullname} does not exist: run spark-lease init")
-        return store_error(self._engine, self.where, error)
-
 
 def notes_table(dotted: str) -> Table:
     """`digest` stands for `item` in the key: a path may be longer than a key may be. `noted`: ms since 1970."""
@@ -189,14 +171,6 @@ def notes_table(dotted: str) -> Table:
         mysql_charset="utf8mb4",
         mariadb_charset="utf8mb4",
     )
-
-
-def _is(column: Any, name: str, kind: str) -> Any:
-    return (column.lease == name) & (column.kind == kind)
-
-
-def _is_any(column: Any, name: str, kinds: Sequence[str]) -> Any:
-    return (column.lease == name) & or_(*(column.kind == kind for kind in kinds))
 
 
 def _digest(key: str) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow.providers.common.compat.sdk import BaseHook
+from airflow.providers.common.compat.sdk import BaseHook, mask_secret
 
 from ..config.settings import SECRETS, Config, as_text
 from ..errors import SparkLeaseError
 from ..monitoring.observer import LeaseObserver, LeaseStatus
 from ..stores.registry import open_store
 from .access import as_environment, config_of, seen_from_elsewhere, settings_of
-from .masking import mask
+
+_SHORTEST = 5
+"""Airflow masks no secret shorter than that, and warns about it."""
 
 
 class SparkLeaseHook(BaseHook):  # type: ignore[misc]
@@ -74,5 +76,7 @@ class SparkLeaseHook(BaseHook):  # type: ignore[misc]
         connection = self.get_connection(self.lease_conn_id)
         for key, value in settings_of(connection).items():
             if key in SECRETS:
-                mask(as_text(value), *(value.values() if isinstance(value, Mapping) else ()))
+                for secret in (as_text(value), *(value.values() if isinstance(value, Mapping) else ())):
+                    if len(secret) >= _SHORTEST:
+                        mask_secret(secret)
         return connection

@@ -10,7 +10,7 @@ import sys
 from contextlib import closing
 from dataclasses import asdict, replace
 
-from ..config.settings import SETTINGS, Config, shown
+from ..config.settings import SETTINGS, shown
 from ..election.journal_entries import KINDS
 from ..election.ports import LeaseStore
 from ..errors import ConfigError, RecordUnreadable
@@ -32,7 +32,10 @@ def runs(arguments: argparse.Namespace) -> int:
                 holds = holds_of(name, notes.every(config.row_of(name), KINDS), store.read(name), where=store.where)
                 noted = settled(noted, holds)
         found = [asdict(run) for run in noted]
-    why = "" if found else _why_no_runs(config, name)
+        why = f"{name} has no runs with a key"
+        with contextlib.suppress(RecordUnreadable):
+            if not found and store.read(name).record is None:
+                why = f"{name}: there is no such lease"
     if arguments.json:
         print(json.dumps(found, indent=2))
     elif found:
@@ -41,13 +44,6 @@ def runs(arguments: argparse.Namespace) -> int:
     else:
         print(f"spark-lease: {why}", file=sys.stderr)
     return int(not found)
-
-
-def _why_no_runs(config: Config, name: str) -> str:
-    with closing(open_store(config)) as store, contextlib.suppress(RecordUnreadable):
-        if store.read(name).record is None:
-            return f"{name}: there is no such lease"
-    return f"{name} has no runs with a key"
 
 
 def _short(value: object) -> str:

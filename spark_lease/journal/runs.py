@@ -66,17 +66,12 @@ class Runs:
         if not self._config.enabled:
             return
         with closing(open_notes(self._config)) as notes:
-            self._refuse_done(notes, key)
+            if epoch := done_under(notes, self._lease.name, key):
+                raise AlreadyDone(self._lease.name, key, epoch)
             run = self._run_of(key, BEGUN, started=iso_text(wall_time()))
             self._started[key] = run.started
             self._note(notes, BEGINNING, run)
             self._prune(notes)
-
-    def end(self, key: str, outcome: str) -> None:
-        """Note that it ended otherwise than by being done: failed, interrupted, already done."""
-        run = self._ended(key, outcome)
-        with closing(open_notes(self._config)) as notes:
-            self._note(notes, ENDED, run)
 
     def complete(self, key: str, *, counts: Mapping[str, int]) -> None:
         """Note that `key` is done; may be repeated. Raises AlreadyDone if it was done under another epoch."""
@@ -110,7 +105,9 @@ class Runs:
                 if outcome == "finished":
                     self.complete(key, counts={})
                 else:
-                    self.end(key, outcome)
+                    run = self._ended(key, outcome)
+                    with closing(open_notes(self._config)) as notes:
+                        self._note(notes, ENDED, run)
                 return []
             except AlreadyDone as error:
                 log.warning("%s", error)
@@ -129,10 +126,6 @@ class Runs:
         self._is_pruned = True
         with contextlib.suppress(StoreError):  # no part of what was asked for
             notes.prune(self._lease.name, KINDS, bounded_age(self._config.run_retention))
-
-    def _refuse_done(self, notes: Notes, key: str) -> None:
-        if epoch := done_under(notes, self._lease.name, key):
-            raise AlreadyDone(self._lease.name, key, epoch)
 
     def _ended(self, key: str, outcome: str, **more: Any) -> Run:
         return self._run_of(key, outcome, finished=iso_text(wall_time()), application=self.application(), **more)

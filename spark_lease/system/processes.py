@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Collection, Iterator, MutableMapping
+from collections.abc import Collection, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,13 +80,8 @@ def sees_others() -> bool:
 
 def processes() -> dict[int, Process]:
     """All processes of this machine that can be seen; none without /proc."""
-    return {process.pid: process for process in _read_all()} if is_proc_there() else {}
-
-
-def _read_all() -> Iterator[Process]:
-    for name in os.listdir(_PROC):
-        if name.isdigit() and (found := _read(int(name))):
-            yield found
+    numbers = [int(name) for name in os.listdir(_PROC) if name.isdigit()] if is_proc_there() else []
+    return {pid: found for pid in numbers if (found := _read(pid))}
 
 
 def proc_file(pid: int, what: str) -> bytes:

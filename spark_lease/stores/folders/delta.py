@@ -187,7 +187,8 @@ class DeltaStore:
 
     def _commit(self, name: str, table: DeltaTable, epoch: int, new: LeaseRecord) -> bool:
         """Put the next version; False if there is one already. Raises StoreError if it may be there or not."""
-        path, size = self._file(name, table)
+        row = self._row(name, table)
+        path, size = unquote(row["path"]), row["size_bytes"]
         values = {
             "holder": new.holder,
             "epoch": str(epoch),
@@ -236,10 +237,6 @@ class DeltaStore:
         version = table.version()
         self._known[name] = LeaseRecord(holder, epoch, duration / 1000, version, protection or "", directive or "")
         return self._known[name]
-
-    def _file(self, name: str, table: DeltaTable) -> tuple[str, int]:
-        row = self._row(name, table)
-        return unquote(row["path"]), row["size_bytes"]
 
     def _row(self, name: str, table: DeltaTable) -> dict[str, Any]:
         known, version, row = self._rows.get(name, (None, 0, {}))

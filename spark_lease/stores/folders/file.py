@@ -51,7 +51,9 @@ class FileStore:
         return self._bounded.call(lambda: self._swap(name, old, new))
 
     def names(self) -> Sequence[str]:
-        return self._bounded.call(lambda: [each for each in self._folders() if self._last(self._path(each))])
+        return self._bounded.call(
+            lambda: [each for each in folders_in(self._root, self._config) if self._last(named(self._root, each))]
+        )
 
     def close(self) -> None:
         self._bounded.close()
@@ -72,14 +74,8 @@ class FileStore:
             raise refusal(self.where, folder, error) from error
         return made
 
-    def _path(self, name: str) -> Path:
-        return named(self._root, name)
-
-    def _folders(self) -> Sequence[str]:
-        return folders_in(self._root, self._config)
-
     def _read(self, name: str) -> LeaseRecord | None:
-        folder = self._path(name)
+        folder = named(self._root, name)
         for _ in range(_TRIES):
             last = self._last(folder)
             if last is None:
@@ -109,7 +105,7 @@ class FileStore:
             epoch = max(epoch, round(wall_time() * 1000))
         stamp = (old.stamp or 0) + 1 if old else 1
         written = LeaseRecord(new.holder, epoch, new.duration, stamp, new.protection, new.directive)
-        folder = self._path(name)
+        folder = named(self._root, name)
         try:
             make(self._root, folder, replace(self._config, name=name))
             if not put_new(folder / _file(stamp), self._text(name, written).encode()):

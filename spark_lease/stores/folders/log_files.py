@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,6 @@ from ...config.urls import redacted
 from ...errors import ConfigError, SparkLeaseError, StoreError
 from .error_text import error_text
 from .paths import folder_of, folders_in, make, named, refusal, refuse_missing
-
-log = logging.getLogger(__name__)
 
 UNSAFE = ("allow_unsafe_rename", "mount_allow_unsafe_rename")
 

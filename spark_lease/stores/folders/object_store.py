@@ -88,7 +88,7 @@ class ObjectFiles:
 
     def has_commit(self, name: str, version: int) -> bool:
         try:
-            obstore.head(self._store, _version(name, version))
+            obstore.head(self._store, f"{spelled(name)}/_delta_log/{version_file(version)}")
         except FileNotFoundError:
             return False
         except (BaseError, OSError) as error:
@@ -249,10 +249,6 @@ def _connection(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _bare(key: str) -> str:
     return re.sub(f"^({'|'.join(PREFIXES)})", "", key.lower())
-
-
-def _version(name: str, version: int) -> str:
-    return f"{spelled(name)}/_delta_log/{version_file(version)}"
 
 
 def _milliseconds(duration: float) -> str:

@@ -7,7 +7,7 @@ Ours are added to a table that a broker made, never the other way round, and no 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -208,15 +208,19 @@ def complete(connection: Connection, table: Table) -> Sequence[str]:
         ]
     else:
         statements = []
+    _run(connection, statements, lambda: missing_columns(connection, table) == [])
+    return statements
+
+
+def _run(connection: Connection, statements: Sequence[str], is_done: Callable[[], bool]) -> None:
     try:
         for statement in statements:
             connection.exec_driver_sql(statement)
     except SQLAlchemyError:
         # IF NOT EXISTS does not exclude another process: the slower one fails on the catalogue's own keys.
         connection.rollback()
-        if missing_columns(connection, table) != []:
+        if not is_done():
             raise
-    return statements
 
 
 def _renamed(connection: Connection, table: Table, missing: Sequence[str]) -> dict[str, str]:
@@ -252,12 +256,7 @@ def make(connection: Connection, table: Table) -> Sequence[str]:
     if _is_there(connection, table):
         return []
     statements = creation(connection, table)
-    try:
-        connection.exec_driver_sql(statements[0])
-    except SQLAlchemyError:  # another process was faster: see `complete`
-        connection.rollback()
-        if not _is_there(connection, table):
-            raise
+    _run(connection, statements[:1], lambda: _is_there(connection, table))
     return statements
 
 

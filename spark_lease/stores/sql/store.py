@@ -39,8 +39,7 @@ from ...election.record import LeaseRecord, Snapshot, is_directive
 from ...errors import ConfigError, RecordUnreadable, SparkLeaseError
 from . import schema
 from .notes import notes_table
-from .rows import observed
-from .statements import Prepared, overridden, prepared, statements
+from .statements import Prepared, observed, overridden, prepared, statements
 
 log = logging.getLogger(__name__)
 

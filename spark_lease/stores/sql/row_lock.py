@@ -45,40 +45,33 @@ class SessionLock:
         if self._session is not None and self.is_held():
             return True
         try:
-            if schema.has_engines(self._engine):
-                with self._engine.connect() as connection:
-                    schema.refuse_engine(connection, self._table)
-            session = self._engine.connect()
+            return self._try_lock()
         except SQLAlchemyError as error:
             raise refusal(self._engine, self._config, error) from error
         finally:
             self._cut_off.disarm()
+
+    def _try_lock(self) -> bool:
+        if schema.has_engines(self._engine):
+            with self._engine.connect() as connection:
+                schema.refuse_engine(connection, self._table)
+        session = self._engine.connect()
         try:
             locked = self._lock(session)
         except SQLAlchemyError as error:
             _drop(session)
             if matches(error, self._backend.locked):
                 return False
-            if matches(error, self._backend.shape):
-                self._make_or_refuse_table()
-                return self.try_lock()
-            raise refusal(self._engine, self._config, error) from error
-        finally:
-            self._cut_off.disarm()
-        if not locked:
-            _drop(session)
-            return False
-        self._session = session
-        return True
-
-    def _make_or_refuse_table(self) -> None:
-        try:
+            if not matches(error, self._backend.shape):
+                raise
             with self._engine.connect() as connection:
                 self._table = schema.make_or_refuse(connection, self._config, self._table)
-        except SQLAlchemyError as error:
-            raise refusal(self._engine, self._config, error) from error
-        finally:
-            self._cut_off.disarm()
+            return self._try_lock()
+        if locked:
+            self._session = session
+        else:
+            _drop(session)
+        return locked
 
     def is_held(self) -> bool:
         """Ask in the very transaction that locked it: another session, or another transaction, cannot answer."""
@@ -89,20 +82,17 @@ class SessionLock:
             self._session.execute(select(literal_column("1")).where(self._row)).first()
         except SQLAlchemyError:
             # Ended by the server, or cut off because it hangs: either way the lock is gone, or will be in a moment.
-            self.close_session()
+            self.unlock()
             return False
         finally:
             self._cut_off.disarm()
         return True
 
-    def unlock(self) -> None:
-        self.close_session()
-
     def close(self) -> None:
         self._cut_off.close()
-        self.close_session()
+        self.unlock()
 
-    def close_session(self) -> None:
+    def unlock(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             _drop(session)

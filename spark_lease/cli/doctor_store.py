@@ -213,15 +213,11 @@ def pooler(config: Config, shared: str, takes_options: bool) -> Finding:
         return fail(
             "pooler", f"{shared}: a lock that belongs to a session cannot be kept", "go past it, to the server itself"
         )
-    problems = {}
-    if shared and config.notify:
-        problems[f"{shared}: a standby is not told of a release"] = "set notify = false, or go past it"
     if not takes_options:
         problem = "a pooler refuses PGOPTIONS: commands of run and submit cannot connect through it"
-        problems[problem] = "set ignore_startup_parameters = options in pgbouncer.ini"
-    if problems:
-        return warn("pooler", "; ".join(problems), "; ".join(problems.values()))
-    return ok("pooler", f"{shared}, and no session is kept (notify = false)" if shared else "none that shares sessions")
+        return warn("pooler", problem, "set ignore_startup_parameters = options in pgbouncer.ini")
+    looks = f"{shared}: a standby sees a release at its next look, every {config.poll_period:g} s"
+    return ok("pooler", looks if shared else "none that shares sessions")
 
 
 def sessions(probe: SqlProbe) -> tuple[str, bool]:

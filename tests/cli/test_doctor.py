@@ -224,17 +224,15 @@ def test_a_pooler_that_shares_sessions_is_seen(server: PostgreSql, capsys: pytes
     assert main(["init", "--url", server.url]) == 0
     with closing(Pooler(server.url)) as pooler:
         capsys.readouterr()
-        for words, verdict in (([], "warn"), (["--notify", "false"], "ok"), (["--locker", "database"], "fail")):
+        for words, verdict in (([], "ok"), (["--locker", "database"], "fail")):
             _, findings = examined(capsys, "--url", pooler.url, *words)
             assert findings["pooler"].verdict == verdict
             assert "gives one session to several connections" in findings["pooler"].message
     with closing(Pooler(server.url, refuses_options=True)) as pooler:
-        for words in ([], ["--notify", "false"]):
-            found = examined(capsys, "--url", pooler.url, *words)[1]["pooler"]
-            assert found.verdict == "warn"
-            assert "refuses PGOPTIONS" in found.message
-            assert "ignore_startup_parameters" in found.advice
-            assert ("notify = false" in found.advice) == (not words)
+        found = examined(capsys, "--url", pooler.url)[1]["pooler"]
+        assert found.verdict == "warn"
+        assert "refuses PGOPTIONS" in found.message
+        assert "ignore_startup_parameters" in found.advice
 
 
 def test_the_timings_are_held_against_what_was_measured() -> None:

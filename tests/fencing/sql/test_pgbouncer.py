@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -65,6 +66,27 @@ def keep_a_lease(url: str, engine: Engine) -> None:
         lease.release()
 
 
+def stand_by(url: str, engine: Engine) -> None:
+    """With `notify` as it is by default."""
+    config, looks, has_looked_twice = configure(name=NAME, url=url, create_table="true", poll_period=0.1), [], Event()
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) > 2:
+            has_looked_twice.set()
+
+    master, standby = open_contender(config, BootClock()), open_contender(config, BootClock())
+    with closing(master), closing(standby):
+        master.acquire()
+        waiting = Thread(target=standby.acquire, kwargs={"still_wanted": look})
+        waiting.start()
+        assert has_looked_twice.wait(20)
+        master.renew()
+        master.release()
+        waiting.join(20)
+        standby.release()
+
+
 def raise_a_fence(url: str, engine: Engine) -> None:
     epoch = next(EPOCHS)
     claim(Holder(NAME, epoch), engine)
@@ -83,7 +105,7 @@ def write_under_it(url: str, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
-@pytest.mark.parametrize("work", [keep_a_lease, raise_a_fence, write_under_it])
+@pytest.mark.parametrize("work", [keep_a_lease, stand_by, raise_a_fence, write_under_it])
 def test_the_next_client_finds_the_session_as_it_was(
     url: str, driver: str, work: Callable[[str, Engine], None]
 ) -> None:

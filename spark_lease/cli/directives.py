@@ -13,7 +13,8 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any
 
-from ..clock import BootClock, seconds_of, wall_time
+from ..clock import BootClock, wall_time
+from ..config.parsers import seconds
 from ..config.settings import Config
 from ..election.directive import LONGEST, Directive, directive_of, label_of
 from ..election.journal_entries import GRANT
@@ -32,7 +33,7 @@ _READ_WITHIN = 2.0
 
 def pause(arguments: argparse.Namespace) -> int:
     """Returns once the directive is there; with --now, once the lease is free."""
-    reason, until = _reason(arguments), duration("--for", arguments.duration)
+    reason, until = _reason(arguments), seconds("--for", arguments.duration)
 
     def wanted(now: float) -> Directive:
         return Directive(who(), reason, until=now + until, give_up=now if arguments.now else math.inf)
@@ -59,7 +60,7 @@ def transfer(arguments: argparse.Namespace) -> int:
     """Returns once the directive is there; with --wait, once the lease has the one that it is for."""
     if not (arguments.to and arguments.to.isprintable() and len(arguments.to) <= LONGEST // 3):
         raise ConfigError("--to", f"{arguments.to!r} is neither a holder, nor its label, nor a site")
-    within, window = duration("--within", arguments.within), duration("--for", arguments.duration)
+    within, window = seconds("--within", arguments.within), seconds("--for", arguments.duration)
     reason = _reason(arguments)
 
     def wanted(now: float) -> Directive:
@@ -109,14 +110,6 @@ def _reason(arguments: argparse.Namespace) -> str:
     if not arguments.reason.isprintable():
         raise ConfigError("--reason", "is not a printable text of one line")
     return str(arguments.reason)
-
-
-def duration(key: str, text: str) -> float:
-    """Seconds: 90, 90s, 15m, 2h, 1d; `inf` too. Raises ConfigError."""
-    try:
-        return math.inf if text == "inf" else seconds_of(text)
-    except ValueError:
-        raise ConfigError(key, f"{text!r} is no time: 90, 90s, 15m, 2h or 1d") from None
 
 
 def _config(arguments: argparse.Namespace) -> Config:

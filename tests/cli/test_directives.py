@@ -216,7 +216,7 @@ def test_a_transfer_that_nobody_took_is_99(store: list[str], run: Callable[..., 
         (["transfer", "n"], 64, "--to"),
         (["transfer", "n", "--to", "a\nb"], 78, "is neither a holder, nor its label, nor a site"),
         (["transfer", "taken", "--to", "rome"], 78, "no holder, label or site 'rome' is known for taken. Known: "),
-        (["pause", "n", "--for", "soon"], 78, "--for: 'soon' is no time: 90, 90s, 15m, 2h or 1d"),
+        (["pause", "n", "--for", "soon"], 78, "--for: 'soon' is not a time of 0 or more: 90, 15m, 2h, 30d"),
         (["pause", "taken", "--reason", "x" * 600], 78, "--reason: is too long"),
         (["pause", "taken", "--reason", "a\nb\x1b[31m"], 78, "--reason: is not a printable text"),
         (

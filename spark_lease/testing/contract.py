@@ -8,11 +8,13 @@ class TestMyStore(LeaseStoreContract):
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from subprocess import PIPE
 from typing import Any, TypeVar
@@ -31,7 +33,7 @@ from ..stores.registry import open_store
 
 OpenContender = Callable[..., LocalHold]
 OpenStore = Callable[[], LeaseStore]
-_Answer = TypeVar("_Answer")
+T = TypeVar("T")
 
 
 class LeaseStoreContract:
@@ -168,21 +170,12 @@ class LeaseStoreContract:
         open_store: OpenStore, attempt: Callable[[LeaseStore, str], LeaseRecord | None]
     ) -> list[LeaseRecord | None]:
         """Eight contenders, each with a store of its own, at the same moment."""
-        start, won = threading.Barrier(8), list[LeaseRecord | None]()
-
-        def contend(who: str) -> None:
-            store = open_store()
+        stores = [open_store() for _ in range(8)]
+        for store in stores:
             store.read("n")
-            start.wait(10)
-            won.append(attempt(store, who))
+        won = _at_once([functools.partial(attempt, store, f"c{number}") for number, store in enumerate(stores)])
+        for store in stores:
             store.close()
-
-        threads = [threading.Thread(target=contend, args=(f"c{number}",)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        assert len(won) == 8
         return won
 
 
@@ -222,19 +215,8 @@ class LockerContract:
 
     def test_one_of_many_threads_is_granted(self, contender: OpenContender) -> None:
         contenders = [contender() for _ in range(6)]
-        start, answers = threading.Barrier(len(contenders)), list[Grant | Denied]()
-
-        def contend(lease: LocalHold) -> None:
-            start.wait(10)
-            answers.append(_insist(lease.try_acquire))
-
-        threads = [threading.Thread(target=contend, args=(each,)) for each in contenders]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        answers = _at_once([functools.partial(_insist, each.try_acquire) for each in contenders])
         assert [type(each) for each in answers].count(Grant) == 1
-        assert len(answers) == len(contenders)
 
     def test_one_of_many_processes_is_granted(self, config: Config, contender: OpenContender) -> None:
         first = contender()  # by which its table, or folder, is there
@@ -328,6 +310,18 @@ class LockerContract:
         assert standby.check() > mine.epoch
 
 
+def _at_once(asks: Sequence[Callable[[], T]]) -> list[T]:
+    """What each answers, all asked at the same moment."""
+    start = threading.Barrier(len(asks))
+
+    def ask(what: Callable[[], T]) -> T:
+        start.wait(10)
+        return what()
+
+    with ThreadPoolExecutor(len(asks)) as pool:
+        return list(pool.map(ask, asks, timeout=60))
+
+
 def _short(config: Config, **changes: Any) -> Config:
     """`config` with a lease that tests can wait for, and the timings that follow from it."""
     given = {each.name: getattr(config, each.name) for each in fields(Config)}
@@ -346,7 +340,7 @@ def _want(store: LeaseStore, directive: str) -> None:
     assert store.swap("n", record, with_directive(record, directive)) is not None
 
 
-def _insist(ask: Callable[[], _Answer]) -> _Answer:
+def _insist(ask: Callable[[], T]) -> T:
     """A store that many ask at once may be too slow for one of them."""
     while True:
         with contextlib.suppress(StoreError):

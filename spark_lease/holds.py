@@ -1,4 +1,4 @@
-"""What this package holds leases with: a hold that its fences and run keys can use, and who takes it from a store."""
+"""`GuardedHold`: a hold that fences and run keys can use; `open_contender` makes one that takes it from a store."""
 
 from __future__ import annotations
 

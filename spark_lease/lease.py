@@ -63,8 +63,8 @@ class Lease:
     def check(self) -> int:
         """The epoch, if the lease is held at this instant; else raises LeaseLost. Costs no I/O: call it freely.
 
-        Where the wall clock has jumped ahead since the last renewal, by a second or more, this machine may have stood
-        still, and its other clock with it: then it waits until the lease is renewed, or lost.
+        If the wall clock has jumped ahead by a second or more since the last renewal, this machine may have been
+        paused, and its other clock too: then `check` waits until the lease is renewed or lost.
         """
         return self._hold.check()
 
@@ -91,7 +91,7 @@ class Lease:
         """One transaction on an Engine of SQLAlchemy, which commits only while my epoch is the newest: `fencing.sql`.
 
         Gives the Connection. Commits at the end of the block, rolls back if an exception leaves it. The run key
-        `completes` is done with it, in the same transaction: no other can complete it, even as a later master.
+        `completes` becomes done in the same transaction: no other hold can complete it, not even a later one.
         Raises Fenced, LeaseLost, StoreError, ConfigError, AlreadyDone (`completes` is), and what the database raises.
         """
         from .fencing.sql.completion import completing_sql
@@ -117,7 +117,7 @@ class Lease:
         keys: Sequence[str] = (),
         through: str = "auto",
     ) -> int:
-        """Rows of the DataFrame `df` into `table`, all or none, in one `fenced_sql`; how many (`fencing.dataframe`).
+        """Write all rows of the DataFrame `df` to `table`, or none, in one `fenced_sql`; returns the row count.
 
         Columns by name. `mode`: "append"; "overwrite" (DELETE, then INSERT, in that transaction); "upsert", by the
         columns `keys` over which the table has a unique index. `through`: "driver" collects the rows, "executors" have

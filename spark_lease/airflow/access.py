@@ -1,4 +1,4 @@
-"""From an Airflow connection and an operator's arguments to settings. It connects nowhere and knows nothing of tasks.
+"""Turns an Airflow connection and an operator's arguments into settings. Opens no connection, knows no tasks.
 
 What a child process has to know goes into its environment, where only its user can look; what stands on its command
 line, where all users can, are the settings that are no secret.

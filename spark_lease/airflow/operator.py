@@ -45,7 +45,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     gets its guard inside its driver, as by `spark-lease submit`; any other is guarded from outside, as by
     `spark-lease run`.
 
-    :param lease: name of the lease; the same name excludes, whatever DAG or site (templated)
+    :param lease: name of the lease; one name excludes across all DAGs and sites (templated)
     :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook`; None: the settings of the
         worker's environment or of its conf/spark_lease.toml
     :param on_standby: what to do while another is master: `skip` the task, `fail` it (and maybe retry), or `defer`:
@@ -79,16 +79,16 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         super().__init__(**{"durable": False} | kwargs)
         if found := [each for each in _RECONNECTS if kwargs.get(each) or getattr(self, f"_{each}", False)]:
             raise ValueError(
-                f"{found[0]}: the lease and the run key say what a retry has to do, and the driver's outcome is read "
-                "from beside the lease: remove it"
+                f"{found[0]}: a retry depends on the lease and the run key alone, and the driver's outcome is read "
+                "from the lease store: remove this argument"
             )
         if on_standby not in (SKIP, FAIL, DEFER):
             raise ValueError(f"on_standby: {on_standby!r} is none of {SKIP}, {FAIL}, {DEFER}")
         self._is_warm = dict(lease_settings or {}).get("standby") == "warm"
         if self._is_warm and on_standby == DEFER:
             raise ValueError(
-                "on_standby: a deferred task has no process whose Spark could be ready: with standby = 'warm' the task "
-                "waits in its worker; then skip or fail say what happens after standby_timeout"
+                "on_standby: defer does not work with standby = 'warm': the task must wait in its worker, where "
+                "Spark runs: use skip or fail, which apply after standby_timeout"
             )
         refuse_secrets(lease_settings or {})
         self.lease, self.lease_conn_id, self.on_standby = lease, lease_conn_id, on_standby

@@ -67,11 +67,11 @@ def asked(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Iterat
     fields = RenderedTaskInstanceFields.get_templated_fields(key) or {}
     lease, conn_id, settings = (fields.get(each) for each in ("lease", "lease_conn_id", "lease_settings"))
     if not lease or not conn_id:
-        raise _NotKnown(f"nothing is known of a lease of {dag_id}.{task_id} in {run_id}")
+        raise _NotKnown(f"Airflow has no lease on record for {dag_id}.{task_id} in {run_id}")
     if not isinstance(settings, Mapping) or "***" in f"{lease} {settings}":
-        raise _NotKnown(f"what Airflow has kept of {dag_id}.{task_id} does not tell where its lease is")
+        raise _NotKnown(f"the arguments that Airflow kept of {dag_id}.{task_id} do not name its lease")
     if PLACES & set(settings):
-        raise _NotKnown(f"the lease_settings of {dag_id}.{task_id} say where its lease is: only workers look there")
+        raise _NotKnown(f"the lease_settings of {dag_id}.{task_id} name its lease store: only workers can read it")
     try:
         config = SparkLeaseHook(str(conn_id)).seen_from_elsewhere(str(lease), settings)
     except AirflowException as error:
@@ -132,7 +132,7 @@ def _busy(request: Any, error: Exception) -> HTMLResponse:
 @app.exception_handler(SparkLeaseError)  # type: ignore[untyped-decorator]
 def _nobody_can_tell(request: Any, error: Exception) -> HTMLResponse:
     log.warning("%s", error)  # its words are of places that not every reader of XComs may know
-    return _instead(503, "the lease store gives no answer that can be shown: the log of this web server says why")
+    return _instead(503, "the lease store cannot be read: see the log of this web server")
 
 
 def _instead(code: int, said: str) -> HTMLResponse:

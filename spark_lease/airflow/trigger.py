@@ -23,7 +23,7 @@ from .hook import SparkLeaseHook
 
 
 class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
-    """Fires once the lease is free; with `holder` or `site` once that label does, or a job of that site.
+    """Fires once the lease is free; with `holder` or `site`: once that label, or site, holds it.
 
     It looks and takes nothing.
 

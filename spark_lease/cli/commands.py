@@ -40,7 +40,7 @@ class Command:
     has_json: bool = True
 
 
-_PARENT = "end when process PID ends, for example the parent"
+_PARENT = "end when PID, the parent process, ends"
 _ENDS_WITH = _argument("--ends-with", default="", metavar="PID", help=_PARENT)
 _SPARK_SUBMIT = _argument("--spark-submit", default="", metavar="FILE", help="the spark-submit to use")
 _LEASE = _argument("lease", nargs="?", metavar="LEASE", help="name of the lease; default: the setting `name`")
@@ -65,7 +65,7 @@ _STATUS = (
 _RELEASE = (
     _LEASE,
     _flag("--force", "release it in place of its holder (required)"),
-    _argument("--yes", metavar="LEASE", help="its name again: take it even if it has not run out"),
+    _argument("--yes", metavar="LEASE", help="repeat the lease name: take it even before it runs out"),
 )
 _HISTORY = (
     _LEASE,
@@ -80,7 +80,7 @@ _TRANSFER = (
     _argument("--to", required=True, metavar="HOLDER|SITE", help="the contender that may take it"),
     _argument("--within", metavar="TIME", default="1m", help="how long its master may go on [1m]"),
     _flag("--wait", "return once it has been taken; exit code 99 if it was not"),
-    _flag("--anyway", "also if the lease store knows no such holder or site"),
+    _flag("--anyway", "accept a holder or site that the store does not know"),
 )
 _INIT = (_flag("--print-sql", "print the statements and ask no database"),)
 _TABLES = "schema.table if need be, or the path or URL of a Delta table"
@@ -120,8 +120,8 @@ COMMANDS = {
   spark-lease submit --lease nightly --url postgresql://lease@db/ops -- --master yarn job.py
   spark-lease submit --lease nightly --url … -- --master yarn --deploy-mode cluster job.py
 
-With --deploy-mode cluster a standby waits here and takes nothing of the cluster. The driver notes its outcome beside
-the lease, and this command ends with it. Ctrl-C does not end what the cluster runs.
+With --deploy-mode cluster a standby waits here and uses no cluster resources. The driver notes its outcome beside
+the lease, and this command ends with the same exit code. Ctrl-C does not stop the job in the cluster.
 
 """
         + EXIT_CODES,
@@ -172,7 +172,7 @@ examples:
         "check this machine and the lease store for what a lease needs",
         "doctor:doctor",
         """Each line is ok, warn or fail, with what to do. No lease is changed: rights are tried under another name in a
-transaction that is rolled back, or with a file that is removed; in a broker's table without a row.
+transaction that is rolled back, or with a file that is removed; in a broker's table it changes no row.
 
 exit codes:
   0 no check failed · 1 a check failed, or the store does not answer · 78 configuration · 64 usage
@@ -251,9 +251,9 @@ exit code 99, or waiting.
     "transfer": Command(
         "hand a lease over to one holder, or one site",
         "directives:transfer",
-        """The master ends by itself, or stops --within that time. Then only the named contender takes the lease: by its
-holder, its label (`--holder`) or its site (`--site`). After another --for, any contender may. Exit code 78
-also: the name is not known, and --anyway was not given.
+        """The master may go on for --within, then it must stop. After that only --to may take the lease: a holder, a
+label (`--holder`) or a site (`--site`). After a further --for, any contender may take it. Exit code 78
+also: the store does not know --to, without --anyway.
 
 """
         + _ends("1 no such lease", "99 not taken in time (--wait)")
@@ -284,7 +284,7 @@ add: PostgreSQL refuses every write to TABLE that does not carry the newest epoc
      claimed by each new master; those that the lease has written to are added by themselves.
 drop: any session may write to TABLE again.
 list: the fenced tables.
-forget: the Delta TABLE is gone for good, or is not to be claimed any more. Without --on: clear the fence of the
+forget: stop claiming the Delta TABLE, for example because it was deleted. Without --on: clear the fence of the
      lease in the database, after the lease's own row was lost or restored, while no master is at work.
 
 """

@@ -91,8 +91,8 @@ def _refuse_unknown(to: str, store: LeaseStore, config: Config) -> None:
         others = ", ".join(sorted(labels | sites)) or "none"
         raise ConfigError(
             "--to",
-            f"no holder, label or site {to!r} is known for {config.name}. Known: {others}. Add --anyway if it is still "
-            "to come",
+            f"no holder, label or site {to!r} is known for {config.name}. Known: {others}. Add --anyway if it will "
+            "start later",
         )
 
 
@@ -151,7 +151,7 @@ def _wait(
         who_has_it = f"{holder} holds it" if holder else "it has no master"
         if clock.now() > end:
             message = f"{directive_of(seen.record.directive) or 'taken back'}; {who_has_it}"
-            raise LeaseHeldByOther(name, holder, left, message if seen.record == first else f"{message}, and renews it")
+            raise LeaseHeldByOther(name, holder, left, message if seen.record == first else f"{message}, still renewed")
         if clock.now() - shown_at > _SAY_AGAIN:
             shown_at = clock.now()
             print(f"spark-lease: {name}: waiting: {who_has_it}, {max(left, 0):.0f} s left", file=sys.stderr)
@@ -171,7 +171,7 @@ def _show(arguments: argparse.Namespace, name: str, seen: Snapshot, what: str = 
         shown = {"lease": name, "holder": holder, "epoch": record.epoch, "directive": str(directive or "")}
         print(json.dumps(shown))
     else:
-        gives_up = ", and is to give it up" if directive and directive.give_up < math.inf else ""
+        gives_up = " and must give it up" if directive and directive.give_up < math.inf else ""
         master = f"{holder} is master{gives_up}" if holder else "it has no master"
         print(f"{name}: {what or directive or 'no pause or transfer pending'}; {master}")
     return 0

@@ -40,27 +40,27 @@ def _delta(setting: str) -> Finding:
 def keeper(setting: str, problem: str) -> Finding:
     """`problem` is why the kernel takes no part."""
     if setting == "thread":
-        message = "thread: a driver that is frozen, or in a long C call, may work on beside the next master"
+        message = "thread: a driver that is frozen, or in a long C call, may still work when the next master starts"
         return warn("keeper", message, 'take keeper = "auto"')
     if problem:
-        message = f"a process keeps the lease and ends its driver as long as it runs, the kernel does not: {problem}"
+        message = f"the keeper ends a late driver only while the keeper itself runs; the kernel does not: {problem}"
         return warn("keeper", message, "let it use timers and /proc (seccomp, mounts), or rely on a fence")
-    return ok("keeper", "kernel: a master that is late is ended even if all of it is frozen")
+    return ok("keeper", "kernel: a late master is killed even if all its processes are frozen")
 
 
 def contain(setting: str, root: str, user: str) -> Finding:
     """`root` and `user` say why no namespace can be had, by privilege and by any user; empty if one can."""
     if setting == "off":
-        return ok("contain", "off: what a command leaves behind is searched for")
+        return ok("contain", "off: processes that a command leaves are searched for")
     if not root:
-        message = "run and submit get a PID namespace: with its end the kernel has ended everything that they started"
+        message = "run and submit use a PID namespace: when it ends, the kernel has killed everything they started"
         return ok("contain", f"{message}; what they start sees no process outside of it")
     if setting == "required" and user:
-        return fail("contain", f"required, and not to be had here: {user}", "run as root, or take contain = auto")
+        return fail("contain", f"required, but not available here: {user}", "run as root, or take contain = auto")
     if setting == "required":
         return ok("contain", f"by a user namespace: sudo and every other setuid program {NO_SETUID}")
     if user:
-        return ok("contain", f"not to be had here ({user}): what a command leaves behind is searched for")
+        return ok("contain", f"not available here ({user}): processes that a command leaves are searched for")
     message = "contain = required takes a user namespace, in which sudo and other setuid programs do not work"
     return ok("contain", f"not without privileges ({root}); {message}")
 
@@ -77,9 +77,9 @@ def java(home: Path | None) -> Finding:
         return fail("java", f"{home} does not start: {message}", "correct JAVA_HOME, or install it again")
     version_line = re.search(r'version "(\d+)', done.stderr)
     if version_line is None:
-        return ok("java", f"{home}, of a version that it does not tell")
+        return ok("java", f"{home}, version unknown")
     if version_line[1] not in _JAVAS:
-        return warn("java", f"{version_line[1]} in {home}", f"Spark 4 is at home on Java {' and '.join(_JAVAS)}")
+        return warn("java", f"{version_line[1]} in {home}", f"Spark 4 runs on Java {' and '.join(_JAVAS)}")
     return ok("java", f"{version_line[1]} in {home}")
 
 
@@ -104,7 +104,7 @@ def delta(setting: str, *, has_deltalake: bool, version: str, has_jar: bool) -> 
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
         return say("delta", "PYSPARK_PIN_THREAD is off, so Delta has no hook: claims alone", "unset it")
     if not version:
-        message = "claims; the hook comes with the Delta Lake that a job brings along, of which nothing is known here"
+        message = "claims; the hook depends on the Delta Lake that a job brings along, which doctor cannot check"
         return ok("delta", message)
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _HOOK_SINCE:
         return say("delta", f"delta-spark {version} has no hook: claims alone", "take delta-spark 3.3 or newer")

@@ -108,7 +108,7 @@ def lease(config: Config) -> Finding | None:
         return ok("lease", f"{config.name} was never taken")
     message = f"{config.name} is {row['state']}" + (f", by {row['holder']}, epoch {row['epoch']}" * bool(row["holder"]))
     if row["in_doubt"]:
-        return warn("lease", row["note"], "look at its holder, and at its way to the store")
+        return warn("lease", row["note"], "check its holder, and its connection to the store")
     return ok("lease", message + (f", expires in {cell(row['expires_in'])} s" * (row["state"] == "held")))
 
 
@@ -180,12 +180,12 @@ def clocks(config: Config, ahead: float, error: float) -> Finding:
     if abs(ahead) - error <= limit:
         return ok("clock", message)
     if config.has_broker_row:
-        return warn("clock", message, "a broker goes by its own clock: keep the clocks together (NTP)")
-    return warn("clock", f"{message}, which decides nothing here", "times in logs mislead: see to NTP")
+        return warn("clock", message, "a broker uses its own clock: synchronize the clocks (NTP)")
+    return warn("clock", f"{message}; leases do not depend on it", "times in logs mislead: check NTP")
 
 
 def no_clock(config: Config) -> Finding:
-    return ok("clock", f"the store has none: after a crash a standby waits for all {config.lease_duration:g} s")
+    return ok("clock", f"the store has no clock: after a crash a standby waits {config.lease_duration:g} s")
 
 
 def folder(config: Config) -> Finding:
@@ -200,9 +200,9 @@ def folder(config: Config) -> Finding:
 def schemas(config: Config, what: str = "schemas") -> Finding:
     makers = _ask(config, lambda probe: probe.makers())
     if not makers:
-        return ok(what, "no other role may make functions where this one's search_path looks")
+        return ok(what, "no other role may create functions in this role's search_path")
     found_by = ", ".join(f"{maker} in {schema}" for schema, maker in makers)
-    message = f"other roles may make functions, and have them run with the rights of this one: {found_by}"
+    message = f"other roles may create functions that would run with the rights of this role: {found_by}"
     advice = "; ".join(f"REVOKE CREATE ON SCHEMA {schema} FROM {maker}" for schema, maker in makers)
     return warn(what, message, advice)
 
@@ -211,7 +211,7 @@ def pooler(config: Config, shared: str, takes_options: bool) -> Finding:
     """`shared` is why sessions are not ours alone; empty if they are."""
     if shared and config.locker == "database":
         return fail(
-            "pooler", f"{shared}: a lock that belongs to a session cannot be kept", "go past it, to the server itself"
+            "pooler", f"{shared}: a lock that belongs to a session cannot be kept", "connect without the pooler"
         )
     if not takes_options:
         problem = "a pooler refuses PGOPTIONS: commands of run and submit cannot connect through it"
@@ -233,6 +233,6 @@ def fence(config: Config) -> Finding:
             is_there = engine.dialect.name != "postgresql" or fence_table.has_fence(config.name)
             newest = fence_table.newest(config.name) if is_there and config.name else 0
     except FenceUnreachable as error:
-        return fail("fence", str(error), "no master begins its work while that is so")
-    message = f"{config.name} was claimed under epoch {newest}" if newest else "which no master has claimed yet"
+        return fail("fence", str(error), "correct this: until then no master begins its work")
+    message = f"{config.name} was claimed under epoch {newest}" if newest else "but no master has claimed it yet"
     return ok("fence", f"{redacted(config.fence_url)} answers, {message}")

@@ -1,4 +1,4 @@
-"""What can be said of a lease from outside, by its record alone: `status` and `release` say it.
+"""The state of a lease as its record alone shows it, for `status` and `doctor`.
 
 A record does not know how often its holder renews. It is held against the settings of this command, in proportion to
 the duration that is stored.
@@ -80,7 +80,7 @@ def _renewed(
         }
     if seen.expires_in is None and still_for is None:
         see = f"spark-lease status --watch {name}"
-        note = f"{where} has no clock: {name} has run out if it does not change for {left:g} s: {see}"
+        note = f"{where} has no clock: {name} is expired if it stays unchanged for {left:g} s: {see}"
         return {"expires_in": None, "in_doubt": None, "note": note}
     period = record.duration * config.retry_period / config.lease_duration
     ago = record.duration - left
@@ -88,7 +88,7 @@ def _renewed(
     if not period:  # a broker's, which says nothing of it
         shown["in_doubt"] = None
     if shown["in_doubt"]:
-        shown["note"] = f"{name}: in doubt, last renewed {ago:.1f} s ago, which was due every {period:.1f} s"
+        shown["note"] = f"{name}: in doubt, last renewed {ago:.1f} s ago, expected every {period:.1f} s"
     return shown
 
 

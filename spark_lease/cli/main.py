@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         of_it = f"spark-lease {arguments.command}"
         # Without values, of which one may be a password.
         options = [each.partition("=")[0] for each in unknown if each.startswith("-")]
-        print(f"{of_it}: does not know: {' '.join(options or unknown)}\nSee {of_it} --help", file=sys.stderr)
+        print(f"{of_it}: unknown: {' '.join(options or unknown)}\nSee {of_it} --help", file=sys.stderr)
         return USAGE
     if _is_guard(arguments.command) and not guarded:
         return _what_is_missing(arguments.command)

@@ -74,7 +74,7 @@ def release(arguments: argparse.Namespace) -> int:
     name = name_of(config, arguments.lease)
     config = replace(config, create_table="false", name=name)
     if not arguments.force:
-        print("spark-lease: its holder gives a lease back; if the holder cannot, add --force", file=sys.stderr)
+        print("spark-lease: normally the holder releases a lease; if it cannot, add --force", file=sys.stderr)
         return USAGE
     clock = BootClock()
     with closing(open_store(config)) as store, closing(ChangeJournal(config)) as journal:
@@ -109,8 +109,8 @@ class Forcing:
             return self._free(seen, record)
         if self._name != (ask(_question(self._name, seen, left)) if given is None else given):
             raise Unreleased(
-                f"{self._name} has not provably run out: nothing was changed. To take it from {record.holder} all the "
-                f"same, which ends that master's work: --yes {self._name}"
+                f"{self._name} may not have run out: nothing was changed. To take it from {record.holder} anyway "
+                f"(this stops that master's work): --yes {self._name}"
             )
         return self._take_away(record)
 
@@ -142,7 +142,7 @@ class Forcing:
             if is_grant_of(seen.record, by):  # written, and the store said otherwise
                 return Released(self._name, True, holder, epoch, round(left, 1))
             if seen.record is None or not is_grant_of(seen.record, holder, epoch):
-                raise Unreleased(f"{self._name} is not {holder}'s any more: nothing was changed, look again")
+                raise Unreleased(f"{self._name} is no longer held by {holder}: nothing was changed, check status")
             # Without a clock the record has to stand still for all of its duration once more.
             left = max(expires_in(seen, still_for=0.0), 0.0) + _MARGIN
             if self._store.swap(self._name, seen.record, forced(seen.record, by=by, left=left)):
@@ -157,9 +157,9 @@ def _question(name: str, seen: Snapshot, left: float) -> str:
     record = seen.record
     known = f"{left:.1f} s are left of it" if seen.expires_in is not None else "the store has no clock"
     holder, epoch = (record.holder, record.epoch) if record else ("", 0)
-    return f"{name} is held by {holder}, epoch {epoch}, {known}. A master at work loses it and is ended."
+    return f"{name} is held by {holder}, epoch {epoch}, {known}. A running master will lose it and stop."
 
 
 def _ask(question: str) -> str:
-    print(f"{question}\nType its name to take it all the same: ", end="", file=sys.stderr, flush=True)
+    print(f"{question}\nType the lease name to take it anyway: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().rstrip("\n")

@@ -16,13 +16,13 @@ from .settings import end_with, name_given, need_name, outcome_file, resolved
 
 log = logging.getLogger(__name__)
 
-_ELSEWHERE = "deploy mode cluster: this guards the client, and its driver runs elsewhere: use spark-lease submit"
+_ELSEWHERE = "deploy mode cluster: run guards only the client, not the driver in the cluster: use spark-lease submit"
 
-_NO_SPARK = "standby: a command has no Spark that could be ready, so this standby is cold: use spark-lease submit"
+_NO_SPARK = "standby: run cannot keep a Spark ready, so this standby is cold: use spark-lease submit"
 
 _NO_HOOK = (
-    "is required, and a command's Spark has no hook: use spark-lease submit, or @leased in the driver; a command that "
-    "writes no Delta tables wants --fence-delta auto"
+    "is required, but run cannot put the hook into Spark: use spark-lease submit, or @leased; for a command that "
+    "writes no Delta tables, set --fence-delta auto"
 )
 
 

@@ -183,7 +183,7 @@ def end_with(pid: str) -> None:
     if not pid:
         return
     if not pid.isdecimal() or sys.platform != "linux":
-        raise ConfigError("ends-with", f"{pid!r} is not the number of the process that started this one, on Linux")
+        raise ConfigError("ends-with", f"{pid!r} is not the PID of the parent process, or this is not Linux")
     from ..system.kernel import die_with_parent  # ctypes, for those who need it
     from ..system.processes import look
 
@@ -191,6 +191,6 @@ def end_with(pid: str) -> None:
     if parent != int(pid):  # which may be another user's, and hidden
         if look(int(pid)) is None:
             raise ConfigError("ends-with", f"process {pid} has ended already: nothing was started")
-        where = "$PPID where `bash -c` has this one command and nothing else, $$ in a script or a pipeline"
-        raise ConfigError("ends-with", f"{pid} has not started this process, {parent} has: it is {where}")
+        where = "$PPID if `bash -c` runs only this command, $$ in a script or a pipeline"
+        raise ConfigError("ends-with", f"the parent of this process is {parent}, not {pid}: use {where}")
     die_with_parent(int(pid), signal.SIGTERM)

@@ -79,7 +79,7 @@ class Config:
         "lease store: postgresql://user@host/db, mysql://…, sqlite:////file, file:///folder, delta:///folder; or local",
     )
     storage_options: dict[str, str] = setting(
-        options, dict, "of the object store in url, as delta-rs and obstore call them: region, endpoint, keys"
+        options, dict, "options of the object store in url, named as in delta-rs: region, endpoint, keys"
     )
     fence_url: str = setting(
         text, "", "database with fenced tables, claimed before the work begins; default: url, if it is PostgreSQL"
@@ -110,7 +110,7 @@ class Config:
     poll_period: float = setting(seconds, 1.0, "how often a standby looks for a release")
     notify: bool = setting(switch, True, "PostgreSQL: a release wakes the standby; false: no connection is kept open")
     acquire_timeout: float = setting(
-        seconds, math.inf, "how long a standby waits; 0: ask once, or watch a store without a clock for one lease"
+        seconds, math.inf, "how long a standby waits; 0: ask once (a store without a clock: one lease_duration)"
     )
     if_held: str = setting(
         one_of("wait", "skip", "fail"), "wait", "wait, or ask once and then skip (exit 99) or fail (1)"
@@ -127,7 +127,7 @@ class Config:
     warm_max_age: float = setting(seconds, 900.0, "a warm standby warms up again after so long; inf: never")
     on_lost: OnLost = setting(on_lost, "exit", "exit: end this process, if need be by force; stop: only stop Spark")
     keeper: str = setting(
-        one_of("auto", "process", "thread"), "auto", "who keeps the lease; auto: a process of its own where possible"
+        one_of("auto", "process", "thread"), "auto", "what renews the lease; auto: a separate process where possible"
     )
     contain: str = setting(
         one_of("auto", "required", "off"),
@@ -137,17 +137,17 @@ class Config:
     require_protection: str = setting(
         one_of("none", "keeper", "kernel", "contained"),
         "none",
-        "start nothing if the work of a lost lease is ended by less than this",
+        "refuse to start unless at least this can kill the work of a lost lease",
     )
     release_on_death: str | float = setting(
-        early_release, "local", "hand over once the driver is dead: local (if Spark is), never, or after seconds"
+        early_release, "local", "release when the driver is dead: local (if Spark is local), never, or after seconds"
     )
     run_key: str = setting(text, "", "what this run does, its day for example; a key that is done is not run again")
     if_done: str = setting(
         one_of("done", "skip"), "done", "a run key that is done already: exit 0, or skip (standby_exit_code)"
     )
     run_retention: float = setting(seconds, 90 * 86400.0, "how long runs, and that their keys are done, are remembered")
-    history_retention: float = setting(seconds, 90 * 86400.0, "how long it is remembered who held the lease")
+    history_retention: float = setting(seconds, 90 * 86400.0, "how long the history of holders is kept")
     fence_delta: str = setting(
         one_of("auto", "required", "off"), "auto", "refuse a former master's Delta writes; required: or do not start"
     )
@@ -174,7 +174,7 @@ class Config:
         if len(self.run_key) > MAX_NAME or not self.run_key.isprintable():
             raise ConfigError("run_key", f"is not a printable text of at most {MAX_NAME} characters")
         if self.fence_url and not re.match(r"(postgresql|mysql|mariadb|sqlite)(\+\w+)?://", self.fence_url):
-            problem = f"{redacted(self.fence_url)!r} is no database with a fence: postgresql:// (mysql://, sqlite:///)"
+            problem = f"{redacted(self.fence_url)!r} cannot hold a fence: use postgresql:// (mysql://, sqlite:///)"
             raise ConfigError("fence_url", problem)
         for table in self.fence_tables:
             if not re.match(r"/|[A-Za-z][\w+.-]*:/", table):

@@ -1,4 +1,4 @@
-"""Connections of which every wait has an end: the engine, the cut-off, the alarm.
+"""Connections on which no wait is endless: engine, SocketWatchdog, WakeupPipe.
 
 What differs between databases is in `dialects.py`.
 """

@@ -1,4 +1,4 @@
-"""What an operator wants of a lease, kept in its record: that no contender takes it, or that one holder or site does.
+"""An operator's pause or transfer, kept in the lease record: no contender, or only one holder or site, may take it.
 
 It never takes the lease from a master by force: one that shall give up is told so at its next renewal, stops its work
 as after any loss, and gives it back once the end of that work is proven; else it runs out. All times are seconds since

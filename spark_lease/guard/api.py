@@ -1,4 +1,4 @@
-"""The doors for Python code: `hold_lease` around a block, `@leased` on a main."""
+"""The public functions: `hold_lease` around a block, `@leased` on a main."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def hold_lease(
     Raises LeaseLost, `from` whatever the block died of, if the lease was lost before the block ended. With
     `on_lost = "exit"` (default) the process is then gone within `stop_budget`, by SIGKILL of its JVM and exit code 75
     if need be. With "stop" Spark is stopped and the process lives on. A callable is called with the LeaseLost on a
-    thread of its own, and what happens beyond stopping Spark is its affair. SIGTERM and SIGHUP end the block, if it is
+    thread of its own, and decides what happens after Spark is stopped. SIGTERM and SIGHUP end the block, if it is
     in the main thread, and raise SystemExit(128 + n) after the release. `on_event` gets each `LeaseEvent` (held, in
     doubt, certain, lost) on a thread of its own.
 
     `warm_up` makes it a warm standby (`standby = "warm"`, unless `standby` says otherwise): while another is master it
     is called on a thread of its own, and again every `warm_max_age` seconds. `warm_up()` may make the session as the
     block will; `warm_up(spark)` gets the one that spark-submit's configuration makes. It may read, and a write to Delta
-    raises NotMaster. The block may begin before it has returned, or without it: if the lease is free.
+    raises NotMaster. The block begins as soon as the lease is free, even if `warm_up` has not returned.
     """
     if warm_up:
         settings = {"standby": "warm", **settings}
@@ -94,7 +94,7 @@ def leased(
     def decorate(main: Callable[..., _R]) -> Callable[..., _R]:
         if inspect.iscoroutinefunction(main) or inspect.isgeneratorfunction(main) or inspect.isasyncgenfunction(main):
             raise TypeError(
-                f"{main.__qualname__} runs after it returned: decorate a main that calls asyncio.run, or "
+                f"{main.__qualname__} is async or a generator: decorate a main that calls asyncio.run, or "
                 "use hold_lease around asyncio.run"
             )
         signature = inspect.signature(main)

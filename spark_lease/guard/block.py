@@ -105,7 +105,7 @@ class Guard:
         if self.config.enabled:
             need_linux()
         if self.config.contain == "required" and not self._front_door:
-            raise ConfigError("contain", "is required, and only what spark-lease run and submit start can be contained")
+            raise ConfigError("contain", "is required, but works only under spark-lease run and spark-lease submit")
         self._pid = os.getpid()
         self._assemble()
         try:

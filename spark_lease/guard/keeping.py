@@ -63,7 +63,7 @@ def open_hold(
                 raise ConfigError("keeper", f"cannot start the keeper process: {error}") from error
             log.warning("%s: cannot start the keeper process, renewing from threads instead: %s", config.name, error)
     hold = open_contender(config, clock, on_renewal=events.renewal, published=shared_with_forks())
-    _require_protection(config, hold, "threads keep it")
+    _require_protection(config, hold, "threads renew the lease")
 
     def look() -> None:
         on_look(hold)

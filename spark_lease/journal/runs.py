@@ -1,4 +1,4 @@
-"""Run keys: what redundant schedulers both start, for the same day, say, is done once.
+"""Run keys: work that redundant schedulers both start, e.g. for one day, is done once.
 
 Three kinds of notes beside the lease: a run has begun (under an epoch), it has ended otherwise than well, its key is
 done. A key is done when a master says so while it is master; there is one such note for a key, for good.
@@ -140,7 +140,7 @@ class Runs:
         text = json.dumps(asdict(run))
         there = notes.add(run.lease, kind, item, text, holder=self._lease.holder, epoch=self._lease.epoch)
         if there is None:
-            self._lease.lose(Loss.TAKEN, f"run key {run.key!r} was to be noted, and the lease is another's")
+            self._lease.lose(Loss.TAKEN, f"run key {run.key!r} was not noted: the lease is no longer held")
             self._lease.check()
         return there or text
 

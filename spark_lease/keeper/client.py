@@ -327,7 +327,7 @@ class KeeperHold(GuardedHold):
     def _refuse_in_a_fork(self) -> None:
         if self._is_forked:
             raise ConfigError(
-                "lease", f"{self.name} is process {self._pid}'s: a forked child can neither keep it nor give it back"
+                "lease", f"{self.name} belongs to process {self._pid}: a forked child cannot renew or release it"
             )
 
 

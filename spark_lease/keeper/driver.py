@@ -292,7 +292,7 @@ class Driver:
             self._cut(target)
 
     def close(self) -> None:
-        """This process ends, and nothing is to be swept."""
+        """This process ends: dismiss the sweeper."""
         if self._sweeper:
             self._sweeper.close()
 

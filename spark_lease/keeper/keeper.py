@@ -42,7 +42,7 @@ _SWEEP = 1.0
 _SELDOM = 5.0
 """Seconds between two looks of the watching thread: the main one waits for the deadline itself."""
 _PID_1 = (
-    "this driver is pid 1 of its container, which the kernel lets nothing inside kill: start it by spark-lease run or "
+    "this driver is pid 1 of its container, and pid 1 cannot be killed from inside: start it by spark-lease run or "
     "submit, by docker run --init, or under tini"
 )
 
@@ -167,7 +167,7 @@ class Keeper:
         return True
 
     def close(self) -> None:
-        """This process ends by itself: nothing is to be swept, unless the driver has crashed and something lives on."""
+        """This process ends by itself: dismiss the sweeper, unless the driver has crashed and a process lives on."""
         if self._talk.has_let_go or not self._dead or self._driver.is_gone(self._clock.now()):
             self._driver.close()
 

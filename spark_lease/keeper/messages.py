@@ -1,4 +1,4 @@
-"""What does not go by itself from the keeper to its driver: an exception, and a line of the log.
+"""How an exception, and a line of the log, go from the keeper to its driver.
 
 Both ends stand here side by side: `refusal` and `refused`, and `ToDriver`, whose lines `client.py` logs.
 """

@@ -59,7 +59,7 @@ class Started:
     @property
     def name(self) -> str:
         """Which process it is, for a log."""
-        return f"pid {self.process.pid}" if self.process else "the front door, spark-lease submit"
+        return f"pid {self.process.pid}" if self.process else "the spark-lease submit process"
 
     def wait(self, timeout: float) -> None:
         """Bury it, if it ends within `timeout` seconds."""
@@ -98,7 +98,7 @@ class FrontDoor:
             self._channel.send(_order(config, "", ""))
             return Started(None, self._channel)
         except Closed as error:
-            raise CannotStart(f"the front door that started this driver: {error}") from error
+            raise CannotStart(f"spark-lease submit, which started this driver: {error}") from error
 
     def tell(self, outcome: Mapping[str, Any]) -> None:
         """How this process ends, for the line that the front door prints last."""

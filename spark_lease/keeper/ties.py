@@ -1,4 +1,4 @@
-"""What Python holds a pipe end to: its JVM, its children, the groups of its workers. They end together with it."""
+"""Ties the JVM, the children and the worker groups of a driver to its Python by pipe ends: they end with it."""
 
 from __future__ import annotations
 

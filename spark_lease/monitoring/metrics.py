@@ -34,20 +34,20 @@ _LINGER, _BRIEFLY = 2.0, 0.2
 OURS = CollectorRegistry()
 STATUS = Gauge("spark_lease_master_status", "1 while this process is master", _LABELS, registry=OURS)
 IN_DOUBT = Gauge("spark_lease_in_doubt", "1 while it is master and a renewal is overdue", _LABELS, registry=OURS)
-LEFT = Gauge("spark_lease_seconds_left", "until it stops without another renewal", _LABELS, registry=OURS)
+LEFT = Gauge("spark_lease_seconds_left", "seconds until it must stop if no renewal succeeds", _LABELS, registry=OURS)
 GOOD_UNTIL = Gauge(
     "spark_lease_good_until_timestamp_seconds",
-    "when that is, by the clock of its machine; 0: not master",
+    "time at which seconds_left reaches 0, by this machine's clock; 0: not master",
     _LABELS,
     registry=OURS,
 )
 WARM = Gauge(
     "spark_lease_warm_standby", "1 while this process is a standby whose Spark is ready", _LABELS, registry=OURS
 )
-EPOCH = Gauge("spark_lease_epoch", "of the last grant to this process", _LABELS, registry=OURS)
-TRANSITIONS = Counter("spark_lease_transitions", "what happened", [*_LABELS, "to"], registry=OURS)
+EPOCH = Gauge("spark_lease_epoch", "epoch of the last grant to this process", _LABELS, registry=OURS)
+TRANSITIONS = Counter("spark_lease_transitions", "lease events by kind", [*_LABELS, "to"], registry=OURS)
 LATENCY = Histogram(
-    "spark_lease_renewal_latency_seconds", "of a renewal in the store", _LABELS, buckets=_BUCKETS, registry=OURS
+    "spark_lease_renewal_latency_seconds", "time that a renewal request took", _LABELS, buckets=_BUCKETS, registry=OURS
 )
 FAILURES = Counter("spark_lease_renewal_failures", "renewals that were not confirmed", _LABELS, registry=OURS)
 

@@ -1,4 +1,4 @@
-"""Knowing of every SparkContext of this process at the moment it comes to life, whichever code makes it."""
+"""Notices each SparkContext of this process as soon as it exists, whichever code makes it."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Fencing:
         if not lacking:
             self._fence.get_ready()
         if lacking == NO_DELTA and (packages := _asked_for_too_late(context)):
-            message = "%s: the script asks for %s, and Spark runs already: give it to spark-submit, as --packages %s"
+            message = "%s: the script needs %s, but Spark already runs: start spark-submit with --packages %s"
             log.warning(message, self._lease.name, packages, packages)
         if lacking == NO_DELTA and self._config.fence_delta == "auto":
             return
@@ -78,8 +78,8 @@ class Fencing:
             log.warning("%s: Delta tables are NOT FENCED: %s", self._lease.name, self._problem)
         elif lacking:
             log.warning(
-                "%s: Delta tables are fenced by claims alone: what a former master begins to write after them is not "
-                "refused, without %s",
+                "%s: Delta tables are fenced by claims alone: a write that a former master begins after a claim is not "
+                "refused; missing: %s",
                 self._lease.name,
                 lacking,
             )

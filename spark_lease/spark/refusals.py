@@ -1,4 +1,4 @@
-"""What was raised in Python while a JVM called it comes back wrapped in Java's words: here it is unwrapped."""
+"""Unwraps an exception that Python raised in a call from the JVM and that came back as a Java error."""
 
 from __future__ import annotations
 

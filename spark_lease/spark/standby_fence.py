@@ -1,4 +1,4 @@
-"""What a warm standby's transactions are asked, besides that those of a warm-up are refused for good."""
+"""The fence that refuses the Delta transactions of a warm standby until it is master."""
 
 from __future__ import annotations
 

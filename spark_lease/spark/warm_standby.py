@@ -293,7 +293,7 @@ class WarmStandby:
             if late and self._made is session.sparkContext:
                 unwatch_sessions(self._adopt)  # once is enough
                 message = (
-                    "%s: the script asks for %s, and its Spark was started before, as a warm standby's: give that to "
+                    "%s: the script sets %s, but the warm standby has already started Spark: set that for "
                     "spark-submit, or make the session in warm_up"
                 )
                 log.warning(message, self._name, ", ".join(sorted(late)))

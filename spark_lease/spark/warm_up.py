@@ -1,4 +1,4 @@
-"""What makes a Spark ready for its first write: the same in small, in a scratch folder."""
+"""Makes Spark ready for its first write by a small write in a scratch folder."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def open_notes(config: Config) -> Notes:
     """What is noted beside the leases of `config.url`; connects nowhere yet. Raises ConfigError."""
     scheme = _scheme(config)
     if scheme not in NOTES:
-        raise ConfigError("url", f"{redacted(config.url)!r} keeps leases and nothing else beside them")
+        raise ConfigError("url", f"{redacted(config.url)!r} stores leases only: no run keys, no history")
     notes: Notes = _open(scheme, NOTES[scheme], config)
     return notes
 

@@ -74,7 +74,7 @@ def submit_to_cluster(
                 if outcome.outcome != STANDBY or config.if_held != "wait" or clock.now() >= end:
                     break
         except _Interrupted as interrupted:
-            reason = "the application, if it was submitted, goes on in the cluster: end it there"
+            reason = "if the application was submitted, it still runs in the cluster: stop it there"
             log.warning("%s: %s", config.name, reason)
             outcome = outcome_of(config, "interrupted", 128 + interrupted.args[0], reason=reason)
     announce(outcome, config.outcome_file)

@@ -124,7 +124,7 @@ def _warn_of_another(home: str) -> None:
         return
     own = {sysconfig.get_path("scripts"), sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))}
     if Path(on_path).parent.resolve() not in {Path(each).resolve() for each in (*own, f"{home}/bin")}:
-        message = "spark-submit is that of pyspark in %s, and not %s: SPARK_HOME or --spark-submit chooses"
+        message = "using the spark-submit of pyspark in %s, not %s: choose by SPARK_HOME or --spark-submit"
         log.warning(message, home, on_path)
 
 

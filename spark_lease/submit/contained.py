@@ -160,7 +160,7 @@ class Submission:
                 return code
             else:
                 word = "interrupted" if self._interrupted_by else "failed" if code else "unknown"
-                how = "while its script waited" if lease else "and its script did not ask here"
+                how = "while its script waited" if lease else "before its script asked this process"
                 outcome = outcome_of(self._config, word, code, f"spark-submit ended, {how} for the lease")
         announce(outcome, self._config.outcome_file)
         return outcome.exit_code

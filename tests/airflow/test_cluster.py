@@ -59,5 +59,5 @@ def test_a_task_that_is_killed_ends_its_driver_elsewhere(yarn: None) -> None:
 
 @pytest.mark.parametrize("argument", ["durable", "yarn_track_via_rm_api", "track_driver_via_k8s_api"])
 def test_what_would_leave_its_driver_alone_is_refused(argument: str) -> None:
-    with pytest.raises(ValueError, match=f"{argument}: the lease and the run key say what a retry has to do"):
+    with pytest.raises(ValueError, match=f"{argument}: a retry depends on the lease and the run key alone"):
         SparkLeaseSubmitOperator(task_id="t", application="a.py", lease="n", **{argument: True})

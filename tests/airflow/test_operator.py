@@ -136,7 +136,7 @@ def test_a_mistake_is_one_sentence_and_changes_nothing(caplog: pytest.LogCapture
         ({"lease": "n", "on_standby": "wait"}, "on_standby: 'wait' is none of skip, fail, defer"),
         (
             {"lease": "n", "on_standby": "defer", "lease_settings": {"standby": "warm"}},
-            "on_standby: a deferred task has no process whose Spark could be ready",
+            "on_standby: defer does not work with standby = 'warm'",
         ),
         ({"lease": "n", "lease_settings": {"password": "x"}}, "password: is a secret: put it into the connection"),
         ({"lease": "n", "lease_settings": {"url": "postgresql://u:p@h/d"}}, "url: carries a password"),

@@ -65,11 +65,11 @@ def test_a_task_without_a_lease_and_a_store_that_is_down_are_one_sentence(
 ) -> None:
     nothing = web.get(f"{urlsplit(link).path}?dag_id=a&run_id=b&task_id=%3Cc%3E", headers=anna)
     assert nothing.status_code == 404
-    assert "nothing is known of a lease of a.&lt;c&gt; in b" in nothing.text
+    assert "Airflow has no lease on record for a.&lt;c&gt; in b" in nothing.text
     away = {"conn_type": "spark_lease", "host": "postgresql://anna@127.0.0.1:1/ops", "password": "hunter22"}
     monkeypatch.setenv("AIRFLOW_CONN_LEASE", json.dumps(away))
     down = web.get(link, headers=anna)
-    assert (down.status_code, "the lease store gives no answer" in down.text) == (503, True), down.text
+    assert (down.status_code, "the lease store cannot be read" in down.text) == (503, True), down.text
     assert "127.0.0.1" not in down.text and "Traceback" not in down.text
     monkeypatch.delenv("AIRFLOW_CONN_LEASE")
     unknown = web.get(link, headers=anna)
@@ -92,7 +92,7 @@ def test_a_store_that_hangs_holds_nobody_up_for_long(
 def test_where_a_lease_is_says_the_connection_and_nobody_who_writes_a_dag(web: Any, anna: dict[str, str]) -> None:
     elsewhere = fire("elsewhere")["elsewhere"].link
     shown = web.get(f"/{elsewhere}", headers=anna)
-    assert (shown.status_code, "only workers look there" in shown.text) == (404, True), shown.text
+    assert (shown.status_code, "only workers can read it" in shown.text) == (404, True), shown.text
 
 
 def test_a_task_of_taskflow_and_a_sensor_have_the_link_as_well(web: Any, anna: dict[str, str]) -> None:

@@ -157,7 +157,7 @@ def test_a_master_that_renews_whatever_is_wanted_is_not_waited_for_without_end(t
         stopped.set()
         thread.join()
     assert done.returncode == 99, done.stderr
-    assert "broker holds it, and renews it" in done.stderr
+    assert "broker holds it, still renewed" in done.stderr
 
 
 def standbys(store: list[str]) -> list[dict[str, str]]:

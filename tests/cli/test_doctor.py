@@ -111,7 +111,7 @@ def test_the_database_of_the_fence_is_left_as_it_is(
         connection.execute("CREATE TABLE flights (day INT)")
     before = database.read_bytes()
     _, findings = examined(capsys, *shop_of("sqlite").flags, "--fence-url", f"sqlite:///{database}")
-    assert findings["fence"].verdict == "ok" and "no master has claimed yet" in findings["fence"].message
+    assert findings["fence"].verdict == "ok" and "no master has claimed it yet" in findings["fence"].message
     assert database.read_bytes() == before
 
 
@@ -254,7 +254,7 @@ def test_clocks_that_are_apart_are_said() -> None:
     assert at_store.clocks(config, 1.05, 0.1).verdict == "ok", "it may be less"
     assert at_store.clocks(replace(config, max_allowable_diff_from_db_time=5), -3.0, 0.1).verdict == "ok"
     broker = configure(url="postgresql://u@h/d", table="ACTIVEMQ_LOCK")
-    assert "broker goes by its own clock" in at_store.clocks(broker, 3.0, 0.1).advice
+    assert "broker uses its own clock" in at_store.clocks(broker, 3.0, 0.1).advice
 
 
 def test_what_this_machine_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_what_this_machine_lacks_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     assert "PID namespace" in machine.contain("auto", "", "").message
     assert all("sudo" in machine.contain(each, "no", "").message for each in ("auto", "required"))
     assert machine.contain("auto", "no", "nor that").verdict == "ok"
-    assert machine.contain("required", "no", "nor that").message.endswith("not to be had here: nor that")
+    assert machine.contain("required", "no", "nor that").message.endswith("not available here: nor that")
     assert machine.contain("required", "no", "nor that").verdict == "fail"
     assert machine.java(None).verdict == "warn"
     java = tmp_path / "bin" / "java"

@@ -54,7 +54,7 @@ def test_a_lease_is_in_doubt_from_outside_when_its_renewals_stay_away() -> None:
     assert told(held(), 23.0)["in_doubt"] is False, "renewed 7 s ago, which is done every 5 s"
     row = told(held(left=22.0), 22.0)
     assert row["in_doubt"] is True
-    assert row["note"] == "n: in doubt, last renewed 8.0 s ago, which was due every 5.0 s"
+    assert row["note"] == "n: in doubt, last renewed 8.0 s ago, expected every 5.0 s"
     assert told(held(duration=60.0), 48.0)["in_doubt"] is False, "in proportion to the duration that is stored"
     assert told(held(duration=0.0), 22.0)["in_doubt"] is None, "a broker does not say how often it renews"
     assert told(held(), -1.0)["state"] == "expired"
@@ -63,7 +63,7 @@ def test_a_lease_is_in_doubt_from_outside_when_its_renewals_stay_away() -> None:
 def test_a_store_without_a_clock_tells_only_whoever_watches_it() -> None:
     once = told(held())
     assert (once["state"], once["expires_in"], once["in_doubt"]) == ("held", None, None)
-    assert "has run out if it does not change for" in once["note"]
+    assert "is expired if it stays unchanged for" in once["note"]
     assert told(held(), still_for=3.0)["in_doubt"] is False
     assert told(held(), still_for=3.0)["expires_in"] == 27.0
     assert told(held(), still_for=9.0)["in_doubt"] is True

@@ -53,10 +53,10 @@ def test_help_has_examples(command: list[str]) -> None:
         (["submit", "--lease", "n", "--", "--master", "local", "none.py"], 78, "none.py does not exist"),
         (["submit", "--lease", "n", "--", "--class", "x.Y", "app.jar"], 78, "no app.py among the arguments"),
         (["submit", "--lease", "n", "--spark-submit", "none", "--", __file__], 78, "there is no none: pip install"),
-        (["run", "--lease", "n", "--ends-with", "me", "--", "true"], 78, "'me' is not the number of the process"),
+        (["run", "--lease", "n", "--ends-with", "me", "--", "true"], 78, "'me' is not the PID of the parent process"),
         (["run", "--lease", "n", "--ends-with", "999999999", "--", "true"], 78, "999999999 has ended already"),
-        (["run", "--lease", "n", "--password", "hunter2", "--", "true"], 64, "does not know: --password\n"),
-        (["run", "--lease", "n", "--password=hunter2", "--", "true"], 64, "does not know: --password\n"),
+        (["run", "--lease", "n", "--password", "hunter2", "--", "true"], 64, "unknown: --password\n"),
+        (["run", "--lease", "n", "--password=hunter2", "--", "true"], 64, "unknown: --password\n"),
         (["history", "n", "--lease", "m", "--local"], 78, "n or --lease m? Give one of them"),
         (["pause", "--local"], 78, "which lease? Give --lease NAME"),
         (["status", "--url", "sqlite:////none/x.db"], 78, "does not exist: run spark-lease init"),
@@ -133,7 +133,7 @@ def test_the_outcome_file_tells_of_a_spark_submit_that_never_came_to_its_script(
     done = spark_lease("submit", "--contain", "required", *words, "--", __file__)
     assert (done.returncode, last_line(done)["outcome"]) == (7, "failed"), done.stderr
     assert json.loads(file.read_text()) == last_line(done)
-    assert "its script did not ask here for the lease" in last_line(done)["reason"]
+    assert "before its script asked this process for the lease" in last_line(done)["reason"]
 
 
 def test_log_lines_have_times_in_utc(url: str) -> None:

@@ -81,8 +81,8 @@ def test_a_shorter_lease_needs_one_setting() -> None:
         ({"on_lost": "cry"}, "on_lost", "none of exit, stop"),
         ({"standby_exit_code": 300}, "standby_exit_code", "exit code"),
         ({"enabled": "perhaps"}, "enabled", "neither true nor false"),
-        ({"fence_url": "delta:///x"}, "fence_url", "is no database with a fence"),
-        ({"fence_url": "warehouse"}, "fence_url", "is no database with a fence"),
+        ({"fence_url": "delta:///x"}, "fence_url", "cannot hold a fence"),
+        ({"fence_url": "warehouse"}, "fence_url", "cannot hold a fence"),
         ({"lease_durration": 30}, "lease_durration", "did you mean lease_duration"),
     ],
 )

@@ -428,7 +428,7 @@ def test_where_the_hook_is_missing_that_is_shown_said_and_refused_if_it_is_requi
     for words in ("no session: delta claims", "Databricks: delta claims", "v2: delta claims", "at last: delta hook"):
         assert f"{words}, sql none" in said
     assert re.search(r'"fences": {\s*"delta": "hook",\s*"sql": "none"', said)
-    alone = "fenced by claims alone: what a former master begins to write after them is not refused, without"
+    alone = "fenced by claims alone: a write that a former master begins after a claim is not refused; missing:"
     assert f"{alone} an open-source Delta Lake" in said and f"{alone} Delta's v1 write path" in said
     required = "fence_delta: is required, but needs"
     assert f"v2 {required} Delta's v1 write path" in said

@@ -382,7 +382,7 @@ def test_where_a_server_runs_the_work_the_delta_fence_is_claims_alone(start: Sta
     driver = start(FENCED.format(connect))
     assert driver.end(60) == 0, driver.log.read_text()
     said = driver.log.read_text()
-    assert "not refused, without a Spark of this process (it is a Spark Connect server's)" in said
+    assert "not refused; missing: a Spark of this process (it is a Spark Connect server's)" in said
     assert "auto: delta claims, sql none" in said
     for how in ("getOrCreate", "create"):
         assert f"required {how}: fence_delta: is required, but needs a Spark of this process" in said

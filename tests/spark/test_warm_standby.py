@@ -142,7 +142,7 @@ def test_it_reads_and_is_refused_every_write_until_it_is_master(
     said = driver.until("done")
     assert driver.end() == 0
     assert "with 3 partitions" in said
-    assert said.count("the script asks for spark.executor.cores, and its Spark was started before") == 1
+    assert said.count("the script sets spark.executor.cores, but the warm standby has already started Spark") == 1
     flights.update_incremental()
     assert flights.version() == 2
     with closing(open_notes(config)) as notes:  # and nothing of the scratch folder
@@ -401,7 +401,7 @@ def test_a_submitted_script_finds_the_spark_that_is_ready(
     master.release()
     said = driver.until('"outcome": "finished"', timeout=60)
     assert "counts 7" in said
-    assert "the script asks for spark.driver.memory, and its Spark was started before" in said
+    assert "the script sets spark.driver.memory, but the warm standby has already started Spark" in said
     assert driver.end() == 0
 
 

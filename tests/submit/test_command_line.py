@@ -24,7 +24,7 @@ def test_another_spark_on_the_path_that_is_not_taken_is_named(
     assert not caplog.records, "pip's own script is the same Spark"
     monkeypatch.setenv("PATH", f"{tmp_path}:{path}")
     assert find_spark_submit()[0] == ours
-    assert f"and not {other}: SPARK_HOME or --spark-submit chooses" in caplog.text
+    assert f"not {other}: choose by SPARK_HOME or --spark-submit" in caplog.text
     caplog.clear()
     assert find_spark_submit(str(other))[0] == str(other)
     monkeypatch.setenv("SPARK_HOME", str(Path(ours).parents[1]))

@@ -159,7 +159,7 @@ def test_a_script_that_asks_for_delta_too_late_is_told_how(submit: Callable[...,
         SparkSession.builder.config("spark.jars.packages", "io.delta:delta-spark_2.13:4.4.0").getOrCreate()
         """)
     assert driver.end(60) == 0, driver.log.read_text()
-    assert "give it to spark-submit, as --packages io.delta:delta-spark_2.13:4.4.0\n" in driver.log.read_text()
+    assert "start spark-submit with --packages io.delta:delta-spark_2.13:4.4.0\n" in driver.log.read_text()
 
 
 @both

@@ -112,7 +112,7 @@ def test_settings_that_do_not_go_with_it_are_refused(url: str, tmp_path: Path, s
 def test_a_guard_inside_a_driver_cannot_be_contained(url: str) -> None:
     script = f"from spark_lease import hold_lease\nwith hold_lease('n', url={url!r}, contain='required'): pass"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
-    assert "contain: is required, and only what spark-lease run and submit start can be" in done.stderr
+    assert "contain: is required, but works only under spark-lease run and" in done.stderr
 
 
 def test_setuid_programs_in_a_user_namespace_are_told_of(url: str, tmp_path: Path) -> None:

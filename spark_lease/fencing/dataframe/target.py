@@ -154,7 +154,7 @@ def demand_strict(connection: Connection) -> None:
         mode = str(run(connection, "SELECT @@sql_mode").scalar())
         if not _STRICT & set(mode.split(",")):
             how = """create_engine(…, connect_args={"init_command": "SET sql_mode = 'STRICT_TRANS_TABLES'"})"""
-            raise refusal(f"sql_mode is {mode!r}, by which values that do not fit are cut off in silence: {how}")
+            raise refusal(f"sql_mode is {mode!r}, which silently cuts off values that do not fit: {how}")
 
 
 def no_key(table: str, keys: Sequence[str]) -> ConfigError:

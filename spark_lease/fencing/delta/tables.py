@@ -113,7 +113,7 @@ class DeltaFence:
     def _record(self, table: str, epoch: int) -> None:
         text = json.dumps({"epoch": epoch, "holder": self._lease.holder})
         if self._lease.note(KIND, table, text) is None:
-            self._lease.lose(Loss.TAKEN, f"{table} was to be written to, and the lease is another's")
+            self._lease.lose(Loss.TAKEN, f"{table} was not written: the lease is no longer held here")
             self._lease.check()
         log.info("%s: guards %s", self._lease.name, redacted(table))
 

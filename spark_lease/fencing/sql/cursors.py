@@ -50,7 +50,7 @@ def looking(base: Any) -> Any:
 
 def refuse_unlooked(cursor: Any) -> None:
     if not hasattr(cursor, _LOOKS):
-        refuse(f"this connection makes cursors ({type(cursor).__name__}) that cannot be looked at: use psycopg2's own")
+        refuse(f"cursors of the class {type(cursor).__name__} cannot be checked: use psycopg2's own")
 
 
 def _is_plain(base: Any) -> bool:
@@ -90,8 +90,8 @@ def _guarded(method: Any, goes_along: bool) -> Any:
 def refuse_own(driver: Any) -> None:
     if driver.status != _READY:
         refuse(
-            "the driver has a transaction of its own: neither `with` nor autocommit inside, and none from before: "
-            "what listens to the pool has to end what it begins"
+            "the driver began a transaction of its own: in the block use neither `with` nor autocommit; "
+            "a pool listener must end what it begins"
         )
 
 

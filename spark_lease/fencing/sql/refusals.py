@@ -1,4 +1,4 @@
-"""What must not stand in a fenced transaction, because it would end it before the check; as far as a look can tell."""
+"""Refuses statements that would end a fenced transaction before its check, as far as their text shows that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL: fenced tables whose trigger goes by another fence than the one that this role finds.
+"""PostgreSQL: fenced tables whose trigger checks another fence than the one that this role finds.
 
 A fence is found by the search path. If no trigger looks at the fence that is claimed, the claim stops no writer. Any
 role can put such a trigger on a table of its own. So a table of a role that is not trusted stops no claim: it is a

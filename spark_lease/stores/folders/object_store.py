@@ -120,7 +120,7 @@ class ObjectFiles:
         if not self._checked:
             raise ConfigError(
                 "url",
-                f"{self._where}: this store does not honour If-None-Match: it puts one object over another, so that "
+                f"{self._where}: this store does not honour If-None-Match: it overwrites objects, so that "
                 "two would become master, or none: take a store that honours it, or leases in a database",
             )
 

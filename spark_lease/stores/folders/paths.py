@@ -57,7 +57,7 @@ def make(root: Path, folder: Path, config: Config) -> None:
     if not root.is_dir():
         root.mkdir(parents=True, exist_ok=True)
         # A share that is not mounted on one of two machines would be two stores, and two masters.
-        log.warning('%s was missing, and was made. Is it a share? Then mount it; create_table = "false" refuses', root)
+        log.warning('%s was missing, and was made. If it is a share, mount it, and set create_table = "false"', root)
     folder.mkdir(exist_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""What a folder, or an object store, lets this user do: found out by doing it beside the leases, and tidied up."""
+"""Tests what a folder or an object store lets this user do, by a file beside the leases that is then removed."""
 
 from __future__ import annotations
 

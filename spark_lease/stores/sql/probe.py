@@ -1,4 +1,4 @@
-"""What a SQL store lets this user do, found out by doing it, and leaving nothing behind.
+"""Tests what a SQL store lets this user do, and leaves nothing behind.
 
 What is written is written in a transaction that is rolled back, under a name that no lease has. In a broker's table no
 row is made at all: statements that can match none are refused like any other where a right is missing.

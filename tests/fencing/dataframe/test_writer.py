@@ -384,7 +384,7 @@ def test_without_strict_mode_nothing_is_cut_off_in_silence(engine: Engine, spark
     tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a varchar(3))")
     words = {**engine.url.translate_connect_args(username="user"), "init_command": "SET sql_mode = ''"}
     loose = create_engine("mysql+pymysql://", connect_args=words)
-    with pytest.raises(ConfigError, match="sql_mode is '', by which values that do not fit are cut off"):
+    with pytest.raises(ConfigError, match="sql_mode is '', which silently cuts off values that do not fit"):
         put(spark.sql("SELECT 'abcdef' AS a"), loose, "kinds", through=through)
     assert ask(engine, "SELECT * FROM kinds") == []
     tell(engine, "DROP TABLE kinds")

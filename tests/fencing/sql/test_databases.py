@@ -244,7 +244,7 @@ def test_fenced_tables_are_listed_and_dropped(settings: list[str]) -> None:
         ),
         (["forget", "--on", "/lake/t", "flights", "--lease", "n"], "for a folder here ./flights"),
         (["add", "--on", "/lake/t", "--print-sql", "--lease", "n"], "is a Delta table, which no SQL fences"),
-        (["list", "--fence-url", "delta:///x"], "is no database with a fence"),
+        (["list", "--fence-url", "delta:///x"], "cannot hold a fence"),
     ],
 )
 def test_a_mistake_is_one_sentence(database: str, url: str, words: list[str], says: str) -> None:
@@ -289,7 +289,7 @@ def test_delta_tables_are_added_listed_and_forgotten(url: str, tmp_path: Path) -
 def test_a_required_fence_that_cannot_be_had_starts_nothing(url: str) -> None:
     done = spark_lease("run", "--lease", "n", "--url", url, "--fence-delta", "required", "--", "echo", "ran")
     assert (done.returncode, last_line(done)["outcome"]) == (78, "misconfigured")
-    assert "a command's Spark has no hook: use spark-lease submit" in done.stderr
+    assert "run cannot put the hook into Spark: use spark-lease submit" in done.stderr
     assert "ran" not in done.stdout.splitlines()
 
 

@@ -69,7 +69,7 @@ def asked(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Iterat
     if not lease or not conn_id:
         raise _NotKnown(f"Airflow has no lease on record for {dag_id}.{task_id} in {run_id}")
     if not isinstance(settings, Mapping) or "***" in f"{lease} {settings}":
-        raise _NotKnown(f"the arguments that Airflow kept of {dag_id}.{task_id} do not name its lease")
+        raise _NotKnown(f"the arguments that Airflow kept of {dag_id}.{task_id} are masked, or lack its lease")
     if PLACES & set(settings):
         raise _NotKnown(f"the lease_settings of {dag_id}.{task_id} name its lease store: only workers can read it")
     try:

@@ -251,9 +251,9 @@ exit code 99, or waiting.
     "transfer": Command(
         "hand a lease over to one holder, or one site",
         "directives:transfer",
-        """The master may go on for --within, then it must stop. After that only --to may take the lease: a holder, a
-label (`--holder`) or a site (`--site`). After a further --for, any contender may take it. Exit code 78
-also: the store does not know --to, without --anyway.
+        """From now on only --to may take the lease: a holder, its label (`--holder`) or its site (`--site`). The
+master ends by itself, or must stop after --within. After a further --for, any contender may take the lease. Exit
+code 78 also: the store does not know --to, without --anyway.
 
 """
         + _ends("1 no such lease", "99 not taken in time (--wait)")

@@ -151,7 +151,8 @@ def _wait(
         who_has_it = f"{holder} holds it" if holder else "it has no master"
         if clock.now() > end:
             message = f"{directive_of(seen.record.directive) or 'taken back'}; {who_has_it}"
-            raise LeaseHeldByOther(name, holder, left, message if seen.record == first else f"{message}, still renewed")
+            renewed = ", still renewed" if holder and seen.record != first else ""
+            raise LeaseHeldByOther(name, holder, left, message + renewed)
         if clock.now() - shown_at > _SAY_AGAIN:
             shown_at = clock.now()
             print(f"spark-lease: {name}: waiting: {who_has_it}, {max(left, 0):.0f} s left", file=sys.stderr)

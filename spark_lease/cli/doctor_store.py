@@ -207,21 +207,21 @@ def schemas(config: Config, what: str = "schemas") -> Finding:
     return warn(what, message, advice)
 
 
-def pooler(config: Config, shared: str, takes_options: bool) -> Finding:
+def pooler(config: Config, shared: str, passes_options: bool, takes_options: bool) -> Finding:
     """`shared` is why sessions are not ours alone; empty if they are."""
     if shared and config.locker == "database":
-        return fail(
-            "pooler", f"{shared}: a lock that belongs to a session cannot be kept", "connect without the pooler"
-        )
+        advice = "connect without the pooler"
+        return fail("pooler", f"{shared}: a lock that belongs to a session cannot be kept", advice)
+    found = shared or ("" if passes_options else "a pooler drops the options of a connection")
+    message = f"{found}: a standby sees a release at its next look, every {config.poll_period:g} s"
     if not takes_options:
-        problem = "a pooler refuses PGOPTIONS: commands of run and submit cannot connect through it"
-        return warn("pooler", problem, "set ignore_startup_parameters = options in pgbouncer.ini")
-    looks = f"{shared}: a standby sees a release at its next look, every {config.poll_period:g} s"
-    return ok("pooler", looks if shared else "none that shares sessions")
+        problem = "it refuses PGOPTIONS: commands of run and submit cannot connect through it"
+        return warn("pooler", f"{message}; {problem}", "set ignore_startup_parameters = options in pgbouncer.ini")
+    return ok("pooler", message if found else "none that shares sessions")
 
 
-def sessions(probe: SqlProbe) -> tuple[str, bool]:
-    return probe.sharing(), probe.takes_options()
+def sessions(probe: SqlProbe) -> tuple[str, bool, bool]:
+    return probe.sharing(), probe.passes_options(), probe.takes_options()
 
 
 def fence(config: Config) -> Finding:

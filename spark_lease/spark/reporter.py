@@ -83,7 +83,7 @@ class SparkReporter:
             self._lease.tell({"local": local, "level": self._lease.protection})
             if not local:
                 level = self._lease.protection
-                message = f"tasks run on other machines: no early release after a crash, protection {level}"
+                message = f"tasks run outside the driver: no early release after a crash, protection {level}"
                 self._lease.say(__name__, logging.WARNING, f"{self._lease.name}: its {message}")
                 if level is Protection.SERVER:
                     self.on_unprotected("a Spark Connect server runs the work, and can only be asked to end it")

@@ -81,7 +81,7 @@ def main() -> int:
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else 1
             if hold and not guard.signalled:
-                outcome = crashed(hold) if guard.has_crashed else ended(hold, code)
+                outcome = crashed(hold, code) if guard.has_crashed else ended(hold, code)
             else:
                 outcome = stopped(code)
     except SparkLeaseError as error:

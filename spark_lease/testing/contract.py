@@ -8,13 +8,11 @@ class TestMyStore(LeaseStoreContract):
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from subprocess import PIPE
 from typing import Any, TypeVar
@@ -170,13 +168,16 @@ class LeaseStoreContract:
         open_store: OpenStore, attempt: Callable[[LeaseStore, str], LeaseRecord | None]
     ) -> list[LeaseRecord | None]:
         """Eight contenders, each with a store of its own, at the same moment."""
-        stores = [open_store() for _ in range(8)]
-        for store in stores:
+
+        def contend(number: int, ready: Callable[[], object]) -> LeaseRecord | None:
+            store = open_store()
             store.read("n")
-        won = _at_once([functools.partial(attempt, store, f"c{number}") for number, store in enumerate(stores)])
-        for store in stores:
+            ready()
+            answer = attempt(store, f"c{number}")
             store.close()
-        return won
+            return answer
+
+        return _at_once(8, contend)
 
 
 class LockerContract:
@@ -215,7 +216,12 @@ class LockerContract:
 
     def test_one_of_many_threads_is_granted(self, contender: OpenContender) -> None:
         contenders = [contender() for _ in range(6)]
-        answers = _at_once([functools.partial(_insist, each.try_acquire) for each in contenders])
+
+        def contend(number: int, ready: Callable[[], object]) -> Grant | Denied:
+            ready()
+            return _insist(contenders[number].try_acquire)
+
+        answers = _at_once(len(contenders), contend)
         assert [type(each) for each in answers].count(Grant) == 1
 
     def test_one_of_many_processes_is_granted(self, config: Config, contender: OpenContender) -> None:
@@ -310,16 +316,20 @@ class LockerContract:
         assert standby.check() > mine.epoch
 
 
-def _at_once(asks: Sequence[Callable[[], T]]) -> list[T]:
-    """What each answers, all asked at the same moment."""
-    start = threading.Barrier(len(asks))
+def _at_once(many: int, contend: Callable[[int, Callable[[], object]], T]) -> list[T]:
+    """What each of `many` answers. They wait for one another where they say that they are ready."""
+    start, answers = threading.Barrier(many), list[T]()
 
-    def ask(what: Callable[[], T]) -> T:
-        start.wait(10)
-        return what()
+    def one(number: int) -> None:
+        answers.append(contend(number, lambda: start.wait(10)))
 
-    with ThreadPoolExecutor(len(asks)) as pool:
-        return list(pool.map(ask, asks, timeout=60))
+    threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(many)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(answers) == many
+    return answers
 
 
 def _short(config: Config, **changes: Any) -> Config:

@@ -231,6 +231,7 @@ def test_a_pooler_that_shares_sessions_is_seen(server: PostgreSql, capsys: pytes
     with closing(Pooler(server.url, refuses_options=True)) as pooler:
         found = examined(capsys, "--url", pooler.url)[1]["pooler"]
         assert found.verdict == "warn"
+        assert "gives one session to several connections: a standby sees a release at its next look" in found.message
         assert "refuses PGOPTIONS" in found.message
         assert "ignore_startup_parameters" in found.advice
 

@@ -209,7 +209,8 @@ def test_a_script_that_fails_because_its_jvm_was_killed_has_crashed(
     assert until(ending) in [("crashed", "its JVM ended"), ("crashed", "its driver ended")]
     if contain != "off":  # where the one that says it outlives its JVM
         told = outcome(driver)
-        assert (told["outcome"], told["exit_code"]) == ("crashed", 137)
+        assert told["outcome"] == "crashed"
+        assert told["exit_code"] in (1, 137)  # the script's own, or it was killed before it could say
 
 
 @pytest.mark.parametrize(("hook", "code", "says"), [("sys.exit(3)", 3, ""), ("1 / 0", 1, "ZeroDivisionError")])

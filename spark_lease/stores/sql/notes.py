@@ -47,7 +47,8 @@ class SqlNotes:
         self._table = notes_table(schema.spelled(self._engine, config.notes_table, broker_row=False))
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
-        added = self._run(lambda: self._insertion(name, kind, key, text), {"holder": holder, "epoch": epoch})
+        mine = {"holder": holder, "epoch": epoch}
+        added = self._run(lambda: self._insertion(name, kind, key, text), mine, adds=True)
         if added is None:
             return self.get(name, kind, key)
         return text if added.rowcount else None
@@ -72,7 +73,8 @@ class SqlNotes:
         }
 
     def append(self, name: str, kind: str, key: str, text: str) -> bool:
-        return self._run(lambda: insert(self._table).values(self._values(name, kind, key, text))) is not None
+        row = self._values(name, kind, key, text)
+        return self._run(lambda: insert(self._table).values(row), adds=True) is not None
 
     def get(self, name: str, kind: str, key: str) -> str | None:
         there = self._run(lambda: select(self._table.c.content).where(self._is(name, [kind], key))).first()
@@ -106,12 +108,12 @@ class SqlNotes:
         those = (note.lease == name) & or_(*(note.kind == kind for kind in kinds))
         return those if key is None else those & (note.digest == _digest(key))
 
-    def _run(self, statement: Callable[[], Any], values: dict[str, object] | None = None) -> Any:
-        """Its result; None for a key that is there already. Raises StoreError and ConfigError."""
+    def _run(self, statement: Callable[[], Any], values: dict[str, object] | None = None, *, adds: bool = False) -> Any:
+        """Its result; None if it `adds` a key that is there already. Raises StoreError and ConfigError."""
         try:
             return self._run_twice(statement, values)
         except SQLAlchemyError as error:
-            if matches(error, self._backend.duplicate):
+            if adds and matches(error, self._backend.duplicate):
                 return None
             if matches(error, self._backend.shape):
                 raise ConfigError("table", f"{self._table.fullname} does not exist: run spark-lease init") from error

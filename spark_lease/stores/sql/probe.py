@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...clock import wall_time
 from ...config.settings import Config
 from ...config.urls import redacted
-from ...database.connections import WITHOUT_OPTIONS, SocketWatchdog, make_engine, store_error
+from ...database.connections import SHARED, WITHOUT_OPTIONS, SocketWatchdog, make_engine, store_error
 from ...database.dialects import backend_of, code_of
 from ...errors import ConfigError, StoreError
 from . import schema
@@ -122,6 +122,11 @@ class SqlProbe:
                 if other.exec_driver_sql(pid).scalar() == mine or one.exec_driver_sql(pid).scalar() != mine:
                     return "a pooler gives one session to several connections"
         return ""
+
+    def passes_options(self) -> bool:
+        """False if a pooler drops the options of a connection: then none is listened on."""
+        with self._connected() as connection:
+            return not connection.info.get(SHARED, False)
 
     def takes_options(self) -> bool:
         """False if a pooler takes no connection with PGOPTIONS, which commands under `run` and `submit` have."""

@@ -80,7 +80,7 @@ class SqlStore:
         self._planned: Mapping[str, Prepared] = {}
         self._local = ""
         self._fd: int | None = None
-        self._table_seen = self._clocks_compared = self._is_closed = self._is_shared = False
+        self._table_seen = self._clocks_compared = self._is_closed = self._may_be_shared = False
         self._in_use = threading.Lock()
 
     def _use_table(self, table: Table) -> None:
@@ -129,8 +129,8 @@ class SqlStore:
 
     def await_release(self, name: str, timeout: float, poll: float) -> LeaseRecord | bool:
         timeout += random.random() * min(_JITTER, timeout)
-        if not self._is_told or self._is_shared:
-            if poll > _BRIEF or self._is_shared or not self._config.notify:
+        if not self._is_told or self._may_be_shared:
+            if poll > _BRIEF or not self._config.notify:
                 self._drop_connection()
             self._alarm.wait(None, min(timeout, poll))
             return True
@@ -159,7 +159,7 @@ class SqlStore:
         try:
             if self._cursor is None:
                 self._connect()
-            if self._is_shared:
+            if self._may_be_shared:
                 return  # it would stay in a session that a pooler gives to others
             if self._fd is not None:
                 self._cut_off.arm(self._fd)
@@ -228,7 +228,7 @@ class SqlStore:
                 return []
             self._drop_connection()
             if code_of(error) in _NOT_KEPT:
-                self._prepared = {}  # a pooler hands every statement to another session
+                self._prepared, self._may_be_shared = {}, True  # a pooler hands every statement to another session
             if what in self._config.statements and matches(error, self._backend.shape + self._backend.syntax):
                 raise ConfigError(f"statements: {what}", str(self._store_error(error))) from error
             if not matches(error, self._backend.shape):
@@ -281,11 +281,12 @@ class SqlStore:
             # A parameter, or a way to authenticate, that the driver has not; a certificate that is not there.
             raise ConfigError("url", f"{self.where} cannot be used: {error}") from error
         driver: Any = self._connection.driver_connection
-        self._is_shared = self._connection.info.get(SHARED, False)
-        self._local = local_bounds(self._config) if self._is_shared else ""
-        self._cursor = cursor_of(driver, self._engine.driver, several=self._is_shared)
+        is_shared = self._connection.info.get(SHARED, False)
+        self._may_be_shared |= is_shared
+        self._local = local_bounds(self._config) if is_shared else ""
+        self._cursor = cursor_of(driver, self._engine.driver, several=is_shared)
         self._fd = descriptor_of(driver)
-        self._planned = {} if self._is_shared else self._prepared
+        self._planned = {} if is_shared else self._prepared
         for each in self._planned.values():
             self._cursor.execute(each.prepare)
         if self._config.max_allowable_diff_from_db_time and not self._clocks_compared:

@@ -84,7 +84,7 @@ def stand_by(url: str, engine: Engine) -> None:
         master.renew()
         master.release()
         waiting.join(20)
-        standby.release()
+        assert standby.check() and standby.release()
 
 
 def raise_a_fence(url: str, engine: Engine) -> None:

@@ -3,14 +3,15 @@
     python -m tests.faults.warm_standby [ROUNDS]     (make test-warm-standby ROUNDS=100)
 
 Every other one is frozen as a commit of its Spark waits to be renamed. Each standby tries to write while it warms up,
-and is the master of the next round. No commit of an older epoch may land
-after the next master's first, and none of a standby at all. Ends with 1 if one did.
+and is the master of the next round. No commit of an older epoch may land after the next master's first, and none of a
+standby at all. Ends with 1 if one did.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -48,6 +49,7 @@ JOB = (
     """
 )
 _A_WRITE = 0.7
+_WAITS = re.compile(r"\.\d{20}\.json\..*\.tmp")  # one of its .crc that was killed stays for good
 
 
 def rows(folder: Path, epoch: int) -> int:
@@ -56,7 +58,7 @@ def rows(folder: Path, epoch: int) -> int:
 
 def is_about_to_rename(log: Path) -> bool:
     """Spark looks whether a version is there, and then renames a file to it."""
-    return any(name.endswith(".tmp") for name in os.listdir(log))
+    return any(_WAITS.fullmatch(name) for name in os.listdir(log))
 
 
 def wait_for_a_rename(log: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
+    Engine,
     MetaData,
     PrimaryKeyConstraint,
     String,
@@ -42,9 +43,8 @@ class SqlNotes:
         self._cut_off = SocketWatchdog(config.attempt_timeout)
         self._engine = make_engine(config, self._cut_off)
         self._backend = backend_of(self._engine)
-        dotted = schema.spelled(self._engine, config.record_table, broker_row=config.has_broker_record)
-        self._leases = schema.lease_table(dotted, config.column_types)
-        self._table = notes_table(schema.spelled(self._engine, config.notes_table, broker_row=False))
+        self._leases = schema.record_table(self._engine, config)
+        self._table = notes_table(self._engine, config)
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
         mine = {"holder": holder, "epoch": epoch}
@@ -153,9 +153,9 @@ class SqlNotes:
             self._cut_off.disarm()
 
 
-def notes_table(dotted: str) -> Table:
+def notes_table(engine: Engine, config: Config) -> Table:
     """`digest` stands for `item` in the key: a path may be longer than a key may be. `noted`: ms since 1970."""
-    folder, _, name = dotted.rpartition(".")
+    folder, _, name = schema.spelled(engine, config.notes_table, broker_row=False).rpartition(".")
     text = schema.NAME
     return Table(
         name,

@@ -91,7 +91,7 @@ class SqlProbe:
                 missing = schema.missing_columns(connection, table)
                 schema.refuse_foreign(table, missing or ())
                 found[table.fullname] = missing
-            notes = self._notes()
+            notes = notes_table(self._engine, self._config)
             found[notes.fullname] = None if schema.missing_columns(connection, notes) is None else ()
         return found
 
@@ -104,7 +104,7 @@ class SqlProbe:
     def exercise_notes(self) -> None:
         """Note something beside a lease, and take it away. Raises StoreError for what is refused."""
         row = dict.fromkeys(("lease", "digest", "item", "content"), literal(_name())) | {"kind": literal("doctor")}
-        notes = self._notes()
+        notes = notes_table(self._engine, self._config)
         with self._connected(transaction=True) as connection:
             connection.execute(insert(notes).values(row | {"noted": 0}))
             connection.execute(select(notes.c.content).where(notes.c.kind == "doctor"))
@@ -165,19 +165,11 @@ class SqlProbe:
     @functools.cached_property
     def _lease_tables(self) -> list[Table]:
         """That of the records, then that in which rows are locked."""
-        names = [self._config.record_table] + ([self._config.table] if self._config.locker == "database" else [])
-        broker = (self._broker_row, self._config.has_broker_row)
-        tables = [self._table(name, broker_row=broker[at]) for at, name in enumerate(names)]
-        return tables[:1] if self._engine.dialect.name == "sqlite" else tables
-
-    def _table(self, name: str, *, broker_row: bool) -> Table:
-        spelled = schema.spelled(self._engine, name, broker_row=broker_row)
-        table = schema.lease_table(spelled, self._config.column_types)
+        tables = [schema.record_table(self._engine, self._config)]
+        if self._config.locker == "database" and self._engine.dialect.name != "sqlite":
+            tables.append(schema.locked_table(self._engine, self._config))
         with self._engine.connect() as connection:
-            return schema.as_there(connection, table)
-
-    def _notes(self) -> Table:
-        return notes_table(schema.spelled(self._engine, self._config.notes_table, broker_row=False))
+            return [schema.as_there(connection, each) for each in tables]
 
     @contextlib.contextmanager
     def _connected(self, *, transaction: bool = False) -> Iterator[Connection]:

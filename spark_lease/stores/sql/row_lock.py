@@ -37,8 +37,7 @@ class SessionLock:
         self._cut_off = SocketWatchdog(config.attempt_timeout)
         self._engine = make_engine(config, self._cut_off)
         self._backend = backend_of(self._engine)
-        name = schema.spelled(self._engine, config.table, broker_row=config.has_broker_row)
-        self._table = schema.lease_table(name, config.column_types)
+        self._table = schema.locked_table(self._engine, config)
         self._session: Connection | None = None
 
     def try_lock(self) -> bool:

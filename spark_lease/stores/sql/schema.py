@@ -94,6 +94,17 @@ def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) ->
     )
 
 
+def record_table(engine: Engine, config: Config) -> Table:
+    """That of the records."""
+    name = spelled(engine, config.record_table, broker_row=config.has_broker_record)
+    return lease_table(name, config.column_types)
+
+
+def locked_table(engine: Engine, config: Config) -> Table:
+    """That in which a session locks a row for life, or that is shared with a broker."""
+    return lease_table(spelled(engine, config.table, broker_row=config.has_broker_row), config.column_types)
+
+
 def spelled(engine: Engine | Connection, dotted: str, *, broker_row: bool) -> str:
     """The name as a broker, which does not quote it, makes the database spell it."""
     if engine.dialect.name == "postgresql":

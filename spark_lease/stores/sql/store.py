@@ -70,11 +70,10 @@ class SqlStore:
         self._listening_to = ""
         # A broker's row that is locked for life is no place for a record.
         self._broker_row = config.has_broker_record
-        self._notes = notes_table(schema.spelled(self._engine, config.notes_table, broker_row=False))
+        self._notes = notes_table(self._engine, config)
         if config.has_broker_row and not config.holder.isascii():
             raise ConfigError("holder", f"{config.holder!r} does not fit a broker's table: use ASCII")
-        name = schema.spelled(self._engine, config.record_table, broker_row=self._broker_row)
-        self._use_table(schema.lease_table(name, config.column_types))
+        self._use_table(schema.record_table(self._engine, config))
         self._connection: Any = None
         self._cursor: Any = None
         self._planned: Mapping[str, Prepared] = {}
@@ -210,8 +209,7 @@ class SqlStore:
         """That of the records, and last that in which rows are locked, or shared with a broker."""
         if self._config.locker == "lease":
             return [self._table]
-        name = schema.spelled(self._engine, self._config.table, broker_row=self._config.has_broker_row)
-        return [self._table, schema.lease_table(name, self._config.column_types)]
+        return [self._table, schema.locked_table(self._engine, self._config)]
 
     @property
     def _driver_error(self) -> type[Exception]:

@@ -189,6 +189,7 @@ def test_the_delta_fence_of_a_lost_lease_stays_until_spark_is_over_and_no_longer
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the next transaction of the JVM that hangs is refused by nobody, or the next hold's by a lease long lost."""
+    until(lambda: not hook.fences)  # of an earlier test, whose Spark is looked at once a second
     over = threading.Event()
     monkeypatch.setattr(demotion, "stopped", lambda: over.wait(20))
     monkeypatch.setattr(demotion.Spark, "_nobody_is_left", lambda _: False)

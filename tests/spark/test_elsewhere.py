@@ -147,7 +147,7 @@ def test_executors_of_a_cluster_are_not_taken_for_dead(
     driver = start(ON_CLUSTER.format(settings, cluster))
     driver.until("writing")
     until(lambda: len(list(driver.folder.glob("task-*"))) == 2, timeout=60)
-    driver.until("its tasks run elsewhere")
+    driver.until("its tasks run outside the driver")
     os.kill(driver.process.pid, signal.SIGKILL)
     killed = time.time()
     granted = standby(url, table)

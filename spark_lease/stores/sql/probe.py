@@ -124,7 +124,7 @@ class SqlProbe:
         return ""
 
     def passes_options(self) -> bool:
-        """False if a pooler drops the options of a connection: then none is listened on."""
+        """False if a pooler drops the options of a connection: it may share sessions, and a standby does not listen."""
         with self._connected() as connection:
             return not connection.info.get(SHARED, False)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
+from importlib import import_module
 from typing import Any
 
 from .jvm import spark_context
@@ -53,8 +54,11 @@ def checkpoint_of(context: Any, table: str) -> int:
 
 
 def compute(session: Any) -> None:
-    """A shuffle, and a Python worker."""
+    """A shuffle, and a Python worker. And pandas, which many a job imports: that takes a second."""
     from pyspark.sql import functions as F
+
+    with suppress(ImportError):
+        import_module("pandas")
 
     session.range(100).groupBy(F.col("id") % 4).count().collect()
     plus_one = F.udf(lambda number: number + 1, "long")  # a lambda: workers need not have this package

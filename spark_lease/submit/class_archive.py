@@ -21,8 +21,6 @@ log = logging.getLogger(__name__)
 OPTS = "SPARK_SUBMIT_OPTS"
 _NOT_IN_AN_OPTION = '":\\'
 _OWN_CHOICE = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")
-_LAUNCHER_OPTS, _SHORT_LIFE = "SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of the JVM that spark-class runs first (bin/spark-class): it needs half the time with them."""
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _PATIENCE = 600.0
 _LAST = 600
@@ -93,15 +91,11 @@ def options_of(archive: Path) -> str:
 
 
 def use_archive(program: str, environ: MutableMapping[str, str]) -> None:
-    """Have the JVM of `program` map its archive, if there is one and SPARK_SUBMIT_OPTS says nothing of its own.
-
-    And a short life to the JVM before it, which only puts spark-submit's command line together.
-    """
+    """Have the JVM of `program` map its archive, if there is one and SPARK_SUBMIT_OPTS says nothing of its own."""
     try:
         archive, given = archive_of(program, environ), environ.get(OPTS, "")
         if archive and not _chooses(given):
             environ[OPTS] = f"{given} {options_of(archive)}".strip()
-            environ.setdefault(_LAUNCHER_OPTS, _SHORT_LIFE)
     except Exception:  # whatever it is: a start that is no faster is no reason not to start
         log.debug("the class-data archive cannot be looked for", exc_info=True)
 

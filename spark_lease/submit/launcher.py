@@ -35,7 +35,7 @@ def main() -> int:
     from spark_lease.keeper.spawn import FrontDoor
     from spark_lease.logs import log_to_stderr
     from spark_lease.outcome import Outcome, announce, crashed, ended, outcome_of, refused
-    from spark_lease.spark.from_folder import import_pyspark
+    from spark_lease.spark.pyspark_import import import_pyspark
     from spark_lease.submit.outcomes import forget_outcome
     from spark_lease.system.processes import MARK
 

@@ -14,7 +14,7 @@ import spark_lease
 PROBE = """
 import sys
 before = list(sys.path)
-from spark_lease.spark.from_folder import import_pyspark
+from spark_lease.spark.pyspark_import import import_pyspark
 import_pyspark()
 import pyspark
 print(pyspark.__file__)
@@ -64,3 +64,23 @@ def test_a_distributions_unless_folder_and_zip_are_of_two_versions(
 def test_a_zip_without_a_folder(tmp_path: Path) -> None:
     file = zipped(tmp_path, "1")
     assert imported(file) == file / "pyspark" / "__init__.py"
+
+
+NUMPYS = """
+import sys
+from spark_lease.spark.pyspark_import import import_pyspark
+import_pyspark()
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
+assert spark.range(3).selectExpr("sum(id)").first()[0] == 3
+print(sorted({"numpy", "pandas", "pyspark.testing"} & {*sys.modules}))
+import numpy
+text = spark.sparkContext._jvm.java.util.Arrays.toString
+print(text(numpy.array([1, 2, 3])), spark.sparkContext._jvm.java.lang.Long.toString(numpy.int64(4)))
+"""
+
+
+@pytest.mark.spark
+def test_pandas_is_not_imported_before_the_job_needs_it_and_numpys_arguments_are_taken() -> None:
+    done = subprocess.run([sys.executable, "-c", NUMPYS], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines() == ["[]", "[1, 2, 3] 4"]

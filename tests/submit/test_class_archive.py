@@ -89,7 +89,7 @@ def test_options_of_the_users_own_stay(environ: dict[str, str], archive: Path, g
     assert environ[OPTS] == given
     environ[OPTS] = "-Xmx2g"
     use_archive(PROGRAM, environ)
-    assert environ[OPTS] == f"-Xmx2g {options_of(archive)}"
+    assert environ[OPTS] == f"{options_of(archive)} -Xmx2g"
 
 
 def test_a_spark_whose_jars_are_not_found_is_said(environ: dict[str, str], tmp_path: Path) -> None:

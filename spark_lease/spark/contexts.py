@@ -9,6 +9,7 @@ from typing import Any
 
 from .connect import is_connected
 from .jvm import spark_context
+from .pyspark_import import ask_numpy_late
 
 OnContext = Callable[[Any | None], None]
 OnSession = Callable[[Any, dict[str, str]], None]
@@ -76,6 +77,7 @@ def is_watchable() -> bool:
     if hasattr(made, "tells_spark_lease"):
         return True
     _watch_builder()
+    ask_numpy_late()
 
     @functools.wraps(made)
     def do_init(self: Any, *args: Any, **kwargs: Any) -> None:

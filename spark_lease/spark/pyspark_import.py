@@ -1,4 +1,4 @@
-"""PySpark imported in a tenth of the time, for `submit`.
+"""PySpark imported in a tenth of the time.
 
 - From its folder. spark-submit names a zip, which has no byte code: Python compiles what it imports from there (0.6 s).
 - Without pandas, which PySpark 4.2 imports at the first call of the JVM to find out whether an argument is NumPy's
@@ -18,19 +18,19 @@ _VERSION = "pyspark/version.py"
 
 
 def import_pyspark() -> None:
-    """Import it, from its folder if that is beside the zip. `sys.path` stays as it was, and executors take the zip."""
+    """From its folder, if that is found beside the zip. `sys.path` stays as it was, and executors take the zip."""
     folder = next(filter(None, map(_folder_beside, sys.path)), None)
+    if folder is None:
+        return
     with suppress(ImportError):  # it is said when it is needed
-        from py4j import protocol  # the one that spark-submit names
+        import py4j  # noqa: F401  # the one that spark-submit names
 
-        if folder:
-            sys.path.insert(0, str(folder))
+        sys.path.insert(0, str(folder))
         try:
             import pyspark  # noqa: F401
         finally:
-            if folder:
-                sys.path.remove(str(folder))
-        protocol.INPUT_CONVERTER[:] = map(_if_numpy_is_imported, protocol.INPUT_CONVERTER)
+            sys.path.remove(str(folder))
+        ask_numpy_late()
 
 
 def _folder_beside(entry: str) -> Path | None:
@@ -44,6 +44,13 @@ def _folder_beside(entry: str) -> Path | None:
             if is_same and (folder / "pyspark" / "__init__.py").is_file():
                 return folder
     return None
+
+
+def ask_numpy_late() -> None:
+    """Have the first call of the JVM import no pandas. To be called after the import of PySpark, twice does no harm."""
+    from py4j import protocol
+
+    protocol.INPUT_CONVERTER[:] = map(_if_numpy_is_imported, protocol.INPUT_CONVERTER)
 
 
 class _NumpyConverter:

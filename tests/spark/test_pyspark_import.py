@@ -68,8 +68,8 @@ def test_a_zip_without_a_folder(tmp_path: Path) -> None:
 
 NUMPYS = """
 import sys
-from spark_lease.spark.pyspark_import import import_pyspark
-import_pyspark()
+from spark_lease.spark.contexts import is_watchable
+assert is_watchable()
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
 assert spark.range(3).selectExpr("sum(id)").first()[0] == 3

@@ -41,9 +41,9 @@ MAX_NAME = 250
 
 
 FRONT_DOOR = ENV + "FRONT_DOOR"
-VERBOSE = ENV + "VERBOSE"
-"""Tells the driver of `submit -v` that it is to log each renewal."""
 """Environment variable: where a contained driver finds the keeper that started it."""
+VERBOSE = ENV + "VERBOSE"
+"""Environment variable: the driver of `submit -v` is to log each renewal."""
 
 
 LONGEST = 86400.0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO
+from collections.abc import Mapping
+from typing import Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
@@ -15,7 +13,6 @@ from ...stores.folders.object_store import open_bucket
 from .folders import LOG
 
 _BUCKET = re.compile(r"(s3|gs|az|abfss?)://[^/]+")
-_AT_ONCE = 16
 _PIECE = 64 * 1024
 
 
@@ -40,12 +37,8 @@ class ObjectFolder:
     def read(self, name: str) -> bytes:
         return bytes(obstore.get(self._store, f"{self._path}/{name}").bytes())
 
-    def read_all(self, names: Sequence[str]) -> list[bytes]:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(self.read, names))
-
-    def open(self, name: str) -> BinaryIO:
-        return io.BufferedReader(_Object(self._store, f"{self._path}/{name}"), _PIECE)
+    def open(self, name: str) -> Any:
+        return _Reader(obstore.open_reader(self._store, f"{self._path}/{name}", buffer_size=_PIECE))
 
     def drop_late(self, version: int) -> bool:
         return False
@@ -58,34 +51,16 @@ class ObjectFolder:
         return True
 
 
-class _Object(io.RawIOBase):
-    """An object, read in pieces."""
+class _Reader:
+    """obstore's reader, with what pyarrow asks of a file besides."""
 
-    def __init__(self, store: Any, path: str) -> None:
-        self._store, self._path, self._at = store, path, 0
-        self._size: int = obstore.head(store, path)["size"]
+    closed = False
 
-    def readable(self) -> bool:
-        return True
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
 
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), self._size - self._at)
-        if length <= 0:
-            return 0
-        data = obstore.get_range(self._store, self._path, start=self._at, length=length)
-        buffer[: len(data)] = bytes(data)
-        self._at += len(data)
-        return len(data)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
 
 
 def is_bucket(url: str) -> bool:

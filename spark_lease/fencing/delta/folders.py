@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, Protocol
 
 from ...stores.folders.paths import put_new
 
@@ -24,9 +23,7 @@ class LogFolder(Protocol):
 
     def read(self, name: str) -> bytes: ...
 
-    def read_all(self, names: Sequence[str]) -> list[bytes]: ...
-
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> Any:
         """To be read in pieces: a checkpoint may be large."""
         ...
 
@@ -54,10 +51,7 @@ class LocalFolder:
     def read(self, name: str) -> bytes:
         return (self._path / name).read_bytes()
 
-    def read_all(self, names: Sequence[str]) -> list[bytes]:
-        return [self.read(each) for each in names]
-
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> Any:
         return (self._path / name).open("rb")
 
     def put_new(self, name: str, data: bytes) -> bool:

@@ -15,6 +15,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,7 +42,7 @@ _NEWEST_PROTOCOL = {"minReaderVersion": 3, "minWriterVersion": 7}
 _COORDINATOR = "delta.coordinatedCommits.commitCoordinator-preview"
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.(\d{10})\.(\d{10})|\.[\w-]+)?\.(parquet|json)")
-_AT_ONCE = 100
+_AT_ONCE = 16
 """Commits that are read at once, the newest first."""
 
 
@@ -167,10 +168,11 @@ class Log:
         raise Unsettled("its log has no protocol or no metadata")
 
     def _actions(self, recent: Sequence[int], checkpoint: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        for first in range(0, len(recent), _AT_ONCE):
-            names = [version_file(each) for each in recent[first : first + _AT_ONCE]]
-            for name, data in zip(names, self._folder.read_all(names), strict=True):
-                yield from _parsed(name, data)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for first in range(0, len(recent), _AT_ONCE):
+                names = [version_file(each) for each in recent[first : first + _AT_ONCE]]
+                for name, data in zip(names, pool.map(self._folder.read, names), strict=True):
+                    yield from _parsed(name, data)
         for name in checkpoint:
             yield from self._checkpoint(name)
 

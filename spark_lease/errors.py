@@ -55,7 +55,7 @@ class LeaseHeldByOther(SparkLeaseError):
     def __str__(self) -> str:
         if self.why:
             return f"{self.name}: {self.why}"
-        return f"{self.name}: held by {self.holder}, which has {max(self.expires_in, 0.0):.1f} s left to renew it"
+        return f"{self.name}: {self.holder} is master (its lease has {max(self.expires_in, 0.0):.1f} s left)"
 
 
 class Loss(StrEnum):

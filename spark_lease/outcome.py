@@ -116,9 +116,9 @@ def ended(lease: GuardedHold, exit_code: int, *, interrupted: bool = False) -> O
     return _of(lease, word, exit_code)
 
 
-def crashed(lease: GuardedHold, exit_code: int = 128 + signal.SIGKILL) -> Outcome:
+def crashed(lease: GuardedHold, exit_code: int = 128 + signal.SIGKILL, reason: str = "") -> Outcome:
     """The work ended, and did not say how. Its exit code is taken for that of SIGKILL where it cannot be known."""
-    return _of(lease, CRASHED, exit_code)
+    return replace(_of(lease, CRASHED, exit_code), reason=reason)
 
 
 def refused(

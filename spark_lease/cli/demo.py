@@ -149,7 +149,8 @@ class _Demo:
                 for what, pattern in _NEWS.items():
                     if found := pattern.search(line):
                         self._news.put((site, what, found[1]))
-        self._news.put((site, ENDED, str(site.process.wait())))
+        code = site.process.wait()
+        self._news.put((site, ENDED, str(code if code >= 0 else 128 - code)))  # as a shell says it
 
     def _all_news(self) -> Iterator[tuple[_Site, str, str]]:
         """Until the last master has ended."""
@@ -200,7 +201,7 @@ class _Demo:
         elif self._frozen and "freeze" in self._took and master.wrote == _LAST_STEPS:
             left = [each for each in self._frozen if (now := look(each.pid)) and now.started == each.started]
             kill(left, signal.SIGCONT)
-            self._tell(other, f"*** thawed: {len(left)} of its {len(self._frozen)} processes are left ***")
+            self._tell(other, f"*** thawed: {len(left) or 'none'} of its {len(self._frozen)} processes is left ***")
         elif self._frozen and master.wrote == 2 * _LAST_STEPS:
             (self._folder / "enough").touch()
 

@@ -53,7 +53,7 @@ def resume(arguments: argparse.Namespace) -> int:
     with closing(open_store(config)) as store:
         before, seen = _put(store, config.name, lambda now: None)
     was = directive_of(before.directive)
-    return _show(arguments, config.name, seen, f"taken back: {was}" if was else "there was no pause or transfer")
+    return _show(arguments, config.name, seen, f"no longer {was}" if was else "there was no pause or transfer")
 
 
 def transfer(arguments: argparse.Namespace) -> int:
@@ -150,7 +150,7 @@ def _wait(
         holder = seen.record.holder or ""
         who_has_it = f"{holder} holds it" if holder else "it has no master"
         if clock.now() > end:
-            message = f"{directive_of(seen.record.directive) or 'taken back'}; {who_has_it}"
+            message = f"{directive_of(seen.record.directive) or 'there is no pause or transfer any more'}; {who_has_it}"
             renewed = ", still renewed" if holder and seen.record != first else ""
             raise LeaseHeldByOther(name, holder, left, message + renewed)
         if clock.now() - shown_at > _SAY_AGAIN:
@@ -172,7 +172,7 @@ def _show(arguments: argparse.Namespace, name: str, seen: Snapshot, what: str = 
         shown = {"lease": name, "holder": holder, "epoch": record.epoch, "directive": str(directive or "")}
         print(json.dumps(shown))
     else:
-        gives_up = " and must give it up" if directive and directive.give_up < math.inf else ""
-        master = f"{holder} is master{gives_up}" if holder else "it has no master"
+        then = " and must give it up" if directive and directive.give_up < math.inf else " and works on"
+        master = f"{holder} is master{then if directive else ''}" if holder else "it has no master"
         print(f"{name}: {what or directive or 'no pause or transfer pending'}; {master}")
     return 0

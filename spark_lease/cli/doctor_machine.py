@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..config.settings import Config
 from ..keeper.supervisor import NO_SETUID, why_not_contained
-from ..submit.command_line import JAVA_MISSING, find_java
+from ..submit.command_line import find_java, what_java_lacks
 from ..system.containment import Namespace
 from ..system.kernel import why_not
 from .findings import Check, Finding, fail, ok, warn
@@ -67,7 +67,7 @@ def contain(setting: str, root: str, user: str) -> Finding:
 
 def java(home: Path | None) -> Finding:
     if home is None:
-        return warn("java", "none found; run needs none, submit and PySpark do", JAVA_MISSING)
+        return warn("java", "none found; run needs none, submit and PySpark do", what_java_lacks())
     try:
         done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=_START)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -134,8 +134,8 @@ def timings(config: Config, took: Sequence[float]) -> Finding:
     share = _RENEWAL_IN_OBJECTS if config.url.startswith("delta+") else 1
     renewal = max(longest * share, first)
     message = (
-        f"{len(rest)} looks: median {median * 1000:.1f} ms, longest {longest * 1000:.0f} ms, with connecting "
-        f"{first * 1000:.0f} ms; an attempt may take {config.attempt_timeout:g} s, every {config.retry_period:g} s of "
+        f"{len(rest)} looks: median {median * 1000:.1f} ms, longest {longest * 1000:.1f} ms, with connecting "
+        f"{first * 1000:.1f} ms; an attempt may take {config.attempt_timeout:g} s, every {config.retry_period:g} s of "
         f"a lease of {config.lease_duration:g} s"
     )
     enough = f"take --lease-duration {max(config.lease_duration * 2, 24 * renewal):.0f}, all else follows it"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -54,6 +56,9 @@ class _Version(argparse.Action):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A user's mistake is one sentence and no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # of a terminal that knows less than UTF-8
+            stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if argv is None else argv)
     guarded: list[str] = []
     if "--" in given:
@@ -93,6 +98,8 @@ def _begin(arguments: argparse.Namespace) -> None:
 
     log_to_stderr(logging.DEBUG if arguments.verbose else logging.INFO)
     if _is_guard(arguments.command):
+        # A parent that ignores its children leaves that to us, and no end of the command would ever be heard.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         from ..system.container_init import leave_pid_1
 
         leave_pid_1()
@@ -103,7 +110,7 @@ def _is_guard(command: str) -> bool:
 
 
 def _what_is_missing(command: str) -> int:
-    print(f"usage: {_usage(command)}\nWhat to {command} comes after --", file=sys.stderr)
+    print(f"usage: {_usage(command)}\nPut -- before what is to {command}", file=sys.stderr)
     return USAGE
 
 

@@ -109,7 +109,7 @@ class Forcing:
             return self._free(seen, record)
         if self._name != (ask(_question(self._name, seen, left)) if given is None else given):
             raise Unreleased(
-                f"{self._name} may not have run out: nothing was changed. To take it from {record.holder} anyway "
+                f"{self._name} may still be held: nothing was changed. To take it from {record.holder} anyway "
                 f"(this stops that master's work): --yes {self._name}"
             )
         return self._take_away(record)

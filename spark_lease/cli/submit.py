@@ -16,7 +16,16 @@ from ..keeper.supervisor import contained
 from ..outcome import announce, begin_outcome, refused
 from ..submit.class_archive import use_archive
 from ..submit.cluster import submit_to_cluster
-from ..submit.command_line import LAUNCHER, conf_of, find_spark_submit, is_for_cluster, local_file, name_of, split
+from ..submit.command_line import (
+    LAUNCHER,
+    conf_of,
+    find_spark_submit,
+    is_for_cluster,
+    local_file,
+    name_of,
+    settle_spark_home,
+    split,
+)
 from ..submit.contained import Submission
 from ..system.processes import need_linux
 from .settings import end_with, flags, name_given, need_name, outcome_file, resolved
@@ -28,6 +37,7 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
     try:
         begin_outcome(file)
         options, script, rest = split(arguments.guarded)
+        settle_spark_home(arguments.spark_submit)
         found = resolved(arguments, from_spark(conf_of(options)))
         config = found.config
         begin_outcome(file := config.outcome_file)

@@ -103,7 +103,9 @@ def from_file(path: Path | str | None = None) -> Layer:
 
     try:
         content = tomllib.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"file {file}", f"is not TOML: {error} (text stands in quotes)") from error
+    except OSError as error:
         raise ConfigError(f"file {file}", f"cannot be read: {error}") from error
     return _layer(f"file {file}", {key: (f"{key} (in {file})", value) for key, value in content.items()})
 

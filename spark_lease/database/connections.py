@@ -53,6 +53,9 @@ def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
     def connect(dialect: Any, record: Any, arguments: Any, keywords: Any) -> Any:
         try:
             connection = dialect.connect(*arguments, **keywords)
+        except (TypeError, RuntimeError, ValueError, FileNotFoundError, PermissionError) as error:
+            # A parameter, or a way to authenticate, that the driver has not; a certificate that is not there.
+            raise ConfigError("url", f"{redacted(config.url)} cannot be used: {error}") from error
         except dialect.loaded_dbapi.Error as error:
             if not refuses_options(error):
                 raise

@@ -43,6 +43,7 @@ def _libpq(config: Config) -> dict[str, Any]:
         "keepalives_interval": whole,
         "keepalives_count": 1,
         "tcp_user_timeout": math.ceil(config.attempt_timeout * 1000),
+        "client_encoding": "utf8",  # of the names of leases, whatever the role has
         "application_name": f"spark_lease {config.name}".encode()[:63].decode(errors="ignore"),
         "options": " ".join([*_own_options(config), *(f"-c {name}={ms}" for name, ms in _bounds(config).items())]),
     }
@@ -97,6 +98,8 @@ def _mysql_session(config: Config) -> list[str]:
     limit = config.attempt_timeout * _LOCKED
     whole = max(1, math.floor(limit))
     return [
+        # A connection is kept between two renewals.
+        f"SET SESSION wait_timeout = {_KEPT}",
         # MySQL has no max_statement_time, and passes over what is MariaDB's alone.
         f"SET SESSION /*M! max_statement_time = {limit:.3f}, */ innodb_lock_wait_timeout = {whole}, "
         f"lock_wait_timeout = {whole}",
@@ -105,6 +108,8 @@ def _mysql_session(config: Config) -> list[str]:
     ]
 
 
+_KEPT = 86400
+"""Seconds for which a server is not to end a session that asks nothing: no lease is longer."""
 _LOCKED = 0.8
 """The share of `attempt_timeout` for which a request waits until a row is unlocked."""
 
@@ -177,7 +182,8 @@ _MYSQL = Backend(
     returning=False,
     equal=_is_to_the_byte,
     shape=("1146", "1054"),
-    denied=("1044", "1045", "1049", "1142", "1227"),
+    # The last one: a binary log of statements, which takes no write under READ COMMITTED.
+    denied=("1044", "1045", "1049", "1142", "1227", "1665"),
     syntax=("1064", "1305"),
     locked=("1205", "1969", "3572"),
     duplicate=("1062",),
@@ -193,8 +199,13 @@ BACKENDS: Mapping[str, Backend] = {
         # Else each new connection asks first whether that extension is there.
         engine={"paramstyle": "pyformat", "use_native_hstore": False},
         shape=("42P01", "42703", "3F000"),
-        # No code comes with a refusal to connect.
-        denied=("42501", "28P01", "28000", "3D000", "password authentication failed", "does not exist"),
+        # No code comes with a refusal to connect. The last ones are libpq's, of what stands in the URL.
+        denied=(
+            *("42501", "28P01", "28000", "3D000", "password authentication failed", "does not exist"),
+            "no password supplied",
+            *("invalid dsn", "invalid connection option", "invalid sslmode value"),
+            *("unrecognized configuration parameter", "server does not support SSL"),
+        ),
         syntax=("42601", "42883", "42P18"),
         locked=("55P03",),
         duplicate=("23505",),

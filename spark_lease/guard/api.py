@@ -150,7 +150,8 @@ def load_config(strongest: Layer) -> Config:
         layers = [Layer(each.origin, {k: v for k, v in each.values.items() if k != "run_key"}) for each in layers]
     config = resolve(strongest, *layers).config
     if not config.name:
-        raise ConfigError("name", 'a lease needs a name: hold_lease("nightly-flights"), --lease or SPARK_LEASE_NAME')
+        how = 'hold_lease("nightly-flights"), @leased("nightly-flights"), --lease or SPARK_LEASE_NAME'
+        raise ConfigError("name", f"a lease needs a name: {how}")
     inherited = os.environ.get(ENV + "NAME") if ENV + "EPOCH" in os.environ else None
     if config.name in (inherited, *held_names()):
         # It would wait for its own parent, or for itself, until acquire_timeout.

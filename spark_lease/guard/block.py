@@ -49,6 +49,7 @@ from .keeping import open_hold
 
 log = logging.getLogger(__name__)
 
+JVM_ENDED = "its JVM ended"
 _LOOK_AGAIN = 1.0
 _ANSWERS_WITHIN = 2.0
 
@@ -280,7 +281,9 @@ class Guard:
     def _leave(self, error: BaseException | None) -> LeaseLost | None:
         """End all work, then release; the loss if there was one."""
         # Its JVM was killed, and the error of the call that noticed it has left the block before the watch saw it.
-        self.has_crashed |= _has_failed(error) and self._jvm_ended() is not None
+        if _has_failed(error) and self._jvm_ended() is not None:
+            self.has_crashed = True
+            log.error("%s: the work has crashed: %s", self.hold.name, JVM_ENDED)
         self._leave_the_block()
         if self._has_claimed and _has_failed(error) and self.hold.loss() is None:
             look_for_a_newer_claim(self.config, self.hold, clock=self._clock)
@@ -344,7 +347,7 @@ class Guard:
             return FAILED, type(error).__name__
         if _is_success(error) and self._spark.was_busy:
             return INTERRUPTED, "Spark still worked"
-        return (CRASHED, "its JVM ended") if self.has_crashed else ending_of(error)
+        return (CRASHED, JVM_ENDED) if self.has_crashed else ending_of(error)
 
     def _note_the_run(self, error: BaseException | None) -> None:
         outcome, detail = self._ending_of(error)

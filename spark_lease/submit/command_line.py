@@ -40,7 +40,8 @@ def split(arguments: Sequence[str]) -> tuple[list[str], str, list[str]]:
 def local_file(script: str) -> Path:
     """The absolute path of a script on this machine. Raises ConfigError if there is none."""
     if not Path(script).is_file():
-        raise ConfigError("submit", f"{script} does not exist on this machine")
+        what = "is no file" if Path(script).exists() else "does not exist on this machine"
+        raise ConfigError("submit", f"{script} {what}")
     return Path(script).absolute()
 
 
@@ -53,7 +54,7 @@ def conf_of(options: Sequence[str]) -> dict[str, str]:
 
 def _properties(options: Sequence[str]) -> dict[str, str]:
     """What spark-submit reads besides; nothing of a file that cannot be read, which it will say."""
-    home = os.environ.get("SPARK_HOME", "/nonexistent")
+    home = os.environ.get("SPARK_HOME") or _own_spark() or "/nonexistent"
     defaults = Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf"), "spark-defaults.conf")
     file = _given(options, "--properties-file") or defaults
     try:
@@ -95,6 +96,21 @@ def has_java() -> bool:
     return find_java() is not None
 
 
+def what_java_lacks() -> str:
+    """What to do where there is no Java."""
+    home = os.environ.get("JAVA_HOME")
+    return f"JAVA_HOME is {home}, where there is no bin/java: correct or unset it" if home else JAVA_MISSING
+
+
+def settle_spark_home(wanted: str) -> None:
+    """SPARK_HOME as `wanted`, or the spark-submit on PATH, finds it: its spark-defaults.conf is read here as well."""
+    command = shutil.which(wanted or "spark-submit")
+    if command and "SPARK_HOME" not in os.environ and (wanted or not _own_spark()):
+        homes = [each.parents[1] for each in (Path(command).absolute(), Path(command).resolve())]
+        if home := next((each for each in homes if (each / "jars").is_dir()), None):
+            os.environ["SPARK_HOME"] = str(home)
+
+
 def find_spark_submit(wanted: str = "") -> tuple[str, dict[str, str]]:
     """spark-submit (`wanted`, by name or path, if given) and the environment for it: the Python for driver and workers,
     and the mark. Raises ConfigError."""
@@ -109,9 +125,13 @@ def find_spark_submit(wanted: str = "") -> tuple[str, dict[str, str]]:
         command = str(Path(home, "bin", "spark-submit"))
     if not command or not Path(command).is_file():
         missing = f"there is no {wanted or 'spark-submit'}"
+        if environ.get("SPARK_HOME") and not wanted:
+            raise ConfigError(
+                "submit", f"SPARK_HOME is {home}, where there is no bin/spark-submit: correct or unset it"
+            )
         raise ConfigError("submit", f"{missing}: pip install 'spark_lease[spark]', set SPARK_HOME, or put it on PATH")
     if not has_java():
-        raise ConfigError("submit", JAVA_MISSING)
+        raise ConfigError("submit", what_java_lacks())
     environ.setdefault("PYSPARK_PYTHON", _python_of(command))
     add_mark(environ)
     return command, environ

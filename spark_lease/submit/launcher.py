@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_lease.config.settings import Config
     from spark_lease.holds import GuardedHold
+    from spark_lease.keeper.spawn import FrontDoor
     from spark_lease.outcome import Outcome
 
 SUBMISSION = "--submission"
@@ -30,11 +32,11 @@ def main() -> int:
     from spark_lease.config.sources import from_arguments
     from spark_lease.errors import LeaseLost, SparkLeaseError
     from spark_lease.guard.api import INTERRUPTED, end_process, load_config
-    from spark_lease.guard.block import Guard
+    from spark_lease.guard.block import JVM_ENDED, Guard
     from spark_lease.guard.environment import announcement
     from spark_lease.keeper.spawn import FrontDoor
     from spark_lease.logs import log_to_stderr
-    from spark_lease.outcome import Outcome, announce, crashed, ended, outcome_of, refused
+    from spark_lease.outcome import Outcome, crashed, ended, outcome_of, refused
     from spark_lease.spark.pyspark_import import import_pyspark
     from spark_lease.submit.outcomes import forget_outcome
     from spark_lease.system.processes import MARK
@@ -45,11 +47,12 @@ def main() -> int:
     if sys.argv[1] == SUBMISSION:  # a cluster runs us
         submission, sys.argv[1:3] = sys.argv[2], []
     sys.argv = sys.argv[1:]
-    sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
+    if not sys.flags.safe_path:  # else the first entry is not the folder of what is run
+        sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
 
     config: Config | None = None
     hold: GuardedHold | None = None
-    front_door = FrontDoor.of_this_process()
+    front_door, driver = FrontDoor.of_this_process(), os.getpid()
 
     def last_words(lost: LeaseLost) -> str:
         return "" if front_door else str(refused(config, lost, hold))
@@ -60,7 +63,7 @@ def main() -> int:
         return outcome_of(config, "interrupted", code) if config else Outcome("", "interrupted", code)
 
     try:
-        config = load_config(from_arguments({}))
+        config = _with_absolute_paths(load_config(from_arguments({})))
         if submission:
             with suppress(SparkLeaseError):
                 forget_outcome(config, submission)
@@ -81,7 +84,7 @@ def main() -> int:
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else 1
             if hold and not guard.signalled:
-                outcome = crashed(hold, code) if guard.has_crashed else ended(hold, code)
+                outcome = crashed(hold, code, JVM_ENDED) if guard.has_crashed else ended(hold, code)
             else:
                 outcome = stopped(code)
     except SparkLeaseError as error:
@@ -89,16 +92,29 @@ def main() -> int:
         outcome = refused(config, error, hold)
     except KeyboardInterrupt:
         outcome = stopped(INTERRUPTED)
+    if os.getpid() != driver:  # a child that the script has forked comes here as well, and it is not its outcome
+        return outcome.exit_code
+    code = _tell(outcome, config, front_door, submission)
+    if outcome.outcome == "lost":
+        end_process(outcome.exit_code)
+    return code
+
+
+def _with_absolute_paths(config: Config) -> Config:
+    """The script may go to another folder."""
+    return replace(config, outcome_file=os.path.abspath(config.outcome_file)) if config.outcome_file else config
+
+
+def _tell(outcome: Outcome, config: Config | None, front_door: FrontDoor | None, submission: str) -> int:
+    """The exit code."""
+    from spark_lease.outcome import announce
+
+    sys.stdout = sys.__stdout__  # the script may have put another one in its place
     if front_door:  # prints it, once everything has ended and the lease is given back
         front_door.tell(outcome.as_dict())
     else:
         announce(outcome, config.outcome_file if config and not submission else "")
-    code = outcome.exit_code
-    if submission and config:
-        code = _tell_the_submitter(config, submission, outcome)
-    if outcome.outcome == "lost":
-        end_process(outcome.exit_code)
-    return code
+    return _tell_the_submitter(config, submission, outcome) if submission and config else outcome.exit_code
 
 
 def _tell_the_submitter(config: Config, submission: str, outcome: Outcome) -> int:
@@ -150,7 +166,7 @@ def run_script(script: str) -> int:
 def _code_of(exit: SystemExit) -> int:
     """As Python has it: a text is said, and is 1."""
     if exit.code is None or isinstance(exit.code, int):
-        return exit.code or 0
+        return (exit.code or 0) & 0xFF  # as exit(3) has it
     print(exit.code, file=sys.stderr)
     return 1
 

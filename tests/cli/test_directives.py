@@ -80,7 +80,7 @@ def test_a_paused_lease_is_standby_with_its_reason_until_it_is_resumed(
     assert (late.returncode, last_line(late)["outcome"]) == (99, "standby")
     assert str(last_line(late)["reason"]).endswith(": schema change")
     waiting = run(until="standby, paused by", command="true")
-    assert spark_lease("resume", "n", *store).stdout.startswith("n: taken back: paused by ")
+    assert spark_lease("resume", "n", *store).stdout.startswith("n: no longer paused by ")
     assert spark_lease("resume", "n", *store).stdout.startswith("n: there was no pause or transfer; ")
     assert waiting.wait(20) == 0
 

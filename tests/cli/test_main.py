@@ -34,11 +34,11 @@ def test_help_has_examples(command: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["run"], 64, "comes after --"),
-        (["submit", "--lease", "n", "--"], 64, "comes after --"),
+        (["run"], 64, "Put -- before"),
+        (["submit", "--lease", "n", "--"], 64, "Put -- before"),
         (["runn"], 64, "invalid choice"),
         (["run", "--lease-durration", "3", "--", "true"], 64, "See spark-lease run --help"),
-        (["run", "--lease", "n", "sleep", "1"], 64, "What to run comes after --"),
+        (["run", "--lease", "n", "sleep", "1"], 64, "Put -- before what is to run"),
         (["run", "--", "true"], 78, "which lease? Give --lease NAME"),
         (["run", "--lease", "n", "--", "true"], 78, "each host would have a master of its own. Give --url URL"),
         (["status"], 78, "no lease store is named"),

@@ -117,7 +117,7 @@ def test_without_a_clock_it_is_watched_until_it_has_run_out_or_was_renewed(clock
     master.lease.acquire()
     command = store.peer()
     command.plan(*[None] * 5, meanwhile(master.lease.renew))
-    with pytest.raises(Unreleased, match="may not have run out"):
+    with pytest.raises(Unreleased, match="may still be held"):
         Forcing(command, NAME, poll=1.0, clock=clock).run(given=None, ask=lambda words: "")
     assert master.lease.check()
     began = clock.now()
@@ -137,7 +137,7 @@ def test_release_on_every_store(shop: Shop) -> None:
     mine = shop.take("n", duration=2.0)
     for words in ([], ["--yes", "m"]):
         code, _, err = shop.command("release", "n", "--force", *(words or ["--yes", ""]))
-        assert (code, "may not have run out" in err, "Traceback" in err) == (1, True, False)
+        assert (code, "may still be held" in err, "Traceback" in err) == (1, True, False)
     assert shop.record("n") == mine
     code, out, _ = shop.command("release", "n", "--force", "--yes", "n", "--json")
     told = json.loads(out)

@@ -489,3 +489,27 @@ def test_a_lease_that_the_parent_holds_is_not_waited_for(url: str) -> None:
     done = spark_lease("run", "--lease", "n", "--url", url, "--", sys.executable, "-c", script)
     assert done.returncode == 1
     assert "is already held by this process or by one that started it: guard it once" in done.stderr
+
+
+@pytest.mark.parametrize("contain", ["auto", "off"])
+def test_it_hears_its_command_end_under_a_parent_that_ignores_its_children(url: str, contain: str) -> None:
+    words = [
+        "run",
+        "--lease",
+        "n",
+        "--url",
+        url,
+        "--create-table",
+        "true",
+        "--contain",
+        contain,
+        "--",
+        "sh",
+        "-c",
+        "exit 5",
+    ]
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    done = subprocess.run([sys.executable, "-c", ignoring, COMMAND, *words], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 5, done.stderr

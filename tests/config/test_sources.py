@@ -256,7 +256,7 @@ def test_a_holder_is_unique_and_fits_the_column() -> None:
     ("error", "says", "code"),
     [
         (ConfigError("table", "is odd"), "table: is odd", 78),
-        (LeaseHeldByOther("n", "h", 3.21), "n: held by h, which has 3.2 s left to renew it", 99),
+        (LeaseHeldByOther("n", "h", 3.21), "n: h is master (its lease has 3.2 s left)", 99),
         (LeaseLost("n", 4, Loss.TAKEN, "held by h"), "n: lease lost (taken), epoch 4: held by h", 75),
         (Fenced("n", "db", 4, 5), "n: fenced, db was claimed under epoch 5 and mine is 4: nothing was written", 75),
         (

@@ -432,3 +432,41 @@ def test_what_is_said_under_v_is_said_of_a_submission_too(submit: Callable[..., 
     driver.until("n: renewed, epoch ")
     driver.process.send_signal(signal.SIGTERM)
     driver.end()
+
+
+@pytest.mark.parametrize("contain", ["auto", "off"])
+def test_the_outcome_is_the_drivers_own_wherever_the_script_goes(tmp_path: Path, url: str, contain: str) -> None:
+    script = """
+        import os, sys
+        if os.fork() == 0:
+            sys.exit(3)
+        os.wait()
+        os.chdir("/")
+        sys.stdout = open(os.devnull, "w")
+        sys.exit(256)
+    """
+    (tmp_path / "job.py").write_text(textwrap.dedent(script))
+    words = ["submit", "--lease", "n", "--url", url, "--create-table", "true", "--contain", contain]
+    done = spark_lease(*words, "--outcome-file", "o.json", "--", *SPARK, "job.py", cwd=tmp_path)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"lease"')]
+    assert (done.returncode, [each["outcome"] for each in lines]) == (0, ["finished"]), done.stderr
+    assert json.loads((tmp_path / "o.json").read_text()) == lines[0]
+
+
+def test_its_own_spark_defaults_are_read(tmp_path: Path, url: str) -> None:
+    """Of the spark-submit that is named, as it will do itself."""
+    import pyspark
+
+    home = tmp_path / "spark"
+    home.mkdir()
+    for each in Path(pyspark.__file__).parent.iterdir():
+        if each.name in ("bin", "jars", "python"):
+            (home / each.name).symlink_to(each)
+    (home / "conf").mkdir()
+    settings = {"spark.lease.name": "fromDefaults", "spark.lease.url": url, "spark.lease.createTable": "true"}
+    (home / "conf" / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    (tmp_path / "job.py").touch()
+    bare = {key: value for key, value in os.environ.items() if key not in ("SPARK_HOME", "SPARK_CONF_DIR")}
+    program = str(home / "bin" / "spark-submit")
+    done = spark_lease("submit", "--spark-submit", program, "--", *SPARK, f"{tmp_path}/job.py", env=bare)
+    assert '{"lease": "fromDefaults", "outcome": "finished"' in done.stdout, done.stderr

@@ -33,7 +33,7 @@ from ...database.dialects import CONFLICTS, backend_of, code_of, matches, refuse
 from ...election.ports import HeldLease
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
 from ..refusal import fenced
-from .search_path import look_astray
+from .search_path import has_fence, look_astray
 from .stale_sessions import end_holders, end_older_sessions
 from .tables import (
     DONE,
@@ -126,10 +126,9 @@ class FenceTable:
         return self._ask(ask)
 
     def has_fence(self, name: str) -> bool:
-        """True if the database, which is PostgreSQL, has a fence, or fenced tables of lease `name`. Raises
-        FenceUnreachable."""
-        there = f"SELECT to_regclass('{FENCE.name}') IS NOT NULL"
-        return self._ask(lambda session: bool(session.exec_driver_sql(there).scalar() or look_astray(session, name)))
+        """True if the database, which is PostgreSQL, has a fence for this role, or fenced tables of lease `name`.
+        Raises FenceUnreachable."""
+        return self._ask(lambda session: has_fence(session, name))
 
     def was_committed(self, name: str, epoch: int, run: str) -> bool:
         """Whether the transaction that was to write the row of `run` was committed; if not, it cannot be any more.
@@ -284,8 +283,8 @@ class FenceTable:
             with self._session(end) as waiting:
                 denied = end_holders(session, waiting, name)
         return denied or (
-            "a transaction without the application_name of an older epoch holds it, or a server process that stands "
-            "still: see pg_blocking_pids"
+            "a transaction that cannot be seen from here holds it, or a server process that stands still: see "
+            "pg_blocking_pids"
         )
 
     def _tidy(self, session: Connection, name: str, epoch: int, before: int) -> None:
@@ -321,5 +320,5 @@ class FenceTable:
     def _unreachable(self, error: SQLAlchemyError, hindrance: str = "") -> SparkLeaseError:
         if code_of(error) in ("42501", "1142"):
             hindrance = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {FENCE.name}, {RUN.name}, {DONE.name} TO this role"
-        message = database_message(self._engine, error) + (f" ({hindrance})" if hindrance else "")
-        return FenceUnreachable(where_is(self._engine), message)
+        message = database_message(self._engine, error)
+        return FenceUnreachable(where_is(self._engine), f"{hindrance} ({message})" if hindrance else message)

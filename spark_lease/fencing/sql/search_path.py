@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 # Trusted are superusers, this role and those whose rights it has, and the owners of the database and of the fence that
 # is found. A superuser has the rights of all roles, and trusts none of them for that.
 # The lease is the first of a trigger's arguments, each of which ends with a zero byte (pg_trigger.tgargs).
-_ASTRAY = """
+_FENCED = """
 WITH trusted AS (
   SELECT r.oid FROM pg_roles r, pg_roles me WHERE me.rolname = current_user AND (
     r.rolsuper OR r.oid = me.oid OR (NOT me.rolsuper AND pg_catalog.pg_has_role(me.oid, r.oid, 'MEMBER'))
@@ -32,11 +32,24 @@ FROM pg_trigger t
 JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace cn ON cn.oid = c.relnamespace
 JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE t.tgname = 'spark_lease' AND NOT t.tgisinternal AND p.proname = 'spark_lease_check'
-AND substring(t.tgargs FROM 1 FOR position('\\x00'::bytea IN t.tgargs) - 1)
+AND substring(t.tgargs FROM 1 FOR position(pg_catalog.decode('00', 'hex') IN t.tgargs) - 1)
     = pg_catalog.convert_to(%(name)s, pg_catalog.getdatabaseencoding())
+"""
+_ASTRAY = f"""{_FENCED}
 AND n.oid IS DISTINCT FROM (SELECT f.relnamespace FROM pg_class f WHERE f.oid = pg_catalog.to_regclass(%(fence)s)::oid)
 ORDER BY fenced
 """
+
+
+def has_fence(connection: Connection, name: str) -> bool:
+    """True if this role may read the fence that it finds, or has to: tables are fenced for lease `name`.
+
+    A fence of other teams alone is none of its. Raises DBAPIError."""
+    there = "SELECT pg_catalog.has_table_privilege(pg_catalog.to_regclass(%(fence)s)::oid, 'SELECT')"
+    if connection.exec_driver_sql(there, {"fence": FENCE.name}).scalar():
+        return True
+    found = connection.exec_driver_sql(_FENCED, {"name": name, "fence": FENCE.name}).all()
+    return any(each.counts for each in found)
 
 
 def look_astray(connection: Connection, name: str) -> str:

@@ -1,7 +1,8 @@
 """PostgreSQL: ending the sessions of older epochs. They may be frozen in a transaction that a claim has to wait for.
 
-A session is known by its application_name. Of one that works under several leases, that has the innermost alone. It is
-found by the row of the fence that it holds: a session of ours that does so has passed the check under an older epoch.
+A session is known by its application_name. Of one that works under several leases, that has the innermost alone, and a
+program may have set its own. Such a one is found by the row of the fence that it holds: it has passed the check under
+an older epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ...database.dialects import code_of
 from .session import application_prefix
-from .tables import read_epoch
+from .tables import FENCE, read_epoch
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +37,18 @@ SELECT pid, application_name, usename FROM (
 """
 
 
+# Between an oid and a regclass an operator could have been planted that is no cast.
+# A claim of another take-over is no write of a former master: `application_name` of `_libpq`, which has a space.
 _BLOCKING = """
-SELECT pid, application_name, usename FROM pg_stat_activity
-WHERE pid = ANY (pg_catalog.pg_blocking_pids(%(waiting)s)) AND application_name LIKE 'spark\\_lease/%%'
+SELECT pid, application_name, usename FROM pg_stat_activity a
+WHERE pid = ANY (pg_catalog.pg_blocking_pids(%(waiting)s)) AND application_name NOT LIKE 'spark\\_lease %%'
+AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.mode = 'RowShareLock'
+            AND l.relation = pg_catalog.to_regclass(%(fence)s)::oid)
+"""
+# Its locks are those of no process (PostgreSQL documentation, pg_locks.pid).
+_PREPARED = """
+SELECT pg_catalog.quote_literal(gid) FROM pg_prepared_xacts WHERE database = pg_catalog.current_database()
+AND EXISTS (SELECT FROM pg_locks WHERE pid IS NULL AND relation = pg_catalog.to_regclass(%(fence)s)::oid)
 """
 _LOOK_AGAIN = 0.005
 
@@ -54,7 +64,7 @@ def end_older_sessions(connection: Connection, name: str, epoch: int) -> str:
 
 
 def end_holders(connection: Connection, waiting: Connection, name: str) -> str:
-    """End every session of ours that holds the fence's row of the lease `name`, whatever lease its name tells of.
+    """End every session that has passed the check and holds the fence's row of the lease `name`, whatever its name.
 
     They are seen while `waiting` asks for that row, for as long as its lock_timeout. Returns and raises as above.
     """
@@ -64,11 +74,13 @@ def end_holders(connection: Connection, waiting: Connection, name: str) -> str:
     found: Sequence[Any] = []
     try:
         while asking.is_alive() and not found:
-            found = connection.exec_driver_sql(_BLOCKING, {"waiting": pid}).all()
+            found = connection.exec_driver_sql(_BLOCKING, {"waiting": pid, "fence": FENCE.name}).all()
             connection.rollback()  # pg_stat_activity is a snapshot for a transaction
             asking.join(_LOOK_AGAIN)
     finally:
         asking.join()  # a server that hangs is cut off by the session's own deadline
+    if not found and (prepared := connection.exec_driver_sql(_PREPARED, {"fence": FENCE.name}).scalars().all()):
+        return f"a prepared transaction may hold it: COMMIT PREPARED or ROLLBACK PREPARED {', '.join(prepared)}"
     return _end(connection, name, found)
 
 

@@ -67,8 +67,7 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
         found = _find(connection, engine, table)
         _refuse_below_others(connection, found, table, lease)
         schema = f"{_schema(connection)}."
-        made = [each.replace("EXISTS ", f"EXISTS {schema}", 1) for each in tables_sql(engine.dialect)]
-        statements = [*made, *_function_if_needed(connection, schema, found)]
+        statements = [*_missing_tables(connection, schema), *_function_if_needed(connection, schema, found)]
         for each in _with_those_below(connection, found):
             if each.kind == "f":
                 raise ConfigError("table", f"{each.schema}.{each.table}, below {table}, is a foreign table: detach it")
@@ -174,6 +173,17 @@ def _schema(connection: Connection) -> str:
     if not path:
         raise ConfigError("table", "this role has no schema in its search_path, and the fence has to be in one")
     return path[0]
+
+
+def _missing_tables(connection: Connection, schema: str) -> list[str]:
+    """The statements that make them. Of those that are there PostgreSQL would ask for the right to CREATE as well."""
+    made = dict(zip((FENCE, RUN, DONE), tables_sql(connection.dialect), strict=True))
+    there = "SELECT to_regclass(%(name)s)"
+    return [
+        statement.replace("EXISTS ", f"EXISTS {schema}", 1)
+        for table, statement in made.items()
+        if not connection.exec_driver_sql(there, {"name": f"{schema}{table.name}"}).scalar()
+    ]
 
 
 # A trigger runs its function, and all that its function calls, with the rights of the role that writes to the table.

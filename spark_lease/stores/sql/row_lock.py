@@ -143,6 +143,9 @@ class SessionLock:
                 f"SET LOCAL tcp_keepalives_idle = {third}",
                 f"SET LOCAL tcp_keepalives_interval = {third}",
                 "SET LOCAL tcp_keepalives_count = 2",
+                # Of PostgreSQL 17: a role may have one, and this transaction is as long as the job.
+                "SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings "
+                "WHERE name = 'transaction_timeout'",
             ]
         bounds = [f"SET SESSION wait_timeout = {seconds}"]
         if getattr(self._engine.dialect, "is_mariadb", False):

@@ -43,9 +43,13 @@ _EARLIER = {"wish": "directive"}
 
 
 # Two names are two leases, whatever the server's collation says. A broker's own column stays as it was made.
-NAME = Words(MAX_NAME).with_variant(
-    mysql.VARCHAR(MAX_NAME, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
-)
+def _any_words(length: int) -> Any:
+    return Words(length).with_variant(
+        mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+    )
+
+
+NAME = _any_words(MAX_NAME)
 
 
 class _Spelled(UserDefinedType[Any]):
@@ -86,7 +90,7 @@ def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) ->
         Column("epoch", of("epoch", BigInteger), nullable=False, server_default=text("0")),
         Column("duration", of("duration", BigInteger)),
         Column("protection", of("protection", Words(16))),
-        Column("directive", of("directive", Words(LONGEST))),
+        Column("directive", of("directive", _any_words(LONGEST))),
         UniqueConstraint("name", name=f"{name}_name"),
         schema=schema or None,
         mysql_engine="InnoDB",  # another may lock nothing at all

@@ -275,9 +275,6 @@ class SqlStore:
             self._connection = self._engine.raw_connection()
         except ssl.SSLError as error:
             raise self._store_error(error) from error
-        except (TypeError, RuntimeError, ValueError, FileNotFoundError, PermissionError) as error:
-            # A parameter, or a way to authenticate, that the driver has not; a certificate that is not there.
-            raise ConfigError("url", f"{self.where} cannot be used: {error}") from error
         driver: Any = self._connection.driver_connection
         is_shared = self._connection.info.get(SHARED, False)
         self._may_be_shared |= is_shared

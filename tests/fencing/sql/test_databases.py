@@ -13,18 +13,22 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg2
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.pool import NullPool
 
+from spark_lease.errors import FenceUnreachable
 from spark_lease.fencing.sql.claim import FenceTable, claim
+from spark_lease.fencing.sql.session import setting_of
 from spark_lease.system.processes import kill, tree
+from tests.services.postgres import own_postgres
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND, last_line, spark_lease
 from tests.support.drivers import until
-from tests.support.guarded import rows
+from tests.support.guarded import create_guarded, engine_for, rows
 from tests.support.holders import Holder
 
 pytestmark = pytest.mark.postgres
@@ -319,3 +323,58 @@ def test_the_server_ends_a_claim_that_is_frozen_before_its_commit(pg_url: str) -
             it.send_signal(signal.SIGCONT)
         assert it.wait(30) == 1
     assert fence.newest(name) == 6
+
+
+def test_the_fence_of_another_team_does_not_stop_a_role_that_may_not_read_it(engine: Engine, database: str) -> None:
+    assert spark_lease("fence", "add", "--on", "guarded", "--lease", "theirs", "--url", database).returncode == 0
+    spark_lease("init", "--url", database)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP ROLE IF EXISTS team")
+        connection.exec_driver_sql("CREATE ROLE team LOGIN")
+        connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE ON spark_lease TO team")
+        connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE, DELETE ON spark_lease_notes TO team")
+    url = make_url(database).set(username="team").render_as_string()
+    try:
+        done = spark_lease("run", "--lease", "ours", "--url", url, "--", "true")
+        assert done.returncode == 0, done.stderr
+        assert spark_lease("fence", "drop", "--on", "guarded", "--url", database).returncode == 0
+        assert spark_lease("fence", "add", "--on", "guarded", "--lease", "ours", "--url", database).returncode == 0
+        done = spark_lease("run", "--lease", "ours", "--url", url, "--", "true")
+        assert (done.returncode, "GRANT SELECT, INSERT" in done.stderr) == (69, True), done.stderr
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DROP OWNED BY team; DROP ROLE team")
+
+
+def test_a_prepared_transaction_of_a_former_master_is_named() -> None:
+    with own_postgres(max_prepared_transactions=2) as server:
+        engine = engine_for(server.url)
+        create_guarded(engine)
+        assert spark_lease("fence", "add", "--on", "guarded", "--lease", "n", "--url", server.url).returncode == 0
+        claim(Holder("n", 1), engine)
+        former = psycopg2.connect(server.url, options=f"-c {setting_of('n')}=1")
+        former.tpc_begin(former.xid(1, "of the former", "master"))
+        former.cursor().execute("INSERT INTO guarded (epoch) VALUES (1)")
+        former.tpc_prepare()
+        with pytest.raises(FenceUnreachable, match="ROLLBACK PREPARED '") as told:
+            claim(Holder("n", 2), engine, timeout=2)
+        gid = str(told.value).partition("ROLLBACK PREPARED '")[2].partition("'")[0]
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql(f"ROLLBACK PREPARED '{gid}'")
+        claim(Holder("n", 2), engine)
+        engine.dispose()
+
+
+def test_an_owner_may_fence_again_where_he_may_not_create(engine: Engine, database: str) -> None:
+    assert spark_lease("fence", "add", "--on", "guarded", "--lease", "n", "--url", database).returncode == 0
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP ROLE IF EXISTS owner")
+        connection.exec_driver_sql("CREATE ROLE owner LOGIN")
+        connection.exec_driver_sql("ALTER TABLE guarded OWNER TO owner")
+    url = make_url(database).set(username="owner").render_as_string()
+    try:
+        again = spark_lease("fence", "add", "--on", "guarded", "--lease", "n", "--url", url)
+        assert again.returncode == 0, again.stderr
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("REASSIGN OWNED BY owner TO current_user; DROP OWNED BY owner; DROP ROLE owner")

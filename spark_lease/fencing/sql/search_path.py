@@ -41,6 +41,11 @@ ORDER BY fenced
 """
 
 
+_PATH = """
+SELECT pg_catalog.to_regclass(%(fence)s) IS NOT NULL, pg_catalog.current_setting('search_path')
+"""
+
+
 def has_fence(connection: Connection, name: str) -> bool:
     """True if this role may read the fence that it finds, or has to: tables are fenced for lease `name`.
 
@@ -69,7 +74,9 @@ def look_astray(connection: Connection, name: str) -> str:
     if not counted:
         return ""
     schemas = [f'"{each}"' for each in dict.fromkeys(each.schema for each in counted)]
+    found_first, path = connection.exec_driver_sql(_PATH, {"fence": FENCE.name}).one()
+    wanted = [*schemas, path] if found_first else [path, *schemas]  # the tables of the lease are found by it as well
     return (
         f"fenced tables of {name} go by the fence in schema {' and '.join(schemas)}, which this role's search_path "
-        f"does not find: set search_path = {', '.join(schemas)} for it"
+        f"does not find: set search_path = {', '.join(filter(None, wanted))} for it"
     )

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.dialects import postgresql
 
 from .session import setting_of
-from .tables import FENCE, parts_of, tables_sql
+from .tables import DONE, FENCE, RUN, parts_of, tables_sql
 
 _DIALECT: Any = postgresql.dialect  # SQLAlchemy 2.0 has no type for it
 UNLEASED, OLDER = "SL001", "SL002"
@@ -72,7 +72,9 @@ def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> li
     name = spelled(names if len(names) > 1 else ["public", *names])
     trigger = (name, "public.", lease, allow_unleased)
     done = [*made, function_sql("public."), *trigger_sql(*trigger), _trigger_below(*trigger)]
-    return ["BEGIN", NO_PATH, *done, _REFUSE_OTHERS.format(table=_literal(name)), "COMMIT"]
+    fence = ", ".join(f"public.{each.name}" for each in (FENCE, RUN, DONE))
+    grant = f"-- For the role of the job:\n-- GRANT SELECT, INSERT, UPDATE, DELETE ON {fence} TO …"
+    return ["BEGIN", NO_PATH, *done, _REFUSE_OTHERS.format(table=_literal(name)), f"{grant}\nCOMMIT"]
 
 
 def function_sql(schema: str) -> str:

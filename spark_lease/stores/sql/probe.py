@@ -32,7 +32,7 @@ SELECT quote_ident(n.nspname) AS schema, coalesce(quote_ident(r.rolname), 'PUBLI
 FROM pg_namespace n CROSS JOIN aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
 LEFT JOIN pg_roles r ON r.oid = a.grantee
 WHERE n.nspname::text = ANY (%(path)s::text[]) AND a.privilege_type = 'CREATE' AND (r.oid IS NULL OR NOT (
-    r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
+    r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner') OR r.oid = n.nspowner
     OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())))
 ORDER BY 1, 2
 """
@@ -180,7 +180,7 @@ class SqlProbe:
                 yield connection.execution_options(isolation_level=level) if transaction else connection
                 connection.rollback()
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
-            if code_of(error) == "25006":
+            if code_of(error) in ("25006", "1290"):
                 raise ConfigError("url", f"{self.where} is a replica, or read-only: name the primary") from error
             raise store_error(self._engine, self.where, error) from error
         finally:

@@ -197,7 +197,8 @@ class SqlStore:
         made = [line for each in tables for line in schema.creation(self._engine, each)]
         added = [*made[:-1], *schema.addition(self._engine, tables[-1], ours)]
         rights = dict.fromkeys(tables, "SELECT, INSERT, UPDATE") | {self._notes: "SELECT, INSERT, UPDATE, DELETE"}
-        grants = [f"-- GRANT {each} ON {table.fullname} TO …" for table, each in rights.items()]
+        named = self._engine.dialect.identifier_preparer.format_table
+        grants = [f"-- GRANT {each} ON {named(table)} TO …" for table, each in rights.items()]
         return {
             "what is noted beside the leases": schema.creation(self._engine, self._notes),
             "a new table": made,

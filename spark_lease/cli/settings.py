@@ -57,7 +57,8 @@ def add_settings(parser: argparse.ArgumentParser, needed: str = "") -> None:
     """A flag for each setting. `--help` shows those `needed`, by default all in GROUPS; `--help-all` shows the rest."""
     common = parser.add_argument_group(
         "settings",
-        "each is also SPARK_LEASE_… and a key of the TOML file; see `spark-lease config`. TIME: 90, 15m, 2h, 30d",
+        "each is also SPARK_LEASE_… and a key of the TOML file (--lease is `name`); see `spark-lease config`. "
+        "TIME: 90, 15m, 2h, 30d",
     )
     common.add_argument("--config", metavar="FILE", help="TOML file [$SPARK_LEASE_CONFIG, conf/spark_lease.toml]")
     local = "to try it out: a file of this user on this machine, same as --url local"

@@ -10,7 +10,7 @@ import signal
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from .clock import iso_text
 from .config.settings import Config
@@ -80,8 +80,9 @@ def announced_epoch(file: str) -> int:
         return NOT_ANNOUNCED
 
 
-def announce(outcome: Outcome, file: str) -> None:
+def announce(outcome: Outcome, file: str, *, to: TextIO | None = None) -> None:
     """Print the line, and write it to the outcome file, if any. A failure to do so does not change what happened."""
+    stdout = to or sys.stdout
     if file:
         draft = f"{file}.{os.getpid()}"
         try:
@@ -90,11 +91,11 @@ def announce(outcome: Outcome, file: str) -> None:
         except OSError as error:
             log.warning("%s: %s cannot be written: %s", outcome.lease, file, error.strerror)
     try:
-        sys.stdout.write(f"{outcome}\n")
-        sys.stdout.flush()
+        stdout.write(f"{outcome}\n")
+        stdout.flush()
     except (OSError, ValueError, AttributeError):  # AttributeError: started without one
         with contextlib.suppress(OSError, AttributeError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
 
 
 def ending_of(error: BaseException | None) -> tuple[str, str]:

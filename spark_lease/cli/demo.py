@@ -201,7 +201,7 @@ class _Demo:
         elif self._frozen and "freeze" in self._took and master.wrote == _LAST_STEPS:
             left = [each for each in self._frozen if (now := look(each.pid)) and now.started == each.started]
             kill(left, signal.SIGCONT)
-            self._tell(other, f"*** thawed: {len(left) or 'none'} of its {len(self._frozen)} processes is left ***")
+            self._tell(other, f"*** thawed: of its {len(self._frozen)} processes {len(left) or 'none'} lived on ***")
         elif self._frozen and master.wrote == 2 * _LAST_STEPS:
             (self._folder / "enough").touch()
 

@@ -229,9 +229,7 @@ def fence(config: Config) -> Finding:
 
     try:
         with open_database(config) as engine:
-            fence_table = FenceTable(engine, timeout=config.attempt_timeout)
-            is_there = engine.dialect.name != "postgresql" or fence_table.has_fence(config.name)
-            newest = fence_table.newest(config.name) if is_there and config.name else 0
+            newest = FenceTable(engine, timeout=config.attempt_timeout).newest(config.name)
     except FenceUnreachable as error:
         return fail("fence", str(error), "correct this: until then no master begins its work")
     message = f"{config.name} was claimed under epoch {newest}" if newest else "but no master has claimed it yet"

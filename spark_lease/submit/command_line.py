@@ -107,7 +107,7 @@ def settle_spark_home(wanted: str) -> None:
     command = shutil.which(wanted or "spark-submit")
     if command and "SPARK_HOME" not in os.environ and (wanted or not _own_spark()):
         homes = [each.parents[1] for each in (Path(command).absolute(), Path(command).resolve())]
-        if home := next((each for each in homes if (each / "jars").is_dir()), None):
+        if home := next((each for each in homes if (each / "bin" / "spark-class").is_file()), None):
             os.environ["SPARK_HOME"] = str(home)
 
 

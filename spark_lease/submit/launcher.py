@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from spark_lease.config.settings import Config
@@ -52,7 +52,7 @@ def main() -> int:
 
     config: Config | None = None
     hold: GuardedHold | None = None
-    front_door, driver = FrontDoor.of_this_process(), os.getpid()
+    front_door, driver, stdout = FrontDoor.of_this_process(), os.getpid(), _duplicate_of_stdout()
 
     def last_words(lost: LeaseLost) -> str:
         return "" if front_door else str(refused(config, lost, hold))
@@ -94,7 +94,7 @@ def main() -> int:
         outcome = stopped(INTERRUPTED)
     if os.getpid() != driver:  # a child that the script has forked comes here as well, and it is not its outcome
         return outcome.exit_code
-    code = _tell(outcome, config, front_door, submission)
+    code = _tell(outcome, config, front_door, submission, stdout)
     if outcome.outcome == "lost":
         end_process(outcome.exit_code)
     return code
@@ -105,15 +105,26 @@ def _with_absolute_paths(config: Config) -> Config:
     return replace(config, outcome_file=os.path.abspath(config.outcome_file)) if config.outcome_file else config
 
 
-def _tell(outcome: Outcome, config: Config | None, front_door: FrontDoor | None, submission: str) -> int:
+def _duplicate_of_stdout() -> TextIO | None:
+    """The script may put another one in the place of `sys.stdout`, and close this one."""
+    try:
+        return open(os.dup(1), "w")
+    except OSError:  # started without one
+        return None
+
+
+def _tell(
+    outcome: Outcome, config: Config | None, front_door: FrontDoor | None, submission: str, stdout: TextIO | None
+) -> int:
     """The exit code."""
     from spark_lease.outcome import announce
 
-    sys.stdout = sys.__stdout__  # the script may have put another one in its place
+    with suppress(OSError, ValueError, AttributeError):  # whatever the script has made of it
+        sys.stdout.flush()
     if front_door:  # prints it, once everything has ended and the lease is given back
         front_door.tell(outcome.as_dict())
     else:
-        announce(outcome, config.outcome_file if config and not submission else "")
+        announce(outcome, config.outcome_file if config and not submission else "", to=stdout)
     return _tell_the_submitter(config, submission, outcome) if submission and config else outcome.exit_code
 
 

@@ -435,14 +435,25 @@ def test_what_is_said_under_v_is_said_of_a_submission_too(submit: Callable[..., 
 
 
 @pytest.mark.parametrize("contain", ["auto", "off"])
-def test_the_outcome_is_the_drivers_own_wherever_the_script_goes(tmp_path: Path, url: str, contain: str) -> None:
-    script = """
-        import os, sys
+@pytest.mark.parametrize(
+    "stdout",
+    [
+        "open(os.devnull, 'w')",
+        "codecs.getwriter('utf-8')(sys.stdout.detach())",
+        "io.TextIOWrapper(sys.stdout.buffer)",
+        "open(sys.stdout.fileno(), 'w')",
+    ],
+)
+def test_the_outcome_is_the_drivers_own_wherever_the_script_goes(
+    tmp_path: Path, url: str, contain: str, stdout: str
+) -> None:
+    script = f"""
+        import codecs, io, os, sys
         if os.fork() == 0:
             sys.exit(3)
         os.wait()
         os.chdir("/")
-        sys.stdout = open(os.devnull, "w")
+        sys.stdout = {stdout}
         sys.exit(256)
     """
     (tmp_path / "job.py").write_text(textwrap.dedent(script))

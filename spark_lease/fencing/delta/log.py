@@ -168,13 +168,19 @@ class Log:
         raise Unsettled("its log has no protocol or no metadata")
 
     def _actions(self, recent: Sequence[int], checkpoint: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for first in range(0, len(recent), _AT_ONCE):
-                names = [version_file(each) for each in recent[first : first + _AT_ONCE]]
-                for name, data in zip(names, pool.map(self._folder.read, names), strict=True):
-                    yield from _parsed(name, data)
+        for first in range(0, len(recent), _AT_ONCE):
+            names = [version_file(each) for each in recent[first : first + _AT_ONCE]]
+            for name, data in zip(names, self._read(names), strict=True):
+                yield from _parsed(name, data)
         for name in checkpoint:
             yield from self._checkpoint(name)
+
+    def _read(self, names: Sequence[str]) -> list[bytes]:
+        try:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                return list(pool.map(self._folder.read, names))
+        except RuntimeError:  # Python is about to end, and starts no threads any more
+            return [self._folder.read(each) for each in names]
 
     def _checkpoint(self, name: str) -> Iterable[Mapping[str, Any]]:
         if name.endswith(".json"):

@@ -281,7 +281,7 @@ class FenceTable:
         denied = end_older_sessions(session, name, epoch)
         if not denied:
             with self._session(end) as waiting:
-                denied = end_holders(session, waiting, name)
+                denied = end_holders(session, waiting, name, epoch)
         return denied or (
             "a transaction that cannot be seen from here holds it, or a server process that stands still: see "
             "pg_blocking_pids"

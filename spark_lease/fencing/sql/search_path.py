@@ -24,7 +24,8 @@ WITH trusted AS (
     r.rolsuper OR r.oid = me.oid OR (NOT me.rolsuper AND pg_catalog.pg_has_role(me.oid, r.oid, 'MEMBER'))
     OR r.rolname = 'pg_database_owner' OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
     OR r.oid = (SELECT relowner FROM pg_class WHERE oid = pg_catalog.to_regclass(%(fence)s)::oid)))
-SELECT c.relowner IN (SELECT oid FROM trusted) AS counts,
+SELECT c.relowner IN (SELECT oid FROM trusted)
+  OR n.oid = (SELECT relnamespace FROM pg_class WHERE oid = pg_catalog.to_regclass(%(fence)s)::oid) AS counts,
   p.proowner IN (SELECT oid FROM trusted) AND n.nspowner IN (SELECT oid FROM trusted) AS is_safe,
   n.nspname AS schema, pg_catalog.format('%%I.%%I', cn.nspname, c.relname) AS fenced,
   pg_get_userbyid(c.relowner) AS owner

@@ -23,10 +23,12 @@ from .tables import FENCE, read_epoch
 log = logging.getLogger(__name__)
 
 _MUST_NOT = "42501"
-# In one statement: between a look and a kill the number of an ended session could be given to another one.
-_END = """
+# In one statement: between a look and a kill the number of an ended session could be given to another one, or we be
+# frozen while a newer master claims: what holds the row then is its work.
+_END = f"""
 SELECT pid, pg_catalog.pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = pg_catalog.current_database() AND pid = %(pid)s AND application_name = %(application)s
+AND coalesce((SELECT epoch FROM {FENCE.name} WHERE CAST(name AS text) = %(name)s), 0) <= CAST(%(epoch)s AS bigint)
 """
 _OLDER = """
 SELECT pid, application_name, usename FROM (
@@ -48,7 +50,8 @@ AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.mode = 'RowShareLoc
 # Its locks are those of no process (PostgreSQL documentation, pg_locks.pid).
 _PREPARED = """
 SELECT pg_catalog.quote_literal(gid) FROM pg_prepared_xacts WHERE database = pg_catalog.current_database()
-AND EXISTS (SELECT FROM pg_locks WHERE pid IS NULL AND relation = pg_catalog.to_regclass(%(fence)s)::oid)
+AND EXISTS (SELECT FROM pg_locks WHERE pid IS NULL AND mode = 'RowShareLock'
+            AND relation = pg_catalog.to_regclass(%(fence)s)::oid)
 """
 _LOOK_AGAIN = 0.005
 
@@ -60,10 +63,10 @@ def end_older_sessions(connection: Connection, name: str, epoch: int) -> str:
     """
     pattern = application_prefix(name, 0).replace("/0/", "/([0-9]{1,18})/", 1)
     found = connection.exec_driver_sql(_OLDER, {"pattern": f"^{pattern}", "epoch": epoch}).all()
-    return _end(connection, name, found)
+    return _end(connection, name, epoch, found)
 
 
-def end_holders(connection: Connection, waiting: Connection, name: str) -> str:
+def end_holders(connection: Connection, waiting: Connection, name: str, epoch: int) -> str:
     """End every session that has passed the check and holds the fence's row of the lease `name`, whatever its name.
 
     They are seen while `waiting` asks for that row, for as long as its lock_timeout. Returns and raises as above.
@@ -80,8 +83,8 @@ def end_holders(connection: Connection, waiting: Connection, name: str) -> str:
     finally:
         asking.join()  # a server that hangs is cut off by the session's own deadline
     if not found and (prepared := connection.exec_driver_sql(_PREPARED, {"fence": FENCE.name}).scalars().all()):
-        return f"a prepared transaction may hold it: COMMIT PREPARED or ROLLBACK PREPARED {', '.join(prepared)}"
-    return _end(connection, name, found)
+        return f"a prepared transaction may hold it: COMMIT PREPARED or ROLLBACK PREPARED {' or '.join(prepared)}"
+    return _end(connection, name, epoch, found)
 
 
 def _ask(waiting: Connection, name: str) -> None:
@@ -89,11 +92,11 @@ def _ask(waiting: Connection, name: str) -> None:
         waiting.execute(read_epoch(name).with_for_update())
 
 
-def _end(connection: Connection, name: str, found: Sequence[Any]) -> str:
+def _end(connection: Connection, name: str, epoch: int, found: Sequence[Any]) -> str:
     denied = ""
     for pid, application, user in found:
         try:
-            connection.exec_driver_sql(_END, {"pid": pid, "application": application})
+            connection.exec_driver_sql(_END, {"pid": pid, "application": application, "name": name, "epoch": epoch})
             connection.commit()
             log.info("%s: ended a session of an older epoch, pid %d, user %s", name, pid, user)
         except DBAPIError as error:

@@ -23,6 +23,7 @@ from spark_lease.errors import ConfigError, FenceUnreachable
 from spark_lease.fencing.sql import triggers as postgres
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.session import application_of, session_environment
+from spark_lease.fencing.sql.stale_sessions import end_holders
 from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.fencing.sql.trigger_sql import OLDER, UNLEASED, statements_of
 from tests.services.postgres import PSQL, own_postgres
@@ -559,6 +560,17 @@ def test_a_session_under_two_leases_is_ended_by_a_claim_of_either(
     with pytest.raises(psycopg2.OperationalError):
         zombie.commit()
     assert (rows(fenced), run(bystander, "SELECT 2")) == (0, [(2,)])
+
+
+def test_a_claim_that_was_frozen_ends_no_writer_of_a_newer_master(fenced: Engine, session: Session) -> None:
+    claim(Holder(NAME, 7), fenced)
+    newer = session(options=session_environment(NAME, 7, {})["PGOPTIONS"], application_name="etl")
+    newer.cursor().execute(WRITES[0])
+    late = create_engine(fenced.url, poolclass=NullPool)
+    with late.connect() as connection, late.connect() as waiting:
+        waiting.exec_driver_sql("SET lock_timeout = '200ms'")
+        end_holders(connection, waiting, NAME, 6)
+    newer.commit()
 
 
 @pytest.mark.parametrize("application", ["", "etl"])

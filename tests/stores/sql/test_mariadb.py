@@ -67,3 +67,11 @@ def test_a_view_is_no_lease_table(mariadb: MariaDb, engine: Engine, table: str) 
         assert "is a view, and a lease needs a table" in done.stderr
     with engine.begin() as connection:
         connection.exec_driver_sql(f"DROP VIEW {table}_view")
+
+
+@pytest.mark.mariadb
+def test_a_pause_is_kept_in_any_words_whatever_the_servers_own_charset(mariadb: MariaDb, table: str) -> None:
+    place = ["--url", mariadb.url, "--table", table]
+    assert spark_lease("run", "--lease", "n", *place, "--create-table", "true", "--", "true").returncode == 0
+    paused = spark_lease("pause", "n", "--reason", "wdrożenie 日本", *place)
+    assert (paused.returncode, "wdrożenie 日本" in paused.stdout) == (0, True), paused.stderr

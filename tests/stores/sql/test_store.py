@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from spark_lease.holds import open_contender
 from spark_lease.stores.sql.row_lock import SessionLock
 from spark_lease.stores.sql.store import SqlStore
 from spark_lease.testing import LeaseStoreContract
+from tests.support.command import spark_lease as run_command
 from tests.support.drivers import until
 from tests.support.users import unprivileged
 
@@ -761,3 +763,25 @@ def test_a_notification_that_is_no_epoch_wakes_the_standby_and_no_more(pg_url: s
     assert store.await_release("n", 5.0, 5.0) is True
     for each in (store, other):
         each.close()
+
+
+@pytest.mark.postgres
+def test_a_lease_has_any_name_whatever_the_encoding_of_the_client(pg_url: str, table: str) -> None:
+    place = ["--url", pg_url, "--table", table, "--create-table", "true"]
+    bare = {**os.environ, "PGCLIENTENCODING": "LATIN1"}
+    done = run_command("run", "--lease", "Łódź", "--run-key", "日", *place, "--", "true", env=bare)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("parameter", ["sslmode=requrie", "nothing=1", "options=-c%20no_such_setting=1"])
+def test_a_typo_in_the_url_ends_at_once(pg_url: str, parameter: str) -> None:
+    done = run_command("run", "--lease", "n", "--url", f"{pg_url}&{parameter}", "--", "true")
+    assert (done.returncode, "Traceback" in done.stderr) == (78, False), done.stderr
+
+
+@pytest.mark.postgres
+def test_a_transaction_timeout_of_the_role_does_not_end_a_row_that_is_locked_for_life(pg_url: str, table: str) -> None:
+    place = ["--url", f"{pg_url}&options=-c%20transaction_timeout=1000", "--table", table, "--create-table", "true"]
+    done = run_command("run", "--lease", "n", "--locker", "database", *place, "--", "sleep", "2.5")
+    assert done.returncode == 0, done.stderr

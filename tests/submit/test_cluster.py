@@ -166,7 +166,7 @@ def test_the_guard_travels_with_the_job_and_its_outcome_comes_back(
     assert Path(told["script"]).is_absolute() and Path(told["script"]).name == "job.py"
     skipped = submit("second", "--if-held", "skip")
     said = outcome(skipped)
-    assert (said["code"], said["outcome"], "held by" in said["reason"]) == (99, "standby", True)
+    assert (said["code"], said["outcome"], " is master" in said["reason"]) == (99, "standby", True)
     assert "Submitting application" not in (tmp_path / "second.log").read_text()  # which takes nothing of the cluster
     (tmp_path / "go").touch()
     said = outcome(first)

@@ -38,7 +38,7 @@ ORPHANED = 10.0
 
 _NEWS = (
     ("master", re.compile(r"acquired, epoch (\d+)")),
-    ("standby", re.compile(r"flights: held by (\S+?:\d+):.*deferred")),
+    ("standby", re.compile(r"flights: (\S+?:\d+):\S* is master.*deferred")),
     ("asked", re.compile(r"flights: asked for (\S+)")),
     ("written", re.compile(r"flights: (\S+) written")),
     ("done", re.compile(r"run key '\S+ ([\d-]+)T\S+' was done under epoch")),

@@ -481,3 +481,13 @@ def test_its_own_spark_defaults_are_read(tmp_path: Path, url: str) -> None:
     program = str(home / "bin" / "spark-submit")
     done = spark_lease("submit", "--spark-submit", program, "--", *SPARK, f"{tmp_path}/job.py", env=bare)
     assert '{"lease": "fromDefaults", "outcome": "finished"' in done.stdout, done.stderr
+
+
+def test_py_files_are_found_in_pythons_safe_mode(tmp_path: Path, url: str) -> None:
+    (tmp_path / "deps" / "of_the_job.py").parent.mkdir()
+    (tmp_path / "deps" / "of_the_job.py").touch()
+    (tmp_path / "job.py").write_text("import of_the_job")
+    words = ["submit", "--lease", "n", "--url", url, "--create-table", "true", "--", *SPARK]
+    files = ["--py-files", f"{tmp_path}/deps/of_the_job.py", f"{tmp_path}/job.py"]
+    done = spark_lease(*words, *files, env={**os.environ, "PYTHONSAFEPATH": "1"})
+    assert done.returncode == 0, done.stdout

@@ -785,3 +785,10 @@ def test_a_transaction_timeout_of_the_role_does_not_end_a_row_that_is_locked_for
     place = ["--url", f"{pg_url}&options=-c%20transaction_timeout=1000", "--table", table, "--create-table", "true"]
     done = run_command("run", "--lease", "n", "--locker", "database", *place, "--", "sleep", "2.5")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.postgres
+def test_the_strings_of_a_role_may_have_backslashes(pg_url: str, table: str) -> None:
+    place = ["--url", f"{pg_url}&options=-c%20standard_conforming_strings=off", "--table", table]
+    done = run_command("run", "--lease", "n\\4", *place, "--create-table", "true", "--", "true")
+    assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_lease.submit.command_line import find_spark_submit
+from spark_lease.submit.command_line import find_spark_submit, settle_spark_home
 
 
 def test_another_spark_on_the_path_that_is_not_taken_is_named(
@@ -30,3 +30,19 @@ def test_another_spark_on_the_path_that_is_not_taken_is_named(
     monkeypatch.setenv("SPARK_HOME", str(Path(ours).parents[1]))
     assert find_spark_submit()[0] == ours
     assert not caplog.records, "it was chosen"
+
+
+@pytest.mark.parametrize(("there", "is_home"), [("jars", False), ("bin/spark-class", False), ("both", True)])
+def test_spark_home_is_a_folder_with_jars_and_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, is_home: bool
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", "as it was")
+    monkeypatch.delenv("SPARK_HOME")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "spark-submit").touch(0o755)
+    if there != "bin/spark-class":
+        (tmp_path / "jars").mkdir()
+    if there != "jars":
+        (tmp_path / "bin" / "spark-class").touch(0o755)
+    settle_spark_home(str(tmp_path / "bin" / "spark-submit"))
+    assert os.environ.get("SPARK_HOME") == (str(tmp_path) if is_home else None)

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from jobs.history import Commit, commits, problems, table_of_epochs
 from jobs.jars import FOLDER, spark_options, start_options
-from spark_lease.submit.command_line import JAVA_MISSING, has_java
+from spark_lease.submit.command_line import has_java, what_java_lacks
 from spark_lease.system.processes import Process, kill, look, processes, tree
 
 ROOT = Path(__file__).parents[1]
@@ -291,7 +291,7 @@ def main() -> int:
     if not 0 < arguments.after < arguments.days <= 365:
         parser.error("0 < --after < --days <= 365")
     if not has_java():
-        sys.exit(JAVA_MISSING)
+        sys.exit(what_java_lacks())
     if not list(FOLDER.glob("*.jar")):
         sys.exit("Delta's jars are missing: make jars")
     if not processes():

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spark_lease.errors import ConfigError, SparkLeaseError
 from spark_lease.submit.class_archive import archive_of, make_archive, options_of
-from spark_lease.submit.command_line import JAVA_MISSING, find_spark_submit, has_java
+from spark_lease.submit.command_line import find_spark_submit, has_java, what_java_lacks
 
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 FOLDER = Path(__file__).parents[1] / ".jars"
@@ -75,7 +75,7 @@ def archive(folder: Path) -> None:
 def resolve(folder: Path, coordinates: str = DELTA, names: str = _NEEDED) -> None:
     """Download what is missing, as far as it is called `names`. Raises SystemExit with a sentence if it cannot be."""
     if not has_java():
-        raise SystemExit(JAVA_MISSING)
+        raise SystemExit(what_java_lacks())
     print(f"resolving {coordinates} into {folder} ...", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -104,7 +104,7 @@ def resolve(folder: Path, coordinates: str = DELTA, names: str = _NEEDED) -> Non
 
 if __name__ == "__main__":
     if sys.argv[1] == "--check-java":
-        sys.exit(None if has_java() else f"{JAVA_MISSING}. Tests that need it are left out.")
+        sys.exit(None if has_java() else f"{what_java_lacks()}. Tests that need it are left out.")
     if sys.argv[1] == "--options":
         print(*spark_options())
     elif sys.argv[1] == "--archive":

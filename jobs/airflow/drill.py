@@ -26,7 +26,7 @@ from pathlib import Path
 
 from jobs.history import Commit, commits, problems
 from jobs.jars import FOLDER, start_options
-from spark_lease.submit.command_line import JAVA_MISSING, has_java
+from spark_lease.submit.command_line import has_java, what_java_lacks
 from spark_lease.system.processes import Process, kill, look, tree
 
 ROOT = Path(__file__).parents[2]
@@ -214,7 +214,7 @@ def main() -> int:
     if not 2 <= arguments.days <= 365:
         parser.error("2 <= --days <= 365")
     if not has_java():
-        sys.exit(JAVA_MISSING)
+        sys.exit(what_java_lacks())
     if not list(FOLDER.glob("*.jar")):
         sys.exit("Delta's jars are missing: make jars")
     if not (AIRFLOW / "airflow").exists():

@@ -106,6 +106,7 @@ def settle_spark_home(wanted: str) -> None:
     """SPARK_HOME as `wanted`, or the spark-submit on PATH, finds it: its spark-defaults.conf is read here as well."""
     command = shutil.which(wanted or "spark-submit")
     if command and "SPARK_HOME" not in os.environ and (wanted or not _own_spark()):
+        # As spark-submit does, by its own path; through a link only where there is no Spark beside that.
         for home in (each.parents[1] for each in (Path(command).resolve(), Path(command).absolute())):
             # pip puts the scripts alone beside Python, and a distribution of Hadoop has jars of its own.
             if (home / "jars").is_dir() and (home / "bin" / "spark-class").is_file():

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 from .clock import Clock
 from .config.settings import Config
 from .election.contender import Contender, OnRenewal, StandbyNote
 from .election.hold import Deadline, Hold
 from .election.locker import locker_over
-from .election.ports import Journal, Locker
+from .election.ports import HasSession, Journal, Locker
 from .election.record import Protection, new_holder
+from .fencing.delta.tables import KIND as DELTA_TABLES
 from .fencing.refusal import NothingBegun
-from .fencing.sql.databases import claim_databases, prepare
+from .fencing.sql.databases import claim_databases, is_unfenced, prepare
 from .fencing.status import Fences
 from .journal.changes import ChangeJournal
 from .journal.runs import Runs
@@ -82,6 +85,41 @@ class GuardedHold(Hold):
 class LocalHold(Contender, GuardedHold):
     """A hold that this process itself takes and renews."""
 
+    database: HasSession | None = None
+    """Its store, if that is one."""
+
+    def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
+        asked = itertools.count()
+
+        def look() -> None:
+            still_wanted()
+            if next(asked) == 1:  # another is master: what was asked for once is answered faster at the grant
+                self.at_hand()
+
+        return super().acquire(still_wanted=look)
+
+    def claim_databases(self) -> bool:
+        if self.database and self._epoch and is_unfenced(self._config, self.database.session):
+            return False
+        return super().claim_databases()
+
+    def noted(self, kind: str) -> dict[str, str]:
+        if self.database and self._epoch:  # before, another thread may wait in its session
+            return self.database.notes.all(self._config.shared_name, kind)
+        return super().noted(kind)
+
+    def at_hand(self) -> dict[str, Any]:
+        """What guarded work asks for first, as far as the session of the store can tell at once. Never raises.
+
+        To be called by the thread that acquires: it waits in that session."""
+        found: dict[str, Any] = {}
+        if self.database:
+            found["is_unfenced"] = is_unfenced(self._config, self.database.session)
+            if self._config.fence_delta != "off":
+                with contextlib.suppress(Exception):  # whatever it is: it is said when the work asks
+                    found["tables"] = self.database.notes.all(self._config.shared_name, DELTA_TABLES)
+        return found
+
     def stands_by(self, state: str) -> None:
         if self._standby_note:
             self._standby_note.become(state)
@@ -105,11 +143,15 @@ def open_contender(
     note: StandbyNote | None = None
     journal: Journal | None = None
     locker: Locker = Unguarded()
+    database: HasSession | None = None
     if config.enabled:
+        store = open_store(config)
+        database = store if isinstance(store, HasSession) else None
         if config.scheme in NOTES:
-            note, journal = Presence(config, clock, holder=holder), ChangeJournal(config)
+            last = database.notes if database else None
+            note, journal = Presence(config, clock, holder=holder), ChangeJournal(config, last)
         locker = locker_over(
-            open_store(config),
+            store,
             config,
             clock,
             holder=holder,
@@ -130,4 +172,5 @@ def open_contender(
         on_renewal=on_renewal if on_renewal and config.enabled and config.is_measured else lambda took, confirmed: None,
         stands_still=stands_still,
     )
+    hold.database = database
     return hold

@@ -186,6 +186,8 @@ class Contender(Hold):
     def release(self) -> bool:
         self.lose(Loss.RELEASED)
         self._deadline.disarm()  # before a store that may take its time
+        if self._standby_note:
+            self._standby_note.close()
         try:
             released = self._locker.release()
         except ConfigError as error:  # as in `renew`: rights that were taken away meanwhile, say

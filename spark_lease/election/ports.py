@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from ..errors import Loss
 from .record import LeaseRecord, Snapshot
@@ -79,6 +80,23 @@ class Notifies(Protocol):
         The record that a release left behind, if that is what ended the wait; else True. False, at once, if nothing can
         be waited for here. Never raises.
         """
+        ...
+
+
+@runtime_checkable
+class HasSession(Protocol):
+    """A `LeaseStore` in a database. Its session is open at a grant and at a release: no other need be opened then."""
+
+    def session(self) -> AbstractContextManager[Any]:
+        """The session of the renewals, as a Connection of SQLAlchemy, for one quick request that ends as theirs do.
+
+        Nothing is renewed meanwhile. Raises what SQLAlchemy and the driver raise, and StoreError.
+        """
+        ...
+
+    @property
+    def notes(self) -> Notes:
+        """The notes beside its leases, each asked for in `session`."""
         ...
 
 

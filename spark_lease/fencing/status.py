@@ -11,9 +11,11 @@ import threading
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+from ..clock import BootClock
 from ..config.settings import Config
 from ..election.ports import HeldLease, Notes
 from ..errors import RecordUnreadable, SparkLeaseError
+from ..system.call_timeout import GIVES_WAY
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class FencingStatus:
             self._warn(error)
 
     def _write(self) -> None:
+        BootClock().wait(threading.Event(), GIVES_WAY)
         with self._writing:
             shown = self._lease.fences
             if shown == self._written:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..election.journal_entries import ENDED, GRANT, KINDS, bounded_age, end_text, grant_text, is_first_of_its_day
+from ..election.ports import Notes
 from ..election.record import Snapshot
 from ..errors import SparkLeaseError
 from ..stores.registry import open_notes
-from ..system.call_timeout import CallTimeout
+from ..system.call_timeout import GIVES_WAY, CallTimeout
 
 log = logging.getLogger(__name__)
 
@@ -20,31 +22,34 @@ log = logging.getLogger(__name__)
 class ChangeJournal:
     """Implements `Journal`, with notes that a thread of its own makes, one after the other."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, last: Notes | None = None) -> None:
+        """`last`: the notes to be used once nothing is renewed any more; by default those of `config`, as before."""
         self._config = config
+        self._notes = partial(open_notes, config)
+        self._last_notes = (lambda: last) if last else self._notes
         self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout)
         self._has_failed = False
 
     def granted(self, holder: str, epoch: int, over: Snapshot) -> None:
         def note() -> None:
-            self._append(GRANT, epoch, grant_text(holder, over, site=self._config.site))
+            self._append(self._notes, GRANT, epoch, grant_text(holder, over, site=self._config.site))
             if is_first_of_its_day(over.record, epoch):
-                with closing(open_notes(self._config)) as notes:
+                with closing(self._notes()) as notes:
                     notes.prune(self._config.shared_name, KINDS, bounded_age(self._config.history_retention))
 
-        self._try(lambda: self._bounded.begin(lambda: self._try(note)))
+        self._try(lambda: self._bounded.begin(lambda: self._try(note), after=GIVES_WAY))
 
     def ended(self, epoch: int, why: str, *, at: int, detail: str) -> None:
         # Without a clock that all share, an end was *by* a time.
         when = "by" if self._config.is_in_folders else "at"
         text = end_text(why, detail=detail, **{when: at})
-        self._try(lambda: self._bounded.call(lambda: self._append(ENDED, epoch, text)))
+        self._try(lambda: self._bounded.call(lambda: self._append(self._last_notes, ENDED, epoch, text)))
 
     def close(self) -> None:
         self._bounded.close()
 
-    def _append(self, kind: str, epoch: int, text: str) -> None:
-        with closing(open_notes(self._config)) as notes:
+    def _append(self, opened: Callable[[], Notes], kind: str, epoch: int, text: str) -> None:
+        with closing(opened()) as notes:
             notes.append(self._config.shared_name, kind, str(epoch), text)
 
     def _try(self, what: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ from ..config.urls import redacted
 from ..election.ports import Notes
 from ..errors import SparkLeaseError
 from ..stores.registry import open_notes
-from ..system.call_timeout import CallTimeout
+from ..system.call_timeout import GIVES_WAY, CallTimeout
 from .unowned import note_beside
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Presence:
         """It does not wait any more."""
         if self._is_noted:
             self._is_noted = False
-            self._bounded.begin(lambda: self._try(self._remove))
+            self._bounded.begin(lambda: self._try(self._remove), after=GIVES_WAY)
 
     def close(self) -> None:
         self.forget()

@@ -63,7 +63,7 @@ class KeeperHold(GuardedHold):
         self._files: dict[int, Sequence[int]] = {}
         self._tied = {self._pid}
         self._received: dict[str, Any] = {}
-        self._asked, self._claim, self._tables = itertools.count(), -1, -1
+        self._asked = itertools.count()
         self._changed = threading.Condition()
         self._stop_by = 0.0
         self._own_turn = max(AT_ONCE, config.kill_budget)
@@ -92,10 +92,6 @@ class KeeperHold(GuardedHold):
             if has_ended:
                 raise StoreError(self.name, "the keeper process ended before it acquired the lease")
         self._taken = True
-        # Both take as long as what comes next in this process, and are waited for once they are needed.
-        self._claim = self._begin_to_ask("claim_databases")
-        if self._config.fence_delta != "off":
-            self._tables = self._begin_to_ask("noted", DELTA_TABLES)
         return self._epoch
 
     def prepare(self) -> None:
@@ -151,14 +147,13 @@ class KeeperHold(GuardedHold):
         return bool(released)
 
     def claim_databases(self) -> bool:
-        return bool(self._await_answer(self._claim))
+        return not self._at_hand("is_unfenced") and bool(self._ask("claim_databases"))
 
     def noted(self, kind: str) -> dict[str, str]:
         if self._is_forked:
             return super().noted(kind)
-        asked, self._tables = (self._tables, -1) if kind == DELTA_TABLES else (-1, self._tables)
-        found: dict[str, str] = self._await_answer(asked) if asked >= 0 else self._ask("noted", kind)
-        return found
+        found: dict[str, str] | None = self._at_hand("tables") if self._taken and kind == DELTA_TABLES else None
+        return self._ask("noted", kind) if found is None else found
 
     def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
         if self._is_forked:
@@ -166,15 +161,14 @@ class KeeperHold(GuardedHold):
         noted: str | None = self._ask("note", kind, key, text, newest)
         return noted
 
-    def _ask(self, what: str, *arguments: str | bool) -> Any:
-        return self._await_answer(self._begin_to_ask(what, *arguments))
+    def _at_hand(self, what: str) -> Any:
+        """What the keeper has looked up as it was granted the lease; None, at the second time as well: ask for it."""
+        at_hand = self.answer("at_hand", self._config.attempt_timeout * 3) or {}
+        return at_hand.pop(what, None)
 
-    def _begin_to_ask(self, what: str, *arguments: str | bool) -> int:
+    def _ask(self, what: str, *arguments: str | bool) -> Any:
         number = next(self._asked)
         self.tell({"ask": what, "arguments": arguments, "number": number})
-        return number
-
-    def _await_answer(self, number: int) -> Any:
         answer = self.answer(f"answer {number}", self._config.attempt_timeout * 3)
         if answer is None:
             raise StoreError(self.name, "the keeper process does not answer")

@@ -97,7 +97,8 @@ class Conversation:
                     self._ties.tie_jvm(pid)
                 if not self.has_begun:
                     self.has_begun = True
-                    self._driver.begin()
+                    if pid:  # whose children are neighbours as well, or its workers
+                        self._driver.begin()
                     self._channel.tell({"begun": True})
             case {"local": local, "level": level}:
                 self._driver.attach_master(local=local)

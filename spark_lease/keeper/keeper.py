@@ -162,6 +162,8 @@ class Keeper:
             abandon(self._lease, self._keepalive)
             return False
         self._talk.granted = True
+        if not self._talk.has_begun:
+            self._driver.begin()  # before it hears of the grant, and begins its work
         python = self._driver.pipe_end_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
         self._channel.tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
         return True
@@ -198,6 +200,8 @@ class Keeper:
             abandon(self._lease, self._keepalive)
         self._begun.put(error)
         self._wake()
+        if error is None:
+            self._channel.tell({"at_hand": self._lease.at_hand()})
 
     def _end_a_dead_standby(self) -> None:
         """Kill the Spark of a warm standby whose driver has died."""

@@ -43,8 +43,8 @@ class SparkReporter:
         self.report()
         if self._jvm is None:
             self._lease.tell({"jvm": 0, "marked": True})
-        # And what the block starts before the keeper has set aside what was there would count as there before.
-        self._lease.answer("begun", min(self._lease.remaining(), _BEGINS))
+        else:  # what the block starts before the keeper has set aside what was there would count as there before
+            self._lease.answer("begun", min(self._lease.remaining(), _BEGINS))
         self._lease.reporter = self
 
     def stop(self) -> bool:

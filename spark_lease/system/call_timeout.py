@@ -14,6 +14,8 @@ from ..errors import StoreError
 T = TypeVar("T")
 _Answers = queue.SimpleQueue[tuple[Any, BaseException | None]]
 
+GIVES_WAY = 0.05
+"""Seconds for which what is noted at a grant, and not waited for, lets the guarded work begin first."""
 _LEAVE_WITHIN = 2.0
 _is_over = False
 
@@ -45,10 +47,12 @@ class CallTimeout:
         answer: T = value
         return answer
 
-    def begin(self, what: Callable[[], Any]) -> None:
-        """Have `what` called, and wait for nothing; the next `call` waits for it as well. Not where Python ends."""
+    def begin(self, what: Callable[[], Any], *, after: float = 0.0) -> None:
+        """Have `what` called, and wait for nothing; the next `call` waits for it as well. Not where Python ends.
+
+        Not before `after` seconds have passed, unless something else is to be called by then."""
         if not _is_over:
-            self._ask(what, queue.SimpleQueue())
+            self._ask(what, queue.SimpleQueue(), after)
 
     @property
     def is_busy(self) -> bool:
@@ -61,13 +65,13 @@ class CallTimeout:
             caller.ask(last, queue.SimpleQueue())
             caller.dismiss()
 
-    def _ask(self, what: Callable[[], Any], answers: _Answers) -> None:
+    def _ask(self, what: Callable[[], Any], answers: _Answers, after: float = 0.0) -> None:
         caller = self._caller
         if caller is None:
             caller = _Caller(self._where)
             caller.start()
             self._caller = caller
-        caller.ask(what, answers)
+        caller.ask(what, answers, after)
 
     def _answer(self, answers: _Answers, end: float) -> tuple[Any, BaseException | None]:
         try:
@@ -82,23 +86,31 @@ class _Caller(threading.Thread):
     def __init__(self, where: str) -> None:
         super().__init__(name=f"ask {where}", daemon=True)
         self._where = where
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], _Answers] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], _Answers, float] | None] = queue.SimpleQueue()
+        self._clock, self._hurry = BootClock(), threading.Event()
         self._asked = self._done = 0
 
     @property
     def is_busy(self) -> bool:
         return self._asked != self._done
 
-    def ask(self, what: Callable[[], Any], answers: _Answers) -> None:
+    def ask(self, what: Callable[[], Any], answers: _Answers, after: float = 0.0) -> None:
         self._asked += 1
-        self._calls.put((what, answers))
+        self._calls.put((what, answers, after))
+        if not after:
+            self._hurry.set()
 
     def dismiss(self) -> None:
         self._calls.put(None)
 
     def run(self) -> None:
         while call := self._calls.get():
-            answers, answer = call[1], self._answer(call[0])
+            what, answers, after = call
+            if after:
+                self._hurry.clear()
+                if self._calls.empty():
+                    self._clock.wait(self._hurry, after)
+            answer = self._answer(what)
             self._done += 1
             answers.put(answer)
 

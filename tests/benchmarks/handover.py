@@ -6,7 +6,9 @@ The yardstick for a release is a blocking advisory lock, which is all that a ses
 server, the other unlocks. It is measured plainly and through tooz, where that is there (`pip install tooz`: with its
 eight dependencies and theirs it is too heavy to come with the tests). Neither of them writes anything, while a grant
 has to be on the disk before it counts; so a third one locks and then commits one UPDATE, which is what the disk costs
-alone. Rounds are interleaved. A holder is frozen by SIGSTOP, with all that it started; the standby is late by the time
+alone. Rounds are interleaved. Between two blocks of `hold_lease` it is counted from the last line of the one to the
+first of the other, each in a process of its own, with its keeper: all four share this machine's processors, and the
+first two end meanwhile. A holder is frozen by SIGSTOP, with all that it started; the standby is late by the time
 from the expiry that is stored to its grant, both by the server's clock.
 """
 
@@ -40,6 +42,14 @@ except ImportError:
 
 NOTHING = "SELECT 1"
 COMMIT = "UPDATE durable SET at = clock_timestamp()"
+BLOCK = """
+import sys, time
+from spark_lease import hold_lease
+with hold_lease("blocks", url=sys.argv[1]):
+    print(time.monotonic(), flush=True)
+    sys.stdin.readline()
+    print(time.monotonic(), flush=True)
+"""
 SETTLE = 0.15
 """Seconds in which the one that waits has begun to wait."""
 
@@ -107,6 +117,33 @@ def unlocked_by_tooz(url: str) -> float:
     return took
 
 
+def through_blocks(url: str, rounds: int) -> float:
+    """Seconds from the last line of one block to the first of the next, a median."""
+
+    def start() -> subprocess.Popen[str]:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([sys.executable, "-c", BLOCK, url], text=True, **pipes)
+
+    def said(process: subprocess.Popen[str]) -> float:
+        assert process.stdout
+        return float(process.stdout.readline())
+
+    took, holder = list[float](), start()
+    said(holder)
+    for _ in range(rounds):
+        standby = start()
+        assert standby.stderr
+        assert any("standby" in line for line in standby.stderr)
+        time.sleep(4 * SETTLE)
+        print(file=holder.stdin, flush=True)
+        left = said(holder)
+        took.append(said(standby) - left)
+        holder.wait(30)
+        holder = standby
+    holder.communicate("\n", timeout=30)
+    return statistics.median(took)
+
+
 def frozen(url: str) -> float:
     """Seconds from the stored expiry of a frozen holder to the grant of its standby."""
     words = ["run", "--lease", "bench", "--url", url, "--lease-duration", "2", "--", "sleep", "60"]
@@ -142,12 +179,14 @@ def main(rounds: int) -> int:
         if coordination:
             ways["tooz"] = unlocked_by_tooz
         timed = [[way(url) for way in ways.values()] for _ in range(rounds)]
+        blocks = through_blocks(url, rounds)
         late = [frozen(url) for _ in range(max(rounds // 5, 3))]
     medians = dict(zip(ways, map(statistics.median, zip(*timed, strict=True)), strict=True))
     ours, *theirs = medians.items()
     rows = [(f"{what}, ms", value * 1000, float("inf"), "ms") for what, value in medians.items()]
     rows += [(f"ratio to {what}", ours[1] / value, 2.0, "") for what, value in theirs]
     rows += [
+        ("from block to block", blocks * 1000, 15.0, "ms"),
         ("frozen holder: grant after the expiry", statistics.median(late) * 1000, 50.0, "ms"),
         ("  at most", max(late) * 1000, float("inf"), "ms"),
     ]

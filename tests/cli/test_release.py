@@ -164,6 +164,7 @@ def test_a_lease_that_ran_out_before_it_was_freed_ran_out(tmp_path: Path) -> Non
     words = ["run", "--lease", "n", "--lease-duration", "2", *where, "--", "sh", "-c", f"touch {tmp_path}/in; sleep 60"]
     with subprocess.Popen([COMMAND, *words]) as runner:
         until((tmp_path / "in").exists)
+        until(lambda: json.loads(spark_lease("history", "n", "--json", *where).stdout)["holds"])
         runner.kill()
     until(lambda: "expired" in spark_lease("status", "n", *where).stdout)
     assert "had run out and is free" in spark_lease("release", "n", "--force", *where).stdout

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -34,14 +35,28 @@ def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = N
         return False
     from .claim import FenceTable, claim
 
-    is_store = not config.fence_url
-
     with open_database(config) as engine:
         limits: dict[str, Any] = {"timeout": config.attempt_timeout, "clock": clock}
-        if is_store and not FenceTable(engine, **limits).has_fence(lease.name):
+        if not config.fence_url and not FenceTable(engine, **limits).has_fence(lease.name):
             return False
         claim(lease, engine, **limits)
     return True
+
+
+def is_unfenced(config: Config, session: Callable[[], AbstractContextManager[Any]]) -> bool:
+    """True if it is certain that there is nothing to claim: `session` is one of the lease store. Never raises."""
+    if not _may_have_to_claim(config):
+        return True
+    if config.fence_url:
+        return False
+    from .search_path import has_fence
+
+    try:
+        with session() as connection:
+            return not has_fence(connection, config.name)
+    except Exception as error:  # whatever it is: the claim asks again, in a session of its own
+        log.debug("%s: cannot look for a fence: %s", config.name, type(error).__name__)
+        return False
 
 
 def prepare(config: Config) -> None:

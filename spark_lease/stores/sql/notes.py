@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     Engine,
     MetaData,
     PrimaryKeyConstraint,
@@ -38,10 +40,17 @@ from .words import Words
 class SqlNotes:
     """Implements `Notes`. Holds no connection between its calls. Raises ConfigError for a URL that cannot be used."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self,
+        config: Config,
+        engine: Engine | None = None,
+        session: Callable[[], AbstractContextManager[Connection]] | None = None,
+    ) -> None:
+        """`session`: where to ask, instead of a connection for each request. It is one of `engine`."""
         self._config, self.where = config, redacted(config.url)
         self._cut_off = SocketWatchdog(config.attempt_timeout)
-        self._engine = make_engine(config, self._cut_off)
+        self._engine = engine or make_engine(config, self._cut_off)
+        self._session = session or self._engine.connect
         self._backend = backend_of(self._engine)
         self._leases = schema.record_table(self._engine, config)
         self._table = notes_table(self._engine, config)
@@ -146,7 +155,7 @@ class SqlNotes:
 
     def _run_once(self, statement: Any, values: dict[str, object] | None) -> Any:
         try:
-            with self._engine.connect() as connection:
+            with self._session() as connection:
                 result = connection.execute(statement, values or {})
                 return result.freeze()() if result.returns_rows else result
         finally:

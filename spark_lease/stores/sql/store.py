@@ -8,17 +8,18 @@ Every request is one statement, and "now" is the database's, read inside that st
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import random
 import re
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Table
+from sqlalchemy import Connection, Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...clock import BootClock, wall_time
@@ -38,7 +39,7 @@ from ...database.dialects import backend_of, code_of, local_bounds, matches
 from ...election.record import LeaseRecord, Snapshot, is_directive
 from ...errors import ConfigError, RecordUnreadable, SparkLeaseError
 from . import schema
-from .notes import notes_table
+from .notes import SqlNotes, notes_table
 from .statements import Prepared, observed, overridden, prepared, statements
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ _UNHEARD = 0.05
 
 
 class SqlStore:
-    """Implements `LeaseStore`, `Notifies`. Raises ConfigError at once for a URL that cannot be used."""
+    """Implements `LeaseStore`, `Notifies`, `HasSession`. Raises ConfigError at once for a URL that cannot be used."""
 
     def __init__(self, config: Config) -> None:
         self.where = redacted(config.url)
@@ -70,7 +71,7 @@ class SqlStore:
         self._listening_to = ""
         # A broker's row that is locked for life is no place for a record.
         self._broker_row = config.has_broker_record
-        self._notes = notes_table(self._engine, config)
+        self._notes_table = notes_table(self._engine, config)
         if config.has_broker_row and not config.holder.isascii():
             raise ConfigError("holder", f"{config.holder!r} does not fit a broker's table: use ASCII")
         self._use_table(schema.record_table(self._engine, config))
@@ -125,6 +126,28 @@ class SqlStore:
         if not found:
             self.read("")
         return found
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Connection]:
+        with self._in_use:
+            is_over = False
+            try:
+                if self._cursor is None:
+                    self._connect()
+                if self._fd is not None:
+                    self._cut_off.arm(self._fd)
+                yield Connection(self._engine, self._connection)
+                is_over = not self._is_closed
+            except self._driver_error as error:
+                raise self._store_error(error) from error
+            finally:
+                self._cut_off.disarm()
+                if not is_over:
+                    self._drop_connection()
+
+    @functools.cached_property
+    def notes(self) -> SqlNotes:
+        return SqlNotes(self._config, self._engine, self.session)
 
     def await_release(self, name: str, timeout: float, poll: float) -> LeaseRecord | bool:
         timeout += random.random() * min(_JITTER, timeout)
@@ -184,7 +207,7 @@ class SqlStore:
             with self._engine.connect() as connection:
                 tables = [schema.as_there(connection, each) for each in self._all_tables()]
                 done = [statement for each in tables for statement in schema.complete(connection, each)]
-                return [*done, *schema.make(connection, self._notes)]
+                return [*done, *schema.make(connection, self._notes_table)]
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:
@@ -196,11 +219,11 @@ class SqlStore:
         tables = self._all_tables()
         made = [line for each in tables for line in schema.creation(self._engine, each)]
         added = [*made[:-1], *schema.addition(self._engine, tables[-1], ours)]
-        rights = dict.fromkeys(tables, "SELECT, INSERT, UPDATE") | {self._notes: "SELECT, INSERT, UPDATE, DELETE"}
+        rights = dict.fromkeys(tables, "SELECT, INSERT, UPDATE") | {self._notes_table: "SELECT, INSERT, UPDATE, DELETE"}
         named = self._engine.dialect.identifier_preparer.format_table
         grants = [f"-- GRANT {each} ON {named(table)} TO …" for table, each in rights.items()]
         return {
-            "what is noted beside the leases": schema.creation(self._engine, self._notes),
+            "what is noted beside the leases": schema.creation(self._engine, self._notes_table),
             "a new table": made,
             "or, on a table that ActiveMQ made": [f"-- {each}" for each in added],
             **({} if self._engine.dialect.name == "sqlite" else {"what the job's role needs": grants}),
@@ -290,7 +313,7 @@ class SqlStore:
 
     def _drop_connection(self) -> None:
         connection, self._connection, self._cursor, self._listening_to = self._connection, None, None, ""
-        if connection is not None:
+        if connection is not None and connection.is_valid:  # SQLAlchemy does so itself with one that was lost
             connection.invalidate()
 
     def _drop_if_idle(self) -> None:
@@ -312,7 +335,7 @@ class SqlStore:
                 self._use_table(schema.make_or_refuse(connection, self._config, self._table))
                 if schema.may_make(self._engine, self._config):
                     with contextlib.suppress(SQLAlchemyError):  # told when one is written
-                        schema.make(connection, self._notes)
+                        schema.make(connection, self._notes_table)
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:

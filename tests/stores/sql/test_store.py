@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import URL, create_engine, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 import spark_lease
@@ -792,3 +793,45 @@ def test_the_strings_of_a_role_may_have_backslashes(pg_url: str, table: str) -> 
     place = ["--url", f"{pg_url}&options=-c%20standard_conforming_strings=off", "--table", table]
     done = run_command("run", "--lease", "n\\4", *place, "--create-table", "true", "--", "true")
     assert done.returncode == 0, done.stderr
+
+
+def test_notes_in_the_session_of_the_renewals_take_no_other(open_store: Any, config: Config, execute: Any) -> None:
+    store = open_store()
+    mine = store.swap("n", None, taken(None, holder="me", duration=30.0))
+    before = store._connection
+    assert store.notes.append("n", "kind", "key", "text")
+    assert store.notes.add("n", "kind", "other", "more", holder="me", epoch=mine.epoch) == "more"
+    assert store.notes.all("n", "kind") == {"key": "text", "other": "more"}
+    assert store._connection is before
+    assert store.swap("n", mine, renewed(mine, duration=30.0))
+
+
+def test_a_request_in_the_session_that_fails_costs_the_next_renewal_a_connection_and_no_more(
+    open_store: Any, config: Config
+) -> None:
+    store = open_store()
+    mine = store.swap("n", None, taken(None, holder="me", duration=30.0))
+    before = store._connection
+    with pytest.raises(SQLAlchemyError), store.session() as connection:
+        connection.exec_driver_sql("SELECT nothing FROM nowhere")
+    mine = store.swap("n", mine, renewed(mine, duration=30.0))
+    assert mine
+    assert store._connection is not before
+    store.close()
+    with store.session() as connection:
+        assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+    assert store._connection is None, "a store that is closed keeps none"
+
+
+@pytest.mark.postgres
+def test_a_request_in_the_session_that_hangs_is_cut_off(pg_url: str, table: str) -> None:
+    config = configure(name="n", url=pg_url, table=table, create_table="true", lease_duration=1)
+    with closing(SqlStore(config)) as store:
+        mine = store.swap("n", None, taken(None, holder="me", duration=1.0))
+        assert mine
+        begun = BootClock().now()
+        with pytest.raises(SQLAlchemyError), store.session() as connection:
+            connection.exec_driver_sql("SET statement_timeout = 0")
+            connection.exec_driver_sql("SELECT pg_sleep(60)")
+        assert BootClock().now() - begun < 5
+        assert store.read("n").record == mine

@@ -148,8 +148,8 @@ def open_contender(
         store = open_store(config)
         database = store if isinstance(store, HasSession) else None
         if config.scheme in NOTES:
-            last = database.notes if database else None
-            note, journal = Presence(config, clock, holder=holder), ChangeJournal(config, last)
+            note = Presence(config, clock, holder=holder)
+            journal = ChangeJournal(config, database.notes if database else None)
         locker = locker_over(
             store,
             config,

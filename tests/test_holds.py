@@ -25,7 +25,7 @@ def contender(url: str, table: str, **settings: object) -> LocalHold:
 
 
 def test_from_a_grant_to_its_end_a_lease_needs_one_session(pg_url: str, table: str) -> None:
-    """A role that may have no other."""
+    """A role that may have no other; what is noted of the grant and of the end needs none either."""
     user = f"u{table}"
     engine = create_engine(make_url(pg_url), isolation_level="AUTOCOMMIT")
     with closing(contender(pg_url, table)) as first:
@@ -65,7 +65,9 @@ def test_what_is_at_hand_is_what_was_noted_and_that_there_is_nothing_to_claim(pg
         hold.release()
 
 
-def test_a_fence_that_was_made_while_a_standby_waits_is_claimed(pg_url: str, table: str) -> None:
+def test_a_fence_that_was_made_while_a_standby_waits_is_claimed(
+    pg_url: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, schema = f"n{table}", f"s{table}"
     engine = create_engine(make_url(pg_url), isolation_level="AUTOCOMMIT")
     with engine.connect() as admin:
@@ -76,15 +78,18 @@ def test_a_fence_that_was_made_while_a_standby_waits_is_claimed(pg_url: str, tab
             with closing(open_contender(configure(name=name, **flags), BootClock())) as first:
                 first.acquire()
                 with closing(open_contender(configure(name=name, **flags), BootClock())) as standby:
+                    looked, look = list[object](), standby.at_hand
+                    monkeypatch.setattr(standby, "at_hand", lambda: looked.append(look()))
                     waiting = threading.Thread(target=standby.acquire)
                     waiting.start()
-                    until(lambda: standby.database is not None and "notes" in vars(standby.database))
+                    until(lambda: looked)
+                    assert looked == [{"is_unfenced": True, "tables": {}}]
                     admin.exec_driver_sql(f"CREATE TABLE {schema}.accounts (id int)")
                     made = spark_lease("fence", "add", "--on", "accounts", "--lease", name, "--url", flags["url"])
                     assert made.returncode == 0, made.stderr
                     first.release()
                     waiting.join(20)
-                    assert standby.at_hand()["is_unfenced"] is False
+                    assert look()["is_unfenced"] is False
                     assert standby.claim_databases() is True
                     standby.release()
         finally:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import closing
-from functools import partial
+from contextlib import AbstractContextManager, closing, nullcontext
 
 from ..config.settings import Config
 from ..config.urls import redacted
@@ -22,19 +21,18 @@ log = logging.getLogger(__name__)
 class ChangeJournal:
     """Implements `Journal`, with notes that a thread of its own makes, one after the other."""
 
-    def __init__(self, config: Config, last: Notes | None = None) -> None:
-        """`last`: the notes to be used once nothing is renewed any more; by default those of `config`, as before."""
+    def __init__(self, config: Config, notes: Notes | None = None) -> None:
+        """`notes` are those of `config`, if they are open already."""
         self._config = config
-        self._notes = partial(open_notes, config)
-        self._last_notes = (lambda: last) if last else self._notes
+        self._open_notes = notes
         self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout)
         self._has_failed = False
 
     def granted(self, holder: str, epoch: int, over: Snapshot) -> None:
         def note() -> None:
-            self._append(self._notes, GRANT, epoch, grant_text(holder, over, site=self._config.site))
+            self._append(GRANT, epoch, grant_text(holder, over, site=self._config.site))
             if is_first_of_its_day(over.record, epoch):
-                with closing(self._notes()) as notes:
+                with self._notes() as notes:
                     notes.prune(self._config.shared_name, KINDS, bounded_age(self._config.history_retention))
 
         self._try(lambda: self._bounded.begin(lambda: self._try(note), after=GIVES_WAY))
@@ -43,13 +41,16 @@ class ChangeJournal:
         # Without a clock that all share, an end was *by* a time.
         when = "by" if self._config.is_in_folders else "at"
         text = end_text(why, detail=detail, **{when: at})
-        self._try(lambda: self._bounded.call(lambda: self._append(self._last_notes, ENDED, epoch, text)))
+        self._try(lambda: self._bounded.call(lambda: self._append(ENDED, epoch, text)))
 
     def close(self) -> None:
         self._bounded.close()
 
-    def _append(self, opened: Callable[[], Notes], kind: str, epoch: int, text: str) -> None:
-        with closing(opened()) as notes:
+    def _notes(self) -> AbstractContextManager[Notes]:
+        return nullcontext(self._open_notes) if self._open_notes else closing(open_notes(self._config))
+
+    def _append(self, kind: str, epoch: int, text: str) -> None:
+        with self._notes() as notes:
             notes.append(self._config.shared_name, kind, str(epoch), text)
 
     def _try(self, what: Callable[[], None]) -> None:

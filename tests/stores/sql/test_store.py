@@ -821,6 +821,9 @@ def test_a_request_in_the_session_that_fails_costs_the_next_renewal_a_connection
     with store.session() as connection:
         assert connection.exec_driver_sql("SELECT 1").scalar() == 1
     assert store._connection is None, "a store that is closed keeps none"
+    seldom = open_store(notify=False)
+    assert seldom.notes.all("n", "kind") == {}
+    assert seldom._connection is None, "one that asks seldom keeps none in between"
 
 
 @pytest.mark.postgres

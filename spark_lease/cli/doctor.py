@@ -30,11 +30,17 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def of_the_store(config: Config) -> list[Finding]:
     careful = replace(config, create_table="false")  # nothing is made by looking
-    first = found(doctor_store.first_checks(careful))
-    rest = doctor_store.checks(careful)
-    if any(each.verdict is Verdict.FAIL for each in first):
-        return [*first, *unknown(rest, "see store")]
-    return [*first, *found(rest)]
+    makes_tables = config.scheme == "sqlite" and config.create_table != "false"
+    findings: list[Finding] = []
+    needed = ""
+    for check in doctor_store.checks(careful, makes_tables=makes_tables):
+        if needed == "store" or (needed and check.needs_table):
+            findings += unknown([check], f"see {needed}")
+            continue
+        findings += (now := found([check]))
+        if check.what in ("store", "table") and any(each.verdict is not Verdict.OK for each in now):
+            needed = check.what
+    return findings
 
 
 def _line(finding: Finding) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..clock import BootClock
 from ..config.settings import Config
-from ..config.urls import redacted
+from ..config.urls import local_url, redacted
 from ..errors import FenceUnreachable, RecordUnreadable, StoreError
 from ..fencing.sql.databases import open_database
 from ..stores.folders.probe import exercise
@@ -33,27 +35,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _CLOCK = BootClock()
 
+_NOT_YET = "the first job makes it, or spark-lease init"
 _INIT = "where the table is missing: spark-lease init"
 
 
-def first_checks(config: Config) -> list[Check]:
-    """If they fail, there is nothing more to be asked."""
-    return [Check("store", lambda: store(config))]
-
-
-def checks(config: Config) -> list[Check]:
+def checks(config: Config, *, makes_tables: bool) -> list[Check]:
+    """The first is that of the store, without which there is nothing to be asked. `makes_tables`: jobs do that."""
     scheme = config.scheme
-    found = [Check("lease", lambda: lease(config)), Check("timings", lambda: timings(config, reads(config)))]
+    found = [Check("store", lambda: store(config, makes_tables=makes_tables))]
+    if scheme == "postgresql":
+        found.append(Check("schemas", lambda: schemas(config)))
+    if scheme in _SQL:
+        found.append(Check("table", lambda: table(config, makes_tables=makes_tables)))
+    found.append(Check("lease", lambda: lease(config), needs_table=True))
+    found.append(Check("timings", lambda: timings(config, reads(config)), needs_table=True))
     if scheme in _SQL:
         found += [
-            Check("table", lambda: table(config)),
-            Check("rights", lambda: rights(config)),
+            Check("notes", lambda: notes(config), needs_table=True),
+            Check("rights", lambda: rights(config), needs_table=True),
             Check("clock", lambda: clocks(config, *_ask(config, lambda probe: probe.clock_difference()))),
         ]
     elif scheme in _FOLDERS:
         found += [Check("rights", lambda: folder(config)), Check("clock", lambda: no_clock(config))]
     if scheme == "postgresql":
-        found.insert(0, Check("schemas", lambda: schemas(config)))
         found.append(Check("pooler", lambda: pooler(config, *_ask(config, sessions))))
     if config.fence_url:
         found.append(Check("fence", lambda: fence(config)))
@@ -70,9 +74,11 @@ def _ask(config: Config, what: Callable[[SqlProbe], T]) -> T:
         return what(probe)
 
 
-def store(config: Config) -> Finding:
+def store(config: Config, *, makes_tables: bool) -> Finding:
     if not config.enabled:
         return fail("store", "enabled = false: NOTHING IS GUARDED: every process is master", "set enabled = true")
+    if makes_tables and (file := missing_file(config)):
+        return warn("store", f"{file} is not there yet", _NOT_YET)
     try:
         answer, took = first_answer(config)
     except RecordUnreadable:
@@ -81,6 +87,15 @@ def store(config: Config) -> Finding:
         advice = "is it up, and are address, network and password right? A pooler must not be in statement mode"
         return fail("store", str(error), advice)
     return ok("store", f"{redacted(config.url)}: {answer}, the first answer after {took * 1000:.0f} ms")
+
+
+def missing_file(config: Config) -> str:
+    """The file of a SQLite URL, if all that it lacks is that file; else ""."""
+    from sqlalchemy import make_url
+
+    file = Path(make_url(config.url).database or "").expanduser()
+    could_be_made = config.url == local_url() or os.access(file.parent, os.W_OK | os.X_OK)
+    return str(file) if file.is_absolute() and could_be_made and not file.exists() else ""
 
 
 def first_answer(config: Config) -> tuple[str, float]:
@@ -146,17 +161,23 @@ def timings(config: Config, took: Sequence[float]) -> Finding:
     return ok("timings", message)
 
 
-def table(config: Config) -> Finding:
+def table(config: Config, *, makes_tables: bool) -> Finding:
     lacking = _ask(config, lambda probe: probe.lacking())
     for name, missing in lacking.items():
-        if missing is None and name.endswith("_notes"):
-            return warn("table", f"{name} does not exist: no run keys, no fence for Delta", "run spark-lease init")
         if missing is None:
-            say = warn if config.scheme == "sqlite" and config.create_table != "false" else fail
-            return say("table", f"{name} does not exist", "run spark-lease init")
+            if makes_tables:
+                return warn("table", f"{name} is not there yet", _NOT_YET)
+            return fail("table", f"{name} does not exist", "run spark-lease init")
         if missing:
             return fail("table", f"{name} lacks {', '.join(missing)}", "run spark-lease init")
     return ok("table", f"{' and '.join(lacking)} have all columns and keys")
+
+
+def notes(config: Config) -> Finding:
+    name, is_there = _ask(config, lambda probe: probe.notes())
+    if is_there:
+        return ok("notes", f"{name} is there")
+    return warn("notes", f"{name} does not exist: no run keys, no fence for Delta", "run spark-lease init")
 
 
 def rights(config: Config) -> Finding:

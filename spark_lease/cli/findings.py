@@ -28,10 +28,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`look` gives None where there is nothing to be looked at."""
+    """`look` gives None where there is nothing to be looked at. `needs_table`: that of the leases."""
 
     what: str
     look: Callable[[], Finding | None]
+    needs_table: bool = False
 
 
 def ok(what: str, message: str) -> Finding:

@@ -30,9 +30,9 @@ from tests.support.shop import KINDS, Shop
 
 MACHINE = ["keeper", "contain", "java", "spark", "delta"]
 OF_STORE = {
-    "postgresql": ["store", "schemas", "lease", "timings", "table", "rights", "clock", "pooler"],
-    "mariadb": ["store", "lease", "timings", "table", "rights", "clock"],
-    "sqlite": ["store", "lease", "timings", "table", "rights", "clock"],
+    "postgresql": ["store", "schemas", "table", "lease", "timings", "notes", "rights", "clock", "pooler"],
+    "mariadb": ["store", "table", "lease", "timings", "notes", "rights", "clock"],
+    "sqlite": ["store", "table", "lease", "timings", "notes", "rights", "clock"],
     "delta": ["store", "lease", "timings", "rights", "clock"],
     "objects": ["store", "lease", "timings", "rights", "clock"],
     "file": ["store", "lease", "timings", "rights", "clock"],
@@ -128,9 +128,27 @@ def test_a_table_without_our_columns_fails(pg_url: str, table: str, capsys: pyte
     assert code == 1 and "another program's table" in findings["table"].message
     code, findings = examined(capsys, "--url", pg_url, "--table", f"{table}_none")
     assert code == 1 and "does not exist" in findings["table"].message
+    assert {findings[each].message for each in ("lease", "timings", "notes", "rights")} == {"not checked: see table"}
+    assert findings["pooler"].verdict == findings["clock"].verdict == "ok"
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "delta", "file"])
+def test_what_the_first_job_makes_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--url", f"sqlite:///{tmp_path}/x.db", "--lease", "n"]
+    code, findings = examined(capsys, *where)
+    assert (code, findings["store"].verdict) == (0, "warn")
+    assert "x.db is not there yet" in findings["store"].message and "first job makes it" in findings["store"].advice
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        connection.execute("CREATE TABLE flights (day INT)")
+    code, findings = examined(capsys, *where)
+    assert (code, findings["table"].verdict) == (0, "warn")
+    assert "spark_lease is not there yet" in findings["table"].message
+    code, findings = examined(capsys, *where, "--create-table", "false")
+    assert (code, findings["table"].verdict) == (1, "fail")
+    code, findings = examined(capsys, "--url", f"sqlite:///{tmp_path}/none/x.db")
+    assert (code, findings["store"].verdict) == (1, "fail")
+
+
+@pytest.mark.parametrize("kind", ["delta", "file"])
 def test_doctor_makes_nothing(kind: str, url_of: Callable[[str], str], tmp_path: Path, capsys: Any) -> None:
     code, findings = examined(capsys, "--url", url_of(kind), "--lease", "n")
     assert code == 1

@@ -91,9 +91,13 @@ class SqlProbe:
                 missing = schema.missing_columns(connection, table)
                 schema.refuse_foreign(table, missing or ())
                 found[table.fullname] = missing
-            notes = notes_table(self._engine, self._config)
-            found[notes.fullname] = None if schema.missing_columns(connection, notes) is None else ()
         return found
+
+    def notes(self) -> tuple[str, bool]:
+        """The table of the notes, and whether it is there."""
+        notes = notes_table(self._engine, self._config)
+        with self._connected() as connection:
+            return notes.fullname, schema.missing_columns(connection, notes) is not None
 
     def exercise(self) -> None:
         """Take, renew and release a lease, and note something beside it. Raises StoreError for what is refused."""

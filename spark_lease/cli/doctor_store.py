@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..clock import BootClock
 from ..config.settings import Config
-from ..config.urls import local_url, redacted
+from ..config.urls import redacted
 from ..errors import FenceUnreachable, RecordUnreadable, StoreError
 from ..fencing.sql.databases import open_database
 from ..stores.folders.probe import exercise
@@ -77,6 +75,8 @@ def _ask(config: Config, what: Callable[[SqlProbe], T]) -> T:
 def store(config: Config, *, makes_tables: bool) -> Finding:
     if not config.enabled:
         return fail("store", "enabled = false: NOTHING IS GUARDED: every process is master", "set enabled = true")
+    from ..database.dialects import missing_file
+
     if makes_tables and (file := missing_file(config)):
         return warn("store", f"{file} is not there yet", _NOT_YET)
     try:
@@ -87,15 +87,6 @@ def store(config: Config, *, makes_tables: bool) -> Finding:
         advice = "is it up, and are address, network and password right? A pooler must not be in statement mode"
         return fail("store", str(error), advice)
     return ok("store", f"{redacted(config.url)}: {answer}, the first answer after {took * 1000:.0f} ms")
-
-
-def missing_file(config: Config) -> str:
-    """The file of a SQLite URL, if all that it lacks is that file; else ""."""
-    from sqlalchemy import make_url
-
-    file = Path(make_url(config.url).database or "").expanduser()
-    could_be_made = config.url == local_url() or os.access(file.parent, os.W_OK | os.X_OK)
-    return str(file) if file.is_absolute() and could_be_made and not file.exists() else ""
 
 
 def first_answer(config: Config) -> tuple[str, float]:

@@ -265,6 +265,13 @@ def _with_driver(url: URL, backend: Backend) -> URL:
     raise ConfigError("url", f"no driver for {name}:// is installed: pip install 'spark_lease[{backend.extra}]'")
 
 
+def missing_file(config: Config) -> str:
+    """The file of a SQLite URL, if that is all that is missing; else ""."""
+    file = Path(make_url(config.url).database or "").expanduser()
+    could_be_made = config.url == local_url() or os.access(file.parent, os.W_OK | os.X_OK)
+    return str(file) if file.is_absolute() and could_be_made and not file.exists() else ""
+
+
 def _sqlite_file(url: URL, config: Config) -> URL:
     if not url.database or url.database == ":memory:" or "mode=memory" in str(url):
         raise ConfigError("url", "a SQLite database in memory excludes no other process: name a file, sqlite:////path")

@@ -11,12 +11,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..clock import iso_text, wall_time
 from ..config.settings import Config
 from ..errors import ConfigError, LeaseLost
 from ..holds import GuardedHold
+
+if TYPE_CHECKING:
+    from .metrics import Report
 
 log = logging.getLogger(__name__)
 
@@ -63,22 +66,6 @@ class LeaseEvent:
 OnEvent = Callable[[LeaseEvent], None]
 
 
-class Reports(Protocol):
-    """Who counts what happens: `metrics.Report`. Waits for nothing but the end."""
-
-    def begin(self, lease: GuardedHold) -> None: ...
-
-    def standby(self, state: str) -> None: ...
-
-    def held(self, lease: GuardedHold) -> None: ...
-
-    def count(self, what: str) -> None: ...
-
-    def renewal(self, took: float, done: bool) -> None: ...
-
-    def end(self, *, lost: bool) -> None: ...
-
-
 def open_events(config: Config, on_event: OnEvent | None = None) -> Events:
     """With the metrics that `config` asks for. Raises ConfigError if they cannot be had."""
     if not config.is_measured:
@@ -93,7 +80,7 @@ def open_events(config: Config, on_event: OnEvent | None = None) -> Events:
 class Events:
     """Tells the log and `on_event` on a thread of its own, one after the other: they may block and delay no lease."""
 
-    def __init__(self, on_event: OnEvent | None, report: Reports | None = None) -> None:
+    def __init__(self, on_event: OnEvent | None, report: Report | None = None) -> None:
         self._on_event, self._report = on_event, report
         self._waiting: queue.SimpleQueue[LeaseEvent | None] = queue.SimpleQueue()
         self._doubted = self._over = self._is_telling = False

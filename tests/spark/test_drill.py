@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
     [
         ("crash", "sqlite", "lease"),
         pytest.param("crash", "file", "lease", marks=pytest.mark.fault),
-        ("warm", "sqlite", "lease"),
+        pytest.param("warm", "sqlite", "lease", marks=pytest.mark.fault),  # three minutes
         pytest.param("everything", "postgresql", "database", marks=[pytest.mark.postgres, pytest.mark.fault]),
         pytest.param("pause", "mariadb", "lease", marks=pytest.mark.mariadb),
         ("zombie", "delta", "lease"),

@@ -196,7 +196,7 @@ def _is_locked(url: str) -> bool:
 
 
 def wait_until_noted(lease: Any) -> None:
-    """Until the grant of `lease` is noted: that is done on a connection of its own, and no grant waits for it."""
+    """Until the grant of `lease` is noted: that is done by another thread, and no grant waits for it."""
     until(lambda: not lease._journal._bounded.is_busy)
 
 

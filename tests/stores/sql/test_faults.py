@@ -235,6 +235,7 @@ def test_a_standby_that_listened_over_a_restart_is_still_woken_by_the_release(po
     config = limits(postgres.url, table, lease_duration=30, poll_period=0.2)
     lease, standby = open_contender(config, BootClock()), open_contender(config, BootClock())
     lease.acquire()
+    wait_until_noted(lease)
     waiting = threading.Thread(target=standby.acquire)
     waiting.start()
     until(lambda: store_of(standby)._listening_to)

@@ -27,7 +27,7 @@ guard submit testing demo cli airflow __main__
 HEAVY = {
     "airflow": "airflow.",
     "sqlalchemy": ("database.", "stores.sql.", "fencing.sql.", "fencing.dataframe.", "demo.job"),
-    "pyspark": ("spark.", "demo.job", "fencing.dataframe.load", "fencing.dataframe.collect"),
+    "pyspark": ("spark.", "demo.job", "fencing.dataframe.load"),
     "pyarrow": ("fencing.dataframe.", "fencing.delta.log"),
     "delta": "",
     "deltalake": ("stores.folders.delta", "fencing.delta."),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -91,7 +91,7 @@ def _numbered(batches: Iterator[Any], number: int) -> Iterator[Any]:
 class Counted:
     """Batches that go by, and how many rows they had."""
 
-    def __init__(self, batches: Iterator[Any]) -> None:
+    def __init__(self, batches: Iterable[Any]) -> None:
         self._batches, self.count = batches, 0
 
     def __iter__(self) -> Iterator[Any]:

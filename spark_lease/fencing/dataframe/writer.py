@@ -25,9 +25,8 @@ from ..sql.claim import FenceTable
 from ..sql.psycopg2_driver import AUTOCOMMIT
 from ..sql.tables import refuse_unknown, where_is
 from ..sql.transaction import claim_once, fenced_sql
-from .collect import arriving, collected
 from .columns import columns_of, selected
-from .load import RELAXED_TIMEOUTS, RESULT, Counted, copy, inserting, loader, rows_of, values
+from .load import RESULT, Counted, copy, inserting, loader, rows_of, values
 from .move import Move, drop_here, empty, here, make_here, move_all, refuse_less, rehearse
 from .staging import staging, sweep
 from .target import quote, refusal, refuse_other_keys, run, target_of
@@ -54,15 +53,14 @@ def write_sql(
     move = _plan(frame, engine, table, mode, keys)
     rows = selected(frame, move.columns)
     if engine.dialect.name == "sqlite":  # its one writer; nothing is computed while other writers are locked out
-        return _from_the_driver(lease, iter(collected(rows)), engine, move)
+        return _from_the_driver(lease, _collected(rows), engine, move)
     sweep(lease, engine, table)
     if through == "auto":
-        few = collected(rows.limit(FEW_ROWS + 1)) if _guess(rows) <= FEW_BYTES else None
+        few = _collected(rows.limit(FEW_ROWS + 1)) if _guess(rows) <= FEW_BYTES else None
         if few is not None and sum(each.num_rows for each in few) <= FEW_ROWS:
-            return _from_the_driver(lease, iter(few), engine, move)
+            return _from_the_driver(lease, few, engine, move)
     if through == "driver":
-        with arriving(rows) as batches:
-            return _from_the_driver(lease, batches, engine, move)
+        return _from_the_driver(lease, _collected(rows), engine, move)
     return _through_executors(lease, rows, engine, table, move)
 
 
@@ -104,12 +102,16 @@ def _guess(rows: Any) -> int:
     return int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes())) if plan is not None else 0
 
 
-def _from_the_driver(lease: HeldLease, batches: Iterator[Any], engine: Engine, move: Move) -> int:
-    rows = Counted(batches)
+def _collected(rows: Any) -> list[Any]:
+    """All rows, as batches of Arrow."""
+    if hasattr(rows, "toArrow"):
+        return list(rows.toArrow().to_batches(FEW_ROWS))
+    return list(rows._collect_as_arrow())  # Spark 3.5
 
+
+def _from_the_driver(lease: HeldLease, batches: Iterable[Any], engine: Engine, move: Move) -> int:
+    rows = Counted(batches)
     with fenced_sql(lease, engine) as connection:
-        if connection.dialect.name == "postgresql":
-            run(connection, RELAXED_TIMEOUTS)
         if move.is_copied():
             empty(connection, move)
             names = [quote(engine, each.field.name) for each in move.columns]

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import NullPool
 
 from spark_lease.errors import ConfigError, Fenced, Loss, StagingLost
@@ -173,38 +172,12 @@ def test_a_job_that_is_cancelled_amid_the_rows_has_written_nothing(engine: Engin
     assert rows(engine) == 7
 
 
-@POSTGRES
-def test_a_row_that_the_table_refuses_ends_the_job_that_computes_the_others(
-    engine: Engine, spark: Any, tmp_path: Path
-) -> None:
-    tell(engine, "ALTER TABLE guarded ADD CHECK (epoch > 5)")
-    place = str(tmp_path)
-
-    def waits(batches: Iterator[Any]) -> Iterator[Any]:
-        import time
-        from pathlib import Path
-
-        from pyspark import TaskContext
-
-        while TaskContext.get().partitionId() and not Path(place, "go").exists():  # type: ignore[union-attr]
-            time.sleep(0.01)
-        yield from batches
-
-    many = 200_000  # the JVM keeps some kilobytes back until there are more
-    with pytest.raises(IntegrityError):
-        put(numbers(spark, many).mapInArrow(waits, "epoch bigint"), engine, through="driver")
-    until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), timeout=60)
-    (tmp_path / "go").touch()
-    assert rows(engine) == 0
-
-
 IDLE = "idle_in_transaction_session_timeout"
 
 
 @POSTGRES
-@BOTH
 def test_spark_may_take_longer_than_the_database_lets_a_transaction_idle(
-    engine: Engine, spark: Any, pg_url: str, tmp_path: Path, through: str
+    engine: Engine, spark: Any, pg_url: str, tmp_path: Path
 ) -> None:
     hasty = engine_for(pg_url, connect_args={"options": f"-c {IDLE}=1s"}, poolclass=NullPool)
     assert ask(hasty, f"SHOW {IDLE}") == [("1s",)]
@@ -222,7 +195,7 @@ def test_spark_may_take_longer_than_the_database_lets_a_transaction_idle(
             yield batch
 
     many = 200_000
-    writing = Writing(numbers(spark, many).mapInArrow(halts, "epoch bigint"), hasty, through=through)
+    writing = Writing(numbers(spark, many).mapInArrow(halts, "epoch bigint"), hasty, through="executors")
     waits = "state = 'idle in transaction' AND clock_timestamp() - state_change > interval '2s'"
     until(lambda: ask(engine, f"SELECT pid FROM pg_stat_activity WHERE {waits}"), timeout=60)
     (tmp_path / "go").touch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -87,9 +88,15 @@ class LocalHold(Contender, GuardedHold):
 
     database: HasSession | None = None
     """Its store, if that is one."""
+    _pid = 0
+
+    @property
+    def _granted_by(self) -> HasSession | None:
+        """The same, from the grant on: before, another thread may wait in its session. None in a forked child."""
+        return self.database if self._epoch and os.getpid() == self._pid else None
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
-        asked = itertools.count()
+        self._pid, asked = os.getpid(), itertools.count()
 
         def look() -> None:
             still_wanted()
@@ -99,13 +106,13 @@ class LocalHold(Contender, GuardedHold):
         return super().acquire(still_wanted=look)
 
     def claim_databases(self) -> bool:
-        if self.database and self._epoch and is_unfenced(self._config, self.database.session):
+        if (database := self._granted_by) and is_unfenced(self._config, database.session):
             return False
         return super().claim_databases()
 
     def noted(self, kind: str) -> dict[str, str]:
-        if self.database and self._epoch:  # before, another thread may wait in its session
-            return self.database.notes.all(self._config.shared_name, kind)
+        if database := self._granted_by:
+            return database.notes.all(self._config.shared_name, kind)
         return super().noted(kind)
 
     def at_hand(self) -> dict[str, Any]:

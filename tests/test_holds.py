@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import closing
 
@@ -95,3 +96,19 @@ def test_a_fence_that_was_made_while_a_standby_waits_is_claimed(
         finally:
             admin.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")
     engine.dispose()
+
+
+def test_a_forked_child_asks_nothing_in_the_session_of_its_parent(pg_url: str, table: str) -> None:
+    with closing(contender(pg_url, table)) as hold:
+        hold.acquire()
+        assert hold.database
+        with hold.database.session() as connection:
+            ours = connection.exec_driver_sql("SELECT pg_catalog.pg_backend_pid()").scalar()
+        child = os.fork()
+        if not child:
+            os._exit(int(hold._granted_by is not None or hold.noted(DELTA_TABLES) != {} or hold.claim_databases()))
+        assert os.waitpid(child, 0)[1] == 0
+        hold.renew()
+        with hold.database.session() as connection:
+            assert connection.exec_driver_sql("SELECT pg_catalog.pg_backend_pid()").scalar() == ours
+        hold.release()

@@ -116,8 +116,6 @@ class SqlStore:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
             values["old_directive"] = old.directive or None
         rows = self._rows(what, values)
-        if not self._config.notify:  # a write is the last for some time
-            self._drop_connection()
         return replace(new, stamp=rows[0][0], epoch=rows[0][1]) if rows else None
 
     def names(self) -> Sequence[str]:
@@ -244,11 +242,17 @@ class SqlStore:
         """Run one statement. A table that is missing at first sight may be made; one that vanishes later is a loss."""
         try:
             with self._in_use:
-                return self._ask(what, values)
+                is_kept = False
+                try:
+                    rows = self._ask(what, values)
+                    is_kept = self._config.notify or what in ("read", "names")  # a write is the last for some time
+                    return rows
+                finally:
+                    if not is_kept:  # before another thread can use it: a library may crash where that is closed
+                        self._drop_connection()
         except (SQLAlchemyError, self._driver_error) as error:
             if what == "insert" and matches(error, self._backend.duplicate):
                 return []
-            self._drop_connection()
             if code_of(error) in _NOT_KEPT:
                 self._prepared, self._may_be_shared = {}, True  # a pooler hands every statement to another session
             if what in self._config.statements and matches(error, self._backend.shape + self._backend.syntax):

@@ -11,7 +11,7 @@ import textwrap
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -838,3 +838,29 @@ def test_a_request_in_the_session_that_hangs_is_cut_off(pg_url: str, table: str)
             connection.exec_driver_sql("SELECT pg_sleep(60)")
         assert BootClock().now() - begun < 5
         assert store.read("n").record == mine
+
+
+def test_renewals_and_notes_of_many_threads_share_the_session(open_store: Any, config: Config) -> None:
+    """One request at a time, and no connection is closed under another thread: SQLite's library would crash."""
+    for notify in (True, False):
+        store = open_store(notify=notify)
+        mine = store.swap(f"n{notify}", None, taken(None, holder="me", duration=30.0))
+        problems: list[Exception] = []
+
+        def note(who: int, store: SqlStore = store, problems: list[Exception] = problems) -> None:
+            try:
+                for number in range(8):
+                    store.notes.append("n", f"kind{store._config.notify}", f"{who} {number}", "text")
+                    with suppress(SQLAlchemyError), store.session() as connection:
+                        connection.exec_driver_sql("SELECT nothing FROM nowhere")
+            except Exception as error:  # whatever it is, the test has to see it
+                problems.append(error)
+
+        threads = [threading.Thread(target=note, args=(who,)) for who in range(3)]
+        for each in threads:
+            each.start()
+        while any(each.is_alive() for each in threads):
+            mine = store.swap(f"n{notify}", mine, renewed(mine, duration=30.0))
+            assert mine
+        assert problems == []
+        assert len(store.notes.all("n", f"kind{notify}")) == 24

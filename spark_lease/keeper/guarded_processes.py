@@ -47,6 +47,7 @@ class GuardedProcesses:
         """What the heads have started already, and what carries `mark`, are neighbours: not of this hold, not to be
         ended. Such are a shell's helpers from before it became the driver by exec, and what an earlier hold left to run
         on. Known workers, and what was forked from a head since its exec, are kept."""
+        self.before.clear()  # it may be called again, once the JVM is known, whose workers are kept
         everything, heads = processes(), self._heads()
         lines = {pid: _line(pid) for pid in heads}
         kept = set(heads)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -88,15 +87,9 @@ class LocalHold(Contender, GuardedHold):
 
     database: HasSession | None = None
     """Its store, if that is one."""
-    _pid = 0
-
-    @property
-    def _granted_by(self) -> HasSession | None:
-        """The same, from the grant on: before, another thread may wait in its session. None in a forked child."""
-        return self.database if self._epoch and os.getpid() == self._pid else None
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
-        self._pid, asked = os.getpid(), itertools.count()
+        asked = itertools.count()
 
         def look() -> None:
             still_wanted()
@@ -104,16 +97,6 @@ class LocalHold(Contender, GuardedHold):
                 self.at_hand()
 
         return super().acquire(still_wanted=look)
-
-    def claim_databases(self) -> bool:
-        if (database := self._granted_by) and is_unfenced(self._config, database.session):
-            return False
-        return super().claim_databases()
-
-    def noted(self, kind: str) -> dict[str, str]:
-        if database := self._granted_by:
-            return database.notes.all(self._config.shared_name, kind)
-        return super().noted(kind)
 
     def at_hand(self) -> dict[str, Any]:
         """What guarded work asks for first, as far as the session of the store can tell at once. Never raises.
@@ -156,7 +139,7 @@ def open_contender(
         database = store if isinstance(store, HasSession) else None
         if config.scheme in NOTES:
             note = Presence(config, clock, holder=holder)
-            journal = ChangeJournal(config, database.notes if database else None)
+            journal = ChangeJournal(config)
         locker = locker_over(
             store,
             config,

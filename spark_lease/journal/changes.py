@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..election.journal_entries import ENDED, GRANT, KINDS, bounded_age, end_text, grant_text, is_first_of_its_day
-from ..election.ports import Notes
 from ..election.record import Snapshot
 from ..errors import SparkLeaseError
 from ..stores.registry import open_notes
@@ -21,10 +20,8 @@ log = logging.getLogger(__name__)
 class ChangeJournal:
     """Implements `Journal`, with notes that a thread of its own makes, one after the other."""
 
-    def __init__(self, config: Config, notes: Notes | None = None) -> None:
-        """`notes` are those of `config`, if they are open already."""
+    def __init__(self, config: Config) -> None:
         self._config = config
-        self._open_notes = notes
         self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout)
         self._has_failed = False
 
@@ -32,7 +29,7 @@ class ChangeJournal:
         def note() -> None:
             self._append(GRANT, epoch, grant_text(holder, over, site=self._config.site))
             if is_first_of_its_day(over.record, epoch):
-                with self._notes() as notes:
+                with closing(open_notes(self._config)) as notes:
                     notes.prune(self._config.shared_name, KINDS, bounded_age(self._config.history_retention))
 
         self._try(lambda: self._bounded.begin(lambda: self._try(note), after=GIVES_WAY))
@@ -46,11 +43,8 @@ class ChangeJournal:
     def close(self) -> None:
         self._bounded.close()
 
-    def _notes(self) -> AbstractContextManager[Notes]:
-        return nullcontext(self._open_notes) if self._open_notes else closing(open_notes(self._config))
-
     def _append(self, kind: str, epoch: int, text: str) -> None:
-        with self._notes() as notes:
+        with closing(open_notes(self._config)) as notes:
             notes.append(self._config.shared_name, kind, str(epoch), text)
 
     def _try(self, what: Callable[[], None]) -> None:

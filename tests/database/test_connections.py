@@ -38,7 +38,6 @@ def test_without_notify_a_holder_has_no_connection_between_renewals(
     found = request.getfixturevalue(service)
     url = found if isinstance(found, str) else found.url
     lease = open_contender(configure(name="n", url=url, table=table, create_table="true", notify=False), BootClock())
-    lease._journal = None  # what it notes is noted in a connection as well
     store = store_of(lease)
     opened, connect = [], store._connect
     store._connect = lambda: (opened.append(1), connect())

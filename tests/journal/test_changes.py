@@ -222,10 +222,7 @@ def test_without_a_place_for_notes_the_lease_works_and_says_so_once(
 
 
 @pytest.mark.parametrize("config", ["sqlite"], indirect=True)
-@pytest.mark.parametrize(
-    "what",
-    ["stores.sql.notes.SqlNotes.append", "journal.changes.CallTimeout.begin", "journal.changes.CallTimeout.call"],
-)
+@pytest.mark.parametrize("what", ["open_notes", "CallTimeout.begin", "CallTimeout.call"])
 def test_whatever_a_note_raises_costs_one_line_and_nothing_else(
     config: Config, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -234,7 +231,7 @@ def test_whatever_a_note_raises_costs_one_line_and_nothing_else(
     def fails(*_: object, **__: object) -> None:
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "no text")
 
-    monkeypatch.setattr(f"spark_lease.{what}", fails)
+    monkeypatch.setattr(f"spark_lease.journal.changes.{what}", fails)
     lease = contender(config)
     lease.renew()
     assert lease.release()

@@ -49,11 +49,11 @@ def is_unfenced(config: Config, session: Callable[[], AbstractContextManager[Any
         return True
     if config.fence_url:
         return False
-    from .search_path import has_fence
+    from .search_path import is_without_any_fence
 
     try:
         with session() as connection:
-            return not has_fence(connection, config.name)
+            return is_without_any_fence(connection)
     except Exception as error:  # whatever it is: the claim asks again, in a session of its own
         log.debug("%s: cannot look for a fence: %s", config.name, type(error).__name__)
         return False

@@ -47,6 +47,16 @@ SELECT pg_catalog.to_regclass(%(fence)s) IS NOT NULL, pg_catalog.current_setting
 """
 
 
+_ANY = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = %(fence)s)"
+
+
+def is_without_any_fence(connection: Connection) -> bool:
+    """True if no schema has a fence: so it does not matter by what search path this session looks. Raises DBAPIError.
+
+    A session that is older than `ALTER ROLE … SET search_path` goes by the path of before."""
+    return not connection.exec_driver_sql(_ANY, {"fence": FENCE.name}).scalar()
+
+
 def has_fence(connection: Connection, name: str) -> bool:
     """True if this role may read the fence that it finds, or has to: tables are fenced for lease `name`.
 

@@ -138,7 +138,7 @@ class SqlNotes:
             if not self._respell():
                 if not schema.may_make(self._engine, self._config):
                     raise
-                with self._engine.connect() as connection:
+                with self._session() as connection:
                     schema.make(connection, self._table)
         return self._run_once(statement(), values)
 
@@ -146,7 +146,7 @@ class SqlNotes:
         """True if the database spells a table in other letters than we did, as `schema.as_there` finds out."""
         before = (self._leases.name, self._table.name)
         try:
-            with self._engine.connect() as connection:
+            with self._session() as connection:
                 self._leases = schema.as_there(connection, self._leases)
                 self._table = schema.as_there(connection, self._table)
         finally:

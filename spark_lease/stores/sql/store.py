@@ -127,21 +127,25 @@ class SqlStore:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Connection]:
-        with self._in_use:
-            is_kept = False
-            try:
-                if self._cursor is None:
-                    self._connect()
-                if self._fd is not None:
-                    self._cut_off.arm(self._fd)
-                yield Connection(self._engine, self._connection)
-                is_kept = self._config.notify and not self._is_closed
-            except self._driver_error as error:
-                raise self._store_error(error) from error
-            finally:
-                self._cut_off.disarm()
-                if not is_kept:
-                    self._drop_connection()
+        try:
+            with self._in_use:
+                is_kept = False
+                try:
+                    if self._cursor is None:
+                        self._connect()
+                    if self._fd is not None:
+                        self._cut_off.arm(self._fd)
+                    yield Connection(self._engine, self._connection)
+                    is_kept = self._config.notify
+                except self._driver_error as error:
+                    raise self._store_error(error) from error
+                finally:
+                    self._cut_off.disarm()
+                    if not is_kept:
+                        self._drop_connection()
+        finally:
+            if self._is_closed:
+                self._drop_if_idle()
 
     @functools.cached_property
     def notes(self) -> SqlNotes:

@@ -305,6 +305,25 @@ def test_what_an_earlier_hold_has_left_running_is_a_neighbour_whenever_it_was_st
         kill(orphans)
 
 
+def test_workers_of_a_jvm_that_is_told_of_late_are_no_neighbours() -> None:
+    """The keeper sets aside what is there before it tells of a grant, and once more when the driver names its JVM."""
+    script = "exec -a jvm sh -c 'sh -c \"sleep 60; : pyspark.daemon\" & echo $!; wait'"
+    with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True) as jvm:
+        assert jvm.stdout
+        daemon = look(int(jvm.stdout.readline()))
+        me, its = look(os.getpid()), look(jvm.pid)
+        assert daemon and me and its
+        heads = {me.pid: me.started}
+        there = GuardedProcesses(lambda: heads)
+        there.leave_out_what_is_there("ours")
+        assert there.was_there(daemon)
+        heads[its.pid] = its.started
+        there.leave_out_what_is_there("ours")
+        assert not there.was_there(daemon)
+        assert (daemon.pid, daemon.started) in there.workers
+        kill([daemon, its])
+
+
 def helpers(folder: Path) -> list[int]:
     here = [each for each in processes().values() if each.alive and str(folder / "helper") in command_line(each.pid)]
     return [each.pid for each in here if "sh -c" not in command_line(each.pid)]

@@ -313,6 +313,7 @@ def test_workers_of_a_jvm_that_is_told_of_late_are_no_neighbours() -> None:
         daemon = look(int(jvm.stdout.readline()))
         me, its = look(os.getpid()), look(jvm.pid)
         assert daemon and me and its
+        until(lambda: "pyspark.daemon" in command_line(daemon.pid) and "echo" not in command_line(daemon.pid))
         heads = {me.pid: me.started}
         there = GuardedProcesses(lambda: heads)
         there.leave_out_what_is_there("ours")
@@ -321,7 +322,7 @@ def test_workers_of_a_jvm_that_is_told_of_late_are_no_neighbours() -> None:
         there.leave_out_what_is_there("ours")
         assert not there.was_there(daemon)
         assert (daemon.pid, daemon.started) in there.workers
-        kill([daemon, its])
+        kill([daemon, its, *tree(daemon.pid)])
 
 
 def helpers(folder: Path) -> list[int]:

@@ -307,7 +307,7 @@ def test_what_an_earlier_hold_has_left_running_is_a_neighbour_whenever_it_was_st
 
 def test_workers_of_a_jvm_that_is_told_of_late_are_no_neighbours() -> None:
     """The keeper sets aside what is there before it tells of a grant, and once more when the driver names its JVM."""
-    script = "exec -a jvm sh -c 'sh -c \"sleep 60; : pyspark.daemon\" & echo $!; wait'"
+    script = """exec -a jvm sh -c 'sh -c "sleep 60; : pyspark"."daemon" & echo $!; wait'"""
     with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True) as jvm:
         assert jvm.stdout
         daemon = look(int(jvm.stdout.readline()))

@@ -47,7 +47,11 @@ def test_what_is_at_hand_takes_no_other_session(pg_url: str, table: str) -> None
 
 def is_alone(admin: Connection) -> bool:
     """No other test has left a fence in this database."""
-    return not admin.exec_driver_sql("SELECT count(*) FROM pg_class WHERE relname = 'spark_lease_fence'").scalar()
+    left = (
+        "SELECT FROM pg_class WHERE relname = 'spark_lease_fence' UNION ALL "
+        "SELECT FROM pg_trigger WHERE tgname = 'spark_lease'"
+    )
+    return not admin.exec_driver_sql(left).all()
 
 
 def test_what_is_at_hand_is_what_was_noted_and_that_there_is_nothing_to_claim(pg_url: str, table: str) -> None:
@@ -72,6 +76,13 @@ def test_a_fence_off_the_search_path_of_a_session_is_not_overlooked(pg_url: str,
         hold.acquire()
         admin.exec_driver_sql(f"CREATE SCHEMA {schema} CREATE TABLE spark_lease_fence (a INT)")
         assert hold.at_hand()["is_unfenced"] is False
+        admin.exec_driver_sql(f"DROP TABLE {schema}.spark_lease_fence")
+        admin.exec_driver_sql(f"CREATE TABLE {schema}.fenced (a INT)")
+        check = f"CREATE FUNCTION {schema}.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
+        admin.exec_driver_sql(check)
+        on = f"CREATE TRIGGER spark_lease BEFORE INSERT ON {schema}.fenced EXECUTE FUNCTION {schema}.f()"
+        admin.exec_driver_sql(on)
+        assert hold.at_hand()["is_unfenced"] is False, "its fence is gone: the claim makes it again"
         admin.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")
         hold.release()
     engine.dispose()

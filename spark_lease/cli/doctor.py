@@ -32,14 +32,14 @@ def of_the_store(config: Config) -> list[Finding]:
     careful = replace(config, create_table="false")  # nothing is made by looking
     makes_tables = config.scheme == "sqlite" and config.create_table != "false"
     findings: list[Finding] = []
-    needed = ""
+    lacking = ""
     for check in doctor_store.checks(careful, makes_tables=makes_tables):
-        if needed == "store" or (needed and check.needs_table):
-            findings += unknown([check], f"see {needed}")
+        if lacking == "store" or (lacking and check.needs_table):
+            findings += unknown([check], f"see {lacking}")
             continue
         findings += (now := found([check]))
         if check.what in ("store", "table") and any(each.verdict is not Verdict.OK for each in now):
-            needed = check.what
+            lacking = check.what
     return findings
 
 

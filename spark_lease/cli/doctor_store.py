@@ -38,7 +38,9 @@ _INIT = "where the table is missing: spark-lease init"
 
 
 def checks(config: Config, *, makes_tables: bool) -> list[Check]:
-    """The first is that of the store, without which there is nothing to be asked. `makes_tables`: jobs do that."""
+    """The first is that of the store, without which nothing else can be asked.
+
+    `makes_tables`: the first job makes what is missing."""
     scheme = config.scheme
     found = [Check("store", lambda: store(config, makes_tables=makes_tables))]
     if scheme == "postgresql":

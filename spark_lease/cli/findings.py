@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`look` gives None where there is nothing to be looked at. `needs_table`: that of the leases."""
+    """`look` gives None where there is nothing to be looked at. `needs_table`: it asks the table of the leases."""
 
     what: str
     look: Callable[[], Finding | None]

@@ -89,7 +89,7 @@ def add_notes(config: Config, store: LeaseStore, notes: Notes, rows: Sequence[Ro
         if row["state"] == "held" and not is_forced(row["holder"]):
             found = fences_of(notes, name, row["epoch"])
             row["fences"] = asdict(found) if found else {}
-        # The note of a standby is removed soon after its grant.
+        # The new master's own note as a standby is removed soon after its grant.
         waiting = [each for each in standbys_of(notes, name, wall_time()) if each.holder != row["holder"]]
         row["standbys"] = [{**asdict(each), "at": moment(each.at), "since": moment(each.since)} for each in waiting]
         with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong

@@ -186,7 +186,7 @@ class Contender(Hold):
     def release(self) -> bool:
         self.lose(Loss.RELEASED)
         self._deadline.disarm()  # before a store that may take its time
-        if self._standby_note:
+        if self._standby_note:  # of a hold that ends right after its grant, it may still be there
             self._standby_note.close()
         try:
             released = self._locker.release()

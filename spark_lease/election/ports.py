@@ -85,12 +85,13 @@ class Notifies(Protocol):
 
 @runtime_checkable
 class HasSession(Protocol):
-    """A `LeaseStore` in a database. Its session is open at a grant and at a release: no other need be opened then."""
+    """A `LeaseStore` in a database. Its session is open at a grant: no other need be opened to look something up."""
 
     def session(self) -> AbstractContextManager[Any]:
         """The session of the renewals, as a Connection of SQLAlchemy, for one quick request that ends as theirs do.
 
-        Nothing is renewed meanwhile. Raises what SQLAlchemy and the driver raise, and StoreError.
+        Nothing is renewed meanwhile. After an exception the session is gone, and the next request opens another.
+        Raises SQLAlchemyError, StoreError.
         """
         ...
 

@@ -162,7 +162,7 @@ class KeeperHold(GuardedHold):
         return noted
 
     def _at_hand(self, what: str) -> Any:
-        """What the keeper has looked up as it was granted the lease; None, at the second time as well: ask for it."""
+        """What the keeper looked up at the grant, given once. None: it has to be asked."""
         at_hand = self.answer("at_hand", self._config.attempt_timeout * 3) or {}
         return at_hand.pop(what, None)
 

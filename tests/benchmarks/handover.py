@@ -134,7 +134,7 @@ def through_blocks(url: str, rounds: int) -> float:
         standby = start()
         assert standby.stderr
         assert any("standby" in line for line in standby.stderr)
-        time.sleep(4 * SETTLE)
+        time.sleep(4 * SETTLE)  # no event tells that it listens, and that nothing of its start still runs
         print(file=holder.stdin, flush=True)
         left = said(holder)
         took.append(said(standby) - left)

@@ -47,13 +47,17 @@ SELECT pg_catalog.to_regclass(%(fence)s) IS NOT NULL, pg_catalog.current_setting
 """
 
 
-_ANY = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = %(fence)s)"
+_ANY = """
+SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = %(fence)s)
+  OR EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgname = 'spark_lease')
+"""
 
 
 def is_without_any_fence(connection: Connection) -> bool:
-    """True if no schema has a fence: so it does not matter by what search path this session looks. Raises DBAPIError.
+    """True if no schema has a fence, or a fenced table. Raises DBAPIError.
 
-    A session that is older than `ALTER ROLE … SET search_path` goes by the path of before."""
+    So it does not matter that a session which is older than `ALTER ROLE … SET search_path` goes by the path of before.
+    """
     return not connection.exec_driver_sql(_ANY, {"fence": FENCE.name}).scalar()
 
 

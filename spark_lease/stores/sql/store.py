@@ -127,25 +127,17 @@ class SqlStore:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Connection]:
-        try:
-            with self._in_use:
-                is_kept = False
-                try:
-                    if self._cursor is None:
-                        self._connect()
-                    if self._fd is not None:
-                        self._cut_off.arm(self._fd)
-                    yield Connection(self._engine, self._connection)
-                    is_kept = self._config.notify
-                except self._driver_error as error:
-                    raise self._store_error(error) from error
-                finally:
-                    self._cut_off.disarm()
-                    if not is_kept:
-                        self._drop_connection()
-        finally:
-            if self._is_closed:
-                self._drop_if_idle()
+        with self._one_request(is_last=not self._config.notify):
+            try:
+                if self._cursor is None:
+                    self._connect()
+                if self._fd is not None:
+                    self._cut_off.arm(self._fd)
+                yield Connection(self._engine, self._connection)
+            except self._driver_error as error:
+                raise self._store_error(error) from error
+            finally:
+                self._cut_off.disarm()
 
     @functools.cached_property
     def notes(self) -> SqlNotes:
@@ -245,15 +237,8 @@ class SqlStore:
     def _rows(self, what: str, values: Mapping[str, object]) -> list[Any]:
         """Run one statement. A table that is missing at first sight may be made; one that vanishes later is a loss."""
         try:
-            with self._in_use:
-                is_kept = False
-                try:
-                    rows = self._ask(what, values)
-                    is_kept = self._config.notify or what in ("read", "names")  # a write is the last for some time
-                    return rows
-                finally:
-                    if not is_kept:  # before another thread can use it: a library may crash where that is closed
-                        self._drop_connection()
+            with self._one_request(is_last=not (self._config.notify or what in ("read", "names"))):
+                return self._ask(what, values)
         except (SQLAlchemyError, self._driver_error) as error:
             if what == "insert" and matches(error, self._backend.duplicate):
                 return []
@@ -265,12 +250,27 @@ class SqlStore:
                 raise self._store_error(error) from error
             if self._table_seen:
                 raise RecordUnreadable(self.where, f"table {self._table.fullname} or its columns are gone") from error
-        finally:
-            if self._is_closed:
-                self._drop_if_idle()
         self._make_or_refuse_table()
         self._table_seen = True
         return self._rows(what, values)
+
+    @contextlib.contextmanager
+    def _one_request(self, *, is_last: bool) -> Iterator[None]:
+        """No other thread uses the connection meanwhile. It is dropped after a failure, and if `is_last` for a while.
+
+        Inside the lock: SQLite's library crashes where another thread still uses what is closed."""
+        try:
+            with self._in_use:
+                try:
+                    yield
+                except BaseException:
+                    self._drop_connection()
+                    raise
+                if is_last:
+                    self._drop_connection()
+        finally:
+            if self._is_closed:
+                self._drop_if_idle()
 
     def _ask(self, what: str, values: Mapping[str, object]) -> list[Any]:
         try:

@@ -32,6 +32,7 @@ SETTINGS = {
     "yarn.nodemanager.pmem-check-enabled": "false",
     "yarn.nodemanager.resource.memory-mb": "4096",
     "yarn.nodemanager.disk-health-checker.enable": "false",
+    "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
     "yarn.scheduler.minimum-allocation-mb": "256",
     "yarn.scheduler.capacity.root.queues": "default",
     "yarn.scheduler.capacity.root.default.capacity": "100",

@@ -263,6 +263,9 @@ class DeltaZombie:
         epoch = int(self._master.hear("writing").split()[1])
         wait(self._a_write)
         self._master.freeze()
+        while self._is_locked():  # it was about to write into its history: not what is to be frozen here
+            self._master.thaw()
+            self._master.freeze()
         with closing(self._standby()) as standby:
             standby.acquire()
             if fenced:
@@ -286,6 +289,14 @@ class DeltaZombie:
         with closing(sqlite3.connect(self._store, timeout=30)) as store, store:
             store.execute(f"UPDATE {self._config.table} SET time = 1")
         return open_contender(self._config, BootClock())
+
+    def _is_locked(self) -> bool:
+        with closing(sqlite3.connect(self._store, timeout=0)) as store:
+            try:
+                store.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+        return False
 
     def _append(self, epoch: int) -> None:
         columns = [Array([each] * ROWS, DataType.int64()) for each in (epoch, 0)]

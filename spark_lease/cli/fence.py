@@ -27,6 +27,8 @@ from .settings import need_name, resolved
 from .table import print_table
 
 _T = TypeVar("_T")
+_LOST = "lost"
+_STATES = {None: "unknown", 0: "not claimed yet"}
 
 
 def fence(arguments: argparse.Namespace) -> int:
@@ -86,7 +88,14 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
         print(json.dumps(rows, indent=2))
     elif rows:
         shown = [["?" if value is None else str(value) for value in row.values()] for row in rows]
-        print_table([["TABLE", "LEASE", "EPOCH", "ALLOW UNLEASED"], *shown])
+        print_table([["TABLE", "LEASE", "EPOCH", "ALLOW UNLEASED", "STATE"], *shown])
+        for row in rows:
+            if row["state"] == _LOST:
+                lease, table = (shlex.quote(str(row[key])) for key in ("lease", "table"))
+                again = f"the next master fences it again, or now: spark-lease fence add --lease {lease} --on {table}"
+                print(
+                    f"spark-lease: {table}, or a partition of it, was made without its fence: {again}", file=sys.stderr
+                )
     else:
         print(f"no table is fenced in {redacted(config.fence_url or config.url)}")
     return 0
@@ -94,8 +103,16 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
 
 def _delta_rows(config: Config) -> list[dict[str, object]]:
     found = noted_tables(replace(config, create_table="false"))
-    row = {"lease": config.name, "epoch": 0, "allow_unleased": False}
-    return [{"table": table, **row, "epoch": _claimed(config, table)} for table in found]
+    return [
+        {
+            "table": table,
+            "lease": config.name,
+            "epoch": (epoch := _claimed(config, table)),
+            "allow_unleased": False,
+            "state": _STATES.get(epoch, "fenced"),
+        }
+        for table in found
+    ]
 
 
 def _claimed(config: Config, table: str) -> int | None:
@@ -128,7 +145,13 @@ def _postgres_rows(config: Config) -> list[dict[str, object]]:
         tables = triggers.fenced_tables(engine, config.name)
         epochs = {name: fence_table.newest(name) for name in {each.lease for each in tables}}
     return [
-        {"table": each.name, "lease": each.lease, "epoch": epochs[each.lease], "allow_unleased": each.allow_unleased}
+        {
+            "table": each.name,
+            "lease": each.lease,
+            "epoch": epochs[each.lease],
+            "allow_unleased": each.allow_unleased,
+            "state": _LOST if each.is_lost else "fenced",
+        }
         for each in tables
     ]
 

@@ -14,7 +14,10 @@ from sqlalchemy.pool import NullPool
 from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 
-TABLES = ("spark_lease_fence", "spark_lease_fence_run", "spark_lease_fence_done", "guarded")
+TABLES = (
+    *("spark_lease_fence", "spark_lease_fence_run", "spark_lease_fence_done", "spark_lease_fence_table"),
+    "guarded",
+)
 
 
 _KEY = {

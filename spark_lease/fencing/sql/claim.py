@@ -46,9 +46,11 @@ from .tables import (
     raise_epoch,
     read_epoch,
     refuse_unknown,
+    tables_of,
     tables_sql,
     where_is,
 )
+from .triggers import restore
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -77,13 +79,16 @@ _LOWER = (
 def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT, clock: Clock | None = None) -> None:
     """Raise the fence of `lease` in the database of `engine` to my epoch; at once if it is there already.
 
-    The tables of the fence are made where they are missing. Takes no longer than `timeout` seconds and what it takes to
-    connect. Raises LeaseLost; Fenced if a newer epoch was claimed; FenceUnreachable; ConfigError.
+    The tables of the fence are made where they are missing, and a fenced table of PostgreSQL that was dropped and made
+    again is fenced again. Each takes no longer than `timeout` seconds, besides connecting. Raises LeaseLost; Fenced if
+    a newer epoch was claimed; FenceUnreachable; ConfigError.
     """
     epoch = lease.check()
-    newest = FenceTable(engine, timeout=timeout, clock=clock).raise_to(lease.name, epoch)
+    table = FenceTable(engine, timeout=timeout, clock=clock)
+    newest = table.raise_to(lease.name, epoch)
     if newest > epoch:
         raise fenced(lease, where_is(engine), newest, _LOWER.format(name=lease.name))
+    table.fence_again(lease.name, epoch)
 
 
 class FenceTable:
@@ -111,6 +116,18 @@ class FenceTable:
             return newest
 
         return self._ask(ask, lambda session, end: self._make_way(session, end, name, epoch))
+
+    def fence_again(self, name: str, epoch: int) -> None:
+        """Give its trigger back to each table of `name` that has lost it. Logs what it did, and what it could not."""
+        if not self._is_postgres:
+            return
+        try:
+            self._ask(
+                lambda session: restore(session, self._engine, name),
+                lambda session, end: end_older_sessions(session, name, epoch),
+            )
+        except SparkLeaseError as error:
+            log.warning("%s: a table that was made again may be without its fence: %s", name, error)
 
     def newest(self, name: str) -> int:
         """The newest epoch that was claimed; 0 if none was. Makes nothing. Raises FenceUnreachable, ConfigError."""
@@ -319,6 +336,7 @@ class FenceTable:
 
     def _unreachable(self, error: SQLAlchemyError, hindrance: str = "") -> SparkLeaseError:
         if code_of(error) in ("42501", "1142"):
-            hindrance = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {FENCE.name}, {RUN.name}, {DONE.name} TO this role"
+            names = ", ".join(each.name for each in tables_of(self._engine.dialect))
+            hindrance = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names} TO this role"
         message = database_message(self._engine, error)
         return FenceUnreachable(where_is(self._engine), f"{hindrance} ({message})" if hindrance else message)

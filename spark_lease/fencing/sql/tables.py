@@ -4,6 +4,8 @@
 `spark_lease_fence_run (name, run, epoch)`: a row for each fenced transaction of late, which proves that it was
 committed to one whose answer was lost.
 `spark_lease_fence_done (name, run_key, epoch, finished)`: a row for each run key that was completed with its data.
+`spark_lease_fence_table (schema_name, table_name, name, allow_unleased)`: PostgreSQL's fenced tables, so that one that
+is dropped and made again is fenced again.
 All are found by the session's search path, in its default schema.
 """
 
@@ -15,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Connection,
     Engine,
@@ -66,7 +69,14 @@ DONE = Table(
     Column("finished", BigInteger, nullable=False),  # milliseconds since 1970, by the database's clock
     **_INNODB,
 )
-
+FENCED = Table(
+    "spark_lease_fence_table",
+    MetaData(),
+    Column("schema_name", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("name", NAME, nullable=False),
+    Column("allow_unleased", Boolean, nullable=False),
+)
 
 _PART = re.compile(r'"(?:[^"\0]|"")+"|`(?:[^`\0]|``)+`|[^."`\s\0]+')
 NO_EPOCH = 0
@@ -114,9 +124,13 @@ def _plain(part: str, dialect: str) -> str:
     return part.lower() if dialect == "postgresql" else part
 
 
+def tables_of(dialect: Dialect) -> Sequence[Table]:
+    return (FENCE, RUN, DONE, FENCED) if dialect.name == "postgresql" else (FENCE, RUN, DONE)
+
+
 def tables_sql(dialect: Dialect) -> Sequence[str]:
     """The statements that make the tables."""
-    made = (CreateTable(each, if_not_exists=True).compile(dialect=dialect) for each in (FENCE, RUN, DONE))
+    made = (CreateTable(each, if_not_exists=True).compile(dialect=dialect) for each in tables_of(dialect))
     return [" ".join(str(each).split()) for each in made]
 
 

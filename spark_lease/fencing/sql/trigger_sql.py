@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy.dialects import postgresql
 
 from .session import setting_of
-from .tables import DONE, FENCE, RUN, parts_of, tables_sql
+from .tables import FENCE, FENCED, parts_of, tables_of, tables_sql
 
 _DIALECT: Any = postgresql.dialect  # SQLAlchemy 2.0 has no type for it
 UNLEASED, OLDER = "SL001", "SL002"
@@ -37,6 +38,7 @@ BEGIN
     RETURN NULL;
 END
 $check$"""
+_PLAIN = re.compile("[a-z_][a-z0-9_]*")
 NO_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
 """Else a function or operator that another role has made, in a schema that it may, could be taken for PostgreSQL's own,
 and run with our rights (CVE-2018-1058)."""
@@ -47,7 +49,7 @@ BEGIN
     FOR found IN
         SELECT c.oid::regclass::text AS name, c.relowner AS owner FROM pg_class c WHERE c.oid IN (
             'public.spark_lease_fence'::regclass, 'public.spark_lease_fence_run'::regclass,
-            'public.spark_lease_fence_done'::regclass)
+            'public.spark_lease_fence_done'::regclass, 'public.spark_lease_fence_table'::regclass)
         UNION ALL SELECT p.oid::regprocedure::text, p.proowner FROM pg_proc p
             WHERE p.oid = 'public.spark_lease_check()'::regprocedure
         UNION ALL SELECT 'the schema public', n.nspowner FROM pg_namespace n WHERE n.oid = 'public'::regnamespace
@@ -69,12 +71,13 @@ def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> li
     """What fences `table`, for a DBA to read and run; the fence stands in the schema public. Raises ConfigError."""
     made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT())]
     names = parts(table)
-    name = spelled(names if len(names) > 1 else ["public", *names])
-    trigger = (name, "public.", lease, allow_unleased)
-    done = [*made, function_sql("public."), *trigger_sql(*trigger), _trigger_below(*trigger)]
-    fence = ", ".join(f"public.{each.name}" for each in (FENCE, RUN, DONE))
+    names = names if len(names) > 1 else ["public", *names]
+    name, how = spelled(names), ("public.", lease, allow_unleased)
+    done = [*made, function_sql("public."), *trigger_sql(name, *how), _trigger_below(name, *how)]
+    fence = ", ".join(f"public.{each.name}" for each in tables_of(_DIALECT()))
     grant = f"-- For the role of the job:\n-- GRANT SELECT, INSERT, UPDATE, DELETE ON {fence} TO …"
-    return ["BEGIN", NO_PATH, *done, _REFUSE_OTHERS.format(table=_literal(name)), f"{grant}\nCOMMIT"]
+    noted = note_sql(f"public.{FENCED.name}", names, lease, allow_unleased)
+    return ["BEGIN", NO_PATH, *done, _REFUSE_OTHERS.format(table=literal(name)), noted, f"{grant}\nCOMMIT"]
 
 
 def function_sql(schema: str) -> str:
@@ -87,7 +90,7 @@ def trigger_sql(name: str, schema: str, lease: str, allow_unleased: bool) -> lis
     """What has that function called before each write to the table `name`, which is quoted."""
     # ALWAYS: else session_replication_role = replica, which loaders set to be fast, would pass by it.
     parameters = (lease, setting_of(lease), "allow unleased" if allow_unleased else "refuse unleased")
-    arguments = ", ".join(_literal(each) for each in parameters)
+    arguments = ", ".join(literal(each) for each in parameters)
     return [
         f"DROP TRIGGER IF EXISTS {TRIGGER} ON {name}",
         f"CREATE TRIGGER {TRIGGER} BEFORE {_WRITES} ON {name} FOR EACH STATEMENT "
@@ -96,10 +99,20 @@ def trigger_sql(name: str, schema: str, lease: str, allow_unleased: bool) -> lis
     ]
 
 
+def note_sql(fenced: str, table: Sequence[str], lease: str, allow_unleased: bool) -> str:
+    """What notes in the list `fenced` that a table, of that schema and name, is fenced under `lease`."""
+    values = ", ".join([*map(literal, (*table, lease)), str(allow_unleased).lower()])
+    return (
+        f"INSERT INTO {fenced} (schema_name, table_name, name, allow_unleased) VALUES ({values}) "
+        "ON CONFLICT (schema_name, table_name) DO UPDATE SET name = EXCLUDED.name, "
+        "allow_unleased = EXCLUDED.allow_unleased"
+    )
+
+
 def _trigger_below(name: str, *how: Any) -> str:
     """The same for its partitions, and for what inherits from it; the database was not asked which there are."""
     statements = [each.replace("%", "%%").replace("\0", "%s") for each in trigger_sql("\0", *how)]
-    done = "\n".join(f"        EXECUTE format({_literal(each)}, below);" for each in statements)
+    done = "\n".join(f"        EXECUTE format({literal(each)}, below);" for each in statements)
     tag = "$fence$"
     while tag in done:
         tag = f"{tag[:-1]}_$"
@@ -109,7 +122,7 @@ DECLARE
 BEGIN
     FOR below IN
         WITH RECURSIVE found (oid) AS (
-            SELECT inhrelid FROM pg_inherits WHERE inhparent = {_literal(name)}::regclass
+            SELECT inhrelid FROM pg_inherits WHERE inhparent = {literal(name)}::regclass
             UNION SELECT i.inhrelid FROM pg_inherits i JOIN found ON i.inhparent = found.oid
         ) SELECT oid::regclass FROM found
     LOOP
@@ -129,12 +142,18 @@ def spelled(names: Sequence[str]) -> str:
     return ".".join(quoted(each) for each in names)
 
 
+def readable(schema: str, table: str) -> str:
+    """The same for people: in quotes only what needs them."""
+    return ".".join(each if _PLAIN.fullmatch(each) else quoted(each) for each in (schema, table))
+
+
 def quoted(identifier: str) -> str:
     """One name, quoted for SQL."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A text, as SQL writes it."""
     # A trigger takes literals alone. With a backslash the meaning would hang on standard_conforming_strings.
     doubled = text.replace("'", "''")
     return "E'" + doubled.replace("\\", "\\\\") + "'" if "\\" in text else f"'{doubled}'"

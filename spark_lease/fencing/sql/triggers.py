@@ -4,11 +4,15 @@ A trigger before each statement reads the fence's row in share mode and compares
 session (`session.py`). So it is the database that refuses, whatever program writes: psql, COPY, JDBC, an ORM. A
 transaction that is open under an older epoch makes a claim wait, and a claim ends its session (`claim.py`).
 
+A table that is dropped takes its trigger with it. So the fence keeps a list of its tables, and each claim fences again
+what has lost it.
+
 What it does not hold back is in docs/reference/fenced.md.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +23,21 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from ...database.connections import database_message
 from ...database.dialects import backend_of, code_of, matches
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
-from .tables import DONE, FENCE, RUN, tables_sql, where_is
-from .trigger_sql import NO_PATH, TRIGGER, function_sql, parts, quoted, spelled, trigger_sql
+from .tables import FENCE, FENCED, tables_of, tables_sql, where_is
+from .trigger_owners import function_if_needed
+from .trigger_sql import (
+    NO_PATH,
+    TRIGGER,
+    literal,
+    note_sql,
+    parts,
+    quoted,
+    readable,
+    spelled,
+    trigger_sql,
+)
+
+log = logging.getLogger(__name__)
 
 _LOOK = f"""
 SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, coalesce(t.tgargs, ''), pg_has_role(c.relowner, 'USAGE')
@@ -40,11 +57,15 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S"
 
 @dataclass(frozen=True, slots=True)
 class FencedTable:
-    """A table, and the lease under which it is written. `allow_unleased`: also by who carries no epoch at all."""
+    """A table, and the lease under which it is written. `allow_unleased`: also by who carries no epoch at all.
+
+    `is_lost`: it, or a partition, has no trigger any more, and any session may write to it.
+    """
 
     name: str
     lease: str
     allow_unleased: bool = False
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,51 +85,147 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
     Doing it again is no harm. Raises ConfigError for what cannot be fenced, FenceUnreachable.
     """
     with _transaction(engine) as connection:
-        found = _find(connection, engine, table)
-        _refuse_below_others(connection, found, table, lease)
-        schema = f"{_schema(connection)}."
-        statements = [*_missing_tables(connection, schema), *_function_if_needed(connection, schema, found)]
-        for each in _with_those_below(connection, found):
-            if each.kind == "f":
-                raise ConfigError("table", f"{each.schema}.{each.table}, below {table}, is a foreign table: detach it")
-            if each.arguments and each.arguments[0] != lease:
-                which = table if each.oid == found.oid else f"{each.schema}.{each.table}"
-                raise ConfigError(
-                    "table", f"{which} is written under the lease {each.arguments[0]}: drop it there first"
-                )
-            name = spelled([each.schema, each.table])
-            statements += trigger_sql(name, schema, lease, allow_unleased)
-        for statement in statements:
-            connection.exec_driver_sql(statement.replace("%", "%%"))
-        _function_if_needed(connection, schema, found)  # once more: another may have been quicker to make one
+        return _add(connection, engine, table, lease, allow_unleased)
+
+
+def _add(
+    connection: Connection, engine: Engine, table: str, lease: str, allow_unleased: bool, *, only_lost: bool = False
+) -> Sequence[str]:
+    found = _find(connection, engine, table)
+    _refuse_below_others(connection, found, table, lease)
+    schema = f"{_schema(connection)}."
+    wanted = (schema, found.oid, readable(found.schema, found.table))
+    statements = [*_missing_tables(connection, schema), *function_if_needed(connection, *wanted)]
+    for each in _with_those_below(connection, found):
+        which = table if each.oid == found.oid else readable(each.schema, each.table)
+        if each.kind == "f":
+            raise ConfigError("table", f"{which}, below {table}, is a foreign table: detach it")
+        if each.arguments and each.arguments[0] != lease:
+            raise ConfigError("table", f"{which} is written under the lease {each.arguments[0]}: drop it there first")
+        drop_it, *make_it = trigger_sql(spelled([each.schema, each.table]), schema, lease, allow_unleased)
+        if not each.arguments:
+            statements += make_it
+        elif not only_lost:  # to drop one takes a lock that readers wait for
+            statements += [drop_it, *make_it]
+    for statement in statements:
+        connection.exec_driver_sql(statement.replace("%", "%%"))
+    if fenced := _list_of_fenced(connection, "SELECT", "INSERT", "UPDATE"):
+        note = note_sql(fenced, (found.schema, found.table), lease, allow_unleased)
+        connection.exec_driver_sql(note.replace("%", "%%"))
+    function_if_needed(connection, *wanted)  # once more: another may have been quicker to make one
     return statements
+
+
+def restore(connection: Connection, engine: Engine, lease: str) -> None:
+    """Fence again what was dropped and made again since `add`, and partitions that are new. A warning says what was
+    done, or what has to be.
+
+    Commits. Raises DBAPIError; done again, it goes on with what is left.
+    """
+    _forget_path(connection)
+    lost = _lost(connection, lease)
+    connection.rollback()
+    for each in lost:
+        _forget_path(connection)
+        try:
+            _add(connection, engine, each.name, lease, each.allow_unleased, only_lost=True)
+            connection.commit()
+        except (ConfigError, DBAPIError) as error:
+            connection.rollback()
+            if isinstance(error, DBAPIError) and not matches(error, backend_of(engine).denied):
+                raise
+            log.warning("%s: %s has lost its fence: %s", lease, each.name, _as_a_sentence(engine, error))
+        else:
+            log.warning(
+                "%s: %s, or a partition of it, was made without its fence, and older masters could write to it; it is "
+                "fenced again",
+                *(lease, each.name),
+            )
 
 
 def drop(engine: Engine, table: str) -> Sequence[str]:
     """Let any session write to `table` again, and to what is below it; the statements that it took. Raises ConfigError,
     FenceUnreachable."""
     with _transaction(engine) as connection:
-        one = _find(connection, engine, table)
+        try:
+            one = _find(connection, engine, table)
+        except ConfigError:
+            *schema, name = parts(table)
+            gone = [(each, name) for each in schema or connection.info[_KEPT]]
+            if statements := _forget(connection, gone):
+                return statements
+            raise
         for above in _look(connection, _ABOVE, {"oid": one.oid}):
             if above.arguments and above.arguments[:1] == one.arguments[:1]:
                 raise ConfigError("table", f"{table} is fenced with {above.schema}.{above.table}: drop that")
-        found = [each for each in _with_those_below(connection, one) if each.arguments]
-        names = [spelled([each.schema, each.table]) for each in found]
+        found = _with_those_below(connection, one)
+        names = [spelled([each.schema, each.table]) for each in found if each.arguments]
         statements = [f"DROP TRIGGER {TRIGGER} ON {name}" for name in names]
         for statement in statements:
             connection.exec_driver_sql(statement.replace("%", "%%"))
-    return statements
+        return [*statements, *_forget(connection, [(each.schema, each.table) for each in found])]
 
 
 def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
     """All fenced tables of the database, or those of one lease. Raises FenceUnreachable."""
     with _transaction(engine) as connection:
         found = _look(connection, "t.tgname IS NOT NULL", {})
-    tables = [
-        FencedTable(f"{each.schema}.{each.table}", each.arguments[0], each.arguments[2:3] == ("allow unleased",))
-        for each in found
-    ]
-    return [each for each in tables if lease in ("", each.lease)]
+        lost = _lost(connection, lease)
+    tables = {each.name: each for each in lost}
+    for each in found:
+        name = readable(each.schema, each.table)
+        one = FencedTable(name, each.arguments[0], each.arguments[2:3] == ("allow unleased",))
+        if lease in ("", one.lease):
+            tables.setdefault(name, one)
+    return [tables[name] for name in sorted(tables)]
+
+
+_LOST = """
+SELECT n.nspname, c.relname, f.name, f.allow_unleased FROM {fenced} f
+JOIN pg_namespace n ON n.nspname = f.schema_name JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = f.table_name
+WHERE %(lease)s IN ('', f.name) AND EXISTS (
+    WITH RECURSIVE below (oid) AS (
+        SELECT c.oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN below ON i.inhparent = below.oid
+    ) SELECT FROM below WHERE NOT EXISTS (
+        SELECT FROM pg_trigger t WHERE t.tgrelid = below.oid AND t.tgname = 'spark_lease' AND NOT t.tgisinternal))
+ORDER BY 1, 2
+"""
+
+
+# With none of what runs the code of its owner.
+_MAY_USE = """
+SELECT bool_and(has_table_privilege(c.oid, may)) FROM unnest(%(rights)s) AS may, pg_class c
+WHERE c.oid = to_regclass(%(name)s) AND c.relkind = 'r' AND NOT (c.relrowsecurity OR c.relhasrules OR c.relhastriggers)
+"""
+
+
+def _lost(connection: Connection, lease: str) -> list[FencedTable]:
+    """Those of one lease, or of all, that are there without their trigger, or have a partition without."""
+    if not (fenced := _list_of_fenced(connection, "SELECT")):
+        return []
+    rows = connection.exec_driver_sql(_LOST.format(fenced=fenced), {"lease": lease}).all()
+    return [FencedTable(readable(schema, table), of, allows, is_lost=True) for schema, table, of, allows in rows]
+
+
+def _forget(connection: Connection, tables: Sequence[tuple[str, str]]) -> list[str]:
+    """The statement that took them off the list; none if they were not there."""
+    if not tables or not (fenced := _list_of_fenced(connection, "SELECT", "DELETE")):
+        return []
+    wanted = ", ".join(f"({literal(schema)}, {literal(table)})" for schema, table in tables)
+    statement = f"DELETE FROM {fenced} WHERE (schema_name, table_name) IN ({wanted})"
+    return [statement] if connection.exec_driver_sql(statement.replace("%", "%%")).rowcount else []
+
+
+def _list_of_fenced(connection: Connection, *rights: str) -> str:
+    """The table with the list, if it is there, and this role may; "" else."""
+    name = f"{_schema(connection)}.{FENCED.name}"
+    may = connection.exec_driver_sql(_MAY_USE, {"name": name, "rights": list(rights)}).scalar()
+    if may is False:
+        log.warning(
+            "a fenced table that is dropped and made again is not fenced again: GRANT %s ON %s TO this role",
+            *(", ".join(rights), name),
+        )
+    return name if may else ""
 
 
 def _find(connection: Connection, engine: Engine, table: str) -> _Found:
@@ -177,57 +294,13 @@ def _schema(connection: Connection) -> str:
 
 def _missing_tables(connection: Connection, schema: str) -> list[str]:
     """The statements that make them. Of those that are there PostgreSQL would ask for the right to CREATE as well."""
-    made = dict(zip((FENCE, RUN, DONE), tables_sql(connection.dialect), strict=True))
+    made = dict(zip(tables_of(connection.dialect), tables_sql(connection.dialect), strict=True))
     there = "SELECT to_regclass(%(name)s)"
     return [
         statement.replace("EXISTS ", f"EXISTS {schema}", 1)
         for table, statement in made.items()
         if not connection.exec_driver_sql(there, {"name": f"{schema}{table.name}"}).scalar()
     ]
-
-
-# A trigger runs its function, and all that its function calls, with the rights of the role that writes to the table.
-_TRUSTED = """
-(r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
- OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
- OR r.oid = (SELECT relowner FROM pg_class WHERE oid = %(table)s::int8::oid))"""
-_SCHEMA_THERE = f"""
-SELECT {_TRUSTED}, r.rolname FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
-WHERE n.oid = to_regnamespace(%(name)s)
-"""
-_FUNCTION_THERE = f"""
-SELECT p.prosrc, l.lanname = 'plpgsql' AND NOT p.prosecdef AND p.proconfig = ARRAY['search_path=pg_catalog, pg_temp'],
-       {_TRUSTED}, r.rolname
-FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang JOIN pg_roles r ON r.oid = p.proowner
-WHERE p.oid = to_regprocedure(%(name)s)
-"""
-_FENCE_THERE = f"""
-SELECT c.relkind = 'r' AND NOT c.relrowsecurity AND NOT c.relhasrules AND {_TRUSTED}, r.rolname
-FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(%(name)s)
-"""
-
-
-def _function_if_needed(connection: Connection, schema: str, found: _Found) -> list[str]:
-    """None where it is there already. Raises ConfigError where it, or the fence, belongs to a role whose code would run
-    with the rights of all who write to the table."""
-    wanted = function_sql(schema)
-    tables = [(_FENCE_THERE, f"{schema}{each.name}") for each in (FENCE, RUN, DONE)]
-    for query, name in (
-        (_SCHEMA_THERE, schema.removesuffix(".")),
-        *tables,
-        (_FUNCTION_THERE, f"{schema}spark_lease_check()"),
-    ):
-        row = connection.exec_driver_sql(query, {"name": name, "table": found.oid}).first()
-        if row is None:
-            continue
-        *source, is_trusted, owner = row
-        if not is_trusted:
-            problem = f"{name} belongs to the role {owner}, whose code would run with the rights of all who write to "
-            problem += f"{found.schema}.{found.table}: have a superuser own it, or the owner of that table or database"
-            raise ConfigError("fence", problem)
-        if source and source == [wanted.split("$check$")[1], True]:
-            return []
-    return [wanted]
 
 
 @contextmanager
@@ -239,15 +312,22 @@ def _transaction(engine: Engine) -> Iterator[Connection]:
         with engine.connect() as connection:
             connection = connection.execution_options(isolation_level="READ COMMITTED")
             with connection.begin():
-                found = connection.exec_driver_sql("SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]")
-                connection.info[_KEPT] = found.scalar()
-                connection.exec_driver_sql(NO_PATH)
+                _forget_path(connection)
                 yield connection
     except SQLAlchemyError as error:
         raise _as_a_sentence(engine, error) from error
 
 
-def _as_a_sentence(engine: Engine, error: SQLAlchemyError) -> SparkLeaseError:
+def _forget_path(connection: Connection) -> None:
+    """For this transaction alone. `connection.info` keeps it."""
+    found = connection.exec_driver_sql("SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]")
+    connection.info[_KEPT] = found.scalar()
+    connection.exec_driver_sql(NO_PATH)
+
+
+def _as_a_sentence(engine: Engine, error: SQLAlchemyError | ConfigError) -> SparkLeaseError:
+    if isinstance(error, ConfigError):
+        return error
     message = database_message(engine, error)
     if isinstance(error, DBAPIError) and matches(error, backend_of(engine).denied) and code_of(error):
         return ConfigError(

@@ -225,11 +225,29 @@ def test_the_lease_store_is_claimed_if_it_is_postgresql_and_has_a_fence(
 
 def test_fenced_tables_are_listed_and_dropped(settings: list[str]) -> None:
     listed = spark_lease("fence", "list", "--json", *settings)
-    assert json.loads(listed.stdout) == [{"table": "public.guarded", "lease": "n", "epoch": 0, "allow_unleased": False}]
+    row = {"table": "public.guarded", "lease": "n", "epoch": 0, "allow_unleased": False, "state": "fenced"}
+    assert json.loads(listed.stdout) == [row]
     assert "public.guarded  n" in spark_lease("fence", "list", *settings).stdout
     dropped = spark_lease("fence", "drop", "--on", "guarded", *settings)
     assert "every session may write to guarded again" in dropped.stdout
     assert "no table is fenced in postgresql://" in spark_lease("fence", "list", *settings).stdout
+
+
+def test_a_table_that_was_made_again_is_listed_as_lost_until_the_next_master(
+    settings: list[str], database: str, engine: Engine
+) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE guarded")
+        connection.exec_driver_sql("CREATE TABLE guarded (epoch BIGINT)")
+    (row,) = json.loads(spark_lease("fence", "list", "--json", *settings).stdout)
+    assert row["state"] == "lost"
+    said = spark_lease("fence", "list", *settings)
+    assert "lost" in said.stdout
+    assert "or now: spark-lease fence add --lease n --on public.guarded" in said.stderr
+    done = spark_lease("run", *settings, "--", "true")
+    assert "public.guarded, or a partition of it, was made without its fence" in done.stderr
+    (row,) = json.loads(spark_lease("fence", "list", "--json", *settings).stdout)
+    assert row["state"] == "fenced"
 
 
 @pytest.mark.parametrize(

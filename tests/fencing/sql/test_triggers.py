@@ -383,6 +383,8 @@ def test_a_function_in_the_search_path_is_not_taken_for_the_databases_own(
         "CREATE FUNCTION public.spark_lease_check() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
         "CREATE TABLE public.spark_lease_fence_run (name text, run text, epoch bigint)",
         "CREATE TABLE public.spark_lease_fence_done (name text)",
+        "CREATE TABLE public.spark_lease_fence_table (schema_name text PRIMARY KEY, table_name text, name text, "
+        "allow_unleased boolean)",
     ],
 )
 def test_what_another_role_has_put_in_place_of_a_part_of_the_fence_is_refused(
@@ -497,9 +499,177 @@ def test_the_printed_sql_fences_partitions_as_well(
     )
     run(session(), "; ".join(statements_of("More.By_Day", name)))
     found = postgres.fenced_tables(engine, name)
-    assert [each.name for each in found] == ["more.First %s", "more.below", "more.by_day"]
+    assert [each.name for each in found] == ['more."First %s"', "more.below", "more.by_day"]
     for table in ("by_day", '"First %s"', "below"):
         assert refusal(session(), f"INSERT INTO more.{table} VALUES (1)") == UNLEASED
+
+
+# -- tables that are dropped and made again
+
+
+def remake(engine: Engine, *, table: str = "guarded", owner: str = "") -> None:
+    """As Spark's JDBC writer does it with mode("overwrite")."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP TABLE {table}")
+        connection.exec_driver_sql(f"CREATE TABLE {table} (id INT, epoch BIGINT)")
+        if owner:
+            connection.exec_driver_sql(f"ALTER TABLE {table} OWNER TO {owner}")
+
+
+def states(engine: Engine, lease: str = "") -> dict[str, bool]:
+    return {each.name: not each.is_lost for each in postgres.fenced_tables(engine, lease)}
+
+
+@pytest.mark.parametrize("how", ["added", "printed"])
+def test_a_table_that_was_made_again_is_fenced_again_by_the_next_claim(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    if how == "added":
+        postgres.add(engine, "guarded", NAME, allow_unleased=True)
+    else:
+        run(session(), "; ".join(statements_of("guarded", NAME, allow_unleased=True)))
+    claim(Holder(NAME, 5), engine)
+    remake(engine)
+    assert states(engine) == states(engine, NAME) == {"public.guarded": False}
+    assert states(engine, "another") == {}
+    run(session(4), WRITES[0])  # does not hold until then
+    claim(Holder(NAME, 6), engine)
+    assert states(engine) == {"public.guarded": True}
+    assert refusal(session(5), WRITES[0]) == OLDER
+    run(session(6), WRITES[0])
+    run(session(), WRITES[0])
+    (said,) = [each for each in caplog.messages if "fenced again" in each]
+    assert said.startswith("nightly: public.guarded, or a partition of it, was made without its fence")
+
+
+def test_a_transaction_of_an_older_epoch_in_a_table_that_was_made_again_is_ended(
+    fenced: Engine, session: Session
+) -> None:
+    remake(fenced)
+    zombie = session(5)
+    zombie.cursor().execute(WRITES[0])  # and keeps the lock that the trigger needs
+    claim(Holder(NAME, 6), fenced)
+    with pytest.raises(psycopg2.Error):
+        zombie.commit()
+    assert refusal(session(5), WRITES[0]) == OLDER
+    assert run(session(), "SELECT count(*) FROM guarded") == [(0,)]
+
+
+def test_a_lock_that_does_not_end_leaves_the_claim_and_is_said(
+    fenced: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    remake(fenced)
+    session().cursor().execute(WRITES[0])  # under no epoch: no claim may end it
+    claim(Holder(NAME, 6), fenced, timeout=0.5)
+    assert FenceTable(fenced).newest(NAME) == 6
+    assert [each for each in caplog.messages if "may be without its fence" in each]
+    assert states(fenced) == {"public.guarded": False}
+
+
+def test_a_new_partition_is_fenced_by_the_next_claim_and_no_other_is_touched(
+    fenced: Engine, session: Session, tables: Callable[[str], None]
+) -> None:
+    tables(
+        "CREATE TABLE more.parted (epoch int) PARTITION BY RANGE (epoch);"
+        "CREATE TABLE more.low PARTITION OF more.parted FOR VALUES FROM (0) TO (5)"
+    )
+    postgres.add(fenced, "more.parted", NAME)
+    triggers = "SELECT oid FROM pg_trigger WHERE tgname = 'spark_lease' ORDER BY 1"
+    before = run(session(), triggers)
+    tables("CREATE TABLE more.high PARTITION OF more.parted FOR VALUES FROM (5) TO (9)")
+    run(session(4), "INSERT INTO more.high VALUES (5)")  # does not hold until then
+    claim(Holder(NAME, 6), fenced)
+    assert refusal(session(5), "INSERT INTO more.high VALUES (5)") == OLDER
+    assert run(session(), triggers)[: len(before)] == before
+
+
+def test_a_table_that_took_the_name_of_a_fenced_one_is_fenced(fenced: Engine, session: Session) -> None:
+    with fenced.begin() as connection:  # a swap, as loaders do it
+        connection.exec_driver_sql("CREATE TABLE fresh (epoch BIGINT)")
+        connection.exec_driver_sql("ALTER TABLE guarded RENAME TO old")
+        connection.exec_driver_sql("ALTER TABLE fresh RENAME TO guarded")
+    try:
+        claim(Holder(NAME, 6), fenced)
+        assert refusal(session(5), WRITES[0]) == refusal(session(5), "DELETE FROM old") == OLDER
+    finally:
+        with fenced.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE old")
+
+
+def test_what_is_not_to_be_fenced_any_more_is_not(fenced: Engine, session: Session) -> None:
+    remake(fenced)
+    assert postgres.drop(fenced, "guarded")
+    claim(Holder(NAME, 6), fenced)
+    run(session(4), WRITES[0])
+    postgres.add(fenced, "guarded", NAME)
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE guarded")
+    assert states(fenced) == {}  # nothing is there to be written to
+    assert postgres.drop(fenced, "guarded")
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE guarded (epoch BIGINT)")
+    claim(Holder(NAME, 7), fenced)
+    run(session(4), WRITES[0])
+
+
+def test_who_may_not_fence_it_again_is_told_whose_table_it_is(
+    fenced: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    weak = role(fenced, "weak")
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO weak")
+    remake(fenced)
+    try:
+        claim(Holder(NAME, 6), weak)
+        assert "nightly: public.guarded has lost its fence: table: this role does not own" in caplog.text
+        assert states(fenced) == {"public.guarded": False}
+        with fenced.begin() as connection:
+            connection.exec_driver_sql("REVOKE ALL ON spark_lease_fence_table FROM weak")
+        claim(Holder(NAME, 7), weak)
+        assert 'GRANT SELECT ON "public".spark_lease_fence_table TO this role' in caplog.text
+        remake(fenced, owner="weak")
+        with fenced.begin() as connection:
+            connection.exec_driver_sql("GRANT SELECT ON spark_lease_fence_table TO weak")
+        claim(Holder(NAME, 8), weak)
+        assert states(fenced) == {"public.guarded": True}
+    finally:
+        weak.dispose()
+        unrole(fenced, "weak")
+
+
+def test_a_fence_of_an_older_version_keeps_no_list(fenced: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE spark_lease_fence_table")
+    remake(fenced)
+    claim(Holder(NAME, 6), fenced)
+    assert caplog.messages == []
+    postgres.add(fenced, "guarded", NAME)
+    remake(fenced)
+    claim(Holder(NAME, 7), fenced)
+    assert states(fenced) == {"public.guarded": True}
+
+
+def test_a_list_that_another_role_has_planted_runs_no_code_of_it(
+    fenced: Engine, session: Session, planted: Callable[..., None]
+) -> None:
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE spark_lease_fence_table")
+    planted(
+        "CREATE TABLE public.caught (who text)",
+        "GRANT ALL ON public.caught TO PUBLIC",
+        "CREATE FUNCTION public.steal() RETURNS text LANGUAGE plpgsql AS $$ "
+        "BEGIN INSERT INTO public.caught VALUES (current_user); RETURN 'guarded'; END $$",
+        "CREATE VIEW public.spark_lease_fence_table AS SELECT 'public'::text AS schema_name, "
+        "public.steal() AS table_name, 'nightly'::text AS name, false AS allow_unleased",
+        "GRANT ALL ON public.spark_lease_fence_table TO PUBLIC",
+    )
+    remake(fenced)
+    claim(Holder(NAME, 6), fenced)
+    assert states(fenced) == {}
+    with pytest.raises(ConfigError, match="belongs to the role mallory"):
+        postgres.add(fenced, "guarded", NAME)
+    assert postgres.drop(fenced, "guarded") == []
+    assert run(session(), "SELECT who FROM public.caught") == []
 
 
 # -- the claim and the sessions of older epochs

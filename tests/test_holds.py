@@ -117,3 +117,20 @@ def test_a_fence_that_was_made_while_a_standby_waits_is_claimed(
         finally:
             admin.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")
     engine.dispose()
+
+
+def test_a_release_in_a_session_that_has_ended_is_asked_in_another(pg_url: str, table: str) -> None:
+    """As by a restart of the server, or its limit for idle sessions."""
+    engine = create_engine(make_url(pg_url), isolation_level="AUTOCOMMIT")
+    end = (
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        f"WHERE query LIKE '%%{table}%%' AND pid <> pg_backend_pid()"
+    )
+    with closing(contender(pg_url, table)) as hold:
+        hold.acquire()
+        with engine.connect() as admin:
+            assert set(admin.exec_driver_sql(end).scalars()) == {True}
+        assert hold.release()
+    with closing(contender(pg_url, table, acquire_timeout=0)) as following:
+        following.acquire()
+    engine.dispose()

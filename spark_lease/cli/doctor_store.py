@@ -240,11 +240,16 @@ def sessions(probe: SqlProbe) -> tuple[str, bool, bool]:
 
 def fence(config: Config) -> Finding:
     from ..fencing.sql.claim import FenceTable  # SQLAlchemy
+    from ..fencing.sql.triggers import fenced_tables
 
     try:
         with open_database(config) as engine:
             newest = FenceTable(engine, timeout=config.attempt_timeout).newest(config.name)
+            tables = fenced_tables(engine, config.name) if engine.dialect.name == "postgresql" else ()
     except FenceUnreachable as error:
         return fail("fence", str(error), "correct this: until then no master begins its work")
+    if lost := [each.name for each in tables if each.is_lost]:
+        advice = f"the next master fences it again if its role owns it; or run spark-lease fence add --on {lost[0]}"
+        return warn("fence", f"{', '.join(lost)}: made again without its fence, or with a new partition", advice)
     message = f"{config.name} was claimed under epoch {newest}" if newest else "but no master has claimed it yet"
     return ok("fence", f"{redacted(config.fence_url)} answers, {message}")

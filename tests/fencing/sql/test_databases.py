@@ -244,6 +244,7 @@ def test_a_table_that_was_made_again_is_listed_as_lost_until_the_next_master(
     said = spark_lease("fence", "list", *settings)
     assert "lost" in said.stdout
     assert "or now: spark-lease fence add --lease n --on public.guarded" in said.stderr
+    assert "public.guarded: made again without its fence" in spark_lease("doctor", "--json", *settings).stdout
     done = spark_lease("run", *settings, "--", "true")
     assert "public.guarded, or a partition of it, was made without its fence" in done.stderr
     (row,) = json.loads(spark_lease("fence", "list", "--json", *settings).stdout)

@@ -12,8 +12,6 @@ from . import doctor_machine, doctor_store
 from .findings import Finding, Verdict, found, unknown
 from .settings import resolved
 
-_WIDTH = 8
-
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Exit code 1 if something fails."""
@@ -23,7 +21,8 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([asdict(each) for each in findings], indent=2))
     else:
-        print(*(_line(each) for each in findings), sep="\n")
+        width = max(len(each.what) for each in findings)
+        print(*(_line(each, width) for each in findings), sep="\n")
         print(_summary(findings))
     return int(any(each.verdict is Verdict.FAIL for each in findings))
 
@@ -32,20 +31,21 @@ def of_the_store(config: Config) -> list[Finding]:
     careful = replace(config, create_table="false")  # nothing is made by looking
     makes_tables = config.scheme == "sqlite" and config.create_table != "false"
     findings: list[Finding] = []
-    lacking = ""
+    lacking: dict[str, str] = {}
     for check in doctor_store.checks(careful, makes_tables=makes_tables):
-        if lacking == "store" or (lacking and check.needs_table):
-            findings += unknown([check], f"see {lacking}")
+        if first := lacking.get(check.needs):
+            findings += unknown([check], f"see {first}")
+            lacking[check.what] = first
             continue
         findings += (now := found([check]))
-        if check.what in ("store", "table") and any(each.verdict is not Verdict.OK for each in now):
-            lacking = check.what
+        if any(each.verdict is not Verdict.OK for each in now):
+            lacking[check.what] = check.what
     return findings
 
 
-def _line(finding: Finding) -> str:
-    line = f"{finding.verdict:<{_WIDTH - 2}}{finding.what:<{_WIDTH}} {finding.message}"
-    return f"{line}\n{' ' * (2 * _WIDTH - 1)}→ {finding.advice}" if finding.advice else line
+def _line(finding: Finding, width: int) -> str:
+    line = f"{finding.verdict:<5} {finding.what:<{width}}  {finding.message}"
+    return f"{line}\n{' ' * (width + 8)}→ {finding.advice}" if finding.advice else line
 
 
 def _summary(findings: Sequence[Finding]) -> str:

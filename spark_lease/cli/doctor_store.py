@@ -44,26 +44,33 @@ def checks(config: Config, *, makes_tables: bool) -> list[Check]:
     scheme = config.scheme
     found = [Check("store", lambda: store(config, makes_tables=makes_tables))]
     if scheme == "postgresql":
-        found.append(Check("schemas", lambda: schemas(config)))
+        found.append(Check("schemas", lambda: schemas(config), needs="store"))
     if scheme in _SQL:
-        found.append(Check("table", lambda: table(config, makes_tables=makes_tables)))
-    found.append(Check("lease", lambda: lease(config), needs_table=True))
-    found.append(Check("timings", lambda: timings(config, reads(config)), needs_table=True))
+        found.append(Check("table", lambda: table(config, makes_tables=makes_tables), needs="store"))
+    place = "table" if scheme in _SQL else "store"
+    found.append(Check("lease", lambda: lease(config), needs=place))
+    found.append(Check("timings", lambda: timings(config, reads(config)), needs=place))
     if scheme in _SQL:
         found += [
-            Check("notes", lambda: notes(config), needs_table=True),
-            Check("rights", lambda: rights(config), needs_table=True),
-            Check("clock", lambda: clocks(config, *_ask(config, lambda probe: probe.clock_difference()))),
+            Check("notes", lambda: notes(config), needs="table"),
+            Check("rights", lambda: rights(config), needs="table"),
+            Check(
+                "clock", lambda: clocks(config, *_ask(config, lambda probe: probe.clock_difference())), needs="store"
+            ),
         ]
     elif scheme in _FOLDERS:
-        found += [Check("rights", lambda: folder(config)), Check("clock", lambda: no_clock(config))]
+        found += [
+            Check("rights", lambda: folder(config), needs="store"),
+            Check("clock", lambda: no_clock(config), needs="store"),
+        ]
     if scheme == "postgresql":
-        found.append(Check("pooler", lambda: pooler(config, *_ask(config, sessions))))
+        found.append(Check("pooler", lambda: pooler(config, *_ask(config, sessions)), needs="store"))
     if config.fence_url:
         found.append(Check("fence", lambda: fence(config)))
         if config.fence_url.startswith("postgresql"):
             guarded = replace(config, url=config.fence_url, password=config.fence_password)
-            found.append(Check("fence schemas", lambda: schemas(guarded, "fence schemas")))
+            found.append(Check("fence tables", lambda: fence_tables(config), needs="fence"))
+            found.append(Check("fence schemas", lambda: schemas(guarded, "fence schemas"), needs="fence"))
     return found
 
 
@@ -163,7 +170,7 @@ def table(config: Config, *, makes_tables: bool) -> Finding:
             return fail("table", f"{name} does not exist", "run spark-lease init")
         if missing:
             return fail("table", f"{name} lacks {', '.join(missing)}", "run spark-lease init")
-    return ok("table", f"{' and '.join(lacking)} have all columns and keys")
+    return ok("table", f"{' and '.join(lacking)}: all columns and keys are there")
 
 
 def notes(config: Config) -> Finding:
@@ -240,16 +247,22 @@ def sessions(probe: SqlProbe) -> tuple[str, bool, bool]:
 
 def fence(config: Config) -> Finding:
     from ..fencing.sql.claim import FenceTable  # SQLAlchemy
-    from ..fencing.sql.triggers import fenced_tables
 
     try:
         with open_database(config) as engine:
             newest = FenceTable(engine, timeout=config.attempt_timeout).newest(config.name)
-            tables = fenced_tables(engine, config.name) if engine.dialect.name == "postgresql" else ()
     except FenceUnreachable as error:
         return fail("fence", str(error), "correct this: until then no master begins its work")
-    if lost := [each.name for each in tables if each.is_lost]:
-        advice = f"the next master fences it again if its role owns it; or run spark-lease fence add --on {lost[0]}"
-        return warn("fence", f"{', '.join(lost)}: made again without its fence, or with a new partition", advice)
     message = f"{config.name} was claimed under epoch {newest}" if newest else "but no master has claimed it yet"
     return ok("fence", f"{redacted(config.fence_url)} answers, {message}")
+
+
+def fence_tables(config: Config) -> Finding:
+    from ..fencing.sql.triggers import fenced_tables
+
+    with open_database(config) as engine:
+        tables = fenced_tables(engine, config.name)
+    if lost := [each.name for each in tables if each.is_lost]:
+        advice = f"the next master fences it again if its role owns it; or run spark-lease fence add --on {lost[0]}"
+        return warn("fence tables", f"{', '.join(lost)}: made again without its fence, or with a new partition", advice)
+    return ok("fence tables", f"{len(tables)} fenced under {config.name}")

@@ -28,11 +28,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`look` gives None where there is nothing to be looked at. `needs_table`: it asks the table of the leases."""
+    """`look` gives None where there is nothing to be looked at. `needs` names the check before it that has to be ok:
+    "store", "table"; empty for none."""
 
     what: str
     look: Callable[[], Finding | None]
-    needs_table: bool = False
+    needs: str = ""
 
 
 def ok(what: str, message: str) -> Finding:

@@ -98,8 +98,11 @@ def test_the_database_of_the_fence_is_looked_at_too(
     where = [*shop_of("sqlite").flags, "--fence-url"]
     _, findings = examined(capsys, *where, pg_url)
     assert findings["fence"].verdict == "ok" and "answers" in findings["fence"].message
+    _, findings = examined(capsys, "--url", "sqlite:////nowhere/x.db", "--lease", "n", "--fence-url", pg_url)
+    assert (findings["store"].verdict, findings["fence"].verdict) == ("fail", "ok")
     code, findings = examined(capsys, *where, "postgresql://u:hunter22@127.0.0.1:1/x")
     assert (code, findings["fence"].verdict) == (1, "fail")
+    assert findings["fence tables"].message == findings["fence schemas"].message == "not checked: see fence"
     assert "hunter22" not in findings["fence"].message
 
 

@@ -262,7 +262,7 @@ def fence_tables(config: Config) -> Finding:
 
     with open_database(config) as engine:
         tables = fenced_tables(engine, config.name)
-    if lost := [each.name for each in tables if each.is_lost]:
+    if lost := [each.name for each in tables if each.state == "lost"]:
         advice = f"the next master fences it again if its role owns it; or run spark-lease fence add --on {lost[0]}"
         return warn("fence tables", f"{', '.join(lost)}: made again without its fence, or with a new partition", advice)
     return ok("fence tables", f"{len(tables)} fenced under {config.name}")

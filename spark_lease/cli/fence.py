@@ -27,7 +27,6 @@ from .settings import need_name, resolved
 from .table import print_table
 
 _T = TypeVar("_T")
-_LOST = "lost"
 _STATES = {None: "unknown", 0: "not claimed yet"}
 
 
@@ -90,7 +89,7 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
         shown = [["?" if value is None else str(value) for value in row.values()] for row in rows]
         print_table([["TABLE", "LEASE", "EPOCH", "ALLOW UNLEASED", "STATE"], *shown])
         for row in rows:
-            if row["state"] == _LOST:
+            if row["state"] == "lost":
                 lease, table = (shlex.quote(str(row[key])) for key in ("lease", "table"))
                 again = f"the next master fences it again, or now: spark-lease fence add --lease {lease} --on {table}"
                 print(
@@ -150,7 +149,7 @@ def _postgres_rows(config: Config) -> list[dict[str, object]]:
             "lease": each.lease,
             "epoch": epochs[each.lease],
             "allow_unleased": each.allow_unleased,
-            "state": _LOST if each.is_lost else "fenced",
+            "state": each.state,
         }
         for each in tables
     ]

@@ -83,6 +83,13 @@ def descriptor_of(connection: Any) -> int | None:
     return None if holder is None else int(holder.fileno())
 
 
+def has_hung_up(descriptor: int) -> bool:
+    """True if the other side has closed the connection: it has started again, or does not keep idle sessions."""
+    looking = select.poll()
+    looking.register(descriptor, select.POLLRDHUP)
+    return bool(looking.poll(0))
+
+
 def cursor_of(connection: Any, driver: str, *, several: bool) -> Any:
     """A cursor of the driver; `several`: that sends several statements in one message, with values."""
     if several and driver == "psycopg":

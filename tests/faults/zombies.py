@@ -265,6 +265,7 @@ class DeltaZombie:
         self._master.freeze()
         while self._is_locked():  # it was about to write into its history: not what is to be frozen here
             self._master.thaw()
+            wait(_A_WRITE)
             self._master.freeze()
         with closing(self._standby()) as standby:
             standby.acquire()

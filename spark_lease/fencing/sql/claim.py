@@ -38,6 +38,7 @@ from .stale_sessions import end_holders, end_older_sessions
 from .tables import (
     DONE,
     FENCE,
+    FENCE_TABLES,
     NO_EPOCH,
     RUN,
     forget_runs,
@@ -46,7 +47,6 @@ from .tables import (
     raise_epoch,
     read_epoch,
     refuse_unknown,
-    tables_of,
     tables_sql,
     where_is,
 )
@@ -80,15 +80,18 @@ def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT, clock: 
     """Raise the fence of `lease` in the database of `engine` to my epoch; at once if it is there already.
 
     The tables of the fence are made where they are missing, and a fenced table of PostgreSQL that was dropped and made
-    again is fenced again. Each takes no longer than `timeout` seconds, besides connecting. Raises LeaseLost; Fenced if
-    a newer epoch was claimed; FenceUnreachable; ConfigError.
+    again is fenced again. Takes no longer than `timeout` seconds and what it takes to connect. Raises LeaseLost; Fenced
+    if a newer epoch was claimed; FenceUnreachable; ConfigError.
     """
     epoch = lease.check()
+    clock = clock or BootClock()
+    end = clock.now() + timeout
     table = FenceTable(engine, timeout=timeout, clock=clock)
     newest = table.raise_to(lease.name, epoch)
     if newest > epoch:
         raise fenced(lease, where_is(engine), newest, _LOWER.format(name=lease.name))
-    table.fence_again(lease.name, epoch)
+    if table.was_raised:  # not by each worker of one master
+        table.fence_again(lease.name, end)
 
 
 class FenceTable:
@@ -99,6 +102,8 @@ class FenceTable:
         self._engine, self._timeout, self._clock = engine, timeout, clock or BootClock()
         self._backend = backend_of(engine)
         self._is_postgres = engine.dialect.name == "postgresql"
+        self.was_raised = False
+        """True if `raise_to` has found an older epoch, or none."""
 
     def raise_to(self, name: str, epoch: int) -> int:
         """The newest epoch of `name` after it was raised to `epoch`. Raises FenceUnreachable, ConfigError."""
@@ -108,6 +113,7 @@ class FenceTable:
                 raise ConfigError("fence", f"{where_is(self._engine)}: {problem}")
             before = self._read(session, name)
             if before < epoch:
+                self.was_raised = True  # whatever becomes of the answer
                 session.execute(raise_epoch(self._engine, name, epoch))
                 session.commit()
             newest = self._read(session, name)
@@ -117,17 +123,18 @@ class FenceTable:
 
         return self._ask(ask, lambda session, end: self._make_way(session, end, name, epoch))
 
-    def fence_again(self, name: str, epoch: int) -> None:
+    def fence_again(self, name: str, end: float) -> None:
         """Give its trigger back to each table of `name` that has lost it. Logs what it did, and what it could not."""
         if not self._is_postgres:
             return
         try:
-            self._ask(
-                lambda session: restore(session, self._engine, name),
-                lambda session, end: end_older_sessions(session, name, epoch),
-            )
-        except SparkLeaseError as error:
-            log.warning("%s: a table that was made again may be without its fence: %s", name, error)
+            with self._session(end) as session:
+                restore(session, self._engine, name, lambda: end - self._clock.now() - _AGAIN)
+        except Exception as error:  # whatever it is, the fence itself is claimed
+            problem: object = type(error).__name__
+            if isinstance(error, SQLAlchemyError | SparkLeaseError):
+                problem = self._unreachable(error) if isinstance(error, SQLAlchemyError) else error
+            log.warning("%s: a table that was made again may be without its fence: %s", name, problem)
 
     def newest(self, name: str) -> int:
         """The newest epoch that was claimed; 0 if none was. Makes nothing. Raises FenceUnreachable, ConfigError."""
@@ -336,7 +343,7 @@ class FenceTable:
 
     def _unreachable(self, error: SQLAlchemyError, hindrance: str = "") -> SparkLeaseError:
         if code_of(error) in ("42501", "1142"):
-            names = ", ".join(each.name for each in tables_of(self._engine.dialect))
+            names = ", ".join(each.name for each in FENCE_TABLES)
             hindrance = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names} TO this role"
         message = database_message(self._engine, error)
         return FenceUnreachable(where_is(self._engine), f"{hindrance} ({message})" if hindrance else message)

@@ -69,6 +69,7 @@ DONE = Table(
     Column("finished", BigInteger, nullable=False),  # milliseconds since 1970, by the database's clock
     **_INNODB,
 )
+FENCE_TABLES = (FENCE, RUN, DONE)
 FENCED = Table(
     "spark_lease_fence_table",
     MetaData(),
@@ -124,13 +125,9 @@ def _plain(part: str, dialect: str) -> str:
     return part.lower() if dialect == "postgresql" else part
 
 
-def tables_of(dialect: Dialect) -> Sequence[Table]:
-    return (FENCE, RUN, DONE, FENCED) if dialect.name == "postgresql" else (FENCE, RUN, DONE)
-
-
-def tables_sql(dialect: Dialect) -> Sequence[str]:
+def tables_sql(dialect: Dialect, tables: Sequence[Table] = FENCE_TABLES) -> Sequence[str]:
     """The statements that make the tables."""
-    made = (CreateTable(each, if_not_exists=True).compile(dialect=dialect) for each in tables_of(dialect))
+    made = (CreateTable(each, if_not_exists=True).compile(dialect=dialect) for each in tables)
     return [" ".join(str(each).split()) for each in made]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from ...errors import ConfigError
-from .tables import tables_of
+from .tables import FENCE_TABLES, FENCED
 from .trigger_sql import function_sql
 
 _TRUSTED = """
@@ -38,7 +38,7 @@ def function_if_needed(connection: Connection, schema: str, oid: int, table: str
     to the table.
     """
     wanted = function_sql(schema)
-    tables = [(_FENCE_THERE, f"{schema}{each.name}") for each in tables_of(connection.dialect)]
+    tables = [(_FENCE_THERE, f"{schema}{each.name}") for each in (*FENCE_TABLES, FENCED)]
     for query, name in (
         (_SCHEMA_THERE, schema.removesuffix(".")),
         *tables,

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.dialects import postgresql
 
 from .session import setting_of
-from .tables import FENCE, FENCED, parts_of, tables_of, tables_sql
+from .tables import FENCE, FENCE_TABLES, FENCED, parts_of, tables_sql
 
 _DIALECT: Any = postgresql.dialect  # SQLAlchemy 2.0 has no type for it
 UNLEASED, OLDER = "SL001", "SL002"
@@ -69,13 +69,14 @@ $fence$"""
 
 def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> list[str]:
     """What fences `table`, for a DBA to read and run; the fence stands in the schema public. Raises ConfigError."""
-    made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT())]
+    made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT(), (*FENCE_TABLES, FENCED))]
     names = parts(table)
     names = names if len(names) > 1 else ["public", *names]
     name, how = spelled(names), ("public.", lease, allow_unleased)
     done = [*made, function_sql("public."), *trigger_sql(name, *how), _trigger_below(name, *how)]
-    fence = ", ".join(f"public.{each.name}" for each in tables_of(_DIALECT()))
+    fence = ", ".join(f"public.{each.name}" for each in FENCE_TABLES)
     grant = f"-- For the role of the job:\n-- GRANT SELECT, INSERT, UPDATE, DELETE ON {fence} TO …"
+    grant += f"\n-- GRANT SELECT ON public.{FENCED.name} TO …"
     noted = note_sql(f"public.{FENCED.name}", names, lease, allow_unleased)
     return ["BEGIN", NO_PATH, *done, _REFUSE_OTHERS.format(table=literal(name)), noted, f"{grant}\nCOMMIT"]
 

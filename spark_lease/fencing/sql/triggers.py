@@ -13,7 +13,7 @@ What it does not hold back is in docs/reference/fenced.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,59 +23,39 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from ...database.connections import database_message
 from ...database.dialects import backend_of, code_of, matches
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
-from .tables import FENCE, FENCED, tables_of, tables_sql, where_is
-from .trigger_owners import function_if_needed
-from .trigger_sql import (
-    NO_PATH,
-    TRIGGER,
-    literal,
-    note_sql,
-    parts,
-    quoted,
-    readable,
-    spelled,
-    trigger_sql,
+from . import fenced_list
+from .catalog import (
+    Found,
+    all_fenced,
+    find,
+    leave_path,
+    look_for,
+    path_of,
+    refuse_below_others,
+    schema_of_fence,
+    those_above,
+    with_those_below,
 )
+from .tables import FENCE_TABLES, FENCED, tables_sql, where_is
+from .trigger_owners import function_if_needed
+from .trigger_sql import TRIGGER, parts, readable, trigger_sql
 
 log = logging.getLogger(__name__)
-
-_LOOK = f"""
-SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, coalesce(t.tgargs, ''), pg_has_role(c.relowner, 'USAGE')
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = '{TRIGGER}' AND NOT t.tgisinternal
-WHERE """
-# Partitions, and tables that inherit: both are in pg_inherits, and what is below them as well.
-_BELOW = """c.oid IN (WITH RECURSIVE below (oid) AS (
-    SELECT %(oid)s::int8::oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN below ON i.inhparent = below.oid
-) SELECT oid FROM below)"""
-_ABOVE = """c.oid IN (WITH RECURSIVE above (oid) AS (
-    SELECT i.inhparent FROM pg_inherits i WHERE i.inhrelid = %(oid)s::int8::oid
-    UNION SELECT i.inhparent FROM pg_inherits i JOIN above ON i.inhrelid = above.oid
-) SELECT oid FROM above)"""
-_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
+_GIVES_WAY = 250
+"""Milliseconds after `deadlock_timeout` in which an autovacuum that is in the way has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class FencedTable:
     """A table, and the lease under which it is written. `allow_unleased`: also by who carries no epoch at all.
 
-    `is_lost`: it, or a partition, has no trigger any more, and any session may write to it.
+    `state`: "fenced"; "lost" if it, or a partition, has no trigger any more; "disabled" if that is switched off.
     """
 
     name: str
     lease: str
     allow_unleased: bool = False
-    is_lost: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    oid: int
-    schema: str
-    table: str
-    kind: str
-    arguments: tuple[str, ...]
-    owned: bool
+    state: str = "fenced"
 
 
 def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False) -> Sequence[str]:
@@ -85,222 +65,164 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
     Doing it again is no harm. Raises ConfigError for what cannot be fenced, FenceUnreachable.
     """
     with _transaction(engine) as connection:
-        return _add(connection, engine, table, lease, allow_unleased)
-
-
-def _add(
-    connection: Connection, engine: Engine, table: str, lease: str, allow_unleased: bool, *, only_lost: bool = False
-) -> Sequence[str]:
-    found = _find(connection, engine, table)
-    _refuse_below_others(connection, found, table, lease)
-    schema = f"{_schema(connection)}."
-    wanted = (schema, found.oid, readable(found.schema, found.table))
-    statements = [*_missing_tables(connection, schema), *function_if_needed(connection, *wanted)]
-    for each in _with_those_below(connection, found):
-        which = table if each.oid == found.oid else readable(each.schema, each.table)
-        if each.kind == "f":
-            raise ConfigError("table", f"{which}, below {table}, is a foreign table: detach it")
-        if each.arguments and each.arguments[0] != lease:
-            raise ConfigError("table", f"{which} is written under the lease {each.arguments[0]}: drop it there first")
-        drop_it, *make_it = trigger_sql(spelled([each.schema, each.table]), schema, lease, allow_unleased)
-        if not each.arguments:
-            statements += make_it
-        elif not only_lost:  # to drop one takes a lock that readers wait for
-            statements += [drop_it, *make_it]
-    for statement in statements:
-        connection.exec_driver_sql(statement.replace("%", "%%"))
-    if fenced := _list_of_fenced(connection, "SELECT", "INSERT", "UPDATE"):
-        note = note_sql(fenced, (found.schema, found.table), lease, allow_unleased)
-        connection.exec_driver_sql(note.replace("%", "%%"))
-    function_if_needed(connection, *wanted)  # once more: another may have been quicker to make one
+        found = find(connection, engine, table)
+        refuse_below_others(connection, found, table, lease)
+        schema = schema_of_fence(connection)
+        statements = [*_missing_tables(connection, schema), *_function(connection, schema, found)]
+        for each in with_those_below(connection, found):
+            which = table if each.oid == found.oid else each.readable
+            if each.kind == "f":
+                raise ConfigError("table", f"{which}, below {table}, is a foreign table: detach it")
+            if each.arguments and each.arguments[0] != lease:
+                raise ConfigError(
+                    "table", f"{which} is written under the lease {each.arguments[0]}: drop it there first"
+                )
+            drop_it, *make_it = trigger_sql(each.name, f"{schema}.", lease, allow_unleased)
+            statements += [drop_it, *make_it] if each.arguments else make_it
+        _run(connection, statements)
+        _function(connection, schema, found)  # once more: another may have been quicker to make one
+        try:
+            fenced_list.note(connection, schema, (found.schema, found.table), lease, allow_unleased)
+        except ConfigError as error:
+            log.warning("%s will not be fenced again if it is dropped and made again: %s", table, error)
     return statements
 
 
-def restore(connection: Connection, engine: Engine, lease: str) -> None:
-    """Fence again what was dropped and made again since `add`, and partitions that are new. A warning says what was
-    done, or what has to be.
+def restore(connection: Connection, engine: Engine, lease: str, left: Callable[[], float]) -> None:
+    """Fence again what was dropped and made again since `add`, and partitions that are new, within `left()` seconds.
 
-    Commits. Raises DBAPIError; done again, it goes on with what is left.
+    Each table is tried once, whatever becomes of another. Logs what was done, and what has to be. Raises DBAPIError if
+    the connection is gone.
     """
-    _forget_path(connection)
-    lost = _lost(connection, lease)
+    leave_path(connection)
+    schema = schema_of_fence(connection)
+    try:
+        found = fenced_list.lost(connection, schema, lease)
+    except ConfigError as error:
+        log.info("%s: cannot see whether a fenced table was made again: %s", lease, error)
+        return
     connection.rollback()
-    for each in lost:
-        _forget_path(connection)
+    errors: dict[tuple[str, str], Exception | str] = {}
+    done = set()
+    for table, (allow_unleased, _) in found.items():
         try:
-            _add(connection, engine, each.name, lease, each.allow_unleased, only_lost=True)
-            connection.commit()
+            if _restore_one(connection, engine, table, lease, allow_unleased, left()):
+                done.add(table)
         except (ConfigError, DBAPIError) as error:
-            connection.rollback()
-            if isinstance(error, DBAPIError) and not matches(error, backend_of(engine).denied):
+            if isinstance(error, DBAPIError) and error.connection_invalidated:
                 raise
-            log.warning("%s: %s has lost its fence: %s", lease, each.name, _as_a_sentence(engine, error))
-        else:
+            errors[table] = error
+            connection.rollback()
+    if not found:
+        return
+    leave_path(connection)
+    still_lost = fenced_list.lost(connection, schema, lease)
+    for table in found:
+        name = readable(*table)
+        if table in still_lost:
+            problem = errors.get(table, "a partition is a foreign table, or of another owner")
+            if isinstance(problem, SQLAlchemyError):
+                problem = _as_a_sentence(engine, problem)
+            log.warning("%s: %s, or a partition of it, is without its fence: %s", lease, name, problem)
+        elif table in done:
             log.warning(
                 "%s: %s, or a partition of it, was made without its fence, and older masters could write to it; it is "
                 "fenced again",
-                *(lease, each.name),
+                *(lease, name),
             )
+
+
+def _restore_one(
+    connection: Connection, engine: Engine, table: tuple[str, str], lease: str, allow_unleased: bool, left: float
+) -> bool:
+    """Fence what can be fenced of it; readers do not wait for that. False if it is not to be fenced any more."""
+    leave_path(connection)
+    schema, bound = schema_of_fence(connection), max(int(left * 1000), 1)
+    connection.exec_driver_sql(
+        "SELECT set_config('lock_timeout', least(setting::int + %(more)s, %(bound)s)::text, true) FROM pg_settings "
+        "WHERE name = 'deadlock_timeout'",
+        {"more": _GIVES_WAY, "bound": bound},
+    )
+    found = find(connection, engine, readable(*table))
+    refuse_below_others(connection, found, found.readable, lease)
+    statements = _function(connection, schema, found)
+    for each in with_those_below(connection, found):
+        if not each.arguments and each.kind != "f" and each.owned:
+            statements += trigger_sql(each.name, f"{schema}.", lease, allow_unleased)[1:]
+    _run(connection, statements)
+    _function(connection, schema, found)
+    if not fenced_list.is_listed(connection, schema, table, lease):  # `drop` was quicker
+        connection.rollback()
+        return False
+    connection.commit()
+    return True
 
 
 def drop(engine: Engine, table: str) -> Sequence[str]:
     """Let any session write to `table` again, and to what is below it; the statements that it took. Raises ConfigError,
     FenceUnreachable."""
     with _transaction(engine) as connection:
-        try:
-            one = _find(connection, engine, table)
-        except ConfigError:
-            *schema, name = parts(table)
-            gone = [(each, name) for each in schema or connection.info[_KEPT]]
-            if statements := _forget(connection, gone):
-                return statements
-            raise
-        for above in _look(connection, _ABOVE, {"oid": one.oid}):
+        schema = schema_of_fence(connection)
+        named = look_for(connection, table)
+        if not named or named.kind not in "rp":  # it was dropped itself
+            *schemas, name = parts(table)
+            gone = [(each, name) for each in schemas or path_of(connection)]
+            return fenced_list.forget(connection, schema, gone) or [find(connection, engine, table).name]
+        one = find(connection, engine, table)
+        for above in those_above(connection, one):
             if above.arguments and above.arguments[:1] == one.arguments[:1]:
-                raise ConfigError("table", f"{table} is fenced with {above.schema}.{above.table}: drop that")
-        found = _with_those_below(connection, one)
-        names = [spelled([each.schema, each.table]) for each in found if each.arguments]
-        statements = [f"DROP TRIGGER {TRIGGER} ON {name}" for name in names]
-        for statement in statements:
-            connection.exec_driver_sql(statement.replace("%", "%%"))
-        return [*statements, *_forget(connection, [(each.schema, each.table) for each in found])]
+                raise ConfigError("table", f"{table} is fenced with {above.readable}: drop that")
+        found = with_those_below(connection, one)
+        statements: list[str] = []
+        for fence in {each.fence or schema for each in found}:  # that of another search path, maybe
+            statements += fenced_list.forget(connection, fence, [(each.schema, each.table) for each in found])
+        dropped = [f"DROP TRIGGER {TRIGGER} ON {each.name}" for each in found if each.arguments]
+        _run(connection, dropped)
+    return [*dropped, *statements]
 
 
 def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
     """All fenced tables of the database, or those of one lease. Raises FenceUnreachable."""
     with _transaction(engine) as connection:
-        found = _look(connection, "t.tgname IS NOT NULL", {})
-        lost = _lost(connection, lease)
-    tables = {each.name: each for each in lost}
-    for each in found:
-        name = readable(each.schema, each.table)
-        one = FencedTable(name, each.arguments[0], each.arguments[2:3] == ("allow unleased",))
-        if lease in ("", one.lease):
-            tables.setdefault(name, one)
+        tables = {
+            each.readable: FencedTable(
+                each.readable,
+                each.arguments[0],
+                each.arguments[2:3] == ("allow unleased",),
+                "disabled" if each.is_disabled else "fenced",
+            )
+            for each in all_fenced(connection)
+            if lease in ("", each.arguments[0])
+        }
+        try:
+            found = fenced_list.lost(connection, schema_of_fence(connection), lease)
+        except ConfigError as error:
+            log.warning("tables that have lost their fence are not listed: %s", error)
+            found = {}
+    for table, (allow_unleased, of) in found.items():
+        tables[readable(*table)] = FencedTable(readable(*table), of, allow_unleased, "lost")
     return [tables[name] for name in sorted(tables)]
-
-
-_LOST = """
-SELECT n.nspname, c.relname, f.name, f.allow_unleased FROM {fenced} f
-JOIN pg_namespace n ON n.nspname = f.schema_name JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = f.table_name
-WHERE %(lease)s IN ('', f.name) AND EXISTS (
-    WITH RECURSIVE below (oid) AS (
-        SELECT c.oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN below ON i.inhparent = below.oid
-    ) SELECT FROM below WHERE NOT EXISTS (
-        SELECT FROM pg_trigger t WHERE t.tgrelid = below.oid AND t.tgname = 'spark_lease' AND NOT t.tgisinternal))
-ORDER BY 1, 2
-"""
-
-
-# With none of what runs the code of its owner.
-_MAY_USE = """
-SELECT bool_and(has_table_privilege(c.oid, may)) FROM unnest(%(rights)s) AS may, pg_class c
-WHERE c.oid = to_regclass(%(name)s) AND c.relkind = 'r' AND NOT (c.relrowsecurity OR c.relhasrules OR c.relhastriggers)
-"""
-
-
-def _lost(connection: Connection, lease: str) -> list[FencedTable]:
-    """Those of one lease, or of all, that are there without their trigger, or have a partition without."""
-    if not (fenced := _list_of_fenced(connection, "SELECT")):
-        return []
-    rows = connection.exec_driver_sql(_LOST.format(fenced=fenced), {"lease": lease}).all()
-    return [FencedTable(readable(schema, table), of, allows, is_lost=True) for schema, table, of, allows in rows]
-
-
-def _forget(connection: Connection, tables: Sequence[tuple[str, str]]) -> list[str]:
-    """The statement that took them off the list; none if they were not there."""
-    if not tables or not (fenced := _list_of_fenced(connection, "SELECT", "DELETE")):
-        return []
-    wanted = ", ".join(f"({literal(schema)}, {literal(table)})" for schema, table in tables)
-    statement = f"DELETE FROM {fenced} WHERE (schema_name, table_name) IN ({wanted})"
-    return [statement] if connection.exec_driver_sql(statement.replace("%", "%%")).rowcount else []
-
-
-def _list_of_fenced(connection: Connection, *rights: str) -> str:
-    """The table with the list, if it is there, and this role may; "" else."""
-    name = f"{_schema(connection)}.{FENCED.name}"
-    may = connection.exec_driver_sql(_MAY_USE, {"name": name, "rights": list(rights)}).scalar()
-    if may is False:
-        log.warning(
-            "a fenced table that is dropped and made again is not fenced again: GRANT %s ON %s TO this role",
-            *(", ".join(rights), name),
-        )
-    return name if may else ""
-
-
-def _find(connection: Connection, engine: Engine, table: str) -> _Found:
-    # to_regclass takes quotes as SQL does, and gives no name to what is no table's.
-    which, names = "c.oid = to_regclass(%(name)s)", parts(table)
-    name = spelled(names)
-    places = [name] if len(names) > 1 else [f"{schema}.{name}" for schema in _path(connection)]
-    found = next(filter(None, (_look(connection, which, {"name": each}) for each in places)), [])
-    if not found:
-        raise ConfigError("table", f"there is no {table} in {where_is(engine)}")
-    if (kind := found[0].kind) not in "rp":
-        raise ConfigError("table", f"{table} is {_KINDS.get(kind, 'no table')}: fence the tables behind it")
-    if not found[0].owned:
-        raise ConfigError(
-            "table", f"this role does not own {table}: give its owner what `spark-lease fence add --print-sql` prints"
-        )
-    return found[0]
-
-
-def _refuse_below_others(connection: Connection, found: _Found, table: str, lease: str) -> None:
-    """What is written through a table above it, rows of its own among them, runs no statement trigger of this one."""
-    for above in _look(connection, _ABOVE, {"oid": found.oid}):
-        name = f"{above.schema}.{above.table}"
-        if above.kind == "p":
-            if not _look(connection, _ABOVE, {"oid": above.oid}):
-                raise ConfigError("table", f"{table} is a partition: fence its root {name}")
-        elif above.arguments[:1] != (lease,):
-            raise ConfigError("table", f"{table} inherits from {name}, through which its rows are written: fence that")
-
-
-def _with_those_below(connection: Connection, found: _Found) -> list[_Found]:
-    return _look(connection, _BELOW, {"oid": found.oid})
-
-
-def _look(connection: Connection, which: str, values: dict[str, object]) -> list[_Found]:
-    rows = connection.exec_driver_sql(f"{_LOOK}{which} ORDER BY 2, 3", values).all()
-    return [
-        _Found(oid, schema, table, kind, _arguments(stored), owned) for oid, schema, table, kind, stored, owned in rows
-    ]
-
-
-def _arguments(stored: bytes | memoryview | str) -> tuple[str, ...]:
-    """Those of a trigger (PostgreSQL documentation, pg_trigger.tgargs: each ends with a zero byte)."""
-    raw = stored.encode() if isinstance(stored, str) else bytes(stored)
-    return tuple(each.decode() for each in raw.split(b"\0")[:-1])
-
-
-_KEPT = "spark_lease_path"
-
-
-def _path(connection: Connection) -> list[str]:
-    """The schemas of the role's own search_path, quoted."""
-    return [quoted(each) for each in connection.info[_KEPT]]
-
-
-def _schema(connection: Connection) -> str:
-    """Where the fence stands that a claim of this role would find, or where one would be made; quoted."""
-    path = _path(connection)
-    for schema in path:
-        if connection.exec_driver_sql("SELECT to_regclass(%(name)s)", {"name": f"{schema}.{FENCE.name}"}).scalar():
-            return schema
-    if not path:
-        raise ConfigError("table", "this role has no schema in its search_path, and the fence has to be in one")
-    return path[0]
 
 
 def _missing_tables(connection: Connection, schema: str) -> list[str]:
     """The statements that make them. Of those that are there PostgreSQL would ask for the right to CREATE as well."""
-    made = dict(zip(tables_of(connection.dialect), tables_sql(connection.dialect), strict=True))
+    tables = (*FENCE_TABLES, FENCED)
+    made = dict(zip(tables, tables_sql(connection.dialect, tables), strict=True))
     there = "SELECT to_regclass(%(name)s)"
     return [
-        statement.replace("EXISTS ", f"EXISTS {schema}", 1)
+        statement.replace("EXISTS ", f"EXISTS {schema}.", 1)
         for table, statement in made.items()
-        if not connection.exec_driver_sql(there, {"name": f"{schema}{table.name}"}).scalar()
+        if not connection.exec_driver_sql(there, {"name": f"{schema}.{table.name}"}).scalar()
     ]
+
+
+def _function(connection: Connection, schema: str, found: Found) -> list[str]:
+    return function_if_needed(connection, f"{schema}.", found.oid, found.readable)
+
+
+def _run(connection: Connection, statements: Sequence[str]) -> None:
+    for statement in statements:
+        connection.exec_driver_sql(statement.replace("%", "%%"))
 
 
 @contextmanager
@@ -312,22 +234,13 @@ def _transaction(engine: Engine) -> Iterator[Connection]:
         with engine.connect() as connection:
             connection = connection.execution_options(isolation_level="READ COMMITTED")
             with connection.begin():
-                _forget_path(connection)
+                leave_path(connection)
                 yield connection
     except SQLAlchemyError as error:
         raise _as_a_sentence(engine, error) from error
 
 
-def _forget_path(connection: Connection) -> None:
-    """For this transaction alone. `connection.info` keeps it."""
-    found = connection.exec_driver_sql("SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]")
-    connection.info[_KEPT] = found.scalar()
-    connection.exec_driver_sql(NO_PATH)
-
-
-def _as_a_sentence(engine: Engine, error: SQLAlchemyError | ConfigError) -> SparkLeaseError:
-    if isinstance(error, ConfigError):
-        return error
+def _as_a_sentence(engine: Engine, error: SQLAlchemyError) -> SparkLeaseError:
     message = database_message(engine, error)
     if isinstance(error, DBAPIError) and matches(error, backend_of(engine).denied) and code_of(error):
         return ConfigError(

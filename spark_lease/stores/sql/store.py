@@ -31,6 +31,7 @@ from ...database.connections import (
     WakeupPipe,
     cursor_of,
     descriptor_of,
+    has_hung_up,
     last_answer,
     make_engine,
     refusal,
@@ -129,8 +130,7 @@ class SqlStore:
     def session(self) -> Iterator[Connection]:
         with self._one_request(is_last=not self._config.notify):
             try:
-                if self._cursor is None:
-                    self._connect()
+                self._need_connection()
                 if self._fd is not None:
                     self._cut_off.arm(self._fd)
                 yield Connection(self._engine, self._connection)
@@ -274,8 +274,7 @@ class SqlStore:
 
     def _ask(self, what: str, values: Mapping[str, object]) -> list[Any]:
         try:
-            if self._cursor is None:
-                self._connect()
+            self._need_connection()
             if not self._table_seen and schema.has_engines(self._engine):
                 with self._engine.connect() as connection:
                     schema.refuse_engine(connection, self._table)
@@ -301,6 +300,12 @@ class SqlStore:
         if what == "directive":
             return [(values["old_time"], epoch)]
         return [(now + values["duration"], epoch if what == "renew" else max(epoch, now))]
+
+    def _need_connection(self) -> None:
+        if self._cursor is not None and self._fd is not None and has_hung_up(self._fd):
+            self._drop_connection()  # a renewal that fails once is late, and a release is not asked again
+        if self._cursor is None:
+            self._connect()
 
     def _connect(self) -> None:
         try:

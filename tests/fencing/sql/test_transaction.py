@@ -790,21 +790,21 @@ def test_no_row_of_an_older_epoch_lands_after_the_claim(engine: Engine, writer: 
 @pytest.mark.slow
 def test_without_a_fence_the_rows_of_a_frozen_master_do_land(engine: Engine, writer: Start) -> None:
     """The control of the test above."""
-    master = writer(engine, NAME, isolation="READ COMMITTED", how="plain")
-    master.begin(1)
-    master.freeze()
-    claimed = False
-    while not claimed:
+    master, chance = writer(engine, NAME, isolation="READ COMMITTED", how="plain"), random.Random()
+    for epoch in range(1, 99, 2):
+        master.begin(epoch)
+        time.sleep(chance.uniform(0, 0.02))  # any moment will do
+        master.freeze()
         try:
-            claim(Holder(NAME, 2), engine, timeout=0.2)
-            claimed = True
-        except FenceUnreachable:
+            claim(Holder(NAME, epoch + 1), engine, timeout=0.2)
+            break
+        except FenceUnreachable:  # a file whose writer is frozen in the middle of a write: no claim
             master.thaw()
-            master.freeze()
-    landed = rows(engine, 1)
+            master.says()
+    landed = rows(engine, epoch)
     master.thaw()
     assert master.says() == f"done {PLAIN_ROWS}"
-    assert rows(engine, 1) > landed
+    assert rows(engine, epoch) > landed
 
 
 @pytest.mark.parametrize("isolation", LEVELS)

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -517,7 +518,7 @@ def remake(engine: Engine, *, table: str = "guarded", owner: str = "") -> None:
 
 
 def states(engine: Engine, lease: str = "") -> dict[str, bool]:
-    return {each.name: not each.is_lost for each in postgres.fenced_tables(engine, lease)}
+    return {each.name: each.state == "fenced" for each in postgres.fenced_tables(engine, lease)}
 
 
 @pytest.mark.parametrize("how", ["added", "printed"])
@@ -555,15 +556,34 @@ def test_a_transaction_of_an_older_epoch_in_a_table_that_was_made_again_is_ended
     assert run(session(), "SELECT count(*) FROM guarded") == [(0,)]
 
 
-def test_a_lock_that_does_not_end_leaves_the_claim_and_is_said(
-    fenced: Engine, session: Session, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lock_that_ends_is_waited_for(fenced: Engine, session: Session) -> None:
+    """As long as an autovacuum takes to give way, which is a second."""
     remake(fenced)
-    session().cursor().execute(WRITES[0])  # under no epoch: no claim may end it
-    claim(Holder(NAME, 6), fenced, timeout=0.5)
+    other = session()
+    other.cursor().execute(WRITES[0])
+    ending = threading.Timer(0.5, other.commit)
+    ending.start()
+    claim(Holder(NAME, 6), fenced)
+    ending.join()
+    assert states(fenced) == {"public.guarded": True}
+
+
+def test_a_lock_that_does_not_end_leaves_the_claim_and_the_other_tables(
+    fenced: Engine, session: Session, tables: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    for each in ("x", "y"):
+        tables(f"CREATE TABLE more.{each} (epoch BIGINT)")
+        postgres.add(fenced, f"more.{each}", NAME)
+        tables(f"DROP TABLE more.{each}; CREATE TABLE more.{each} (epoch BIGINT)")
+    other = session()
+    other.cursor().execute("INSERT INTO more.x VALUES (1)")  # under no epoch: no claim may end it
+    claim(Holder(NAME, 6), fenced)
     assert FenceTable(fenced).newest(NAME) == 6
-    assert [each for each in caplog.messages if "may be without its fence" in each]
-    assert states(fenced) == {"public.guarded": False}
+    assert "more.x, or a partition of it, is without its fence" in caplog.text and "lock timeout" in caplog.text
+    assert states(fenced) == {"more.x": False, "more.y": True, "public.guarded": True}
+    claim(Holder(NAME, 6), fenced)  # as another worker of the same master does
+    assert caplog.text.count("is without its fence") == 1
+    other.rollback()
 
 
 def test_a_new_partition_is_fenced_by_the_next_claim_and_no_other_is_touched(
@@ -618,23 +638,110 @@ def test_who_may_not_fence_it_again_is_told_whose_table_it_is(
     weak = role(fenced, "weak")
     with fenced.begin() as connection:
         connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO weak")
+        connection.exec_driver_sql("REVOKE ALL ON spark_lease_fence_table FROM weak")
     remake(fenced)
     try:
-        claim(Holder(NAME, 6), weak)
-        assert "nightly: public.guarded has lost its fence: table: this role does not own" in caplog.text
-        assert states(fenced) == {"public.guarded": False}
-        with fenced.begin() as connection:
-            connection.exec_driver_sql("REVOKE ALL ON spark_lease_fence_table FROM weak")
-        claim(Holder(NAME, 7), weak)
-        assert 'GRANT SELECT ON "public".spark_lease_fence_table TO this role' in caplog.text
-        remake(fenced, owner="weak")
+        with caplog.at_level("INFO"):
+            claim(Holder(NAME, 6), weak)
+        assert 'this role needs SELECT on "public".spark_lease_fence_table' in caplog.text
         with fenced.begin() as connection:
             connection.exec_driver_sql("GRANT SELECT ON spark_lease_fence_table TO weak")
+        claim(Holder(NAME, 7), weak)
+        assert (
+            "public.guarded, or a partition of it, is without its fence: table: this role does not own" in caplog.text
+        )
+        assert states(fenced) == {"public.guarded": False}
+        remake(fenced, owner="weak")
         claim(Holder(NAME, 8), weak)
         assert states(fenced) == {"public.guarded": True}
     finally:
         weak.dispose()
         unrole(fenced, "weak")
+
+
+def test_who_may_not_drop_a_fence_changes_nothing(fenced: Engine, session: Session) -> None:
+    """A trigger that was dropped would be made again, and a table that was forgotten would not."""
+    weak = role(fenced, "weak")
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("GRANT SELECT, DELETE ON spark_lease_fence_table TO weak")
+    try:
+        with pytest.raises(ConfigError, match="this role does not own guarded"):
+            postgres.drop(weak, "guarded")
+        with fenced.begin() as connection:
+            connection.exec_driver_sql("REVOKE DELETE ON spark_lease_fence_table FROM weak")
+            connection.exec_driver_sql("ALTER TABLE guarded OWNER TO weak")
+        with pytest.raises(ConfigError, match="this role needs SELECT, DELETE on"):
+            postgres.drop(weak, "guarded")
+        assert states(fenced) == {"public.guarded": True}
+        with fenced.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE guarded")
+        with pytest.raises(ConfigError, match="this role needs SELECT, DELETE on"):
+            postgres.drop(weak, "guarded")
+    finally:
+        weak.dispose()
+        unrole(fenced, "weak")
+
+
+def test_a_fence_that_another_search_path_finds_is_dropped_for_good(
+    pg_url: str, engine: Engine, session: Session, tables: Callable[[str], None]
+) -> None:
+    tables('CREATE SCHEMA "100%%"')
+    theirs = create_engine(engine.url, connect_args={"options": '-csearch_path="100%%",public'}, poolclass=NullPool)
+    try:
+        postgres.add(theirs, "public.guarded", NAME)
+        assert postgres.drop(engine, "guarded")
+        claim(Holder(NAME, 6), theirs)
+        assert states(theirs) == {}
+        postgres.add(theirs, "public.guarded", NAME)
+        remake(engine)
+        claim(Holder(NAME, 7), theirs)
+        assert states(theirs) == {"public.guarded": True}
+    finally:
+        tables('DROP SCHEMA "100%%" CASCADE')
+
+
+def test_what_cannot_be_fenced_again_keeps_nothing_else_from_it(
+    fenced: Engine, session: Session, tables: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    tables(
+        "CREATE TABLE more.parted (epoch int) PARTITION BY RANGE (epoch); CREATE TABLE more.parent (epoch int);"
+        "CREATE TABLE more.seen (epoch int)"
+    )
+    for each in ("parted", "parent", "seen"):
+        postgres.add(fenced, f"more.{each}", NAME)
+    weak = role(fenced, "weak")
+    tables(
+        "CREATE TABLE more.low PARTITION OF more.parted FOR VALUES FROM (0) TO (5);"
+        "CREATE TABLE more.high PARTITION OF more.parted FOR VALUES FROM (5) TO (9);"
+        "ALTER TABLE more.parted OWNER TO weak; ALTER TABLE more.low OWNER TO weak;"
+        "DROP TABLE more.seen; CREATE VIEW more.seen AS SELECT 1;"
+        "GRANT USAGE ON SCHEMA more, public TO weak; GRANT ALL ON ALL TABLES IN SCHEMA public TO weak"
+    )
+    other = session()
+    run(other, "CREATE TEMP TABLE mine () INHERITS (more.parent)")
+    try:
+        claim(Holder(NAME, 6), weak)
+        assert "more.seen, or a partition of it, is without its fence: table: more.seen is a view" in caplog.text
+        assert "more.parted, or a partition of it, is without its fence: a partition is" in caplog.text
+        assert "more.parent" not in caplog.text
+        assert refusal(session(5), "INSERT INTO more.low VALUES (1)") == OLDER
+        claim(Holder(NAME, 7), fenced)
+        assert refusal(session(5), "INSERT INTO more.high VALUES (5)") == OLDER
+    finally:
+        weak.dispose()
+        other.close()
+        tables("DROP VIEW more.seen; DROP TABLE more.parted")
+        unrole(fenced, "weak")
+
+
+def test_the_other_driver_does_the_same(fenced: Engine) -> None:
+    newer = create_engine(fenced.url.set(drivername="postgresql+psycopg"), poolclass=NullPool)
+    postgres.add(newer, "guarded", NAME)
+    remake(newer)
+    claim(Holder(NAME, 6), newer)
+    assert states(newer) == {"public.guarded": True}
+    assert postgres.drop(newer, "guarded")
+    assert states(newer) == {}
 
 
 def test_a_fence_of_an_older_version_keeps_no_list(fenced: Engine, caplog: pytest.LogCaptureFixture) -> None:
@@ -649,27 +756,37 @@ def test_a_fence_of_an_older_version_keeps_no_list(fenced: Engine, caplog: pytes
     assert states(fenced) == {"public.guarded": True}
 
 
+LIST = "public.spark_lease_fence_table"
+PLANTED = {
+    "view": f"CREATE VIEW {LIST} AS SELECT 'public'::text AS schema_name, public.steal('guarded') AS table_name, "
+    "'nightly'::text AS name, false AS allow_unleased",
+    "index": f"CREATE TABLE {LIST} (schema_name text, table_name text, name text, allow_unleased bool);"
+    f"CREATE INDEX ON {LIST} (name) WHERE public.steal(name) = 'a'",
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED)
 def test_a_list_that_another_role_has_planted_runs_no_code_of_it(
-    fenced: Engine, session: Session, planted: Callable[..., None]
+    fenced: Engine, session: Session, planted: Callable[..., None], plant: str
 ) -> None:
     with fenced.begin() as connection:
         connection.exec_driver_sql("DROP TABLE spark_lease_fence_table")
     planted(
-        "CREATE TABLE public.caught (who text)",
+        "CREATE SEQUENCE public.caught",
         "GRANT ALL ON public.caught TO PUBLIC",
-        "CREATE FUNCTION public.steal() RETURNS text LANGUAGE plpgsql AS $$ "
-        "BEGIN INSERT INTO public.caught VALUES (current_user); RETURN 'guarded'; END $$",
-        "CREATE VIEW public.spark_lease_fence_table AS SELECT 'public'::text AS schema_name, "
-        "public.steal() AS table_name, 'nightly'::text AS name, false AS allow_unleased",
+        "CREATE FUNCTION public.steal(a text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ "
+        "BEGIN PERFORM nextval('public.caught'); RETURN a; END $$",
+        PLANTED[plant],
         "GRANT ALL ON public.spark_lease_fence_table TO PUBLIC",
+        "SELECT setval('public.caught', 1, false)",
     )
     remake(fenced)
     claim(Holder(NAME, 6), fenced)
     assert states(fenced) == {}
-    with pytest.raises(ConfigError, match="belongs to the role mallory"):
-        postgres.add(fenced, "guarded", NAME)
-    assert postgres.drop(fenced, "guarded") == []
-    assert run(session(), "SELECT who FROM public.caught") == []
+    for refused in (lambda: postgres.add(fenced, "guarded", NAME), lambda: postgres.drop(fenced, "guarded")):
+        with pytest.raises(ConfigError, match=r"belongs to the role mallory|has to be a plain table"):
+            refused()
+    assert run(session(), "SELECT is_called FROM public.caught") == [(False,)]
 
 
 # -- the claim and the sessions of older epochs

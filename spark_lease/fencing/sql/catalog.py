@@ -1,0 +1,144 @@
+"""What PostgreSQL's catalogue says of a table that is fenced, or is to be, and of those above and below it.
+
+Everything here is asked without the role's search path, in a transaction that has called `leave_path`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine
+
+from ...errors import ConfigError
+from .tables import FENCE, where_is
+from .trigger_sql import NO_PATH, TRIGGER, parts, quoted, readable, spelled
+
+_LOOK = f"""
+SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, coalesce(t.tgargs, ''), pg_has_role(c.relowner, 'USAGE'),
+  coalesce(t.tgenabled::text, ''), coalesce(fn.nspname, '')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = '{TRIGGER}' AND NOT t.tgisinternal
+LEFT JOIN pg_proc f ON f.oid = t.tgfoid LEFT JOIN pg_namespace fn ON fn.oid = f.pronamespace
+WHERE """
+# Partitions, and tables that inherit: both are in pg_inherits, and what is below them as well. Temporary ones belong to
+# one session.
+_BELOW = """c.relpersistence <> 't' AND c.oid IN (WITH RECURSIVE below (oid) AS (
+    SELECT %(oid)s::int8::oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN below ON i.inhparent = below.oid
+) SELECT oid FROM below)"""
+_ABOVE = """c.oid IN (WITH RECURSIVE above (oid) AS (
+    SELECT i.inhparent FROM pg_inherits i WHERE i.inhrelid = %(oid)s::int8::oid
+    UNION SELECT i.inhparent FROM pg_inherits i JOIN above ON i.inhrelid = above.oid
+) SELECT oid FROM above)"""
+_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table, and the trigger that fences it, if one does: its arguments, and the schema of its function, quoted."""
+
+    oid: int
+    schema: str
+    table: str
+    kind: str
+    arguments: tuple[str, ...]
+    owned: bool
+    is_disabled: bool
+    fence: str
+
+    @property
+    def name(self) -> str:
+        """Quoted, for SQL."""
+        return spelled([self.schema, self.table])
+
+    @property
+    def readable(self) -> str:
+        """For people, who may give it back as it is."""
+        return readable(self.schema, self.table)
+
+
+_KEPT = "spark_lease_path"
+
+
+def leave_path(connection: Connection) -> None:
+    """For this transaction alone; the schemas of the role's own search_path are kept for `path_of`."""
+    found = connection.exec_driver_sql("SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]")
+    connection.info[_KEPT] = found.scalar()
+    connection.exec_driver_sql(NO_PATH)
+
+
+def path_of(connection: Connection) -> list[str]:
+    found: list[str] = connection.info[_KEPT]
+    return found
+
+
+def schema_of_fence(connection: Connection) -> str:
+    """Where the fence stands that a claim of this role would find, or where one would be made; quoted."""
+    path = [quoted(each) for each in path_of(connection)]
+    for schema in path:
+        if connection.exec_driver_sql("SELECT to_regclass(%(name)s)", {"name": f"{schema}.{FENCE.name}"}).scalar():
+            return schema
+    if not path:
+        raise ConfigError("table", "this role has no schema in its search_path, and the fence has to be in one")
+    return path[0]
+
+
+def look_for(connection: Connection, table: str) -> Found | None:
+    """What has that name, in the role's own search_path if it names no schema. Raises ConfigError for no name."""
+    # to_regclass takes quotes as SQL does, and gives no name to what is no table's.
+    names = parts(table)
+    places = [names] if len(names) > 1 else [[schema, *names] for schema in path_of(connection)]
+    for each in places:
+        if found := _look(connection, "c.oid = to_regclass(%(name)s)", {"name": spelled(each)}):
+            return found[0]
+    return None
+
+
+def find(connection: Connection, engine: Engine, table: str) -> Found:
+    """A table that this role may fence. Raises ConfigError."""
+    found = look_for(connection, table)
+    if not found:
+        raise ConfigError("table", f"there is no {table} in {where_is(engine)}")
+    if found.kind not in "rp":
+        raise ConfigError("table", f"{table} is {_KINDS.get(found.kind, 'no table')}: fence the tables behind it")
+    if not found.owned:
+        raise ConfigError(
+            "table", f"this role does not own {table}: give its owner what `spark-lease fence add --print-sql` prints"
+        )
+    return found
+
+
+def refuse_below_others(connection: Connection, found: Found, table: str, lease: str) -> None:
+    """What is written through a table above it, rows of its own among them, runs no statement trigger of this one."""
+    for above in those_above(connection, found):
+        if above.kind == "p":
+            if not those_above(connection, above):
+                raise ConfigError("table", f"{table} is a partition: fence its root {above.readable}")
+        elif above.arguments[:1] != (lease,):
+            problem = f"{table} inherits from {above.readable}, through which its rows are written: fence that"
+            raise ConfigError("table", problem)
+
+
+def those_above(connection: Connection, found: Found) -> list[Found]:
+    return _look(connection, _ABOVE, {"oid": found.oid})
+
+
+def with_those_below(connection: Connection, found: Found) -> list[Found]:
+    return _look(connection, _BELOW, {"oid": found.oid})
+
+
+def all_fenced(connection: Connection) -> list[Found]:
+    return _look(connection, "t.tgname IS NOT NULL", {})
+
+
+def _look(connection: Connection, which: str, values: dict[str, object]) -> list[Found]:
+    rows = connection.exec_driver_sql(f"{_LOOK}{which} ORDER BY 2, 3", values).all()
+    return [
+        Found(oid, schema, table, kind, _arguments(stored), owned, enabled == "D", quoted(fence) if fence else "")
+        for oid, schema, table, kind, stored, owned, enabled, fence in rows
+    ]
+
+
+def _arguments(stored: bytes | memoryview | str) -> tuple[str, ...]:
+    """Those of a trigger (PostgreSQL documentation, pg_trigger.tgargs: each ends with a zero byte)."""
+    raw = stored.encode() if isinstance(stored, str) else bytes(stored)
+    return tuple(each.decode() for each in raw.split(b"\0")[:-1])

@@ -1,0 +1,84 @@
+"""The fence's list of PostgreSQL's fenced tables, by which one that is dropped and made again is fenced again.
+
+It counts only as a plain table of an owner who is trusted, as that of the fence is, which every claim reads: a column's
+type, or an index, may run its owner's code with the rights of the one who reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from ...errors import ConfigError
+from .tables import FENCE, FENCED
+from .trigger_sql import literal, note_sql
+
+_USABLE = """
+SELECT c.relkind = 'r' AND NOT (c.relrowsecurity OR c.relhasrules OR c.relhastriggers)
+  AND (r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
+    OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
+    OR r.oid = (SELECT relowner FROM pg_class WHERE oid = to_regclass(%(fence)s)))
+  AND (SELECT bool_and(has_table_privilege(c.oid, may)) FROM unnest(%(rights)s::text[]) AS may)
+FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(%(name)s)
+"""
+_LOST = """
+SELECT n.nspname, c.relname, f.allow_unleased, f.name FROM {fenced} f
+JOIN pg_namespace n ON n.nspname = f.schema_name JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = f.table_name
+WHERE %(lease)s IN ('', f.name) AND EXISTS (
+    WITH RECURSIVE below (oid) AS (
+        SELECT c.oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN below ON i.inhparent = below.oid
+    ) SELECT FROM below JOIN pg_class b ON b.oid = below.oid WHERE b.relpersistence <> 't' AND NOT EXISTS (
+        SELECT FROM pg_trigger t WHERE t.tgrelid = b.oid AND t.tgname = 'spark_lease' AND NOT t.tgisinternal))
+ORDER BY 1, 2
+"""
+_IS_LISTED = "SELECT FROM {fenced} WHERE schema_name = %(schema)s AND table_name = %(table)s AND name = %(lease)s"
+
+
+def lost(connection: Connection, schema: str, lease: str) -> dict[tuple[str, str], tuple[bool, str]]:
+    """The listed tables of one lease, or of all, that are there without their trigger, or have a partition without:
+    `allow_unleased` and the lease of each, by schema and name. Raises ConfigError where that is not to be seen.
+    """
+    if not (fenced := _usable(connection, schema, "SELECT")):
+        return {}
+    rows = connection.exec_driver_sql(_LOST.format(fenced=_escaped(fenced)), {"lease": lease}).all()
+    return {(each[0], each[1]): (each[2], each[3]) for each in rows}
+
+
+def is_listed(connection: Connection, schema: str, table: tuple[str, str], lease: str) -> bool:
+    query = _IS_LISTED.format(fenced=_escaped(f"{schema}.{FENCED.name}"))
+    values = {"schema": table[0], "table": table[1], "lease": lease}
+    return connection.exec_driver_sql(query, values).first() is not None
+
+
+def note(connection: Connection, schema: str, table: tuple[str, str], lease: str, allow_unleased: bool) -> None:
+    """Put a table on the list. Raises ConfigError if this role may not."""
+    if fenced := _usable(connection, schema, "SELECT", "INSERT", "UPDATE"):
+        connection.exec_driver_sql(_escaped(note_sql(fenced, table, lease, allow_unleased)))
+
+
+def forget(connection: Connection, schema: str, tables: Sequence[tuple[str, str]]) -> list[str]:
+    """The statement that took them off the list, if they were there. Raises ConfigError if this role may not."""
+    if not tables or not (fenced := _usable(connection, schema, "SELECT", "DELETE")):
+        return []
+    wanted = ", ".join(f"({literal(each)}, {literal(table)})" for each, table in tables)
+    statement = f"DELETE FROM {fenced} WHERE (schema_name, table_name) IN ({wanted})"
+    return [statement] if connection.exec_driver_sql(_escaped(statement)).rowcount else []
+
+
+def _usable(connection: Connection, schema: str, *rights: str) -> str:
+    """The list, if there is one; "" if not. Raises ConfigError for one that this role may not use, or must not."""
+    name = f"{schema}.{FENCED.name}"
+    values = {"name": name, "fence": f"{schema}.{FENCE.name}", "rights": list(rights)}
+    row = connection.exec_driver_sql(_USABLE, values).first()
+    if row and not row[0]:
+        raise ConfigError(
+            "fence",
+            f"this role needs {', '.join(rights)} on {name}, which has to be a plain table of the fence's owner, the "
+            "database's, or a superuser",
+        )
+    return name if row else ""
+
+
+def _escaped(statement: str) -> str:
+    return statement.replace("%", "%%")

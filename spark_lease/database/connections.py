@@ -156,8 +156,8 @@ class SocketWatchdog:
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="spark_lease cut-off", daemon=True)
             self._thread.start()
-        self.disarm()
         with self._lock:
+            self._forget()
             # A descriptor of our own: the driver may close its own under us, and its number be given to another file.
             self._armed = (os.dup(fd), self._clock.now() + self._timeout)
 
@@ -169,9 +169,12 @@ class SocketWatchdog:
     def disarm(self) -> None:
         """The request has ended."""
         with self._lock:
-            if self._armed:
-                os.close(self._armed[0])
-                self._armed = None
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._armed:
+            os.close(self._armed[0])
+            self._armed = None
 
     def close(self) -> None:
         """Cut off what is still under way: closing the connection would wait for it."""

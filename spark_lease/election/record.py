@@ -58,6 +58,10 @@ class LeaseRecord:
     protection: str = ""
     directive: str = ""
 
+    def stamped(self, stamp: int, epoch: int) -> LeaseRecord:
+        """The same, as the store has written it."""
+        return LeaseRecord(self.holder, epoch, self.duration, stamp, self.protection, self.directive)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -82,7 +86,9 @@ def taken(record: LeaseRecord | None, *, holder: str, duration: float, protectio
 
 def renewed(record: LeaseRecord, *, duration: float, protection: str = "") -> LeaseRecord:
     """The same grant for `duration` more; the store stamps it."""
-    return replace(record, duration=duration, stamp=None, protection=protection or record.protection)
+    # Spelled out, as in `stamped`: `replace` would be a tenth of what a renewal costs here.
+    protection = protection or record.protection
+    return LeaseRecord(record.holder, record.epoch, duration, None, protection, record.directive)
 
 
 def released(record: LeaseRecord) -> LeaseRecord:

@@ -1,7 +1,7 @@
 """What a renewal and an uncontended acquire cost on PostgreSQL, as ratios to one raw psycopg2 UPDATE.
 
 "its statement" is the floor: the UPDATE of a renewal, which names all that it replaces and returns what it wrote,
-prepared and run by psycopg2 alone.
+prepared and run by psycopg2 alone. Like the renewals it has a connection of its own, whose server process is as cold.
 
     python -m tests.benchmarks.renewal [ROUNDS]
 
@@ -66,7 +66,9 @@ def measure(url: str, rounds: int) -> dict[str, list[float]]:
     first = contender("taken")
     first.acquire()
     first.release()
-    shape = raw_renewal(config, raw, contender("floor"))
+    same = psycopg2.connect(url)
+    same.autocommit = True
+    shape = raw_renewal(config, same, contender("floor"))
 
     def update() -> None:
         cursor.execute("UPDATE raw SET time = %s WHERE id = %s", (time.time_ns() // 1_000_000, 2))
@@ -94,6 +96,7 @@ def measure(url: str, rounds: int) -> dict[str, list[float]]:
             timed[what].append(time.perf_counter() - start)
         fresh.release()
     raw.close()
+    same.close()
     for store in stores.values():
         store.close()
     return timed

@@ -71,7 +71,7 @@ class SqlStore:
         self._is_told = config.notify and self._engine.driver == "psycopg2"
         self._listening_to = ""
         # A broker's row that is locked for life is no place for a record.
-        self._broker_row = config.has_broker_record
+        self._broker_row, self._is_broker = config.has_broker_record, config.has_broker_row
         self._notes_table = notes_table(self._engine, config)
         if config.has_broker_row and not config.holder.isascii():
             raise ConfigError("holder", f"{config.holder!r} does not fit a broker's table: use ASCII")
@@ -92,7 +92,7 @@ class SqlStore:
         self._prepared = prepared(self._sql) if self._is_told else {}
 
     def read(self, name: str) -> Snapshot:
-        rows = self._rows("read", {"name": self._config.row_of(name)})
+        rows = self._rows("read", {"name": self._row_of(name)})
         if not rows:
             return Snapshot(None, 0.0)
         return observed(rows[0], self.where, f"{self._table.fullname} row NAME={name!r}")
@@ -108,7 +108,7 @@ class SqlStore:
             what = "insert"
         else:
             what = "renew" if new.epoch == old.epoch else "take"
-        values: dict[str, Any] = {"name": self._config.row_of(name), "holder": new.holder, "epoch": new.epoch}
+        values: dict[str, Any] = {"name": self._row_of(name), "holder": new.holder, "epoch": new.epoch}
         values["duration"] = round(new.duration * 1000)
         values |= {"protection": new.protection, "directive": new.directive or None}
         if what in ("release", "directive"):
@@ -117,7 +117,10 @@ class SqlStore:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
             values["old_directive"] = old.directive or None
         rows = self._rows(what, values)
-        return replace(new, stamp=rows[0][0], epoch=rows[0][1]) if rows else None
+        return new.stamped(rows[0][0], rows[0][1]) if rows else None
+
+    def _row_of(self, name: str) -> str:
+        return self._config.row_of(name) if self._is_broker else name
 
     def names(self) -> Sequence[str]:
         """Raises ConfigError as `read` does, also where no row has to be read."""
@@ -186,7 +189,7 @@ class SqlStore:
 
     def _channel(self, name: str) -> str:
         """One for each lease, so that no standby is woken for another lease; any name fits."""
-        payloads = f"{self._table.fullname}:{self._config.row_of(name)}"
+        payloads = f"{self._table.fullname}:{self._row_of(name)}"
         return f"spark_lease_{hashlib.sha256(payloads.encode()).hexdigest()[:32]}"
 
     def close(self) -> None:

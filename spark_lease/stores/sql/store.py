@@ -16,7 +16,6 @@ import re
 import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Table

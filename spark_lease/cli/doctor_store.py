@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -65,6 +66,8 @@ def checks(config: Config, *, makes_tables: bool) -> list[Check]:
         ]
     if scheme == "postgresql":
         found.append(Check("pooler", lambda: pooler(config, *_ask(config, sessions)), needs="store"))
+        if not config.fence_url:
+            found.append(Check("fence tables", lambda: fence_tables(config), needs="store"))
     if config.fence_url:
         found.append(Check("fence", lambda: fence(config)))
         if config.fence_url.startswith("postgresql"):
@@ -257,12 +260,19 @@ def fence(config: Config) -> Finding:
     return ok("fence", f"{redacted(config.fence_url)} answers, {message}")
 
 
-def fence_tables(config: Config) -> Finding:
+def fence_tables(config: Config) -> Finding | None:
     from ..fencing.sql.triggers import fenced_tables
 
     with open_database(config) as engine:
         tables = fenced_tables(engine, config.name)
-    if lost := [each.name for each in tables if each.state == "lost"]:
-        advice = f"the next master fences it again if its role owns it; or run spark-lease fence add --on {lost[0]}"
+    open_to_all = {state: [each.name for each in tables if each.state == state] for state in ("lost", "disabled")}
+    if lost := open_to_all["lost"]:
+        again = f"spark-lease fence add --lease {shlex.quote(config.name or 'NAME')} --on {shlex.quote(lost[0])}"
+        advice = f"the next master fences it again if its role owns it; or run {again}"
         return warn("fence tables", f"{', '.join(lost)}: made again without its fence, or with a new partition", advice)
+    if disabled := open_to_all["disabled"]:
+        advice = "ALTER TABLE … ENABLE ALWAYS TRIGGER spark_lease"
+        return warn("fence tables", f"{', '.join(disabled)}: its trigger is off, any session may write", advice)
+    if not tables and not config.fence_url:
+        return None
     return ok("fence tables", f"{len(tables)} fenced under {config.name}")

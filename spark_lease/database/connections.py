@@ -86,7 +86,7 @@ def descriptor_of(connection: Any) -> int | None:
 def has_hung_up(descriptor: int) -> bool:
     """True if the other side has closed the connection: it has started again, or does not keep idle sessions."""
     looking = select.poll()
-    looking.register(descriptor, select.POLLRDHUP)
+    looking.register(descriptor, getattr(select, "POLLRDHUP", 0))  # Linux; elsewhere a later sign is enough
     return bool(looking.poll(0))
 
 

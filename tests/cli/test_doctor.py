@@ -85,7 +85,7 @@ def test_people_get_a_line_for_each_with_what_to_do(shop_of: Callable[..., Shop]
 def test_a_store_that_is_down_fails_and_hides_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = examined(capsys, "--url", "postgresql://u@127.0.0.1:1/x", "--lease", "n")
     assert code == 1
-    assert list(findings) == [*OF_STORE["postgresql"], *MACHINE]
+    assert list(findings) == [*OF_STORE["postgresql"], "fence tables", *MACHINE]
     assert findings["store"].verdict == "fail" and "Connection refused" in findings["store"].message
     assert {findings[each].message for each in OF_STORE["postgresql"][1:]} == {"not checked: see store"}
     assert findings["keeper"].verdict == "ok"

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine
 
 from ...errors import ConfigError
-from .tables import FENCE, where_is
+from .tables import FENCE, FENCED, where_is
 from .trigger_sql import NO_PATH, TRIGGER, parts, quoted, readable, spelled
 
 _LOOK = f"""
 SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, coalesce(t.tgargs, ''), pg_has_role(c.relowner, 'USAGE'),
-  coalesce(t.tgenabled::text, ''), coalesce(fn.nspname, '')
+  coalesce(t.tgenabled IN ('D', 'R'), false), coalesce(fn.nspname, '')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = '{TRIGGER}' AND NOT t.tgisinternal
 LEFT JOIN pg_proc f ON f.oid = t.tgfoid LEFT JOIN pg_namespace fn ON fn.oid = f.pronamespace
@@ -69,6 +69,12 @@ def leave_path(connection: Connection) -> None:
 def path_of(connection: Connection) -> list[str]:
     found: list[str] = connection.info[_KEPT]
     return found
+
+
+def schemas_of_lists(connection: Connection) -> list[str]:
+    """Where there are lists of fenced tables, whosever they are; quoted."""
+    query = "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = %(name)s"
+    return [quoted(each) for each in connection.exec_driver_sql(query, {"name": FENCED.name}).scalars()]
 
 
 def schema_of_fence(connection: Connection) -> str:
@@ -127,14 +133,16 @@ def with_those_below(connection: Connection, found: Found) -> list[Found]:
 
 
 def all_fenced(connection: Connection) -> list[Found]:
-    return _look(connection, "t.tgname IS NOT NULL", {})
+    """Not of a temporary table, nor by a trigger that says of no lease: any role may make such a one."""
+    found = _look(connection, "t.tgname IS NOT NULL AND c.relpersistence <> 't'", {})
+    return [each for each in found if each.arguments]
 
 
 def _look(connection: Connection, which: str, values: dict[str, object]) -> list[Found]:
     rows = connection.exec_driver_sql(f"{_LOOK}{which} ORDER BY 2, 3", values).all()
     return [
-        Found(oid, schema, table, kind, _arguments(stored), owned, enabled == "D", quoted(fence) if fence else "")
-        for oid, schema, table, kind, stored, owned, enabled, fence in rows
+        Found(oid, schema, table, kind, _arguments(stored), owned, is_off, quoted(fence) if fence else "")
+        for oid, schema, table, kind, stored, owned, is_off, fence in rows
     ]
 
 

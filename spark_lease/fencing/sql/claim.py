@@ -59,6 +59,7 @@ TIMEOUT = 10.0
 _GRACE = 0.05
 """Seconds for a transaction of an older epoch to come to its end by itself, before its session is ended."""
 _AGAIN = 0.05
+_TO_REPORT = 0.5
 _REMEMBERED = 24 * 3600 * 1000
 """Epochs, which are milliseconds, for which a run with an unknown end is kept: its master may be frozen so long."""
 _SQLITE_LOCKED = "database is locked"
@@ -128,8 +129,8 @@ class FenceTable:
         if not self._is_postgres:
             return
         try:
-            with self._session(end) as session:
-                restore(session, self._engine, name, lambda: end - self._clock.now() - _AGAIN)
+            with self._session(end + _TO_REPORT) as session:
+                restore(session, self._engine, name, lambda: end - self._clock.now())
         except Exception as error:  # whatever it is, the fence itself is claimed
             problem: object = type(error).__name__
             if isinstance(error, SQLAlchemyError | SparkLeaseError):

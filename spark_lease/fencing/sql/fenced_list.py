@@ -18,7 +18,7 @@ _USABLE = """
 SELECT c.relkind = 'r' AND NOT (c.relrowsecurity OR c.relhasrules OR c.relhastriggers)
   AND (r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
     OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
-    OR r.oid = (SELECT relowner FROM pg_class WHERE oid = to_regclass(%(fence)s)))
+    OR (%(is_claimed)s AND r.oid = (SELECT relowner FROM pg_class WHERE oid = to_regclass(%(fence)s))))
   AND (SELECT bool_and(has_table_privilege(c.oid, may)) FROM unnest(%(rights)s::text[]) AS may)
 FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(%(name)s)
 """
@@ -57,19 +57,24 @@ def note(connection: Connection, schema: str, table: tuple[str, str], lease: str
         connection.exec_driver_sql(_escaped(note_sql(fenced, table, lease, allow_unleased)))
 
 
-def forget(connection: Connection, schema: str, tables: Sequence[tuple[str, str]]) -> list[str]:
-    """The statement that took them off the list, if they were there. Raises ConfigError if this role may not."""
-    if not tables or not (fenced := _usable(connection, schema, "SELECT", "DELETE")):
+def forget(
+    connection: Connection, schema: str, tables: Sequence[tuple[str, str]], *, is_claimed: bool = True
+) -> list[str]:
+    """The statement that took them off the list, if they were there. Raises ConfigError if this role may not.
+
+    `is_claimed`: the fence in that schema is the one that this role's claims read.
+    """
+    if not tables or not (fenced := _usable(connection, schema, "SELECT", "DELETE", is_claimed=is_claimed)):
         return []
     wanted = ", ".join(f"({literal(each)}, {literal(table)})" for each, table in tables)
     statement = f"DELETE FROM {fenced} WHERE (schema_name, table_name) IN ({wanted})"
     return [statement] if connection.exec_driver_sql(_escaped(statement)).rowcount else []
 
 
-def _usable(connection: Connection, schema: str, *rights: str) -> str:
+def _usable(connection: Connection, schema: str, *rights: str, is_claimed: bool = True) -> str:
     """The list, if there is one; "" if not. Raises ConfigError for one that this role may not use, or must not."""
     name = f"{schema}.{FENCED.name}"
-    values = {"name": name, "fence": f"{schema}.{FENCE.name}", "rights": list(rights)}
+    values = {"name": name, "fence": f"{schema}.{FENCE.name}", "rights": list(rights), "is_claimed": is_claimed}
     row = connection.exec_driver_sql(_USABLE, values).first()
     if row and not row[0]:
         raise ConfigError(

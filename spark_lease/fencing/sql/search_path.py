@@ -33,7 +33,8 @@ FROM pg_trigger t
 JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace cn ON cn.oid = c.relnamespace
 JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE t.tgname = 'spark_lease' AND NOT t.tgisinternal AND p.proname = 'spark_lease_check'
-AND substring(t.tgargs FROM 1 FOR position(pg_catalog.decode('00', 'hex') IN t.tgargs) - 1)
+AND c.relpersistence <> 't'
+AND substring(t.tgargs FROM 1 FOR greatest(position(pg_catalog.decode('00', 'hex') IN t.tgargs) - 1, 0))
     = pg_catalog.convert_to(%(name)s, pg_catalog.getdatabaseencoding())
 """
 _ASTRAY = f"""{_FENCED}

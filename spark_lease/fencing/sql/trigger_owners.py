@@ -31,7 +31,9 @@ FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(
 """
 
 
-def function_if_needed(connection: Connection, schema: str, oid: int, table: str) -> list[str]:
+def function_if_needed(
+    connection: Connection, schema: str, oid: int, table: str, *, may_be_older: bool = False
+) -> list[str]:
     """What makes the trigger's function, for the table of that `oid`; nothing where it is there already.
 
     Raises ConfigError where it, or the fence, belongs to a role whose code would run with the rights of all who write
@@ -52,6 +54,6 @@ def function_if_needed(connection: Connection, schema: str, oid: int, table: str
             problem = f"{name} belongs to the role {owner}, whose code would run with the rights of all who write to "
             problem += f"{table}: have a superuser own it, or the owner of that table or database"
             raise ConfigError("fence", problem)
-        if source and source == [wanted.split("$check$")[1], True]:
+        if source and (source[0] == wanted.split("$check$")[1] or may_be_older) and source[1]:
             return []
     return [wanted]

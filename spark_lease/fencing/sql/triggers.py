@@ -33,6 +33,7 @@ from .catalog import (
     path_of,
     refuse_below_others,
     schema_of_fence,
+    schemas_of_lists,
     those_above,
     with_those_below,
 )
@@ -41,8 +42,8 @@ from .trigger_owners import function_if_needed
 from .trigger_sql import TRIGGER, parts, readable, trigger_sql
 
 log = logging.getLogger(__name__)
-_GIVES_WAY = 250
-"""Milliseconds after `deadlock_timeout` in which an autovacuum that is in the way has ended."""
+_BRIEFLY, _GIVES_WAY = 50, 250
+"""Milliseconds: for a lock at first; after `deadlock_timeout`, when an autovacuum that is in the way has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +103,28 @@ def restore(connection: Connection, engine: Engine, lease: str, left: Callable[[
         log.info("%s: cannot see whether a fenced table was made again: %s", lease, error)
         return
     connection.rollback()
-    errors: dict[tuple[str, str], Exception | str] = {}
-    done = set()
-    for table, (allow_unleased, _) in found.items():
-        try:
-            if _restore_one(connection, engine, table, lease, allow_unleased, left()):
-                done.add(table)
-        except (ConfigError, DBAPIError) as error:
-            if isinstance(error, DBAPIError) and error.connection_invalidated:
-                raise
-            errors[table] = error
-            connection.rollback()
     if not found:
         return
+    errors: dict[tuple[str, str], Exception | str] = {}
+    done = set()
+    # First those that no lock keeps from it, then each of the others for as long as an autovacuum takes to give way.
+    for patience, tables in ((_BRIEFLY, list(found)), (_deadlock_timeout(connection) + _GIVES_WAY, errors)):
+        for table in list(tables):
+            if isinstance(errors.get(table), ConfigError):
+                continue
+            if left() <= 0:
+                errors.setdefault(table, "there was no time left")
+                continue
+            try:
+                bound = min(patience, max(int(left() * 1000), 1))
+                if _restore_one(connection, engine, table, lease, found[table][0], bound):
+                    done.add(table)
+                errors.pop(table, None)
+            except (ConfigError, DBAPIError) as error:
+                if isinstance(error, DBAPIError) and error.connection_invalidated:
+                    raise
+                errors[table] = error
+                connection.rollback()
     leave_path(connection)
     still_lost = fenced_list.lost(connection, schema, lease)
     for table in found:
@@ -133,24 +143,22 @@ def restore(connection: Connection, engine: Engine, lease: str, left: Callable[[
 
 
 def _restore_one(
-    connection: Connection, engine: Engine, table: tuple[str, str], lease: str, allow_unleased: bool, left: float
+    connection: Connection, engine: Engine, table: tuple[str, str], lease: str, allow_unleased: bool, patience: int
 ) -> bool:
-    """Fence what can be fenced of it; readers do not wait for that. False if it is not to be fenced any more."""
+    """Fence what can be fenced of it; readers do not wait for that. False if it is not to be fenced any more.
+
+    Waits `patience` milliseconds for a lock."""
     leave_path(connection)
-    schema, bound = schema_of_fence(connection), max(int(left * 1000), 1)
-    connection.exec_driver_sql(
-        "SELECT set_config('lock_timeout', least(setting::int + %(more)s, %(bound)s)::text, true) FROM pg_settings "
-        "WHERE name = 'deadlock_timeout'",
-        {"more": _GIVES_WAY, "bound": bound},
-    )
+    schema = schema_of_fence(connection)
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {patience}")
     found = find(connection, engine, readable(*table))
     refuse_below_others(connection, found, found.readable, lease)
-    statements = _function(connection, schema, found)
+    statements = _function(connection, schema, found, may_be_older=True)
     for each in with_those_below(connection, found):
         if not each.arguments and each.kind != "f" and each.owned:
             statements += trigger_sql(each.name, f"{schema}.", lease, allow_unleased)[1:]
     _run(connection, statements)
-    _function(connection, schema, found)
+    _function(connection, schema, found, may_be_older=True)
     if not fenced_list.is_listed(connection, schema, table, lease):  # `drop` was quicker
         connection.rollback()
         return False
@@ -167,17 +175,28 @@ def drop(engine: Engine, table: str) -> Sequence[str]:
         if not named or named.kind not in "rp":  # it was dropped itself
             *schemas, name = parts(table)
             gone = [(each, name) for each in schemas or path_of(connection)]
+            gone = [(named.schema, named.table)] if named else gone
             return fenced_list.forget(connection, schema, gone) or [find(connection, engine, table).name]
         one = find(connection, engine, table)
+        # `restore` may be fencing it again just now. With it what is below is locked.
+        connection.exec_driver_sql(f"LOCK TABLE {one.name.replace('%', '%%')} IN SHARE ROW EXCLUSIVE MODE")
         for above in those_above(connection, one):
             if above.arguments and above.arguments[:1] == one.arguments[:1]:
                 raise ConfigError("table", f"{table} is fenced with {above.readable}: drop that")
         found = with_those_below(connection, one)
         statements: list[str] = []
         for fence in {each.fence or schema for each in found}:  # that of another search path, maybe
-            statements += fenced_list.forget(connection, fence, [(each.schema, each.table) for each in found])
+            listed = [(each.schema, each.table) for each in found]
+            statements += fenced_list.forget(connection, fence, listed, is_claimed=fence == schema)
         dropped = [f"DROP TRIGGER {TRIGGER} ON {each.name}" for each in found if each.arguments]
         _run(connection, dropped)
+        others = [each for each in schemas_of_lists(connection) if each != schema]
+        if others and not dropped and not statements:
+            log.warning(
+                "%s is not fenced by the fence in schema %s. There are others, in %s: if one of them fences it, set "
+                "search_path to its schema",
+                *(table, schema, ", ".join(others)),
+            )
     return [*dropped, *statements]
 
 
@@ -204,6 +223,13 @@ def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
     return [tables[name] for name in sorted(tables)]
 
 
+def _deadlock_timeout(connection: Connection) -> int:
+    query = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout'"
+    found = int(connection.exec_driver_sql(query).scalar() or 0)
+    connection.rollback()
+    return found
+
+
 def _missing_tables(connection: Connection, schema: str) -> list[str]:
     """The statements that make them. Of those that are there PostgreSQL would ask for the right to CREATE as well."""
     tables = (*FENCE_TABLES, FENCED)
@@ -216,8 +242,8 @@ def _missing_tables(connection: Connection, schema: str) -> list[str]:
     ]
 
 
-def _function(connection: Connection, schema: str, found: Found) -> list[str]:
-    return function_if_needed(connection, f"{schema}.", found.oid, found.readable)
+def _function(connection: Connection, schema: str, found: Found, *, may_be_older: bool = False) -> list[str]:
+    return function_if_needed(connection, f"{schema}.", found.oid, found.readable, may_be_older=may_be_older)
 
 
 def _run(connection: Connection, statements: Sequence[str]) -> None:

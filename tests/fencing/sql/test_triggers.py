@@ -21,6 +21,7 @@ from sqlalchemy.pool import NullPool
 from spark_lease.config.sources import configure
 from spark_lease.database.dialects import usable_url
 from spark_lease.errors import ConfigError, FenceUnreachable
+from spark_lease.fencing.sql import fenced_list
 from spark_lease.fencing.sql import triggers as postgres
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.session import application_of, session_environment
@@ -765,6 +766,15 @@ PLANTED = {
 }
 
 
+# A function that is said to have no effect may call one that has.
+STEALS = [
+    "GRANT ALL ON public.caught TO PUBLIC",
+    "CREATE FUNCTION public.effect() RETURNS bigint LANGUAGE sql AS $$ SELECT nextval('public.caught') $$",
+    "CREATE FUNCTION public.steal(a text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS "
+    "$$ BEGIN PERFORM public.effect(); RETURN a; END $$",
+]
+
+
 @pytest.mark.parametrize("plant", PLANTED)
 def test_a_list_that_another_role_has_planted_runs_no_code_of_it(
     fenced: Engine, session: Session, planted: Callable[..., None], plant: str
@@ -773,9 +783,7 @@ def test_a_list_that_another_role_has_planted_runs_no_code_of_it(
         connection.exec_driver_sql("DROP TABLE spark_lease_fence_table")
     planted(
         "CREATE SEQUENCE public.caught",
-        "GRANT ALL ON public.caught TO PUBLIC",
-        "CREATE FUNCTION public.steal(a text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ "
-        "BEGIN PERFORM nextval('public.caught'); RETURN a; END $$",
+        *STEALS,
         PLANTED[plant],
         "GRANT ALL ON public.spark_lease_fence_table TO PUBLIC",
         "SELECT setval('public.caught', 1, false)",
@@ -787,6 +795,118 @@ def test_a_list_that_another_role_has_planted_runs_no_code_of_it(
         with pytest.raises(ConfigError, match=r"belongs to the role mallory|has to be a plain table"):
             refused()
     assert run(session(), "SELECT is_called FROM public.caught") == [(False,)]
+
+
+def test_locked_tables_leave_the_others_their_time(
+    fenced: Engine, session: Session, tables: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"t{number}" for number in range(4)]
+    for each in names:
+        tables(f"CREATE TABLE more.{each} (epoch BIGINT)")
+        postgres.add(fenced, f"more.{each}", NAME)
+        tables(f"DROP TABLE more.{each}; CREATE TABLE more.{each} (epoch BIGINT)")
+    other = session()
+    for each in names[:3]:
+        other.cursor().execute(f"INSERT INTO more.{each} VALUES (1)")
+    start = time.monotonic()
+    claim(Holder(NAME, 6), fenced, timeout=1.5)
+    assert time.monotonic() - start < 4
+    assert states(fenced)["more.t3"]
+    assert all(f"more.{each}, or a partition of it, is without its fence" in caplog.text for each in names[:3])
+    other.rollback()
+
+
+def test_a_drop_is_not_undone_by_a_claim_that_is_under_way(
+    fenced: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remake(fenced)
+    is_listed = fenced_list.is_listed
+    dropping: list[threading.Thread] = []
+    waited: list[bool] = []
+
+    def listed(*arguments: Any) -> bool:  # just before the claim commits the trigger
+        dropping.append(threading.Thread(target=postgres.drop, args=(fenced, "guarded")))
+        dropping[0].start()
+        until(lambda: run(session(), "SELECT count(*) FROM pg_locks WHERE NOT granted") == [(1,)])
+        waited.append(True)
+        return is_listed(*arguments)
+
+    monkeypatch.setattr(fenced_list, "is_listed", listed)
+    claim(Holder(NAME, 6), fenced)
+    dropping[0].join()
+    assert waited and states(fenced) == {}
+    run(session(), WRITES[0])
+
+
+def test_a_drop_takes_no_word_of_a_fence_that_another_role_has_planted(
+    fenced: Engine, session: Session, planted: Callable[..., None]
+) -> None:
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA theirs AUTHORIZATION mallory")
+    try:
+        planted(
+            "CREATE TABLE theirs.spark_lease_fence (name text, epoch bigint)",
+            "CREATE TABLE theirs.spark_lease_fence_table (schema_name text, table_name text, name text, "
+            "allow_unleased bool)",
+            "CREATE SEQUENCE theirs.caught",
+            *(each.replace("public.", "theirs.") for each in STEALS),
+            "CREATE INDEX ON theirs.spark_lease_fence_table (name) WHERE theirs.steal(name) = 'a'",
+            "CREATE FUNCTION theirs.spark_lease_check() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+            "CREATE TABLE theirs.t (a int)",
+            "CREATE TRIGGER spark_lease BEFORE INSERT ON theirs.t FOR EACH STATEMENT "
+            "EXECUTE FUNCTION theirs.spark_lease_check('nightly', 'x', 'y')",
+            "SELECT setval('theirs.caught', 1, false)",
+        )
+        with pytest.raises(ConfigError, match="has to be a plain table"):
+            postgres.drop(fenced, "theirs.t")
+        assert run(session(), "SELECT is_called FROM theirs.caught") == [(False,)]
+    finally:
+        with fenced.begin() as connection:
+            connection.exec_driver_sql("DROP SCHEMA theirs CASCADE")
+
+
+def test_a_trigger_of_any_role_that_says_nothing_stops_no_claim(fenced: Engine, session: Session) -> None:
+    weak = role(fenced, "weak")
+    try:
+        with weak.connect() as theirs:
+            theirs.exec_driver_sql("CREATE TEMP TABLE z (id int)")
+            theirs.exec_driver_sql(
+                "CREATE FUNCTION pg_temp.spark_lease_check() RETURNS trigger LANGUAGE plpgsql "
+                "AS 'BEGIN RETURN NULL; END'"
+            )
+            theirs.exec_driver_sql(
+                "CREATE TRIGGER spark_lease BEFORE INSERT ON z FOR EACH STATEMENT "
+                "EXECUTE FUNCTION pg_temp.spark_lease_check()"
+            )
+            theirs.commit()
+            assert FenceTable(fenced).has_fence("another")
+            claim(Holder(NAME, 6), fenced)
+            assert states(fenced) == {"public.guarded": True}
+    finally:
+        weak.dispose()
+        unrole(fenced, "weak")
+
+
+def test_a_role_that_may_not_make_the_function_anew_uses_the_older_one(fenced: Engine, session: Session) -> None:
+    weak = role(fenced, "weak")
+    remake(fenced, owner="weak")
+    with fenced.begin() as connection:
+        older = connection.exec_driver_sql("SELECT pg_get_functiondef('spark_lease_check'::regproc)").scalar()
+        connection.exec_driver_sql(str(older).replace("DECLARE", "-- older\nDECLARE").replace("%", "%%"))
+        connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO weak")
+    try:
+        claim(Holder(NAME, 6), weak)
+        assert states(fenced) == {"public.guarded": True}
+    finally:
+        weak.dispose()
+        unrole(fenced, "weak")
+
+
+@pytest.mark.parametrize("how", ["DISABLE", "ENABLE REPLICA"])
+def test_a_trigger_that_is_switched_off_is_said_to_be(fenced: Engine, how: str) -> None:
+    with fenced.begin() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE guarded {how} TRIGGER spark_lease")
+    assert [each.state for each in postgres.fenced_tables(fenced)] == ["disabled"]
 
 
 # -- the claim and the sessions of older epochs

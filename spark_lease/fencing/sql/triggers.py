@@ -92,7 +92,7 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
 def restore(connection: Connection, engine: Engine, lease: str, left: Callable[[], float]) -> None:
     """Fence again what was dropped and made again since `add`, and partitions that are new, within `left()` seconds.
 
-    Each table is tried once, whatever becomes of another. Logs what was done, and what has to be. Raises DBAPIError if
+    Whatever becomes of one table, the others are tried. Logs what was done, and what has to be. Raises DBAPIError if
     the connection is gone.
     """
     leave_path(connection)
@@ -106,20 +106,17 @@ def restore(connection: Connection, engine: Engine, lease: str, left: Callable[[
     if not found:
         return
     errors: dict[tuple[str, str], Exception | str] = {}
-    done = set()
+    done: dict[tuple[str, str], bool] = {}
     # First those that no lock keeps from it, then each of the others for as long as an autovacuum takes to give way.
-    for patience, tables in ((_BRIEFLY, list(found)), (_deadlock_timeout(connection) + _GIVES_WAY, errors)):
-        for table in list(tables):
-            if isinstance(errors.get(table), ConfigError):
+    for patience in (_BRIEFLY, _deadlock_timeout(connection) + _GIVES_WAY):
+        for table, (allow_unleased, _) in found.items():
+            if table in done or isinstance(errors.get(table), ConfigError):
                 continue
-            if left() <= 0:
+            if (bound := min(patience, int(left() * 1000))) <= 0:
                 errors.setdefault(table, "there was no time left")
                 continue
             try:
-                bound = min(patience, max(int(left() * 1000), 1))
-                if _restore_one(connection, engine, table, lease, found[table][0], bound):
-                    done.add(table)
-                errors.pop(table, None)
+                done[table] = _restore_one(connection, engine, table, lease, allow_unleased, bound)
             except (ConfigError, DBAPIError) as error:
                 if isinstance(error, DBAPIError) and error.connection_invalidated:
                     raise
@@ -134,7 +131,7 @@ def restore(connection: Connection, engine: Engine, lease: str, left: Callable[[
             if isinstance(problem, SQLAlchemyError):
                 problem = _as_a_sentence(engine, problem)
             log.warning("%s: %s, or a partition of it, is without its fence: %s", lease, name, problem)
-        elif table in done:
+        elif done.get(table):
             log.warning(
                 "%s: %s, or a partition of it, was made without its fence, and older masters could write to it; it is "
                 "fenced again",
@@ -174,9 +171,9 @@ def drop(engine: Engine, table: str) -> Sequence[str]:
         named = look_for(connection, table)
         if not named or named.kind not in "rp":  # it was dropped itself
             *schemas, name = parts(table)
-            gone = [(each, name) for each in schemas or path_of(connection)]
-            gone = [(named.schema, named.table)] if named else gone
-            return fenced_list.forget(connection, schema, gone) or [find(connection, engine, table).name]
+            gone = [named.schema] if named else schemas or path_of(connection)
+            forgotten = fenced_list.forget(connection, schema, [(each, name) for each in gone])
+            return forgotten or [find(connection, engine, table).name]  # which raises
         one = find(connection, engine, table)
         # `restore` may be fencing it again just now. With it what is below is locked.
         connection.exec_driver_sql(f"LOCK TABLE {one.name.replace('%', '%%')} IN SHARE ROW EXCLUSIVE MODE")

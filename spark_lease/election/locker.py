@@ -25,8 +25,6 @@ _TRIES = 3
 a first row of another lease was made at the same moment. It cannot happen often."""
 _POLLS = 1.5
 """After so many of its poll periods a standby of another site has seen a release."""
-_AT_ONCE = 0.5
-"""Seconds within which a store fails whose session had ended before it was asked."""
 
 
 class RecordRules:
@@ -106,17 +104,6 @@ class RecordRules:
         return self._swap_mine(Snapshot(self._mine))
 
     def release(self) -> bool:
-        began = self._clock.now()
-        try:
-            return self._release()
-        except StoreError:
-            # A session that a restart or an idle timeout has ended fails at once, and another may be had. Not given
-            # back, the lease would have to run out. A store that hangs is not asked again.
-            if self._clock.now() - began > _AT_ONCE:
-                raise
-            return self._release()
-
-    def _release(self) -> bool:
         if not self._asked:
             return False
         mine = self._mine  # as it was last confirmed: most often it is still that
@@ -124,11 +111,7 @@ class RecordRules:
             if mine and self._store.swap(self._name, mine, released(mine)):
                 self._unlock()
                 return True
-            seen = self._store.read(self._name).record
-            if seen and mine and (seen.holder, seen.epoch) == (None, mine.epoch):  # it was, and the answer was lost
-                self._unlock()
-                return True
-            mine = seen
+            mine = self._store.read(self._name).record
             if mine is None or not is_grant_of(mine, self._holder):
                 return False
         return False

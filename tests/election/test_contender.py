@@ -479,29 +479,6 @@ def test_a_release_after_a_lost_renewal_still_frees_it(master: Contender) -> Non
     assert master.record.holder is None
 
 
-@pytest.mark.parametrize("fault", [lost_request, lost_answer])
-def test_a_release_that_fails_at_once_is_asked_again(master: Contender, fault: Any) -> None:
-    """A server that has started again, or a pooler that has ended an idle session."""
-    master.store.plan(fault)
-    assert master.lease.release()
-    assert master.record.holder is None
-
-
-@pytest.mark.parametrize("fault", [lost_request, lost_answer])
-def test_a_store_that_hangs_is_not_asked_again_for_a_release(
-    master: Contender, clock: VirtualClock, fault: Any
-) -> None:
-    def late(call: Any, clock: VirtualClock) -> Any:
-        clock.advance(1)
-        return fault(call, clock)
-
-    master.store.plan(late)
-    before = len(master.store.calls)
-    with pytest.raises(StoreError):
-        master.lease.release()
-    assert len(master.store.calls) == before + 1
-
-
 def test_a_stale_release_touches_nothing(master: Contender, standby: Contender, clock: VirtualClock) -> None:
     clock.advance(31)
     standby.lease.acquire()

@@ -72,13 +72,13 @@ def path_of(connection: Connection) -> list[str]:
 
 
 def schemas_of_lists(connection: Connection) -> list[str]:
-    """Where there are lists of fenced tables, whosever they are; quoted."""
+    """The schemas that have a list of fenced tables, quoted. The list may belong to any role."""
     query = "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = %(name)s"
     return [quoted(each) for each in connection.exec_driver_sql(query, {"name": FENCED.name}).scalars()]
 
 
 def schema_of_fence(connection: Connection) -> str:
-    """Where the fence stands that a claim of this role would find, or where one would be made; quoted."""
+    """The schema of the fence that a claim of this role would find, or where one would be made; quoted."""
     path = [quoted(each) for each in path_of(connection)]
     for schema in path:
         if connection.exec_driver_sql("SELECT to_regclass(%(name)s)", {"name": f"{schema}.{FENCE.name}"}).scalar():
@@ -133,7 +133,7 @@ def with_those_below(connection: Connection, found: Found) -> list[Found]:
 
 
 def all_fenced(connection: Connection) -> list[Found]:
-    """Not of a temporary table, nor by a trigger that says of no lease: any role may make such a one."""
+    """Without temporary tables, and without triggers that name no lease: any role may make those."""
     found = _look(connection, "t.tgname IS NOT NULL AND c.relpersistence <> 't'", {})
     return [each for each in found if each.arguments]
 

@@ -1,7 +1,7 @@
 """The fence's list of PostgreSQL's fenced tables, by which one that is dropped and made again is fenced again.
 
-It counts only as a plain table of an owner who is trusted, as that of the fence is, which every claim reads: a column's
-type, or an index, may run its owner's code with the rights of the one who reads.
+It is used only if it is an ordinary table of an owner who is trusted. The owner of the fence is, because every claim
+reads that. A column's type, or an index, may run its owner's code with the rights of the role that reads.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from ...errors import ConfigError
+from .catalog import schema_of_fence
 from .tables import FENCE, FENCED
-from .trigger_sql import literal, note_sql
+from .trigger_sql import TRIGGER, literal, note_sql
 
 _USABLE = """
 SELECT c.relkind = 'r' AND NOT (c.relrowsecurity OR c.relhasrules OR c.relhastriggers)
@@ -29,7 +30,7 @@ WHERE %(lease)s IN ('', f.name) AND EXISTS (
     WITH RECURSIVE below (oid) AS (
         SELECT c.oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN below ON i.inhparent = below.oid
     ) SELECT FROM below JOIN pg_class b ON b.oid = below.oid WHERE b.relpersistence <> 't' AND NOT EXISTS (
-        SELECT FROM pg_trigger t WHERE t.tgrelid = b.oid AND t.tgname = 'spark_lease' AND NOT t.tgisinternal))
+        SELECT FROM pg_trigger t WHERE t.tgrelid = b.oid AND t.tgname = %(trigger)s AND NOT t.tgisinternal))
 ORDER BY 1, 2
 """
 _IS_LISTED = "SELECT FROM {fenced} WHERE schema_name = %(schema)s AND table_name = %(table)s AND name = %(lease)s"
@@ -41,7 +42,7 @@ def lost(connection: Connection, schema: str, lease: str) -> dict[tuple[str, str
     """
     if not (fenced := _usable(connection, schema, "SELECT")):
         return {}
-    rows = connection.exec_driver_sql(_LOST.format(fenced=_escaped(fenced)), {"lease": lease}).all()
+    rows = connection.exec_driver_sql(_LOST.format(fenced=_escaped(fenced)), {"lease": lease, "trigger": TRIGGER}).all()
     return {(each[0], each[1]): (each[2], each[3]) for each in rows}
 
 
@@ -57,30 +58,31 @@ def note(connection: Connection, schema: str, table: tuple[str, str], lease: str
         connection.exec_driver_sql(_escaped(note_sql(fenced, table, lease, allow_unleased)))
 
 
-def forget(
-    connection: Connection, schema: str, tables: Sequence[tuple[str, str]], *, is_claimed: bool = True
-) -> list[str]:
-    """The statement that took them off the list, if they were there. Raises ConfigError if this role may not.
-
-    `is_claimed`: the fence in that schema is the one that this role's claims read.
-    """
-    if not tables or not (fenced := _usable(connection, schema, "SELECT", "DELETE", is_claimed=is_claimed)):
+def forget(connection: Connection, schema: str, tables: Sequence[tuple[str, str]]) -> list[str]:
+    """The statement that took them off the list, if they were there. Raises ConfigError if this role may not."""
+    if not tables or not (fenced := _usable(connection, schema, "SELECT", "DELETE")):
         return []
     wanted = ", ".join(f"({literal(each)}, {literal(table)})" for each, table in tables)
     statement = f"DELETE FROM {fenced} WHERE (schema_name, table_name) IN ({wanted})"
     return [statement] if connection.exec_driver_sql(_escaped(statement)).rowcount else []
 
 
-def _usable(connection: Connection, schema: str, *rights: str, is_claimed: bool = True) -> str:
+def _usable(connection: Connection, schema: str, *rights: str) -> str:
     """The list, if there is one; "" if not. Raises ConfigError for one that this role may not use, or must not."""
     name = f"{schema}.{FENCED.name}"
-    values = {"name": name, "fence": f"{schema}.{FENCE.name}", "rights": list(rights), "is_claimed": is_claimed}
+    values = {
+        "name": name,
+        "fence": f"{schema}.{FENCE.name}",
+        "rights": list(rights),
+        # Its owner vouches for the list only if this role's claims read that fence.
+        "is_claimed": schema == schema_of_fence(connection),
+    }
     row = connection.exec_driver_sql(_USABLE, values).first()
     if row and not row[0]:
         raise ConfigError(
             "fence",
-            f"this role needs {', '.join(rights)} on {name}, which has to be a plain table of the fence's owner, the "
-            "database's, or a superuser",
+            f"this role needs {', '.join(rights)} on {name}, and that has to be an ordinary table, which belongs to "
+            "the owner of the fence or of the database, or to a superuser",
         )
     return name if row else ""
 

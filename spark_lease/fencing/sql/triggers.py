@@ -172,8 +172,8 @@ def drop(engine: Engine, table: str) -> Sequence[str]:
         if not named or named.kind not in "rp":  # it was dropped itself
             *schemas, name = parts(table)
             gone = [named.schema] if named else schemas or path_of(connection)
-            forgotten = fenced_list.forget(connection, schema, [(each, name) for each in gone])
-            return forgotten or [find(connection, engine, table).name]  # which raises
+            if forgotten := fenced_list.forget(connection, schema, [(each, name) for each in gone]):
+                return forgotten
         one = find(connection, engine, table)
         # `restore` may be fencing it again just now. With it what is below is locked.
         connection.exec_driver_sql(f"LOCK TABLE {one.name.replace('%', '%%')} IN SHARE ROW EXCLUSIVE MODE")
@@ -184,7 +184,7 @@ def drop(engine: Engine, table: str) -> Sequence[str]:
         statements: list[str] = []
         for fence in {each.fence or schema for each in found}:  # that of another search path, maybe
             listed = [(each.schema, each.table) for each in found]
-            statements += fenced_list.forget(connection, fence, listed, is_claimed=fence == schema)
+            statements += fenced_list.forget(connection, fence, listed)
         dropped = [f"DROP TRIGGER {TRIGGER} ON {each.name}" for each in found if each.arguments]
         _run(connection, dropped)
         others = [each for each in schemas_of_lists(connection) if each != schema]

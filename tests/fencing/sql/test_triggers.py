@@ -509,6 +509,15 @@ def test_the_printed_sql_fences_partitions_as_well(
 # -- tables that are dropped and made again
 
 
+@pytest.fixture
+def weak(fenced: Engine) -> Iterator[Engine]:
+    """Of a role that has no rights."""
+    engine = role(fenced, "weak")
+    yield engine
+    engine.dispose()
+    unrole(fenced, "weak")
+
+
 def remake(engine: Engine, *, table: str = "guarded", owner: str = "") -> None:
     """As Spark's JDBC writer does it with mode("overwrite")."""
     with engine.begin() as connection:
@@ -634,53 +643,41 @@ def test_what_is_not_to_be_fenced_any_more_is_not(fenced: Engine, session: Sessi
 
 
 def test_who_may_not_fence_it_again_is_told_whose_table_it_is(
-    fenced: Engine, session: Session, caplog: pytest.LogCaptureFixture
+    fenced: Engine, weak: Engine, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    weak = role(fenced, "weak")
     with fenced.begin() as connection:
         connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO weak")
         connection.exec_driver_sql("REVOKE ALL ON spark_lease_fence_table FROM weak")
     remake(fenced)
-    try:
-        with caplog.at_level("INFO"):
-            claim(Holder(NAME, 6), weak)
-        assert 'this role needs SELECT on "public".spark_lease_fence_table' in caplog.text
-        with fenced.begin() as connection:
-            connection.exec_driver_sql("GRANT SELECT ON spark_lease_fence_table TO weak")
-        claim(Holder(NAME, 7), weak)
-        assert (
-            "public.guarded, or a partition of it, is without its fence: table: this role does not own" in caplog.text
-        )
-        assert states(fenced) == {"public.guarded": False}
-        remake(fenced, owner="weak")
-        claim(Holder(NAME, 8), weak)
-        assert states(fenced) == {"public.guarded": True}
-    finally:
-        weak.dispose()
-        unrole(fenced, "weak")
+    with caplog.at_level("INFO"):
+        claim(Holder(NAME, 6), weak)
+    assert 'this role needs SELECT on "public".spark_lease_fence_table' in caplog.text
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("GRANT SELECT ON spark_lease_fence_table TO weak")
+    claim(Holder(NAME, 7), weak)
+    assert "public.guarded, or a partition of it, is without its fence: table: this role does not own" in caplog.text
+    assert states(fenced) == {"public.guarded": False}
+    remake(fenced, owner="weak")
+    claim(Holder(NAME, 8), weak)
+    assert states(fenced) == {"public.guarded": True}
 
 
-def test_who_may_not_drop_a_fence_changes_nothing(fenced: Engine, session: Session) -> None:
+def test_who_may_not_drop_a_fence_changes_nothing(fenced: Engine, weak: Engine, session: Session) -> None:
     """A trigger that was dropped would be made again, and a table that was forgotten would not."""
-    weak = role(fenced, "weak")
     with fenced.begin() as connection:
         connection.exec_driver_sql("GRANT SELECT, DELETE ON spark_lease_fence_table TO weak")
-    try:
-        with pytest.raises(ConfigError, match="this role does not own guarded"):
-            postgres.drop(weak, "guarded")
-        with fenced.begin() as connection:
-            connection.exec_driver_sql("REVOKE DELETE ON spark_lease_fence_table FROM weak")
-            connection.exec_driver_sql("ALTER TABLE guarded OWNER TO weak")
-        with pytest.raises(ConfigError, match="this role needs SELECT, DELETE on"):
-            postgres.drop(weak, "guarded")
-        assert states(fenced) == {"public.guarded": True}
-        with fenced.begin() as connection:
-            connection.exec_driver_sql("DROP TABLE guarded")
-        with pytest.raises(ConfigError, match="this role needs SELECT, DELETE on"):
-            postgres.drop(weak, "guarded")
-    finally:
-        weak.dispose()
-        unrole(fenced, "weak")
+    with pytest.raises(ConfigError, match="this role does not own guarded"):
+        postgres.drop(weak, "guarded")
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("REVOKE DELETE ON spark_lease_fence_table FROM weak")
+        connection.exec_driver_sql("ALTER TABLE guarded OWNER TO weak")
+    with pytest.raises(ConfigError, match="this role needs SELECT, DELETE on"):
+        postgres.drop(weak, "guarded")
+    assert states(fenced) == {"public.guarded": True}
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE guarded")
+    with pytest.raises(ConfigError, match="this role needs SELECT, DELETE on"):
+        postgres.drop(weak, "guarded")
 
 
 def test_a_fence_that_another_search_path_finds_is_dropped_for_good(
@@ -702,7 +699,7 @@ def test_a_fence_that_another_search_path_finds_is_dropped_for_good(
 
 
 def test_what_cannot_be_fenced_again_keeps_nothing_else_from_it(
-    fenced: Engine, session: Session, tables: Callable[[str], None], caplog: pytest.LogCaptureFixture
+    fenced: Engine, weak: Engine, session: Session, tables: Callable[[str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     tables(
         "CREATE TABLE more.parted (epoch int) PARTITION BY RANGE (epoch); CREATE TABLE more.parent (epoch int);"
@@ -710,7 +707,6 @@ def test_what_cannot_be_fenced_again_keeps_nothing_else_from_it(
     )
     for each in ("parted", "parent", "seen"):
         postgres.add(fenced, f"more.{each}", NAME)
-    weak = role(fenced, "weak")
     tables(
         "CREATE TABLE more.low PARTITION OF more.parted FOR VALUES FROM (0) TO (5);"
         "CREATE TABLE more.high PARTITION OF more.parted FOR VALUES FROM (5) TO (9);"
@@ -720,19 +716,15 @@ def test_what_cannot_be_fenced_again_keeps_nothing_else_from_it(
     )
     other = session()
     run(other, "CREATE TEMP TABLE mine () INHERITS (more.parent)")
-    try:
-        claim(Holder(NAME, 6), weak)
-        assert "more.seen, or a partition of it, is without its fence: table: more.seen is a view" in caplog.text
-        assert "more.parted, or a partition of it, is without its fence: a partition is" in caplog.text
-        assert "more.parent" not in caplog.text
-        assert refusal(session(5), "INSERT INTO more.low VALUES (1)") == OLDER
-        claim(Holder(NAME, 7), fenced)
-        assert refusal(session(5), "INSERT INTO more.high VALUES (5)") == OLDER
-    finally:
-        weak.dispose()
-        other.close()
-        tables("DROP VIEW more.seen; DROP TABLE more.parted")
-        unrole(fenced, "weak")
+    claim(Holder(NAME, 6), weak)
+    assert "more.seen, or a partition of it, is without its fence: table: more.seen is a view" in caplog.text
+    assert "more.parted, or a partition of it, is without its fence: a partition is" in caplog.text
+    assert "more.parent" not in caplog.text
+    assert refusal(session(5), "INSERT INTO more.low VALUES (1)") == OLDER
+    claim(Holder(NAME, 7), fenced)
+    assert refusal(session(5), "INSERT INTO more.high VALUES (5)") == OLDER
+    other.close()
+    tables("DROP VIEW more.seen; DROP TABLE more.parted")
 
 
 def test_the_other_driver_does_the_same(fenced: Engine) -> None:
@@ -792,7 +784,7 @@ def test_a_list_that_another_role_has_planted_runs_no_code_of_it(
     claim(Holder(NAME, 6), fenced)
     assert states(fenced) == {}
     for refused in (lambda: postgres.add(fenced, "guarded", NAME), lambda: postgres.drop(fenced, "guarded")):
-        with pytest.raises(ConfigError, match=r"belongs to the role mallory|has to be a plain table"):
+        with pytest.raises(ConfigError, match=r"belongs to the role mallory|has to be an ordinary table"):
             refused()
     assert run(session(), "SELECT is_called FROM public.caught") == [(False,)]
 
@@ -857,7 +849,7 @@ def test_a_drop_takes_no_word_of_a_fence_that_another_role_has_planted(
             "EXECUTE FUNCTION theirs.spark_lease_check('nightly', 'x', 'y')",
             "SELECT setval('theirs.caught', 1, false)",
         )
-        with pytest.raises(ConfigError, match="has to be a plain table"):
+        with pytest.raises(ConfigError, match="has to be an ordinary table"):
             postgres.drop(fenced, "theirs.t")
         assert run(session(), "SELECT is_called FROM theirs.caught") == [(False,)]
     finally:
@@ -865,41 +857,32 @@ def test_a_drop_takes_no_word_of_a_fence_that_another_role_has_planted(
             connection.exec_driver_sql("DROP SCHEMA theirs CASCADE")
 
 
-def test_a_trigger_of_any_role_that_says_nothing_stops_no_claim(fenced: Engine, session: Session) -> None:
-    weak = role(fenced, "weak")
-    try:
-        with weak.connect() as theirs:
-            theirs.exec_driver_sql("CREATE TEMP TABLE z (id int)")
-            theirs.exec_driver_sql(
-                "CREATE FUNCTION pg_temp.spark_lease_check() RETURNS trigger LANGUAGE plpgsql "
-                "AS 'BEGIN RETURN NULL; END'"
-            )
-            theirs.exec_driver_sql(
-                "CREATE TRIGGER spark_lease BEFORE INSERT ON z FOR EACH STATEMENT "
-                "EXECUTE FUNCTION pg_temp.spark_lease_check()"
-            )
-            theirs.commit()
-            assert FenceTable(fenced).has_fence("another")
-            claim(Holder(NAME, 6), fenced)
-            assert states(fenced) == {"public.guarded": True}
-    finally:
-        weak.dispose()
-        unrole(fenced, "weak")
+def test_a_trigger_of_any_role_that_says_nothing_stops_no_claim(fenced: Engine, weak: Engine, session: Session) -> None:
+    with weak.connect() as theirs:
+        theirs.exec_driver_sql("CREATE TEMP TABLE z (id int)")
+        theirs.exec_driver_sql(
+            "CREATE FUNCTION pg_temp.spark_lease_check() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+        )
+        theirs.exec_driver_sql(
+            "CREATE TRIGGER spark_lease BEFORE INSERT ON z FOR EACH STATEMENT "
+            "EXECUTE FUNCTION pg_temp.spark_lease_check()"
+        )
+        theirs.commit()
+        assert FenceTable(fenced).has_fence("another")
+        claim(Holder(NAME, 6), fenced)
+        assert states(fenced) == {"public.guarded": True}
 
 
-def test_a_role_that_may_not_make_the_function_anew_uses_the_older_one(fenced: Engine, session: Session) -> None:
-    weak = role(fenced, "weak")
+def test_a_role_that_may_not_make_the_function_anew_uses_the_older_one(
+    fenced: Engine, weak: Engine, session: Session
+) -> None:
     remake(fenced, owner="weak")
     with fenced.begin() as connection:
         older = connection.exec_driver_sql("SELECT pg_get_functiondef('spark_lease_check'::regproc)").scalar()
         connection.exec_driver_sql(str(older).replace("DECLARE", "-- older\nDECLARE").replace("%", "%%"))
         connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO weak")
-    try:
-        claim(Holder(NAME, 6), weak)
-        assert states(fenced) == {"public.guarded": True}
-    finally:
-        weak.dispose()
-        unrole(fenced, "weak")
+    claim(Holder(NAME, 6), weak)
+    assert states(fenced) == {"public.guarded": True}
 
 
 @pytest.mark.parametrize("how", ["DISABLE", "ENABLE REPLICA"])

@@ -6,6 +6,7 @@ python -m tests.benchmarks.keeper [ROUNDS]
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import select
@@ -20,6 +21,7 @@ import timeit
 from pathlib import Path
 
 from spark_lease import hold_lease
+from spark_lease.keeper.keeper import _TICK as TICK
 from spark_lease.system.processes import tree
 from tests.benchmarks.table import report
 from tests.services.postgres import running_postgres
@@ -29,20 +31,31 @@ from tests.support.drivers import Driver, keeper_of, until
 IDLE = 20.0
 
 
+def used(pid: int) -> float:
+    """Seconds of a processor. Not of /proc/PID/stat, which counts in ticks of 10 ms."""
+    return sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
 def check_and_idle(url: str) -> dict[str, float]:
-    """Microseconds for one check(); the share of a processor and the MB that an idle keeper takes."""
+    """Microseconds for one check(); the shares of a processor and the MB that an idle keeper takes.
+
+    Beside it sleeps a process that does nothing but wake as often as a keeper looks at its driver's children: what
+    that costs is the machine's. A virtual machine whose host takes its memory away makes a wake dear.
+    """
+    sleeper = subprocess.Popen([sys.executable, "-c", f"import time\nwhile True: time.sleep({TICK})"])
     with hold_lease("bench", url=url, create_table=True) as lease:
         check = min(timeit.repeat(lease.check, number=100_000, repeat=5)) / 100_000 * 1e6
         pid = keeper_of(os.getpid())
-
-        def used() -> float:  # not of /proc/PID/stat, which counts in ticks of 10 ms
-            return sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
-
-        before = used()
+        pids = (pid, os.getpid(), sleeper.pid)
+        time.sleep(1.0)  # nothing to wait for: a start's last work
+        before = [used(each) for each in pids]
         threading.Event().wait(IDLE)
-        idle = (used() - before) / IDLE * 100
+        idle, guarded, bare = ((used(each) - was) / IDLE * 100 for each, was in zip(pids, before, strict=True))
+        sleeper.kill()
+        sleeper.wait()
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        return {"check()": check, "idle": idle, "RSS": int(status["VmRSS"].split()[0]) / 1024}
+        memory = int(status["VmRSS"].split()[0]) / 1024
+        return {"check()": check, "idle": idle, "guarded": guarded, "bare": bare, "RSS": memory}
 
 
 class Standby:
@@ -116,6 +129,8 @@ def main(rounds: int) -> int:
     rows = [
         ("check()", costs["check()"], 2.0, "µs"),
         ("idle keeper", costs["idle"], 0.1, "% of a processor"),
+        ("idle threads in its driver", costs["guarded"], 0.1, "% of a processor"),
+        ("  a bare process that wakes as often", costs["bare"], math.inf, "% of a processor"),
         ("its memory", costs["RSS"], 60.0, "MB RSS"),
         ("crash of Python to the next grant", total, 150.0, "ms"),
         ("  of which after the JVM's end", own, 50.0, "ms"),

@@ -39,12 +39,12 @@ def test_without_notify_a_holder_has_no_connection_between_renewals(
     url = found if isinstance(found, str) else found.url
     lease = open_contender(configure(name="n", url=url, table=table, create_table="true", notify=False), BootClock())
     store = store_of(lease)
-    opened, connect = [], store._connect
-    store._connect = lambda: (opened.append(1), connect())
+    opened, connect = [], store._session._connect
+    store._session._connect = lambda: (opened.append(1), connect())
     for step in (lease.acquire, lease.renew, lease.renew, lease.release):
         opened.clear()
         step()
-        assert store._connection is None
+        assert store._session.connection is None
         assert len(opened) == (2 if step == lease.acquire else 1)  # it looks, then writes
     lease.close()
 
@@ -56,7 +56,7 @@ def test_without_notify_a_standby_has_no_connection_while_it_sleeps_however_brie
     lease.acquire()
     assert isinstance(standby.try_acquire(), Denied)
     standby._locker.wait(1.0, 0.01)
-    assert store_of(standby)._connection is None
+    assert store_of(standby)._session.connection is None
     for each in (lease, standby):
         each.close()
 
@@ -65,9 +65,9 @@ def test_without_notify_a_standby_has_no_connection_while_it_sleeps_however_brie
 def test_with_notify_a_holder_keeps_its_connection(pg_url: str, table: str) -> None:
     lease = open_contender(configure(name="n", url=pg_url, table=table, create_table="true"), BootClock())
     lease.acquire()
-    connection = store_of(lease)._connection
+    connection = store_of(lease)._session.connection
     lease.renew()
-    assert connection is not None and store_of(lease)._connection is connection
+    assert connection is not None and store_of(lease)._session.connection is connection
     lease.close()
 
 

@@ -318,7 +318,7 @@ def test_a_contender_that_is_frozen_in_its_grant_leaves_no_row_locked(pg_url: st
     lease = open_contender(through, BootClock())
     store: Any = lease._locker._store  # type: ignore[attr-defined]
     store.read("n")
-    proxy.swallow_answers_from(store._prepared["take"].execute.partition(" (")[0].encode())
+    proxy.swallow_answers_from(store._session._plans["take"].execute.partition(" (")[0].encode())
 
     def take() -> None:
         with contextlib.suppress(StoreError):

@@ -13,34 +13,22 @@ import hashlib
 import logging
 import random
 import re
-import ssl
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Table
 from sqlalchemy.exc import SQLAlchemyError
 
-from ...clock import BootClock, wall_time
 from ...config.settings import Config
 from ...config.urls import redacted
-from ...database.connections import (
-    SHARED,
-    SocketWatchdog,
-    WakeupPipe,
-    cursor_of,
-    descriptor_of,
-    has_hung_up,
-    last_answer,
-    make_engine,
-    refusal,
-)
-from ...database.dialects import backend_of, code_of, local_bounds, matches
+from ...database.connections import SocketWatchdog, make_engine, refusal
+from ...database.dialects import backend_of, code_of, matches
 from ...election.record import LeaseRecord, Snapshot, is_directive
 from ...errors import ConfigError, RecordUnreadable, SparkLeaseError
 from . import schema
 from .notes import SqlNotes, notes_table
-from .statements import Prepared, observed, overridden, prepared, statements
+from .own_session import OwnSession
+from .statements import observed, overridden, prepared, statements
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +41,6 @@ _JITTER = 0.02
 The earliest may ask in vain, and none is late by more."""
 _BRIEF = 0.5
 """A poll period, in seconds, for which a connection is not given up."""
-_UNHEARD = 0.05
-"""Seconds after which to look again, for a release just before we began to listen."""
 
 
 class SqlStore:
@@ -62,33 +48,26 @@ class SqlStore:
 
     def __init__(self, config: Config) -> None:
         self.where = redacted(config.url)
-        self._config, self._clock = config, BootClock()
+        self._config = config
         self._cut_off = SocketWatchdog(config.attempt_timeout)
         self._engine = make_engine(config, self._cut_off)
         self._backend = backend_of(self._engine)
-        self._alarm = WakeupPipe()
         self._is_told = config.notify and self._engine.driver == "psycopg2"
-        self._listening_to = ""
         # A broker's row that is locked for life is no place for a record.
         self._broker_row, self._is_broker = config.has_broker_record, config.has_broker_row
         self._notes_table = notes_table(self._engine, config)
         if config.has_broker_row and not config.holder.isascii():
             raise ConfigError("holder", f"{config.holder!r} does not fit a broker's table: use ASCII")
+        self._session = OwnSession(config, self._engine, self._cut_off)
         self._use_table(schema.record_table(self._engine, config))
-        self._connection: Any = None
-        self._cursor: Any = None
-        self._planned: Mapping[str, Prepared] = {}
-        self._local = ""
-        self._fd: int | None = None
-        self._table_seen = self._clocks_compared = self._is_closed = self._may_be_shared = False
-        self._in_use = threading.Lock()
+        self._table_seen = False
 
     def _use_table(self, table: Table) -> None:
         self._table = table
         ours = statements(self._engine, table, broker_row=self._broker_row, notifies=self._is_told)
         self._sql = overridden(ours, self._config.statements, self._engine)
         # Planned for a session that is kept, and that is ours alone.
-        self._prepared = prepared(self._sql) if self._is_told else {}
+        self._session.use(self._sql, prepared(self._sql) if self._is_told else {})
 
     def read(self, name: str) -> Snapshot:
         rows = self._rows("read", {"name": self._row_of(name)})
@@ -130,12 +109,11 @@ class SqlStore:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Connection]:
-        with self._one_request(is_last=not self._config.notify):
+        with self._session.one_request(is_last=not self._config.notify):
             try:
-                self._need_connection()
-                if self._fd is not None:
-                    self._cut_off.arm(self._fd)
-                yield Connection(self._engine, self._connection)
+                self._session.need_connection()
+                self._session.arm()
+                yield Connection(self._engine, self._session.connection)
             except self._driver_error as error:
                 raise self._store_error(error) from error
             finally:
@@ -147,44 +125,21 @@ class SqlStore:
 
     def await_release(self, name: str, timeout: float, poll: float) -> LeaseRecord | bool:
         timeout += random.random() * min(_JITTER, timeout)
-        if not self._is_told or self._may_be_shared:
+        session = self._session
+        if not self._is_told or session.may_be_shared:
             if poll > _BRIEF or not self._config.notify:
-                self._drop_connection()
-            self._alarm.wait(None, min(timeout, poll))
+                session.drop()
+            session.wait(min(timeout, poll))
             return True
-        # A broker does not tell of a release, nor does a holder with another driver, or with notify = false.
-        timeout = min(timeout, poll)
         try:
-            if self._listening_to != name:
-                answered = self._cursor is not None  # a store that fails is not asked again before its time
-                self._listen(name)
-                timeout = min(timeout, _UNHEARD) if answered else timeout
-            driver: Any = self._connection.driver_connection
-            driver.poll()
-            if not driver.notifies:
-                self._alarm.wait(driver.fileno(), timeout)
-                driver.poll()
-            payloads = [each.payload for each in driver.notifies]
-            driver.notifies.clear()
+            # A broker does not tell of a release, nor does a holder with another driver, or with notify = false.
+            payloads = session.notifications(self._channel(name), min(timeout, poll))
         except (SQLAlchemyError, self._driver_error, OSError, ValueError, AttributeError) as error:
             log.debug("%s: cannot listen: %s", self.where, error)  # closed by another thread, or the server is gone
-            self._drop_connection()
+            session.drop()
             return False
         # Any role that may connect can notify: no more is believed than that it is worth a look.
         return LeaseRecord(None, int(payloads[-1]), 0.0, 0) if payloads and _EPOCH.fullmatch(payloads[-1]) else True
-
-    def _listen(self, name: str) -> None:
-        try:
-            if self._cursor is None:
-                self._connect()
-            if self._may_be_shared:
-                return  # it would stay in a session that a pooler gives to others
-            if self._fd is not None:
-                self._cut_off.arm(self._fd)
-            self._cursor.execute(f'LISTEN "{self._channel(name)}"')  # which takes no parameter
-        finally:
-            self._cut_off.disarm()
-        self._listening_to = name
 
     def _channel(self, name: str) -> str:
         """One for each lease, so that no standby is woken for another lease; any name fits."""
@@ -192,10 +147,7 @@ class SqlStore:
         return f"spark_lease_{hashlib.sha256(payloads.encode()).hexdigest()[:32]}"
 
     def close(self) -> None:
-        self._alarm.ring()
-        self._cut_off.close()
-        self._is_closed = True
-        self._drop_if_idle()
+        self._session.close()
 
     def init(self) -> Sequence[str]:
         """Make or complete the table; the statements that it took. Raises ConfigError, StoreError."""
@@ -239,13 +191,17 @@ class SqlStore:
     def _rows(self, what: str, values: Mapping[str, object]) -> list[Any]:
         """Run one statement. A table that is missing at first sight may be made; one that vanishes later is a loss."""
         try:
-            with self._one_request(is_last=not (self._config.notify or what in ("read", "names"))):
-                return self._ask(what, values)
+            with self._session.one_request(is_last=not (self._config.notify or what in ("read", "names"))):
+                if not self._table_seen and schema.has_engines(self._engine):
+                    self._refuse_engine()
+                rows = self._session.ask(what, values)
+                self._table_seen |= what != "names"  # which needs one column only
+                return self._written(what, values) if rows is None else rows
         except (SQLAlchemyError, self._driver_error) as error:
             if what == "insert" and matches(error, self._backend.duplicate):
                 return []
             if code_of(error) in _NOT_KEPT:
-                self._prepared, self._may_be_shared = {}, True  # a pooler hands every statement to another session
+                self._session.give_up_plans()  # a pooler hands every statement to another session
             if what in self._config.statements and matches(error, self._backend.shape + self._backend.syntax):
                 raise ConfigError(f"statements: {what}", str(self._store_error(error))) from error
             if not matches(error, self._backend.shape):
@@ -256,93 +212,24 @@ class SqlStore:
         self._table_seen = True
         return self._rows(what, values)
 
-    @contextlib.contextmanager
-    def _one_request(self, *, is_last: bool) -> Iterator[None]:
-        """No other thread uses the connection meanwhile. It is dropped after a failure, and if `is_last` for a while.
-
-        Inside the lock: SQLite's library crashes where another thread still uses what is closed."""
-        try:
-            with self._in_use:
-                try:
-                    yield
-                except BaseException:
-                    self._drop_connection()
-                    raise
-                if is_last:
-                    self._drop_connection()
-        finally:
-            if self._is_closed:
-                self._drop_if_idle()
-
-    def _ask(self, what: str, values: Mapping[str, object]) -> list[Any]:
-        try:
-            self._need_connection()
-            if not self._table_seen and schema.has_engines(self._engine):
-                with self._engine.connect() as connection:
-                    schema.refuse_engine(connection, self._table)
-            prepared = self._planned.get(what)
-            if self._fd is not None:
-                self._cut_off.arm(self._fd)
-            self._cursor.execute(prepared.execute if prepared else self._local + self._sql[what], values)
-            if self._local:
-                last_answer(self._cursor, self._engine.driver)
-            rows: list[Any] = self._cursor.fetchall() if self._cursor.description else self._written(what, values)
-        finally:
-            self._cut_off.disarm()
-        self._table_seen |= what != "names"  # which needs one column only
-        return rows
-
     def _written(self, what: str, values: Mapping[str, Any]) -> list[Any]:
         """What a write returns elsewhere, made of the one number that MySQL and MariaDB bring back."""
-        if self._cursor.rowcount < 1 or "epoch" not in values:
+        cursor = self._session.cursor
+        if cursor.rowcount < 1 or "epoch" not in values:
             return []
-        now, epoch = self._cursor.lastrowid, values["epoch"]
+        now, epoch = cursor.lastrowid, values["epoch"]
         if what == "release":
             return [(0, epoch)]
         if what == "directive":
             return [(values["old_time"], epoch)]
         return [(now + values["duration"], epoch if what == "renew" else max(epoch, now))]
 
-    def _need_connection(self) -> None:
-        if self._cursor is not None and self._fd is not None and has_hung_up(self._fd):
-            self._drop_connection()  # a renewal that fails once is late, and a release is not asked again
-        if self._cursor is None:
-            self._connect()
-
-    def _connect(self) -> None:
+    def _refuse_engine(self) -> None:
         try:
-            self._connection = self._engine.raw_connection()
-        except ssl.SSLError as error:
-            raise self._store_error(error) from error
-        driver: Any = self._connection.driver_connection
-        is_shared = self._connection.info.get(SHARED, False)
-        self._may_be_shared |= is_shared
-        self._local = local_bounds(self._config) if is_shared else ""
-        self._cursor = cursor_of(driver, self._engine.driver, several=is_shared)
-        self._fd = descriptor_of(driver)
-        self._planned = {} if is_shared else self._prepared
-        for each in self._planned.values():
-            self._cursor.execute(each.prepare)
-        if self._config.max_allowable_diff_from_db_time and not self._clocks_compared:
-            self._warn_of_clock_difference()
-
-    def _drop_connection(self) -> None:
-        connection, self._connection, self._cursor, self._listening_to = self._connection, None, None, ""
-        if connection is not None and connection.is_valid:  # SQLAlchemy does so itself with one that was lost
-            connection.invalidate()
-
-    def _drop_if_idle(self) -> None:
-        """Unless another thread is amid a request, which then drops it: SQLite's library crashes if that is closed."""
-        if not self._in_use.locked():
-            with self._in_use:
-                self._drop_connection()
-
-    def _warn_of_clock_difference(self) -> None:
-        self._cursor.execute(self._sql["now"])
-        self._clocks_compared = True
-        difference = wall_time() - self._cursor.fetchone()[0] / 1000
-        if abs(difference) > self._config.max_allowable_diff_from_db_time:
-            log.warning("%s: this machine's clock is %+.1f s off the database's", self._config.name, difference)
+            with self._engine.connect() as connection:
+                schema.refuse_engine(connection, self._table)
+        finally:
+            self._cut_off.disarm()
 
     def _make_or_refuse_table(self) -> None:
         try:

@@ -212,7 +212,7 @@ def test_after_a_longer_outage_somebody_is_master_again_and_nobody_was_too_early
     lost, granted = keep(lease, config), []
     waiting = threading.Thread(target=lambda: granted.append((standby.acquire(), BootClock().now())))
     waiting.start()
-    until(lambda: store_of(standby)._listening_to)
+    until(lambda: store_of(standby)._session._listening_to)
     postgres.stop()
     assert lost.wait(10) and not granted
     with pytest.raises(LeaseLost) as raised:
@@ -236,13 +236,13 @@ def test_a_standby_that_listened_over_a_restart_is_still_woken_by_the_release(po
     wait_until_noted(lease)
     waiting = threading.Thread(target=standby.acquire)
     waiting.start()
-    until(lambda: store_of(standby)._listening_to)
-    before = store_of(standby)._connection
+    until(lambda: store_of(standby)._session._listening_to)
+    before = store_of(standby)._session.connection
     postgres.stop(signal.SIGQUIT)
-    until(lambda: store_of(standby)._connection is None)
+    until(lambda: store_of(standby)._session.connection is None)
     postgres.start()
-    until(lambda: store_of(standby)._listening_to)
-    assert store_of(standby)._connection is not before
+    until(lambda: store_of(standby)._session._listening_to)
+    assert store_of(standby)._session.connection is not before
     lease.renew()
     lease.release()
     waiting.join(10)
@@ -280,11 +280,11 @@ def test_a_session_that_forgets_what_was_prepared_is_served_plainly(pg_url: str,
     """A pooler that hands every transaction to another session does that."""
     store = SqlStore(limits(pg_url, table))
     record = store.swap("n", None, taken(None, holder="me", duration=30.0))
-    store._cursor.execute("DEALLOCATE ALL")
+    store._session.cursor.execute("DEALLOCATE ALL")
     with pytest.raises(StoreError, match="does not exist"):
         store.read("n")
     assert store.read("n").record == record
-    store._cursor.execute("DEALLOCATE ALL")
+    store._session.cursor.execute("DEALLOCATE ALL")
     assert store.read("n").record == record
     store.close()
 

@@ -184,7 +184,7 @@ def test_who_closes_it_amid_a_request_of_another_thread_breaks_nothing(config: C
             store.close()
             closed.set()
             reader.join()
-            assert store._connection is None
+            assert store._session.connection is None
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -359,7 +359,7 @@ def test_text_where_sqlite_allows_it_is_garbage(tmp_path: Path, table: str) -> N
     store = SqlStore(configure(name="n", url=f"sqlite:///{tmp_path}/l.db", table=table))
     store.swap("n", None, taken(None, holder="me", duration=30.0))
     store._rows("names", {})
-    store._cursor.execute(f"UPDATE {table} SET epoch = 'seven'")
+    store._session.cursor.execute(f"UPDATE {table} SET epoch = 'seven'")
     with pytest.raises(RecordUnreadable, match="EPOCH='seven'"):
         store.read("n")
     store.close()
@@ -637,7 +637,7 @@ def test_a_standby_asks_once_in_a_poll_period_and_has_one_connection_or_none(
     waiting.start()
     end = clock.now() + 3.4
     while clock.now() < end:
-        connected.append(store._connection is not None)
+        connected.append(store._session.connection is not None)
         clock.wait(threading.Event(), 0.02)
     # One look in each poll period, and one more for a release before it listened.
     assert len(asked) <= (5 if notify else 4), asked
@@ -798,11 +798,11 @@ def test_the_strings_of_a_role_may_have_backslashes(pg_url: str, table: str) -> 
 def test_notes_in_the_session_of_the_renewals_take_no_other(open_store: Any, config: Config, execute: Any) -> None:
     store = open_store()
     mine = store.swap("n", None, taken(None, holder="me", duration=30.0))
-    before = store._connection
+    before = store._session.connection
     assert store.notes.append("n", "kind", "key", "text")
     assert store.notes.add("n", "kind", "other", "more", holder="me", epoch=mine.epoch) == "more"
     assert store.notes.all("n", "kind") == {"key": "text", "other": "more"}
-    assert store._connection is before
+    assert store._session.connection is before
     assert store.swap("n", mine, renewed(mine, duration=30.0))
 
 
@@ -811,19 +811,19 @@ def test_a_request_in_the_session_that_fails_costs_the_next_renewal_a_connection
 ) -> None:
     store = open_store()
     mine = store.swap("n", None, taken(None, holder="me", duration=30.0))
-    before = store._connection
+    before = store._session.connection
     with pytest.raises(SQLAlchemyError), store.session() as connection:
         connection.exec_driver_sql("SELECT nothing FROM nowhere")
     mine = store.swap("n", mine, renewed(mine, duration=30.0))
     assert mine
-    assert store._connection is not before
+    assert store._session.connection is not before
     store.close()
     with store.session() as connection:
         assert connection.exec_driver_sql("SELECT 1").scalar() == 1
-    assert store._connection is None, "a store that is closed keeps none"
+    assert store._session.connection is None, "a store that is closed keeps none"
     seldom = open_store(notify=False)
     assert seldom.notes.all("n", "kind") == {}
-    assert seldom._connection is None, "one that asks seldom keeps none in between"
+    assert seldom._session.connection is None, "one that asks seldom keeps none in between"
 
 
 @pytest.mark.postgres

@@ -1,0 +1,176 @@
+"""The one session with the database that a store keeps for its requests, made when it is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Engine
+
+from ...clock import wall_time
+from ...config.settings import Config
+from ...database.connections import (
+    SHARED,
+    SocketWatchdog,
+    WakeupPipe,
+    cursor_of,
+    descriptor_of,
+    has_hung_up,
+    last_answer,
+    refusal,
+)
+from ...database.dialects import local_bounds
+from .statements import Prepared
+
+log = logging.getLogger(__name__)
+
+_UNHEARD = 0.05
+"""Seconds after which to look again, for a release just before we began to listen."""
+
+
+class OwnSession:
+    """A connection of the driver and its cursor. Both are None until a request needs them, and after a failure."""
+
+    def __init__(self, config: Config, engine: Engine, cut_off: SocketWatchdog) -> None:
+        """`cut_off` ends a request that takes too long."""
+        self._config, self._engine, self._cut_off = config, engine, cut_off
+        self._sql: Mapping[str, str] = {}
+        self._plans: Mapping[str, Prepared] = {}
+        self.connection: Any = None
+        self.cursor: Any = None
+        self.may_be_shared = False
+        """True if a pooler may give it to others, and nothing may stay set in it."""
+        self._planned: Mapping[str, Prepared] = {}
+        self._local = self._listening_to = ""
+        self._fd: int | None = None
+        self._alarm = WakeupPipe()
+        self._clocks_compared = self._is_closed = False
+        self._in_use = threading.Lock()
+
+    def use(self, sql: Mapping[str, str], plans: Mapping[str, Prepared]) -> None:
+        """The statements by what they do, and those of them to prepare in a session that is ours alone."""
+        self._sql, self._plans = sql, plans
+
+    @contextlib.contextmanager
+    def one_request(self, *, is_last: bool) -> Iterator[None]:
+        """No other thread uses the connection meanwhile. It is dropped after a failure, and if `is_last` for a while.
+
+        Inside the lock: SQLite's library crashes where another thread still uses what is closed."""
+        try:
+            with self._in_use:
+                try:
+                    yield
+                except BaseException:
+                    self.drop()
+                    raise
+                if is_last:
+                    self.drop()
+        finally:
+            if self._is_closed:
+                self._drop_if_idle()
+
+    def ask(self, what: str, values: Mapping[str, object]) -> list[Any] | None:
+        """Run one statement; its rows, None if it is one that returns none. To be called in `one_request`."""
+        try:
+            self.need_connection()
+            planned = self._planned.get(what)
+            self.arm()
+            self.cursor.execute(planned.execute if planned else self._local + self._sql[what], values)
+            if self._local:
+                last_answer(self.cursor, self._engine.driver)
+            return self.cursor.fetchall() if self.cursor.description else None
+        finally:
+            self._cut_off.disarm()
+
+    def arm(self) -> None:
+        """A request starts now; one without a socket never hangs."""
+        if self._fd is not None:
+            self._cut_off.arm(self._fd)
+
+    def need_connection(self) -> None:
+        """Connect, unless there is a session that the server has not ended."""
+        if self.cursor is not None and self._fd is not None and has_hung_up(self._fd):
+            self.drop()  # a renewal that fails once is late, and a release is not asked again
+        if self.cursor is None:
+            self._connect()
+
+    def _connect(self) -> None:
+        try:
+            self.connection = self._engine.raw_connection()
+        except ssl.SSLError as error:
+            raise refusal(self._engine, self._config, error) from error
+        driver: Any = self.connection.driver_connection
+        is_shared = self.connection.info.get(SHARED, False)
+        self.may_be_shared |= is_shared
+        self._local = local_bounds(self._config) if is_shared else ""
+        self.cursor = cursor_of(driver, self._engine.driver, several=is_shared)
+        self._fd = descriptor_of(driver)
+        self._planned = {} if is_shared else self._plans
+        for each in self._planned.values():
+            self.cursor.execute(each.prepare)
+        if self._config.max_allowable_diff_from_db_time and not self._clocks_compared:
+            self._warn_of_clock_difference()
+
+    def _warn_of_clock_difference(self) -> None:
+        self.cursor.execute(self._sql["now"])
+        self._clocks_compared = True
+        difference = wall_time() - self.cursor.fetchone()[0] / 1000
+        if abs(difference) > self._config.max_allowable_diff_from_db_time:
+            log.warning("%s: this machine's clock is %+.1f s off the database's", self._config.name, difference)
+
+    def give_up_plans(self) -> None:
+        """It was shared all the same: what is prepared is found again by chance only."""
+        self._plans, self.may_be_shared = {}, True
+
+    def drop(self) -> None:
+        connection, self.connection, self.cursor, self._listening_to = self.connection, None, None, ""
+        if connection is not None and connection.is_valid:  # SQLAlchemy does so itself with one that was lost
+            connection.invalidate()
+
+    def _drop_if_idle(self) -> None:
+        """Unless another thread is amid a request, which then drops it: SQLite's library crashes if that is closed."""
+        if not self._in_use.locked():
+            with self._in_use:
+                self.drop()
+
+    def wait(self, timeout: float) -> None:
+        """Until `close` is called, `timeout` seconds at most."""
+        self._alarm.wait(None, timeout)
+
+    def notifications(self, channel: str, timeout: float) -> list[str]:
+        """What PostgreSQL tells on `channel` within `timeout` seconds. Raises an error of the driver, or SQLAlchemy."""
+        if self._listening_to != channel:
+            answered = self.cursor is not None  # a store that fails is not asked again before its time
+            self._listen(channel)
+            timeout = min(timeout, _UNHEARD) if answered else timeout
+        driver: Any = self.connection.driver_connection
+        driver.poll()
+        if not driver.notifies:
+            self._alarm.wait(driver.fileno(), timeout)
+            driver.poll()
+        payloads = [each.payload for each in driver.notifies]
+        driver.notifies.clear()
+        return payloads
+
+    def _listen(self, channel: str) -> None:
+        try:
+            if self.cursor is None:
+                self._connect()
+            if self.may_be_shared:
+                return  # it would stay in a session that a pooler gives to others
+            self.arm()
+            self.cursor.execute(f'LISTEN "{channel}"')  # which takes no parameter
+        finally:
+            self._cut_off.disarm()
+        self._listening_to = channel
+
+    def close(self) -> None:
+        """End every wait, and drop the connection once no request is under way."""
+        self._alarm.ring()
+        self._cut_off.close()
+        self._is_closed = True
+        self._drop_if_idle()

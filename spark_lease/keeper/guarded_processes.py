@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ..system.processes import Descendants, Process, is_out_of_reach, look, marks_of, proc_file, processes
+from ..system.processes import Descendants, Process, folders, is_out_of_reach, look, marks_of, proc_file, processes
 
 KEEPS, SWEEPS = "spark-lease keeper", "spark-lease sweeper"
 """What the command lines of a keeper and of its sweeper say. What kills one by its line spares the other."""
@@ -26,29 +26,31 @@ class GuardedProcesses:
 
     def __init__(self, heads: Callable[[], Mapping[int, int]]) -> None:
         self._heads, self._descendants = heads, Descendants()
-        self._seen = frozenset[str]()
+        self._seen = frozenset[tuple[int, int]]()
         self._members: dict[int, Process] = {}
         self.before = set[tuple[int, int]]()
         """Neighbours: pid, and when it was started."""
         self.workers = set[tuple[int, int]]()
         """Likewise, of workers from before: not a block's own, but ended with the driver."""
-        self._unmarked = set[tuple[int, int]]()
+        self._strangers: dict[tuple[int, int], Process] = {}
         self.may_have_grown = True
 
     def look_ahead(self, mark: str) -> None:
         """While the lease is waited for: what carries no `mark` now is not read again at the grant.
 
         Children of the heads are: one may be about to become another program, whose environment has the mark."""
-        heads = self._heads()
-        strangers = [each for each in processes().values() if each.parent not in heads]
-        self._unmarked = {(each.pid, each.started) for each in strangers if mark not in marks_of(each.pid)}
+        heads, there = self._heads(), dict(folders())
+        strangers = [each for each in processes(there).values() if each.parent not in heads]
+        self._strangers = {(each.pid, there[each.pid]): each for each in strangers if mark not in marks_of(each.pid)}
 
     def leave_out_what_is_there(self, mark: str) -> None:
         """What the heads have started already, and what carries `mark`, are neighbours: not of this hold, not to be
         ended. Such are a shell's helpers from before it became the driver by exec, and what an earlier hold left to run
         on. Known workers, and what was forked from a head since its exec, are kept."""
         self.before.clear()  # it may be called again, once the JVM is known, whose workers are kept
-        everything, heads = processes(), self._heads()
+        there, heads = folders(), self._heads()
+        strangers = self._strangers_among(there)
+        everything = strangers | processes({pid for pid, _ in there} - strangers.keys())
         lines = {pid: _line(pid) for pid in heads}
         kept = set(heads)
         for each in sorted(everything.values(), key=lambda each: each.started):
@@ -56,15 +58,19 @@ class GuardedProcesses:
             may_work = theirs == lines.get(each.parent) or any(word in theirs for word in _WORKERS)
             if each.parent in kept and (each.parent not in heads or may_work):
                 kept.add(each.pid)
-        found = [each for each in everything.values() if each.parent in heads or self._carries(mark, each)]
-        found = [each for each in found if each.pid not in kept]
+        others = [each for each in everything.values() if each.pid not in kept]
+        fresh = {each.pid for each in others if each.pid not in strangers and mark in marks_of(each.pid)}
+        found = [each for each in others if each.parent in heads or each.pid in fresh]
         self.workers = {(pid, everything[pid].started) for pid in kept - set(heads)}
         for each in found:
             self.before.add((each.pid, each.started))
             found += [child for child in everything.values() if child.parent == each.pid and child not in found]
 
-    def _carries(self, mark: str, process: Process) -> bool:
-        return (process.pid, process.started) not in self._unmarked and mark in marks_of(process.pid)
+    def _strangers_among(self, there: frozenset[tuple[int, int]]) -> dict[int, Process]:
+        """Those that `look_ahead` has seen. One whose parent has ended is another's child by now, and is read again: a
+        driver that is the first process of its container gets all of them."""
+        pids, seen = {pid for pid, _ in there}, there & self._strangers.keys()
+        return {each.pid: each for each in map(self._strangers.__getitem__, seen) if each.parent in pids}
 
     def was_there(self, process: Process) -> bool:
         """True for a neighbour from before."""
@@ -92,10 +98,10 @@ class GuardedProcesses:
         now = look(process.pid)  # which may be hidden, once it is another user's
         return now.started == process.started if now else is_out_of_reach(process.pid)
 
-    def _look(self, seen: frozenset[str]) -> list[Process]:
-        here = frozenset(name for name in os.listdir(_PROC) if name.isdigit())
+    def _look(self, seen: frozenset[tuple[int, int]]) -> list[Process]:
+        here = folders()
         self._members = {pid: each for pid, each in self._members.items() if self._is_alive(each)}
-        strangers = [found for name in here - seen if (found := look(int(name)))]
+        strangers = [each for each in processes(pid for pid, _ in here - seen).values() if each.alive]
         fresh = list[Process]()
         # Again and again: a child may have been read before its parent, and a smaller number be the younger.
         while kin := [each for each in strangers if self._is_kin(each)]:

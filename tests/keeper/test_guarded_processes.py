@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -273,6 +274,7 @@ def test_a_chain_is_found_in_one_look_whatever_order_its_numbers_come_in(tmp_pat
 # Neighbours
 
 
+PR_SET_CHILD_SUBREAPER = 36
 HELPER = "import sys, time\nopen(sys.argv[1], 'w').close()\ntime.sleep(60)"
 BESIDE = 'python=$1; file=$2; shift 2; "$python" -c "$HELPER" "$file" > /dev/null 2>&1 & exec "$@"'
 
@@ -303,6 +305,56 @@ def test_what_an_earlier_hold_has_left_running_is_a_neighbour_whenever_it_was_st
         assert [there.was_there(each) for each in orphans] == [True, False, True]
     finally:
         kill(orphans)
+
+
+def test_a_process_that_got_the_number_of_a_stranger_is_looked_at_again() -> None:
+    """In a PID namespace of its own, whose next number can be said."""
+    script = f"""
+        import os, subprocess
+        from pathlib import Path
+        from spark_lease.keeper.guarded_processes import GuardedProcesses
+        from spark_lease.system.processes import look
+
+        def sleeper(mark):
+            return subprocess.Popen(["sleep", "60"], env={{{MARK!r}: mark}})
+
+        head, stranger = sleeper(""), sleeper("another's")
+        there = GuardedProcesses(lambda: {{head.pid: look(head.pid).started}})
+        there.look_ahead("ours")
+        stranger.kill()
+        stranger.wait()
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(stranger.pid - 1))
+        neighbour = sleeper("ours")
+        assert neighbour.pid == stranger.pid
+        there.leave_out_what_is_there("ours")
+        assert there.was_there(look(neighbour.pid))
+    """
+    words = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", sys.executable, "-c"]
+    done = subprocess.run([*words, textwrap.dedent(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_stranger_that_became_a_child_of_the_driver_is_a_neighbour() -> None:
+    """A driver that is the first process of its container is given every process whose parent has ended."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        parent = subprocess.Popen(
+            ["sh", "-c", "sleep 60 > /dev/null & echo $!; wait"], stdout=subprocess.PIPE, text=True
+        )
+        assert parent.stdout
+        me, stranger = look(os.getpid()), look(int(parent.stdout.readline()))
+        assert me and stranger
+        there = GuardedProcesses(lambda: {me.pid: me.started})
+        there.look_ahead("ours")
+        parent.kill()
+        parent.communicate()
+        until(lambda: (found := look(stranger.pid)) and found.parent == me.pid)
+        there.leave_out_what_is_there("ours")
+        assert there.was_there(stranger)
+        kill([stranger])
+        os.waitpid(stranger.pid, 0)
+    finally:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 def test_workers_of_a_jvm_that_is_told_of_late_are_no_neighbours() -> None:

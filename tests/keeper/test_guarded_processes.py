@@ -313,7 +313,7 @@ def test_a_process_that_got_the_number_of_a_stranger_is_looked_at_again() -> Non
         import os, subprocess
         from pathlib import Path
         from spark_lease.keeper.guarded_processes import GuardedProcesses
-        from spark_lease.system.processes import look
+        from spark_lease.system.processes import look, marks_of
 
         def sleeper(mark):
             return subprocess.Popen(["sleep", "60"], env={{{MARK!r}: mark}})
@@ -326,6 +326,8 @@ def test_a_process_that_got_the_number_of_a_stranger_is_looked_at_again() -> Non
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(stranger.pid - 1))
         neighbour = sleeper("ours")
         assert neighbour.pid == stranger.pid
+        while marks_of(neighbour.pid) != ["ours"]:
+            pass  # it is becoming another program
         there.leave_out_what_is_there("ours")
         assert there.was_there(look(neighbour.pid))
     """

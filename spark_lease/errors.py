@@ -42,6 +42,10 @@ class ConfigError(SparkLeaseError):
         return f"{self.key}: {self.problem}"
 
 
+class AccessDenied(ConfigError):
+    """The store lets this user not do that, and would answer the same to the next try."""
+
+
 class LeaseHeldByOther(SparkLeaseError):
     """`holder` has the lease `name`, for at least `expires_in` more seconds unless it releases; or it has no holder
     and `why` names the pause or transfer that keeps it free."""

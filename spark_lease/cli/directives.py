@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import math
+import shlex
 import sys
 import threading
 from collections.abc import Callable
@@ -40,12 +41,12 @@ def pause(arguments: argparse.Namespace) -> int:
 
     config = _config(arguments)
     with closing(open_store(config)) as store:
-        _, seen = _put(store, config.name, wanted)
+        before, seen = _put(store, config.name, wanted)
         if arguments.now:
             duration_of = max(seen.record.duration if seen.record else 0.0, config.lease_duration)
             end = BootClock().now() + _READ_WITHIN * duration_of
             seen = _wait(store, config.name, lambda record, left: record.holder is None or left <= 0, seen, end)
-    return _show(arguments, config.name, seen)
+    return _show(arguments, config.name, seen, before=before)
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -71,11 +72,21 @@ def transfer(arguments: argparse.Namespace) -> int:
         if not arguments.anyway:
             _refuse_unknown(arguments.to, store, config)
         before, seen = _put(store, config.name, wanted)
-        if arguments.wait:
+        stays = _is_master(arguments.to, seen, config)
+        if arguments.wait and not stays:
             end = BootClock().now() + within + window
             seen = _wait(store, config.name, lambda record, left: record.epoch > before.epoch, seen, end)
             what = f"taken, epoch {seen.record.epoch}" if seen.record else ""
-    return _show(arguments, config.name, seen, what)
+    return _show(arguments, config.name, seen, what, before=before, stays=stays)
+
+
+def _is_master(to: str, seen: Snapshot, config: Config) -> bool:
+    """True if the one that it is to have holds the lease already: it keeps it."""
+    holder = seen.record.holder if seen.record else None
+    if not holder or expires_in(seen, still_for=0.0) <= 0:
+        return False
+    sites = [each.get("site", "") for each in _noted(config) if each["holder"] == holder]
+    return any(Directive("", to=to).is_for(holder, site) for site in ["", *sites])
 
 
 def _refuse_unknown(to: str, store: LeaseStore, config: Config) -> None:
@@ -142,6 +153,17 @@ def _wait(
     store: LeaseStore, name: str, is_done: Callable[[LeaseRecord, float], bool], seen: Snapshot, end: float
 ) -> Snapshot:
     """Look until it is done, by the record and the seconds that it has left. Raises LeaseHeldByOther after `end`."""
+    try:
+        return _wait_until(store, name, is_done, seen, end)
+    except KeyboardInterrupt:
+        there = f"what was ordered stays: spark-lease resume {shlex.quote(name)} takes it back"
+        print(f"spark-lease: {name}: {there}", file=sys.stderr)
+        raise
+
+
+def _wait_until(
+    store: LeaseStore, name: str, is_done: Callable[[LeaseRecord, float], bool], seen: Snapshot, end: float
+) -> Snapshot:
     clock, shown_at, standstill, first = BootClock(), -math.inf, UnchangedSince(), seen.record
     while seen.record:
         left = expires_in(seen, still_for=standstill.still_for(seen.record, clock.now()))
@@ -155,24 +177,39 @@ def _wait(
             raise LeaseHeldByOther(name, holder, left, message + renewed)
         if clock.now() - shown_at > _SAY_AGAIN:
             shown_at = clock.now()
-            print(f"spark-lease: {name}: waiting: {who_has_it}, {max(left, 0):.0f} s left", file=sys.stderr)
+            what = directive_of(seen.record.directive) or "no pause or transfer"
+            waiting = f"{what}; waiting: {who_has_it}, {max(left, 0):.0f} s left"
+            print(f"spark-lease: {name}: {waiting}", file=sys.stderr)
         clock.wait(threading.Event(), _LOOK_AGAIN)
         seen = store.read(name)
     return seen
 
 
-def _show(arguments: argparse.Namespace, name: str, seen: Snapshot, what: str = "") -> int:
-    """`what` was done, if it is not what stands in the record now."""
+def _show(
+    arguments: argparse.Namespace,
+    name: str,
+    seen: Snapshot,
+    what: str = "",
+    *,
+    before: LeaseRecord | None = None,
+    stays: bool = False,
+) -> int:
+    """`what` was done, if it is not what stands in the record now. `before` had what that replaces. `stays`: the master
+    is the one that it is for."""
     record = seen.record
     assert record
-    directive = directive_of(record.directive)
+    directive, was = directive_of(record.directive), directive_of(before.directive if before else "")
+    replaced = str(was) if was and seen.wall < was.until else ""
     is_held = expires_in(seen, still_for=0.0) > 0 and not is_forced(record.holder)
     holder = record.holder if is_held else None
     if arguments.json:
         shown = {"lease": name, "holder": holder, "epoch": record.epoch, "directive": str(directive or "")}
-        print(json.dumps(shown))
+        print(json.dumps(shown | {"replaced": replaced}))
     else:
-        then = " and must give it up" if directive and directive.give_up < math.inf else " and works on"
+        if replaced:
+            print(f"spark-lease: {name}: in place of: {replaced}", file=sys.stderr)
+        gives_up = directive and directive.give_up < math.inf and not stays
+        then = " and must give it up" if gives_up else " already, and works on" if stays else " and works on"
         master = f"{holder} is master{then if directive else ''}" if holder else "it has no master"
         print(f"{name}: {what or directive or 'no pause or transfer pending'}; {master}")
     return 0

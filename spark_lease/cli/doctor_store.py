@@ -127,6 +127,9 @@ def lease(config: Config) -> Finding | None:
     message = f"{config.name} is {row['state']}" + (f", by {row['holder']}, epoch {row['epoch']}" * bool(row["holder"]))
     if row["in_doubt"]:
         return warn("lease", row["note"], "check its holder, and its connection to the store")
+    if row["directive"]:
+        advice = f"spark-lease resume {shlex.quote(config.name)} takes it back"
+        return warn("lease", f"{message}; {row['directive']}", advice)
     return ok("lease", message + (f", expires in {cell(row['expires_in'])} s" * (row["state"] == "held")))
 
 
@@ -275,4 +278,4 @@ def fence_tables(config: Config) -> Finding | None:
         return warn("fence tables", f"{', '.join(disabled)}: its trigger is off, any session may write", advice)
     if not tables and not config.fence_url:
         return None
-    return ok("fence tables", f"{len(tables)} fenced under {config.name}")
+    return ok("fence tables", f"{len(tables)} fenced" + (f" under {config.name}" if config.name else ""))

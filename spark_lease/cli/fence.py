@@ -15,12 +15,13 @@ from typing import TypeVar
 
 from ..config.settings import Config
 from ..config.urls import redacted
-from ..errors import ConfigError, StoreError
+from ..errors import ConfigError, SparkLeaseError, StoreError
 from ..fencing.delta.fence import as_hadoop, has_table, newer_than, newest_of
 from ..fencing.delta.tables import forget_table, note_table, noted_tables
 from ..fencing.sql import trigger_sql, triggers
 from ..fencing.sql.claim import FenceTable
 from ..fencing.sql.databases import open_database
+from ..monitoring.observer import HELD, LeaseObserver
 from ..stores.folders.error_text import error_text, secrets_of
 from ..system.call_timeout import CallTimeout
 from .settings import need_name, resolved
@@ -69,7 +70,7 @@ def _drop(arguments: argparse.Namespace, config: Config) -> int:
         raise ConfigError("on", f"{paths[0]} is a Delta table: spark-lease fence forget --lease NAME --on {paths[0]}")
     with open_database(_of_postgres(config)) as engine:
         for table in arguments.tables:
-            was = triggers.drop(engine, table)
+            was = triggers.drop(engine, table, config.name)
             print(f"every session may write to {table} again" if was else f"{table} was not fenced, nothing to do")
     return 0
 
@@ -166,6 +167,7 @@ def _forget(arguments: argparse.Namespace, config: Config) -> int:
         for path in paths:
             print(f"{path} is guarded no more" if path in gone else f"{path} was not guarded, nothing to do")
         return int(not gone)
+    _refuse_if_held(config)
     with open_database(config) as engine:
         before = FenceTable(engine, timeout=config.attempt_timeout).forget(config.name)
     if before:
@@ -173,6 +175,20 @@ def _forget(arguments: argparse.Namespace, config: Config) -> int:
     else:
         print(f"there is no fence of {config.name}, nothing to do", file=sys.stderr)
     return int(not before)
+
+
+def _refuse_if_held(config: Config) -> None:
+    """A master whose fence is gone is refused its own writes."""
+    try:
+        seen = LeaseObserver(replace(config, create_table="false")).look()
+    except (StoreError, ConfigError) as error:  # the fence is in another database, maybe
+        print(f"spark-lease: cannot see whether {config.name} is held: {error}", file=sys.stderr)
+        return
+    if seen.state == HELD:
+        raise SparkLeaseError(
+            f"{config.name} is held by {seen.holder}, whose writes would be refused: nothing was changed. Clear its "
+            "fence while no master is at work"
+        )
 
 
 def _is_postgres(config: Config) -> bool:

@@ -19,6 +19,7 @@ from ..journal.runs import runs_of
 from ..monitoring.history import Hold, Overlap, holds_of, not_exact, overlaps, since, with_runs
 from ..monitoring.history_page import page
 from ..stores.registry import open_notes, open_store
+from .look import moment
 from .settings import USAGE, name_of, resolved
 from .table import print_table
 
@@ -51,7 +52,7 @@ def history(arguments: argparse.Namespace) -> int:
         print(f"{file} shows {len(holds)} holds")
         _tell(name, both)
     else:
-        _show(name, holds, both)
+        _show(name, holds, both, since_when=moment(earliest / 1000) if earliest else "")
         _tell(name, both)
     return OVERLAP if both else 0
 
@@ -84,13 +85,15 @@ def _write(file: Path, text: str) -> None:
         raise ConfigError("html", f"{file} cannot be written: {error.strerror}") from error
 
 
-def _show(name: str, holds: Sequence[Hold], both: Sequence[Overlap]) -> None:
+def _show(name: str, holds: Sequence[Hold], both: Sequence[Overlap], *, since_when: str) -> None:
     if holds:
         has_details = any(hold.detail for hold in holds)
         table = [[*_COLUMNS, "REASON"], *([*_row(hold), hold.detail] for hold in holds)]
         print_table(table if has_details else [row[:-1] for row in table])
+    elif since_when:
+        print(f"no contender has held {name} since {since_when}")
     else:
-        print(f"no contender has held {name} since then")
+        print(f"nothing is noted of {name}, and nothing to check: spark-lease doctor says whether notes can be made")
     if not both and holds:
         unsure = not_exact(holds)
         but = f"; of {unsure} it is not known to the millisecond when they began and ended" if unsure else ""

@@ -56,6 +56,8 @@ class _Version(argparse.Action):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A user's mistake is one sentence and no traceback."""
+    if not sys.stdout:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the life of the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # of a terminal that knows less than UTF-8
             stream.reconfigure(errors="replace")
@@ -80,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     module, _, function = COMMANDS[arguments.command].implemented.partition(":")
     try:
         code: int = getattr(importlib.import_module(f".{module}", __package__), function)(arguments)
+        sys.stdout.flush()
         return code
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
@@ -87,8 +90,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `spark-lease status | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
         return 0
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _close_stdout()  # a full disk
+        print(f"spark-lease: the command is done, but cannot write its output: {error.strerror}", file=sys.stderr)
+        return os.EX_IOERR
+
+
+def _close_stdout() -> None:
+    """What is still to be written goes nowhere, instead of failing once more as Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _begin(arguments: argparse.Namespace) -> None:

@@ -33,6 +33,7 @@ from ..election.record import (
 from ..errors import SparkLeaseError
 from ..journal.changes import ChangeJournal
 from ..stores.registry import open_store
+from .look import moment
 from .settings import USAGE, name_of, resolved, who
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,8 @@ class Forcing:
         if left <= 0:
             return self._free(seen, record)
         if self._name != (ask(_question(self._name, seen, left)) if given is None else given):
+            if given:
+                raise Unreleased(f"--yes {given} is not {self._name}: nothing was changed")
             raise Unreleased(
                 f"{self._name} may still be held: nothing was changed. To take it from {record.holder} anyway "
                 f"(this stops that master's work): --yes {self._name}"
@@ -148,7 +151,7 @@ class Forcing:
             if self._store.swap(self._name, seen.record, forced(seen.record, by=by, left=left)):
                 if self._journal:
                     at = round((seen.wall + left) * 1000)
-                    self._journal.ended(epoch, TAKEN_AWAY, at=at, detail=f"by {who()}")
+                    self._journal.ended(epoch, TAKEN_AWAY, at=at, detail=f"by {who()} at {moment(seen.wall)}")
                 return Released(self._name, True, holder, epoch, round(left, 1))
         raise Unreleased(f"{self._name} changes faster than it can be taken: nothing was changed, try again")
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Sequence
 
-_NARROW = 8
+_NARROW = 5
 """Characters below which no column is cut."""
+_TIME = re.compile(r"(.*\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """In a terminal the widest columns are cut to its width; what a program reads is whole."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    if sys.stdout.isatty():
-        room = shutil.get_terminal_size().columns - 2 * (len(widths) - 1)
-        while sum(widths) > room and max(widths) > _NARROW:
-            widths[widths.index(max(widths))] -= 1
+    """One that is wider than its terminal is made to fit: columns without a value are left out, times have no fraction,
+    then the widest of the other columns are cut. What a program reads is whole."""
+    widths = _widths(rows)
+    if sys.stdout.isatty() and _total(widths) > (room := shutil.get_terminal_size().columns):
+        used = [number for number, column in enumerate(zip(*rows, strict=True)) if any(column[1:])]
+        rows = [[_TIME.sub(r"\1Z", row[number]) for number in used] for row in rows]
+        widths = _widths(rows)
+        times = {number for row in rows for number, cell in enumerate(row) if _TIME.fullmatch(cell)}
+        others = sorted(set(range(len(used))) - times)
+        while others and _total(widths) > room and max(widths[each] for each in others) > _NARROW:
+            widths[max(others, key=lambda each: widths[each])] -= 1
     for row in rows:
         cells = (_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
@@ -27,6 +34,14 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     width = max(len(key) for key, _ in pairs)
     for key, value in pairs:
         print(f"{key.ljust(width)}  {value}".rstrip())
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _cut(cell: str, width: int) -> str:

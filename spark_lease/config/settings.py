@@ -169,6 +169,10 @@ class Config:
         for key in ("holder", "site", "preferred_site"):
             if not getattr(self, key).isprintable():
                 raise ConfigError(key, "is not a printable text")
+        for key in ("name", "holder", "site", "preferred_site", "run_key"):
+            # To one store it is another name, and to another the same.
+            if (value := getattr(self, key)) != value.strip():
+                raise ConfigError(key, f"{value!r} begins or ends with a blank")
         if not 1 <= self.lease_duration <= LONGEST:
             raise ConfigError("lease_duration", f"{self.lease_duration:g} s: it must be at least 1 s, at most a day")
         if len(self.run_key) > MAX_NAME or not self.run_key.isprintable():

@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 from ..clock import BootClock
 from ..config.settings import Config
 from ..config.urls import redacted
-from ..errors import ConfigError, SparkLeaseError, StoreError
+from ..errors import AccessDenied, ConfigError, SparkLeaseError, StoreError
 from .dialects import BACKENDS, backend_of, code_of, has_bounds, matches, refuses_options, usable_url
 
 SHARED = "shared"
@@ -116,12 +116,13 @@ def database_message(engine: Engine, error: Exception) -> str:
 
 
 def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") -> SparkLeaseError:
-    """ConfigError if the server will answer the same to the next try, and `if_denied` says to end; else StoreError."""
+    """AccessDenied if the next try would get the same answer, and `if_denied` says to end; else StoreError."""
     message, denied = store_error(engine, redacted(config.url), error, note), backend_of(engine).denied
     code = code_of(error)
     if config.if_denied == "fail" and matches(error, denied) and (code in denied if code else _by_all(error, denied)):
-        how = 'correct the URL or the password, or have the rights granted (if_denied = "wait" tries again)'
-        return ConfigError("url", f"{message.where}: {message.problem}: {how}")
+        how = "correct the URL or the password, or have the rights granted that spark-lease init --print-sql names"
+        how += ' (if_denied = "wait" tries again)'
+        return AccessDenied("url", f"{message.where}: {message.problem}: {how}")
     return message
 
 

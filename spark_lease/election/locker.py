@@ -16,7 +16,18 @@ from ..config.settings import Config
 from ..errors import LockGone, StoreError
 from .directive import directive_of
 from .ports import Denied, Grant, LeaseStore, Lock, Notifies
-from .record import LeaseRecord, Protection, Snapshot, UnchangedSince, expires_in, is_grant_of, released, renewed, taken
+from .record import (
+    LeaseRecord,
+    Protection,
+    Snapshot,
+    UnchangedSince,
+    expires_in,
+    is_grant_of,
+    released,
+    renewed,
+    taken,
+    taken_by_force,
+)
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +189,8 @@ class RecordRules:
     def _held(self, seen: Snapshot) -> Denied:
         holder = seen.record.holder if seen.record else None
         left = expires_in(seen, still_for=self._still_for(seen.record))
-        return Denied(holder, left, may_be_over=seen.expires_in is None and not self._standstill.has_moved)
+        may_be_over = seen.expires_in is None and not self._standstill.has_moved
+        return Denied(holder, left, taken_by_force(holder), may_be_over)
 
     def _keep(self, written: LeaseRecord | None) -> LeaseRecord | None:
         self._mine = written or self._mine

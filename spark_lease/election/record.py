@@ -120,6 +120,14 @@ def is_forced(holder: str | None) -> bool:
     return bool(holder and holder.startswith(FORCED))
 
 
+def taken_by_force(holder: str | None) -> str:
+    """For people, where a holder `is_forced`: who took the lease. Empty for a contender."""
+    if not holder or not is_forced(holder):
+        return ""
+    by = holder.rsplit(":", 3)[0].partition(":")[2]
+    return f"taken from its master by force by {by}, and free once that master's lease has run out"
+
+
 def is_grant_of(record: LeaseRecord | None, holder: str, epoch: int | None = None) -> bool:
     """True if `record` is `holder`'s (and of `epoch`, if given)."""
     return record is not None and record.holder == holder and epoch in (None, record.epoch)

@@ -119,7 +119,8 @@ def leased(
                 on_lost = config.on_lost if config else settings.get("on_lost", "exit")
                 if on_lost != "exit" or (error is own_error and not isinstance(error, AlreadyDone)):
                     raise
-                log.log(logging.INFO if isinstance(error, AlreadyDone) else logging.ERROR, "%s", error or "interrupted")
+                level = logging.WARNING if isinstance(error, AlreadyDone) else logging.ERROR
+                log.log(level, "%s", error or "interrupted")
                 if isinstance(error, LeaseLost):
                     end_process(error.exit_code)
                 code = exit_code_of(error, config) if isinstance(error, SparkLeaseError) else INTERRUPTED

@@ -10,7 +10,7 @@ from ..clock import BootClock, Clock, iso_text
 from ..config.settings import Config
 from ..election.directive import directive_of, label_of
 from ..election.journal_entries import GRANT, site_in
-from ..election.record import UnchangedSince, expires_in, new_holder
+from ..election.record import UnchangedSince, expires_in, new_holder, taken_by_force
 from ..errors import AlreadyDone, LeaseHeldByOther
 from ..journal.runs import done_under
 from ..stores.registry import open_notes, open_store
@@ -93,7 +93,7 @@ class LeaseObserver:
         if seen.state == BLOCKED:
             raise LeaseHeldByOther(config.name, "", 0.0, seen.why)
         if seen.state == HELD and (again or seen.expires_in is not None):
-            raise LeaseHeldByOther(config.name, seen.holder, seen.expires_in or 0.0)
+            raise LeaseHeldByOther(config.name, seen.holder, seen.expires_in or 0.0, taken_by_force(seen.holder))
 
     def done_under(self) -> int:
         """The epoch under which the run key was done; 0 if it was not. Raises StoreError, ConfigError."""

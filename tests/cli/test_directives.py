@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sqlite3
 import subprocess
 import threading
@@ -205,6 +206,44 @@ def test_a_transfer_that_nobody_took_is_99(store: list[str], run: Callable[..., 
     done = spark_lease("transfer", "n", *store, *words)
     assert done.returncode == 99, done.stderr
     assert "it has no master" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
+def test_what_is_ordered_tells_what_it_replaces(store: list[str], run: Callable[..., subprocess.Popen[str]]) -> None:
+    assert run(command="true").wait(20) == 0
+    assert spark_lease("pause", "n", *store, "--reason", "upgrade by alice").returncode == 0
+    done = spark_lease("transfer", "n", *store, "--to", "lyon", "--anyway", "--json")
+    assert json.loads(done.stdout)["replaced"].endswith(": upgrade by alice")
+    assert ", any other master stops at " in json.loads(done.stdout)["directive"]
+    again = spark_lease("pause", "n", *store)
+    assert "n: in place of: reserved for lyon by " in again.stderr
+    assert spark_lease("resume", "n", *store).stderr == ""
+
+
+@pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
+@pytest.mark.parametrize("to", ["A", "paris"])
+def test_a_transfer_to_the_one_that_is_master_is_over_at_once(
+    store: list[str], run: Callable[..., subprocess.Popen[str]], to: str
+) -> None:
+    master = run("--site", "paris", "--holder", "A")
+    words = ["transfer", "n", *store, "--to", to, "--within", "0s", "--wait"]
+    done = until(lambda: (done := spark_lease(*words)).returncode == 0 and done)  # once its grant is noted
+    assert done.stdout.strip().endswith(" is master already, and works on")
+    assert master.poll() is None
+
+
+@pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
+def test_ctrl_c_while_it_waits_says_that_the_order_stays(
+    store: list[str], run: Callable[..., subprocess.Popen[str]]
+) -> None:
+    run()
+    words = ["transfer", "n", *store, "--to", "lyon", "--anyway", "--within", "60s", "--wait"]
+    waiting = subprocess.Popen([COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    assert waiting.stderr and "reserved for lyon by" in waiting.stderr.readline()
+    waiting.send_signal(signal.SIGINT)
+    _, err = waiting.communicate(timeout=20)
+    assert waiting.returncode == 130
+    assert err == "spark-lease: n: what was ordered stays: spark-lease resume n takes it back\n"
 
 
 @pytest.mark.parametrize(

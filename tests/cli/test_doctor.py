@@ -82,6 +82,15 @@ def test_people_get_a_line_for_each_with_what_to_do(shop_of: Callable[..., Shop]
     assert re.search(r", [12] warn, 0 fail", out), "the second is of a Spark without the jar of Delta"
 
 
+def test_a_lease_that_is_paused_is_a_warning(shop_of: Callable[..., Shop]) -> None:
+    shop = shop_of("sqlite")
+    shop.take("n")
+    shop.command("pause", "n", "--reason", "schema change")
+    _, out, _ = shop.command("doctor", "--lease", "n", "--keeper", "thread")
+    assert re.search(r"warn  lease .*: schema change", out)
+    assert "→ spark-lease resume n takes it back" in out
+
+
 def test_a_store_that_is_down_fails_and_hides_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = examined(capsys, "--url", "postgresql://u@127.0.0.1:1/x", "--lease", "n")
     assert code == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from spark_lease import __version__
 from spark_lease.cli.commands import COMMANDS
 from spark_lease.cli.leases import print_leases
 from spark_lease.cli.settings import GROUPS
+from spark_lease.cli.table import print_table
 from spark_lease.config.settings import SETTINGS
 from tests.support.command import COMMAND, last_line, spark_lease
 
@@ -59,6 +61,7 @@ def test_help_has_examples(command: list[str]) -> None:
         (["run", "--lease", "n", "--password=hunter2", "--", "true"], 64, "unknown: --password\n"),
         (["history", "n", "--lease", "m", "--local"], 78, "n or --lease m? Give one of them"),
         (["pause", "--local"], 78, "which lease? Give --lease NAME"),
+        (["run", "--lease", "n ", "--local", "--", "true"], 78, "name: 'n ' begins or ends with a blank"),
         (["status", "--url", "sqlite:////none/x.db"], 78, "does not exist: run spark-lease init"),
         (["init", "--url", "sqlite:////none/x.db"], 78, "does not exist: create it"),
     ],
@@ -142,6 +145,30 @@ def test_log_lines_have_times_in_utc(url: str) -> None:
 
 
 TITLES = ["LEASE", "STATE", "HOLDER", "SINCE", "LEFT"]
+
+
+@pytest.mark.parametrize(("output", "code"), [("> /dev/full", 74), (">&-", 0)])
+def test_a_command_that_cannot_write_its_output_says_so(url: str, output: str, code: int) -> None:
+    assert spark_lease("run", "--lease", "n", "--url", url, "--", "true").returncode == 0
+    for words in ("status", "history n", "release n --force"):
+        line = f"{COMMAND} {words} --url {url} {output}"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+        assert (": No space left on device" in done.stderr) == (code == 74)
+
+
+def test_a_wide_table_is_made_to_fit_its_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [["FROM", "TO", "HOLDER", "HOST"], ["2026-11-20T06:30:00.250Z", "≤ 2026-11-20T06:31:00.750Z", "h" * 60, ""]]
+    print_table(rows)
+    assert capsys.readouterr().out.splitlines()[1].split("  ")[0] == rows[1][0], "whole, for a program that reads it"
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_table(rows)
+    titles, cells = capsys.readouterr().out.splitlines()
+    assert titles.split() == ["FROM", "TO", "HOLDER"] and len(cells) == 60
+    assert cells.startswith("2026-11-20T06:30:00Z  ≤ 2026-11-20T06:31:00Z  hhh")
 
 
 def test_status_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

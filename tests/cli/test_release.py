@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +53,7 @@ def test_a_master_learns_at_its_next_renewal_that_it_was_taken(clock: VirtualClo
     master = Contender(clock, store)
     master.lease.acquire()
     forcing(store, clock, given=NAME)
-    with pytest.raises(LeaseLost, match="held by released-by-force:") as lost:
+    with pytest.raises(LeaseLost, match=r"taken from its master by force by \S+, and free once") as lost:
         master.lease.renew()
     assert lost.value.reason is Loss.TAKEN
     assert not master.lease.release(), "what was taken is not given back"
@@ -137,7 +138,8 @@ def test_release_on_every_store(shop: Shop) -> None:
     mine = shop.take("n", duration=2.0)
     for words in ([], ["--yes", "m"]):
         code, _, err = shop.command("release", "n", "--force", *(words or ["--yes", ""]))
-        assert (code, "may still be held" in err, "Traceback" in err) == (1, True, False)
+        says = "--yes m is not n: nothing was changed" if words else "may still be held"
+        assert (code, says in err, "Traceback" in err) == (1, True, False)
     assert shop.record("n") == mine
     code, out, _ = shop.command("release", "n", "--force", "--yes", "n", "--json")
     told = json.loads(out)
@@ -221,3 +223,9 @@ def test_a_master_at_work_is_ended_by_it(shop_of: Callable[..., Shop]) -> None:
     assert expires_in(shop.store.read("n"), still_for=0.0) > 0, "it ended before another could have started"
     (hold,) = json.loads(shop.command("history", "n", "--json")[1])["holds"]
     assert hold["ended_by"].startswith("taken by force"), hold
+    assert re.search(r"taken by force: by \S+ at \S+Z$", f"{hold['ended_by']}: {hold['detail']}"), hold
+    assert not hold["exact"], "no more is known than when it had ended at the latest"
+    late = subprocess.run(
+        [COMMAND, "run", "--lease", "n", "--if-held", "skip", *shop.flags, "--", "true"], capture_output=True, text=True
+    )
+    assert re.search(r"n: taken from its master by force by \S+, and free once", json.loads(late.stdout)["reason"])

@@ -163,9 +163,11 @@ def _restore_one(
     return True
 
 
-def drop(engine: Engine, table: str) -> Sequence[str]:
-    """Let any session write to `table` again, and to what is below it; the statements that it took. Raises ConfigError,
-    FenceUnreachable."""
+def drop(engine: Engine, table: str, lease: str = "") -> Sequence[str]:
+    """Let any session write to `table` again, and to what is below it; the statements that it took.
+
+    `lease`: the one that it is thought to be fenced under, if any. Raises ConfigError, FenceUnreachable.
+    """
     with _transaction(engine) as connection:
         schema = schema_of_fence(connection)
         named = look_for(connection, table)
@@ -175,6 +177,8 @@ def drop(engine: Engine, table: str) -> Sequence[str]:
             if forgotten := fenced_list.forget(connection, schema, [(each, name) for each in gone]):
                 return forgotten
         one = find(connection, engine, table)
+        if lease and one.arguments and one.arguments[0] != lease:
+            raise ConfigError("on", f"{table} is written under the lease {one.arguments[0]}, not {lease}")
         # `restore` may be fencing it again just now. With it what is below is locked.
         connection.exec_driver_sql(f"LOCK TABLE {one.name.replace('%', '%%')} IN SHARE ROW EXCLUSIVE MODE")
         for above in those_above(connection, one):

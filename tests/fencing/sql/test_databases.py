@@ -228,9 +228,21 @@ def test_fenced_tables_are_listed_and_dropped(settings: list[str]) -> None:
     row = {"table": "public.guarded", "lease": "n", "epoch": 0, "allow_unleased": False, "state": "fenced"}
     assert json.loads(listed.stdout) == [row]
     assert "public.guarded  n" in spark_lease("fence", "list", *settings).stdout
+    others = spark_lease("fence", "drop", "--on", "guarded", *settings, "--lease", "other")
+    assert (others.returncode, "guarded is written under the lease n, not other" in others.stderr) == (78, True)
     dropped = spark_lease("fence", "drop", "--on", "guarded", *settings)
     assert "every session may write to guarded again" in dropped.stdout
     assert "no table is fenced in postgresql://" in spark_lease("fence", "list", *settings).stdout
+
+
+def test_the_fence_of_a_master_at_work_is_not_cleared(settings: list[str], start: Start) -> None:
+    master = start(*settings, "--", "sleep", "60")
+    assert master.stderr and "acquired" in master.stderr.readline()
+    done = spark_lease("fence", "forget", *settings)
+    assert (done.returncode, "whose writes would be refused: nothing was changed" in done.stderr) == (1, True)
+    master.terminate()
+    master.communicate(timeout=20)
+    assert "is cleared; the next master claims it anew" in spark_lease("fence", "forget", *settings).stdout
 
 
 def test_a_table_that_was_made_again_is_listed_as_lost_until_the_next_master(

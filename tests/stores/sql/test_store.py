@@ -34,6 +34,7 @@ from spark_lease.holds import open_contender
 from spark_lease.stores.sql.row_lock import SessionLock
 from spark_lease.stores.sql.store import SqlStore
 from spark_lease.testing import LeaseStoreContract
+from tests.support.command import last_line
 from tests.support.command import spark_lease as run_command
 from tests.support.drivers import until
 from tests.support.users import unprivileged
@@ -489,6 +490,27 @@ def test_a_holder_whose_rights_are_taken_away_is_not_released_and_says_so(
         connection.exec_driver_sql(f"DROP OWNED BY {name}")
         connection.exec_driver_sql(f"DROP ROLE {name}")
     assert "n: not released, it runs out: " in caplog.text and "permission denied" in caplog.text
+
+
+@pytest.mark.postgres
+def test_a_right_to_the_notes_that_is_missing_is_78_with_what_to_do(pg_url: str, table: str) -> None:
+    name, owner = f"poor_{table}", create_engine(pg_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    SqlStore(configure(url=pg_url, table=table)).init()
+    with owner.connect() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql(f"GRANT ALL ON {table} TO {name}")
+        poor = make_url(pg_url).set(username=name).render_as_string(hide_password=False)
+        words = ["--lease", "n", "--url", poor, "--table", table, "--run-key", "monday", "--", "true"]
+        done = run_command("run", *words)
+        connection.exec_driver_sql(f"DROP OWNED BY {name}")
+        connection.exec_driver_sql(f"DROP ROLE {name}")
+    assert done.returncode == 78, done.stderr
+    reason = str(last_line(done)["reason"])
+    assert f"permission denied for table {table}_notes" in reason and "init --print-sql names" in reason
+    assert (
+        "nothing is noted of n, and nothing to check"
+        in run_command("history", "n", "--url", pg_url, "--table", table).stdout
+    )
 
 
 def test_a_file_that_is_read_only_ends_the_wait_at_once(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ def fence(arguments: argparse.Namespace) -> int:
     config = resolved(arguments).config
     if arguments.action in ("add", "drop") and not arguments.tables:
         raise ConfigError("table", f"which table? spark-lease fence {arguments.action} --on TABLE")
+    if arguments.json and arguments.action != "list":
+        raise ConfigError("--json", f"fence {arguments.action} has none: fence list --json shows what is fenced")
     if arguments.action in ("add", "forget"):
         need_name(config.name)
     return _ACTIONS[arguments.action](arguments, config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import io
 import os
@@ -13,6 +14,9 @@ from collections.abc import Sequence
 from ..errors import SparkLeaseError
 from .commands import COMMANDS, EXIT_CODES
 from .settings import USAGE, Parser, add_settings
+
+_OUTPUT_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a write to standard output fails with on a disk that is full, for one."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -93,9 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _close_stdout()
         return 0
     except OSError as error:
-        if error.filename is not None:
+        if error.errno not in _OUTPUT_FAILS or _is_guard(arguments.command):
             raise
-        _close_stdout()  # a full disk
+        _close_stdout()
         print(f"spark-lease: the command is done, but cannot write its output: {error.strerror}", file=sys.stderr)
         return os.EX_IOERR
 

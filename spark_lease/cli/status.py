@@ -106,7 +106,7 @@ class Watched:
             return self.look()
         except (StoreError, ConfigError) as error:
             nothing = {"expires_in": None, "in_doubt": None, "note": "", "problem": str(error)}
-            blank = dict.fromkeys(HELD, "") | {"state": "unreachable"} | nothing
+            blank = dict.fromkeys(HELD, "") | {"state": "unreachable", "standbys": []} | nothing
             return [row | blank | {"epoch": row["epoch"]} for row in self._rows]
 
     def wait(self) -> None:

@@ -55,7 +55,7 @@ def test_since_leaves_out_what_had_ended(url: str, capsys: pytest.CaptureFixture
     assert main(["history", "n", "--url", url, "--since", "1h"]) == 0
     assert "released" in told(capsys)[0]
     assert main(["history", "n", "--url", url, "--since", "2999-01-01T06:30"]) == 0
-    assert told(capsys)[0] == "no contender has held n since then\n"
+    assert told(capsys)[0] == "no contender has held n since 2999-01-01T06:30:00Z\n"
 
 
 def test_two_that_held_it_at_one_time_end_it_with_2(

@@ -279,6 +279,7 @@ def test_a_table_that_was_made_again_is_listed_as_lost_until_the_next_master(
         ),
         (["forget", "--on", "/lake/t", "flights", "--lease", "n"], "for a folder here ./flights"),
         (["add", "--on", "/lake/t", "--print-sql", "--lease", "n"], "is a Delta table, which no SQL fences"),
+        (["drop", "--on", "guarded", "--json"], "--json: fence drop has none: fence list --json"),
         (["list", "--fence-url", "delta:///x"], "cannot hold a fence"),
     ],
 )

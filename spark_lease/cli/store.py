@@ -59,7 +59,8 @@ def init(arguments: argparse.Namespace) -> int:
                 print(f"-- {what}", *(f"{each};" for each in statements), sep="\n")
             return 0
         done = _made_by(store, "init")()
-    print(*done or [f"{config.table} exists already, nothing to do"], sep="\n")
+        where = store.where if config.is_in_folders else config.table
+    print(*done or [f"{where} exists already, nothing to do"], sep="\n")
     return 0
 
 

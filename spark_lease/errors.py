@@ -8,6 +8,7 @@ SparkLeaseError
 ├── Fenced                 the guarded store refused a write of mine, because it knows a newer epoch: the same
 ├── NotMaster              a warm standby tried to write: do that in the guarded code, and only read in its warm-up
 └── StoreError             the lease store gave no answer: it is not known who is master; try again
+    ├── NotesDenied        this user may not read or write what is noted beside the leases: have the rights granted
     ├── FenceUnreachable   a guarded store did not let its fence be claimed or looked at: see what it says, try again
     ├── StagingLost        rows that were staged for a write are not all there: nothing was written, try again
     ├── LockGone           the lock beside the record is gone for certain: stop
@@ -40,10 +41,6 @@ class ConfigError(SparkLeaseError):
 
     def __str__(self) -> str:
         return f"{self.key}: {self.problem}"
-
-
-class AccessDenied(ConfigError):
-    """The store lets this user not do that, and would answer the same to the next try."""
 
 
 class LeaseHeldByOther(SparkLeaseError):
@@ -156,6 +153,12 @@ class StoreError(SparkLeaseError):
 
     def __str__(self) -> str:
         return f"lease store {self.where}: {self.problem}"
+
+
+class NotesDenied(StoreError):
+    """The lease store at `where` does not let this user read or write what is noted beside the leases."""
+
+    exit_code = 78
 
 
 class FenceUnreachable(StoreError):

@@ -16,7 +16,16 @@ from .clock import iso_text
 from .config.settings import Config
 from .config.urls import redacted
 from .election.journal_entries import ALREADY_DONE, CRASHED, FAILED, FINISHED, INTERRUPTED
-from .errors import AlreadyDone, ConfigError, Fenced, LeaseHeldByOther, LeaseLost, SparkLeaseError, StoreError
+from .errors import (
+    AlreadyDone,
+    ConfigError,
+    Fenced,
+    LeaseHeldByOther,
+    LeaseLost,
+    NotesDenied,
+    SparkLeaseError,
+    StoreError,
+)
 from .holds import GuardedHold
 
 log = logging.getLogger(__name__)
@@ -28,6 +37,7 @@ _WORDS = {
     LeaseHeldByOther: STANDBY,
     LeaseLost: "lost",
     Fenced: "lost",
+    NotesDenied: MISCONFIGURED,
     StoreError: "unreachable",
     ConfigError: MISCONFIGURED,
 }

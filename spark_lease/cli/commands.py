@@ -229,8 +229,8 @@ examples:
         """The master keeps the lease and works on until it ends. With --now it stops at its next renewal, and the
 command returns once the lease is free; with exit code 99 if the master still renews after two lease durations
 (an ActiveMQ broker does not read a pause). A job that starts while the lease is paused is a standby:
-exit code 99, or waiting. It takes the place of a pause or transfer that is there, and says so. Ctrl-C while it
-waits takes nothing back: `resume` does.
+exit code 99, or waiting. This pause takes the place of a pause or transfer that is there, and says so. Ctrl-C
+while the command waits takes nothing back: `resume` does.
 
 """
         + _ends("1 no such lease", "99 its master renews on (--now)")
@@ -254,7 +254,8 @@ waits takes nothing back: `resume` does.
         "directives:transfer",
         """From now on only --to may take the lease: a holder, its label (`--holder`) or its site (`--site`). The
 master ends by itself, or must stop after --within. After a further --for, any contender may take the lease. Exit
-code 78 also: the store does not know --to, without --anyway. Ctrl-C while it waits takes nothing back: `resume` does.
+code 78 also: the store does not know --to, without --anyway. Ctrl-C while the command
+waits takes nothing back: `resume` does.
 
 """
         + _ends("1 no such lease", "99 not taken in time (--wait)")

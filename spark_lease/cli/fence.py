@@ -183,9 +183,15 @@ def _refuse_if_held(config: Config) -> None:
     """A master whose fence is gone is refused its own writes."""
     try:
         seen = LeaseObserver(replace(config, create_table="false")).look()
-    except (StoreError, ConfigError) as error:  # the fence is in another database, maybe
+    except ConfigError as error:  # the leases are elsewhere, or their table was lost
         print(f"spark-lease: cannot see whether {config.name} is held: {error}", file=sys.stderr)
         return
+    if seen.state == HELD and seen.expires_in is None:  # the store has no clock, so that one look cannot tell
+        lease = shlex.quote(config.name)
+        raise SparkLeaseError(
+            f"{config.name} may be held by {seen.holder}: nothing was changed. See spark-lease status --watch {lease}; "
+            f"spark-lease release {lease} --force frees it if its holder is gone"
+        )
     if seen.state == HELD:
         raise SparkLeaseError(
             f"{config.name} is held by {seen.holder}, whose writes would be refused: nothing was changed. Clear its "

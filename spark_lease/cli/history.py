@@ -41,6 +41,7 @@ def history(arguments: argparse.Namespace) -> int:
     if holds is None:
         print(f"spark-lease: {name}: there is no such lease", file=sys.stderr)
         return 1
+    is_noted = bool(holds)
     both = [each for each in overlaps(holds) if each.end is None or each.end >= earliest]
     holds = since(holds, earliest)
     if file:
@@ -52,7 +53,7 @@ def history(arguments: argparse.Namespace) -> int:
         print(f"{file} shows {len(holds)} holds")
         _tell(name, both)
     else:
-        _show(name, holds, both, since_when=moment(earliest / 1000) if earliest else "")
+        _show(name, holds, both, since_when=moment(earliest / 1000) if is_noted else "")
         _tell(name, both)
     return OVERLAP if both else 0
 
@@ -93,7 +94,9 @@ def _show(name: str, holds: Sequence[Hold], both: Sequence[Overlap], *, since_wh
     elif since_when:
         print(f"no contender has held {name} since {since_when}")
     else:
-        print(f"nothing is noted of {name}, and nothing to check: spark-lease doctor says whether notes can be made")
+        print(
+            f"nothing is noted of {name}, so there is nothing to check; spark-lease doctor says whether it can be noted"
+        )
     if not both and holds:
         unsure = not_exact(holds)
         but = f"; of {unsure} it is not known to the millisecond when they began and ended" if unsure else ""
@@ -108,7 +111,7 @@ def _tell(name: str, both: Sequence[Overlap]) -> None:
 
 
 def _row(hold: Hold) -> list[str]:
-    to = "now" if hold.goes_on else "?" if hold.end is None else f"{'' if hold.is_exact else '≤ '}{_time(hold.end)}"
+    to = "now" if hold.goes_on else "?" if hold.end is None else f"{'' if hold.ends_exactly else '≤ '}{_time(hold.end)}"
     lasted = "" if hold.end is None or hold.start is None else f"{(hold.end - hold.start) / 1000:.1f} s"
     begun = "?" if hold.start is None else _time(hold.start)
     who = [hold.holder, hold.where, " ".join(hold.applications), " ".join(hold.run_keys)]
@@ -133,7 +136,7 @@ def _object(hold: Hold) -> dict[str, object]:
         "from": _iso(hold.start),
         "to": _iso(hold.end),
         "lasted": None if hold.start is None or hold.end is None else (hold.end - hold.start) / 1000,
-        "exact": hold.is_exact,
+        "exact": hold.ends_exactly,
         "holds": hold.goes_on,
         "ended_by": hold.why,
         "detail": hold.detail,

@@ -106,5 +106,5 @@ def _last_change(holds: Sequence[Hold]) -> str:
     over = [hold for hold in holds if not hold.goes_on]
     if not over:
         return ""
-    at = f"{'' if over[-1].is_exact else '≤ '}{moment(over[-1].end / 1000)}: " if over[-1].end is not None else ""
+    at = f"{'' if over[-1].ends_exactly else '≤ '}{moment(over[-1].end / 1000)}: " if over[-1].end is not None else ""
     return f"{at}{over[-1].ended_by}, {over[-1].holder}"

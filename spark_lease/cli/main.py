@@ -84,8 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _begin(arguments)
     arguments.guarded = guarded
     module, _, function = COMMANDS[arguments.command].implemented.partition(":")
+    code: int = 0
     try:
-        code: int = getattr(importlib.import_module(f".{module}", __package__), function)(arguments)
+        code = getattr(importlib.import_module(f".{module}", __package__), function)(arguments)
         sys.stdout.flush()
         return code
     except SparkLeaseError as error:
@@ -95,12 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # `spark-lease status | head`
         _close_stdout()
-        return 0
+        return code
     except OSError as error:
         if error.errno not in _OUTPUT_FAILS or _is_guard(arguments.command):
             raise
         _close_stdout()
-        print(f"spark-lease: the command is done, but cannot write its output: {error.strerror}", file=sys.stderr)
+        print(f"spark-lease: cannot write to standard output: {error.strerror}. What was done stands", file=sys.stderr)
         return os.EX_IOERR
 
 

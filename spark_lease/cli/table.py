@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 _NARROW = 5
 """Characters below which no column is cut."""
-_TIME = re.compile(r"(.*\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z")
+_TIME = re.compile(r"((?:≤ )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:

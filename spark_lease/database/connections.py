@@ -21,11 +21,15 @@ from sqlalchemy.pool import NullPool
 from ..clock import BootClock
 from ..config.settings import Config
 from ..config.urls import redacted
-from ..errors import AccessDenied, ConfigError, SparkLeaseError, StoreError
+from ..errors import ConfigError, NotesDenied, SparkLeaseError, StoreError
 from .dialects import BACKENDS, backend_of, code_of, has_bounds, matches, refuses_options, usable_url
 
 SHARED = "shared"
 """In the `info` of a connection: true if a pooler may give its session to others, and nothing may stay set in it."""
+_DENIED = (
+    "correct the URL or the password, or have the rights granted that spark-lease init --print-sql names "
+    '(if_denied = "wait" tries again)'
+)
 WITHOUT_OPTIONS = "without options"
 """In the same: true if a pooler takes none."""
 
@@ -116,14 +120,25 @@ def database_message(engine: Engine, error: Exception) -> str:
 
 
 def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") -> SparkLeaseError:
-    """AccessDenied if the next try would get the same answer, and `if_denied` says to end; else StoreError."""
-    message, denied = store_error(engine, redacted(config.url), error, note), backend_of(engine).denied
-    code = code_of(error)
-    if config.if_denied == "fail" and matches(error, denied) and (code in denied if code else _by_all(error, denied)):
-        how = "correct the URL or the password, or have the rights granted that spark-lease init --print-sql names"
-        how += ' (if_denied = "wait" tries again)'
-        return AccessDenied("url", f"{message.where}: {message.problem}: {how}")
+    """ConfigError if the next try would get the same answer, and `if_denied` says to end; else StoreError."""
+    message = store_error(engine, redacted(config.url), error, note)
+    if _is_final(engine, config, error):
+        return ConfigError("url", f"{message.where}: {message.problem}: {_DENIED}")
     return message
+
+
+def notes_error(engine: Engine, config: Config, error: Exception) -> StoreError:
+    """The same for what is noted beside the leases, of which most is worth another try: NotesDenied, or StoreError."""
+    message = store_error(engine, redacted(config.url), error)
+    if _is_final(engine, config, error):
+        return NotesDenied(message.where, f"{message.problem}: {_DENIED}")
+    return message
+
+
+def _is_final(engine: Engine, config: Config, error: Exception) -> bool:
+    denied, code = backend_of(engine).denied, code_of(error)
+    is_denied = matches(error, denied) and (code in denied if code else _by_all(error, denied))
+    return config.if_denied == "fail" and is_denied
 
 
 def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:

@@ -125,7 +125,7 @@ def taken_by_force(holder: str | None) -> str:
     if not holder or not is_forced(holder):
         return ""
     by = holder.rsplit(":", 3)[0].partition(":")[2]
-    return f"taken from its master by force by {by}, and free once that master's lease has run out"
+    return f"{by} took it by force; it is free once the former master's lease has run out"
 
 
 def is_grant_of(record: LeaseRecord | None, holder: str, epoch: int | None = None) -> bool:

@@ -8,16 +8,7 @@ from contextlib import closing
 
 from ..config.settings import Config
 from ..config.urls import redacted
-from ..election.journal_entries import (
-    ENDED,
-    GRANT,
-    KINDS,
-    TAKEN_AWAY,
-    bounded_age,
-    end_text,
-    grant_text,
-    is_first_of_its_day,
-)
+from ..election.journal_entries import ENDED, GRANT, KINDS, bounded_age, end_text, grant_text, is_first_of_its_day
 from ..election.record import Snapshot
 from ..errors import SparkLeaseError
 from ..stores.registry import open_notes
@@ -44,8 +35,8 @@ class ChangeJournal:
         self._try(lambda: self._bounded.begin(lambda: self._try(note), after=GIVES_WAY))
 
     def ended(self, epoch: int, why: str, *, at: int, detail: str) -> None:
-        # Without a clock that all share, an end was *by* a time; and one that was forced is known by its bound alone.
-        when = "by" if self._config.is_in_folders or why == TAKEN_AWAY else "at"
+        # Without a clock that all share, an end was *by* a time.
+        when = "by" if self._config.is_in_folders else "at"
         text = end_text(why, detail=detail, **{when: at})
         self._try(lambda: self._bounded.call(lambda: self._append(ENDED, epoch, text)))
 

@@ -19,7 +19,7 @@ from ..clock import Clock, iso_text, wall_time
 from ..config.settings import Config
 from ..election.journal_entries import bounded_age
 from ..election.ports import HeldLease, Notes
-from ..errors import AlreadyDone, Loss, RecordUnreadable, SparkLeaseError, StoreError
+from ..errors import AlreadyDone, Loss, NotesDenied, RecordUnreadable, SparkLeaseError, StoreError
 from ..stores.registry import open_notes
 
 log = logging.getLogger(__name__)
@@ -169,4 +169,6 @@ def _run(text: str, notes: Notes) -> Run:
 
 
 def _as_ours(error: Exception) -> SparkLeaseError:
+    if isinstance(error, NotesDenied):  # the work is done, and nothing of its configuration was wrong
+        return StoreError(error.where, error.problem)
     return error if isinstance(error, SparkLeaseError) else StoreError("notes", repr(error))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..clock import iso_text
-from ..election.journal_entries import APPLICATION, ENDED, FINISHED, GIVEN_BACK, GRANT, RAN_OUT, RELEASED
+from ..election.journal_entries import APPLICATION, ENDED, FINISHED, GIVEN_BACK, GRANT, RAN_OUT, RELEASED, TAKEN_AWAY
 from ..election.record import Snapshot, is_forced
 from ..errors import Loss, RecordUnreadable
 from ..journal.runs import BEGUN, Run
@@ -45,6 +45,11 @@ class Hold:
     @property
     def goes_on(self) -> bool:
         return not self.why
+
+    @property
+    def ends_exactly(self) -> bool:
+        """False also where it was taken by force: it ended at its next renewal, and its time was over at `end`."""
+        return self.is_exact and self.why != TAKEN_AWAY
 
     @property
     def ended_by(self) -> str:
@@ -163,7 +168,7 @@ def overlaps(holds: Sequence[Hold]) -> list[Overlap]:
 
 def not_exact(holds: Iterable[Hold]) -> int:
     """How many holds there are whose beginning or end is not known to the millisecond."""
-    return sum(1 for hold in holds if hold.start is None or not (hold.goes_on or (hold.is_exact and hold.end)))
+    return sum(1 for hold in holds if hold.start is None or not (hold.goes_on or (hold.ends_exactly and hold.end)))
 
 
 def _reach(hold: Hold) -> float:

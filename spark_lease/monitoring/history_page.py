@@ -112,7 +112,7 @@ def _bars(scale: _Scale, holds: Sequence[Hold], lanes: Sequence[str]) -> Iterato
             end = x
         width = max(end - x, _NARROWEST)
         yield (
-            f'<rect class="hold {_ENDS.get(hold.why, "lost")}{"" if hold.is_exact else " bound"}" tabindex="0" '
+            f'<rect class="hold {_ENDS.get(hold.why, "lost")}{"" if hold.ends_exactly else " bound"}" tabindex="0" '
             f'role="button" data-row="{number}" aria-label="{escape(_description(hold))}" '
             f'x="{min(x, 100 - width):.3f}%" width="{width:.3f}%" y="{y}" height="{_BAR}" rx="3"/>'
         )
@@ -143,7 +143,9 @@ def _verdict(holds: Sequence[Hold], both: Sequence[Overlap]) -> str:
 
 
 def _row(number: int, hold: Hold) -> str:
-    end = "now" if hold.goes_on else "?" if hold.end is None else f"{'' if hold.is_exact else '≤ '}{_time(hold.end)}"
+    end = (
+        "now" if hold.goes_on else "?" if hold.end is None else f"{'' if hold.ends_exactly else '≤ '}{_time(hold.end)}"
+    )
     lasted = "" if hold.end is None or hold.start is None else _span(hold.end - hold.start)
     why = (hold.why or "holds it") + (f": {hold.detail}" if hold.detail else "")
     cells = {

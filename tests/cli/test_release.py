@@ -53,7 +53,7 @@ def test_a_master_learns_at_its_next_renewal_that_it_was_taken(clock: VirtualClo
     master = Contender(clock, store)
     master.lease.acquire()
     forcing(store, clock, given=NAME)
-    with pytest.raises(LeaseLost, match=r"taken from its master by force by \S+, and free once") as lost:
+    with pytest.raises(LeaseLost, match=r"\S+ took it by force; it is free once") as lost:
         master.lease.renew()
     assert lost.value.reason is Loss.TAKEN
     assert not master.lease.release(), "what was taken is not given back"
@@ -228,4 +228,4 @@ def test_a_master_at_work_is_ended_by_it(shop_of: Callable[..., Shop]) -> None:
     late = subprocess.run(
         [COMMAND, "run", "--lease", "n", "--if-held", "skip", *shop.flags, "--", "true"], capture_output=True, text=True
     )
-    assert re.search(r"n: taken from its master by force by \S+, and free once", json.loads(late.stdout)["reason"])
+    assert re.search(r"n: \S+ took it by force; it is free once", json.loads(late.stdout)["reason"])

@@ -18,7 +18,7 @@ from ...config.settings import Config
 from ...config.urls import redacted
 from ...election.ports import HeldLease
 from ...election.record import LeaseRecord
-from ...errors import AccessDenied, ConfigError, Loss, StoreError
+from ...errors import ConfigError, Loss, StoreError
 from ...journal.unowned import note_beside
 from ...stores.folders.error_text import error_text, secrets_of
 from ...stores.registry import open_notes
@@ -58,8 +58,7 @@ class DeltaFence:
         try:
             noted = list(self._lease.noted(KIND))
         except ConfigError as error:
-            # A right that is missing, or a password that is being changed: tables may be noted all the same.
-            if self._config.fence_delta == "required" or isinstance(error, AccessDenied):
+            if self._config.fence_delta == "required":
                 raise
             problem = str(error)
         self._known = set(noted)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from ...errors import ConfigError
 from .catalog import schema_of_fence
 from .tables import FENCE, FENCED
-from .trigger_sql import TRIGGER, literal, note_sql
+from .trigger_sql import TRIGGER, literal, note_sql, readable
 
 _USABLE = """
 SELECT c.relkind = 'r' AND NOT (c.relrowsecurity OR c.relhasrules OR c.relhastriggers)
@@ -58,13 +58,26 @@ def note(connection: Connection, schema: str, table: tuple[str, str], lease: str
         connection.exec_driver_sql(_escaped(note_sql(fenced, table, lease, allow_unleased)))
 
 
-def forget(connection: Connection, schema: str, tables: Sequence[tuple[str, str]]) -> list[str]:
-    """The statement that took them off the list, if they were there. Raises ConfigError if this role may not."""
+def forget(connection: Connection, schema: str, tables: Sequence[tuple[str, str]], lease: str) -> list[str]:
+    """The statement that took them off the list, if they were there.
+
+    Raises ConfigError if this role may not, or if one of them is listed under another lease than `lease`, if given.
+    """
     if not tables or not (fenced := _usable(connection, schema, "SELECT", "DELETE")):
         return []
     wanted = ", ".join(f"({literal(each)}, {literal(table)})" for each, table in tables)
-    statement = f"DELETE FROM {fenced} WHERE (schema_name, table_name) IN ({wanted})"
+    those = f"FROM {fenced} WHERE (schema_name, table_name) IN ({wanted})"
+    listed = connection.exec_driver_sql(_escaped(f"SELECT schema_name, table_name, name {those}")).all()
+    for schema_name, table, name in listed:
+        refuse_another(readable(schema_name, table), name, lease)
+    statement = f"DELETE {those}"
     return [statement] if connection.exec_driver_sql(_escaped(statement)).rowcount else []
+
+
+def refuse_another(table: str, its_lease: str, lease: str) -> None:
+    """Raise ConfigError if `table` is fenced under another lease than `lease`, if given."""
+    if lease not in ("", its_lease):
+        raise ConfigError("on", f"{table} is written under the lease {its_lease}, not {lease}")
 
 
 def _usable(connection: Connection, schema: str, *rights: str) -> str:

@@ -174,11 +174,11 @@ def drop(engine: Engine, table: str, lease: str = "") -> Sequence[str]:
         if not named or named.kind not in "rp":  # it was dropped itself
             *schemas, name = parts(table)
             gone = [named.schema] if named else schemas or path_of(connection)
-            if forgotten := fenced_list.forget(connection, schema, [(each, name) for each in gone]):
+            if forgotten := fenced_list.forget(connection, schema, [(each, name) for each in gone], lease):
                 return forgotten
         one = find(connection, engine, table)
-        if lease and one.arguments and one.arguments[0] != lease:
-            raise ConfigError("on", f"{table} is written under the lease {one.arguments[0]}, not {lease}")
+        if one.arguments:
+            fenced_list.refuse_another(table, one.arguments[0], lease)
         # `restore` may be fencing it again just now. With it what is below is locked.
         connection.exec_driver_sql(f"LOCK TABLE {one.name.replace('%', '%%')} IN SHARE ROW EXCLUSIVE MODE")
         for above in those_above(connection, one):
@@ -188,7 +188,7 @@ def drop(engine: Engine, table: str, lease: str = "") -> Sequence[str]:
         statements: list[str] = []
         for fence in {each.fence or schema for each in found}:  # that of another search path, maybe
             listed = [(each.schema, each.table) for each in found]
-            statements += fenced_list.forget(connection, fence, listed)
+            statements += fenced_list.forget(connection, fence, listed, lease)
         dropped = [f"DROP TRIGGER {TRIGGER} ON {each.name}" for each in found if each.arguments]
         _run(connection, dropped)
         others = [each for each in schemas_of_lists(connection) if each != schema]

@@ -29,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...config.settings import Config
 from ...config.urls import redacted
-from ...database.connections import SocketWatchdog, make_engine, refusal
+from ...database.connections import SocketWatchdog, make_engine, notes_error
 from ...database.dialects import backend_of, matches
 from ...errors import ConfigError
 from . import schema
@@ -126,7 +126,7 @@ class SqlNotes:
                 return None
             if matches(error, self._backend.shape):
                 raise ConfigError("table", f"{self._table.fullname} does not exist: run spark-lease init") from error
-            raise refusal(self._engine, self._config, error) from error
+            raise notes_error(self._engine, self._config, error) from error
 
     def _run_twice(self, statement: Callable[[], Any], values: dict[str, object] | None) -> Any:
         """A table that is missing is looked for in other letters, or made, in between."""

@@ -193,6 +193,7 @@ class SqlStore:
         try:
             with self._session.one_request(is_last=not (self._config.notify or what in ("read", "names"))):
                 if not self._table_seen and schema.has_engines(self._engine):
+                    self._session.need_connection()  # which says what is wrong with a certificate
                     self._refuse_engine()
                 rows = self._session.ask(what, values)
                 self._table_seen |= what != "names"  # which needs one column only

@@ -508,7 +508,7 @@ def test_a_right_to_the_notes_that_is_missing_is_78_with_what_to_do(pg_url: str,
     reason = str(last_line(done)["reason"])
     assert f"permission denied for table {table}_notes" in reason and "init --print-sql names" in reason
     assert (
-        "nothing is noted of n, and nothing to check"
+        "nothing is noted of n, so there is nothing to check"
         in run_command("history", "n", "--url", pg_url, "--table", table).stdout
     )
 

@@ -232,6 +232,17 @@ def test_a_transfer_to_the_one_that_is_master_is_over_at_once(
     assert master.poll() is None
 
 
+@pytest.mark.parametrize("store", ["file"], indirect=True)
+def test_without_a_clock_a_transfer_to_the_last_holder_waits_until_it_is_taken(
+    store: list[str], run: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """One look cannot tell whether that holder still lives."""
+    master = run("--site", "paris")
+    master.kill()
+    words = ["--to", "paris", "--anyway", "--within", "0s", "--for", "1s", "--wait"]
+    assert spark_lease("transfer", "n", *store, *words).returncode == 99
+
+
 @pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
 def test_ctrl_c_while_it_waits_says_that_the_order_stays(
     store: list[str], run: Callable[..., subprocess.Popen[str]]

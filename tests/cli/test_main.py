@@ -157,6 +157,13 @@ def test_a_command_that_cannot_write_its_output_says_so(url: str, output: str, c
         assert (": No space left on device" in done.stderr) == (code == 74)
 
 
+def test_an_exit_code_outlives_its_reader(url: str) -> None:
+    assert spark_lease("run", "--lease", "n", "--url", url, "--", "true").returncode == 0
+    line = f"PYTHONUNBUFFERED= {COMMAND} status none --json --url {url} | (exec <&-; sleep 2); exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+
+
 def test_a_wide_table_is_made_to_fit_its_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,12 +245,25 @@ def test_the_fence_of_a_master_at_work_is_not_cleared(settings: list[str], start
     assert "is cleared; the next master claims it anew" in spark_lease("fence", "forget", *settings).stdout
 
 
+def test_where_the_lease_store_has_no_clock_it_is_not_known_whether_it_is_held(
+    database: str, engine: Engine, tmp_path: Path, start: Start
+) -> None:
+    where = ["--lease", "n", "--url", f"file://{tmp_path}", "--fence-url", database]
+    master = start(*where, "--", "sleep", "60")
+    assert master.stderr and "acquired" in master.stderr.readline()
+    done = spark_lease("fence", "forget", *where)
+    assert (done.returncode, "n may be held by " in done.stderr) == (1, True), done.stderr
+    assert "spark-lease release n --force frees it" in done.stderr
+
+
 def test_a_table_that_was_made_again_is_listed_as_lost_until_the_next_master(
     settings: list[str], database: str, engine: Engine
 ) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE guarded")
         connection.exec_driver_sql("CREATE TABLE guarded (epoch BIGINT)")
+    others = spark_lease("fence", "drop", "--on", "guarded", *settings, "--lease", "other")
+    assert (others.returncode, "guarded is written under the lease n, not other" in others.stderr) == (78, True)
     (row,) = json.loads(spark_lease("fence", "list", "--json", *settings).stdout)
     assert row["state"] == "lost"
     said = spark_lease("fence", "list", *settings)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -34,7 +36,8 @@ from spark_lease.holds import open_contender
 from spark_lease.stores.sql.row_lock import SessionLock
 from spark_lease.stores.sql.store import SqlStore
 from spark_lease.testing import LeaseStoreContract
-from tests.support.command import last_line
+from tests.services.mariadb import MariaDb
+from tests.support.command import COMMAND, last_line
 from tests.support.command import spark_lease as run_command
 from tests.support.drivers import until
 from tests.support.users import unprivileged
@@ -511,6 +514,46 @@ def test_a_right_to_the_notes_that_is_missing_is_78_with_what_to_do(pg_url: str,
         "nothing is noted of n, so there is nothing to check"
         in run_command("history", "n", "--url", pg_url, "--table", table).stdout
     )
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("is_given_back", [True, False])
+def test_work_that_is_done_is_patient_with_a_right_that_is_missing(
+    pg_url: str, table: str, is_given_back: bool, tmp_path: Path
+) -> None:
+    name, owner = f"poor_{table}", create_engine(pg_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    SqlStore(configure(url=pg_url, table=table)).init()
+    with owner.connect() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql(f"GRANT ALL ON {table}, {table}_notes TO {name}")
+        poor = make_url(pg_url).set(username=name).render_as_string(hide_password=False)
+        words = ["--lease", "n", "--url", poor, "--table", table, "--run-key", "monday", "--lease-duration", "9"]
+        command = f"touch {tmp_path}/begun; until test -e {tmp_path}/go; do sleep 0.1; done"
+        run = subprocess.Popen(
+            [COMMAND, "run", *words, "--", "sh", "-c", command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert run.stderr and "acquired" in run.stderr.readline()
+        until((tmp_path / "begun").exists)
+        connection.exec_driver_sql(f"REVOKE ALL ON {table}_notes FROM {name}")
+        (tmp_path / "go").touch()
+        if is_given_back:
+            time.sleep(1)  # a try or two
+            connection.exec_driver_sql(f"GRANT ALL ON {table}_notes TO {name}")
+        out, err = run.communicate(timeout=30)
+        connection.exec_driver_sql(f"DROP OWNED BY {name}")
+        connection.exec_driver_sql(f"DROP ROLE {name}")
+    outcome = "finished" if is_given_back else "unreachable"
+    assert (run.returncode, json.loads(out.splitlines()[-1])["outcome"]) == (0 if is_given_back else 69, outcome), err
+
+
+@pytest.mark.mariadb
+def test_a_certificate_that_is_none_is_one_sentence(mariadb: MariaDb, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    done = run_command("status", "n", "--url", f"{mariadb.url}?ssl_ca={tmp_path}/ca.pem")
+    assert (done.returncode, "Traceback" in done.stderr) == (69, False), done.stderr
 
 
 def test_a_file_that_is_read_only_ends_the_wait_at_once(tmp_path: Path) -> None:

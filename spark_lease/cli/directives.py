@@ -202,10 +202,11 @@ def _show(
     assert record
     directive, was = directive_of(record.directive), directive_of(before.directive if before else "")
     replaced = str(was) if was and seen.wall < was.until else ""
+    ordered = directive.in_full() if directive else ""
     is_held = expires_in(seen, still_for=0.0) > 0 and not is_forced(record.holder)
     holder = record.holder if is_held else None
     if arguments.json:
-        shown = {"lease": name, "holder": holder, "epoch": record.epoch, "directive": str(directive or "")}
+        shown = {"lease": name, "holder": holder, "epoch": record.epoch, "directive": ordered}
         print(json.dumps(shown | {"replaced": replaced}))
     else:
         if replaced:
@@ -213,5 +214,5 @@ def _show(
         gives_up = directive and directive.give_up < math.inf and not stays
         then = " and must give it up" if gives_up else " already, and works on" if stays else " and works on"
         master = f"{holder} is master{then if directive else ''}" if holder else "it has no master"
-        print(f"{name}: {what or directive or 'no pause or transfer pending'}; {master}")
+        print(f"{name}: {what or ordered or 'no pause or transfer pending'}; {master}")
     return 0

@@ -60,7 +60,7 @@ def described(where: str, name: str, seen: Snapshot, config: Config, *, still_fo
 
 def _wanted(record: LeaseRecord, seen: Snapshot) -> str:
     directive = directive_of(record.directive)
-    return str(directive) if directive and seen.wall < directive.until else ""
+    return directive.in_full() if directive and seen.wall < directive.until else ""
 
 
 def _nothing(name: str, state: str, problem: str = "") -> Row:

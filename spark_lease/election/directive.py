@@ -42,9 +42,12 @@ class Directive:
     def __str__(self) -> str:
         what = f"reserved for {self.to}" if self.to else "paused"
         until = f" until {iso_text(self.until)[:19]}Z" if self.until < math.inf else ""
+        return f"{what} by {self.by}{until}" + (f": {self.reason}" if self.reason else "")
+
+    def in_full(self) -> str:
+        """With when a master that it is not for has to stop."""
         whose = "any other master" if self.to else "its master"
-        stops = f", {whose} stops at {iso_text(self.give_up)[:19]}Z" if self.give_up < math.inf else ""
-        return f"{what} by {self.by}{until}{stops}" + (f": {self.reason}" if self.reason else "")
+        return str(self) + (f"; {whose} stops at {iso_text(self.give_up)[:19]}Z" if self.give_up < math.inf else "")
 
     def text(self) -> str:
         """As it stands in a record: JSON without what is not said."""

@@ -31,8 +31,6 @@ from .spawn import Started
 log = logging.getLogger(__name__)
 
 _LATE = 1.2
-_SELDOM, _OF_WHAT_IS_LEFT = 0.5, 1 / 40
-"""Seconds between two looks at the deadline and at Spark, and the part of what is left: often near the deadline."""
 _LOOK_AGAIN = 0.5
 """Seconds after which a standby looks whether it still can become master, and what became of its Spark."""
 _LINGER = 2.0
@@ -255,8 +253,7 @@ class KeeperHold(GuardedHold):
     def _listen(self) -> None:
         try:
             while not self._closing:
-                pause = min(_SELDOM, self.remaining() * _OF_WHAT_IS_LEFT) if self.reporter else _SELDOM
-                if received := self._started.channel.receive(max(pause, WATCH_PERIOD)):
+                if received := self._started.channel.receive(WATCH_PERIOD):
                     self._take(*received)
                 if self.reporter:
                     self.reporter.look()

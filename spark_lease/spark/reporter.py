@@ -52,7 +52,7 @@ class SparkReporter:
         return self._lease.stop()
 
     def look(self) -> None:
-        """To be called again and again, on the listening thread."""
+        """Once every `WATCH_PERIOD`, on the listening thread."""
         if self._over:
             return
         if lost := watch_once(self._lease):

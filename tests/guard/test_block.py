@@ -226,7 +226,7 @@ def test_a_jvm_without_a_session_that_ends_within_the_block_is_no_loss(
         with hold_lease("n", url=url, keeper=keeper, run_key="monday") as lease:
             jvm.kill()
             until(lambda: jvm.poll() is not None)
-            time.sleep(1.5)  # some looks
+            time.sleep(1)  # ten looks
             assert lease.check()
     with pytest.raises(AlreadyDone):  # at once, so it was given back
         hold_lease("n", url=url, keeper=keeper, run_key="monday", acquire_timeout=2).__enter__()

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -477,36 +477,37 @@ def test_a_host_that_is_down_may_be_the_one_that_lets_us_in(pg_url: str, driver:
         store.read("n")
 
 
+@contextmanager
+def poor_role(pg_url: str, table: str, granted: str) -> Iterator[tuple[str, str, Any]]:
+    """A role with all rights on the tables `granted`, and no more: its URL and name, and a connection of the owner."""
+    name, owner = f"poor_{table}", create_engine(pg_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    SqlStore(configure(url=pg_url, table=table)).init()
+    with owner.connect() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql(f"GRANT ALL ON {granted} TO {name}")
+        try:
+            yield make_url(pg_url).set(username=name).render_as_string(hide_password=False), name, connection
+        finally:
+            connection.exec_driver_sql(f"DROP OWNED BY {name}")
+            connection.exec_driver_sql(f"DROP ROLE {name}")
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("keeper", ["process", "thread"])
 def test_a_holder_whose_rights_are_taken_away_is_not_released_and_says_so(
     pg_url: str, table: str, keeper: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name, owner = f"poor_{table}", create_engine(pg_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-    SqlStore(configure(url=pg_url, table=table)).init()
-    with owner.connect() as connection:
-        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
-        connection.exec_driver_sql(f"GRANT ALL ON {table}, {table}_notes TO {name}")
-        poor = make_url(pg_url).set(username=name).render_as_string(hide_password=False)
+    with poor_role(pg_url, table, f"{table}, {table}_notes") as (poor, name, connection):
         with hold_lease("n", url=poor, table=table, keeper=keeper):
             connection.exec_driver_sql(f"REVOKE ALL ON {table} FROM {name}")
-        connection.exec_driver_sql(f"DROP OWNED BY {name}")
-        connection.exec_driver_sql(f"DROP ROLE {name}")
     assert "n: not released, it runs out: " in caplog.text and "permission denied" in caplog.text
 
 
 @pytest.mark.postgres
 def test_a_right_to_the_notes_that_is_missing_is_78_with_what_to_do(pg_url: str, table: str) -> None:
-    name, owner = f"poor_{table}", create_engine(pg_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-    SqlStore(configure(url=pg_url, table=table)).init()
-    with owner.connect() as connection:
-        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
-        connection.exec_driver_sql(f"GRANT ALL ON {table} TO {name}")
-        poor = make_url(pg_url).set(username=name).render_as_string(hide_password=False)
+    with poor_role(pg_url, table, f"{table}") as (poor, _, _):
         words = ["--lease", "n", "--url", poor, "--table", table, "--run-key", "monday", "--", "true"]
         done = run_command("run", *words)
-        connection.exec_driver_sql(f"DROP OWNED BY {name}")
-        connection.exec_driver_sql(f"DROP ROLE {name}")
     assert done.returncode == 78, done.stderr
     reason = str(last_line(done)["reason"])
     assert f"permission denied for table {table}_notes" in reason and "init --print-sql names" in reason
@@ -521,12 +522,7 @@ def test_a_right_to_the_notes_that_is_missing_is_78_with_what_to_do(pg_url: str,
 def test_work_that_is_done_is_patient_with_a_right_that_is_missing(
     pg_url: str, table: str, is_given_back: bool, tmp_path: Path
 ) -> None:
-    name, owner = f"poor_{table}", create_engine(pg_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-    SqlStore(configure(url=pg_url, table=table)).init()
-    with owner.connect() as connection:
-        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
-        connection.exec_driver_sql(f"GRANT ALL ON {table}, {table}_notes TO {name}")
-        poor = make_url(pg_url).set(username=name).render_as_string(hide_password=False)
+    with poor_role(pg_url, table, f"{table}, {table}_notes") as (poor, name, connection):
         words = ["--lease", "n", "--url", poor, "--table", table, "--run-key", "monday", "--lease-duration", "9"]
         command = f"touch {tmp_path}/begun; until test -e {tmp_path}/go; do sleep 0.1; done"
         run = subprocess.Popen(
@@ -543,8 +539,6 @@ def test_work_that_is_done_is_patient_with_a_right_that_is_missing(
             time.sleep(1)  # a try or two
             connection.exec_driver_sql(f"GRANT ALL ON {table}_notes TO {name}")
         out, err = run.communicate(timeout=30)
-        connection.exec_driver_sql(f"DROP OWNED BY {name}")
-        connection.exec_driver_sql(f"DROP ROLE {name}")
     outcome = "finished" if is_given_back else "unreachable"
     assert (run.returncode, json.loads(out.splitlines()[-1])["outcome"]) == (0 if is_given_back else 69, outcome), err
 

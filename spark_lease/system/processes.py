@@ -90,8 +90,8 @@ def folders() -> frozenset[tuple[int, int]]:
 
 
 def processes(pids: Iterable[int] | None = None) -> dict[int, Process]:
-    """All processes of this machine that can be seen, or those of `pids`; none without /proc."""
-    numbers = [pid for pid, _ in folders()] if pids is None else pids
+    """All processes of this machine that can be seen, by pid, or those of `pids`; none without /proc."""
+    numbers = sorted(pid for pid, _ in folders()) if pids is None else pids
     return {pid: found for pid in numbers if (found := _read(pid))}
 
 

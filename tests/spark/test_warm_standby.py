@@ -23,7 +23,7 @@ from spark_lease.journal.standbys import standbys_of
 from spark_lease.stores.registry import open_notes
 from spark_lease.system.processes import look
 from tests.support.command import COMMAND
-from tests.support.drivers import DELTA, Driver, standby, until
+from tests.support.drivers import DELTA, Driver, command_line, standby, until
 from tests.support.tiers import once_more
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -425,11 +425,9 @@ def test_a_submission_that_is_killed_as_it_waits_leaves_nothing_behind(
     start: Start, master: LocalHold, url: str, table: str, contain: str
 ) -> None:
     driver = submitted(start, url, table, SCRIPT, "--contain", contain)
-    jvm = look(jvm_of(driver))
-    (python,) = [each for each in driver.tree() if jvm and each.parent == jvm.pid and each.name.startswith("python")][
-        :1
-    ]
-    os.kill(python.pid, signal.SIGKILL)
+    jvm = jvm_of(driver)
+    (script,) = [each.pid for each in driver.tree() if each.parent == jvm and ".py" in command_line(each.pid)]
+    os.kill(script, signal.SIGKILL)
     assert driver.end(60) in (137, -signal.SIGKILL), driver.log.read_text()
     assert contain == "off" or "spark-submit ended, while its script waited for the lease" in driver.log.read_text()
     until(lambda: not driver.leftovers())

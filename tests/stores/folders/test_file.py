@@ -48,7 +48,7 @@ def open_store(config: Config) -> Iterator[OpenStore]:
     opened: list[FileStore] = []
 
     def open_one() -> FileStore:
-        opened.append(FileStore(config))
+        opened.append(FileStore(replace(config, attempt_timeout=10)))  # a disk that others use may be slow
         return opened[-1]
 
     yield open_one

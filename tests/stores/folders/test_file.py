@@ -46,9 +46,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def open_store(config: Config) -> Iterator[OpenStore]:
     opened: list[FileStore] = []
+    patient = configure(name="n", url=config.url, lease_duration=60)  # a disk that others use may be slow
 
     def open_one() -> FileStore:
-        opened.append(FileStore(replace(config, attempt_timeout=10)))  # a disk that others use may be slow
+        opened.append(FileStore(patient))
         return opened[-1]
 
     yield open_one

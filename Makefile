@@ -104,9 +104,9 @@ bench-warm-standby: jars ## from a crash to the next master's first commit, cold
 bench-crowd: setup ## a thousand leases with two contenders each on one PostgreSQL (six minutes; ARGS='--leases 200')
 	@$(PY) -m tests.benchmarks.crowd $(ARGS)
 
-bench-peers: setup $(PEERS)/.installed ## take-overs and lost sessions, beside advisory locks, tooz, flock, … (ROUNDS=5)
+bench-peers: $(PEERS)/.installed ## take-overs and lost sessions, beside advisory locks, tooz, flock, … (ROUNDS=5)
 	@$(PY) -m tests.benchmarks.peers $(or $(ROUNDS),5)
-$(PEERS)/.installed: pyproject.toml
+$(PEERS)/.installed: pyproject.toml | $(VENV)/.installed
 	@python3 -m venv $(PEERS)
 	@uv pip install -q --python $(PEERS)/bin/python -e '.[postgres]' 'tooz==9.*' 'sqlalchemy-dlock==0.9.*' 'filelock==4.*'
 	@touch $@
@@ -157,8 +157,8 @@ $(VENV)/.installed: pyproject.toml
 	@uv pip install -q --python $(PY) --target $(VENV)/sqlalchemy20 'sqlalchemy>=2.0,<2.1'
 	@touch $@
 
-jars: setup $(JARS)/.resolved ## Delta's jars and PostgreSQL's JDBC driver, in .jars
-$(JARS)/.resolved: jobs/jars.py
+jars: $(JARS)/.resolved ## Delta's jars and PostgreSQL's JDBC driver, in .jars
+$(JARS)/.resolved: jobs/jars.py | $(VENV)/.installed
 	@$(PY) -m jobs.jars $(JARS)
 	@$(PY) -m jobs.jars $(JARS)/jdbc org.postgresql:postgresql:42.7.7 'org.postgresql_*.jar'
 	@$(PY) -m jobs.jars --archive $(JARS)
@@ -173,8 +173,8 @@ services: setup ## what the tests need besides: jars, MariaDB, PgBouncer. What c
 browser: setup
 	@$(PY) -m tests.services.browser || test -z "$$CI"
 
-older: jars $(OLDER)/.archived ## Spark 3.5 with Delta 3.3, for the tests of the Delta fence
-$(OLDER)/.archived: jobs/jars.py tests/versions/versions.toml
+older: $(OLDER)/.archived ## Spark 3.5 with Delta 3.3, for the tests of the Delta fence
+$(OLDER)/.archived: jobs/jars.py tests/versions/versions.toml | $(JARS)/.resolved
 	@$(PY) -m tests.versions --build spark-3_5
 	@PATH="$(CURDIR)/$(OLDER)/bin:$$PATH" $(OLDER)/bin/python -m jobs.jars --archive $(OLDER)/jars
 	@touch $@
@@ -182,17 +182,17 @@ $(OLDER)/.archived: jobs/jars.py tests/versions/versions.toml
 versions: setup ## the environments of the versions that `make test-all` tries
 	@$(PY) -m tests.versions --build $(A_FEW)
 
-yarn: jars $(YARN)/.resolved ## YARN in one process, for the tests of cluster mode
-$(YARN)/.resolved: tests/services/yarn.py
+yarn: $(YARN)/.resolved ## YARN in one process, for the tests of cluster mode
+$(YARN)/.resolved: tests/services/yarn.py | $(JARS)/.resolved
 	@$(PY) -m tests.services.yarn $(YARN)
 	@touch $@
 
-docs: setup $(DOCS)/.installed ## the documentation as a site, in out/site; rewrites what it says of the code
+docs: $(DOCS)/.installed ## the documentation as a site, in out/site; rewrites what it says of the code
 	@$(PY) docs/generate.py
 	@$(PY) docs/pictures.py
 	@$(DOCS)/bin/python -m sphinx -q -W --keep-going -b html docs out/site
 	@echo "open out/site/index.html"
-$(DOCS)/.installed: pyproject.toml
+$(DOCS)/.installed: pyproject.toml | $(VENV)/.installed
 	@echo "setting up $(DOCS), half a minute ..."
 	@python3 -m venv $(DOCS)
 	@uv pip install -q --python $(DOCS)/bin/python -e '.[docs]'

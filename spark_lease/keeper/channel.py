@@ -12,7 +12,7 @@ import os
 import select
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 _LARGEST = 1 << 17
 _MOST_FILES = 16
@@ -65,12 +65,18 @@ class Channel:
             return True
         return False
 
-    def receive(self, timeout: float) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message and its files; None if there is none within `timeout` seconds. Raises Closed."""
+    def receive(self, timeout: float, woken: BinaryIO | None = None) -> tuple[dict[str, Any], list[int]] | None:
+        """The next message and its files; None if there is none within `timeout` seconds, or before `woken` can be
+        read. Raises Closed, also once `woken` is closed."""
         try:
             waiting = select.poll()  # which select(2) does not do for a descriptor above 1023
             waiting.register(self._socket, select.POLLIN)
-            if not waiting.poll(max(timeout, 0.0) * 1000):
+            if woken:
+                waiting.register(woken, select.POLLIN)
+            ready = [fd for fd, _ in waiting.poll(max(timeout, 0.0) * 1000)]
+            if woken and woken.fileno() in ready:
+                woken.read(8)
+            if self._socket.fileno() not in ready:
                 return None
             try:
                 data, files, flags = self._read()

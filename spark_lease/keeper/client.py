@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -32,7 +33,9 @@ log = logging.getLogger(__name__)
 
 _LATE = 1.2
 _LOOK_AGAIN = 0.5
-"""Seconds after which a standby looks whether it still can become master, and what became of its Spark."""
+"""Seconds between two looks: of a standby, whether it still can become master; of a block, at what changes seldom."""
+_OF_WHAT_IS_LEFT = 1 / 40
+"""Of the time to the deadline, between two looks at it."""
 _LINGER = 2.0
 """Seconds that the process may take to end, once there is nothing left to do for it."""
 _open: weakref.WeakSet[KeeperHold] = weakref.WeakSet()
@@ -42,6 +45,9 @@ class Reporter(Protocol):
     """What the listening thread calls."""
 
     on_unprotected: Callable[[str], None]
+
+    @property
+    def is_starting(self) -> bool: ...
 
     def look(self) -> None: ...
 
@@ -69,6 +75,7 @@ class KeeperHold(GuardedHold):
         self._own_turn = max(AT_ONCE, config.kill_budget)
         self._closing = self._ended = self._settled = self._taken = False
         self._log_queue: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
+        self._waker = open(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+b", buffering=0)  # noqa: SIM115
         self.reporter: Reporter | None = None
         _open.add(self)
         self._listener = threading.Thread(target=self._listen, name=f"keeper of {self.name}", daemon=True)
@@ -213,6 +220,7 @@ class KeeperHold(GuardedHold):
     def let_go(self) -> None:
         """Close all that is open for it in this process, without a word; in a forked child that kills nothing."""
         _open.discard(self)
+        self._waker.close()
         if self._started.process:  # a front door is still to be told how this process ends
             self._started.channel.close()
         for target in list(self._files):
@@ -253,7 +261,7 @@ class KeeperHold(GuardedHold):
     def _listen(self) -> None:
         try:
             while not self._closing:
-                if received := self._started.channel.receive(WATCH_PERIOD):
+                if received := self._started.channel.receive(self._pause(), self._waker):
                     self._take(*received)
                 if self.reporter:
                     self.reporter.look()
@@ -268,6 +276,17 @@ class KeeperHold(GuardedHold):
             self.lose(Loss.KEEPER_GONE, f"its keeper ({self._started.name}) ended")
             if self.reporter:
                 self.reporter.look()
+
+    def _pause(self) -> float:
+        """Seconds until the next look at what no message tells: the deadline, and a Spark that starts."""
+        if self.reporter and self.reporter.is_starting:
+            return WATCH_PERIOD
+        return max(WATCH_PERIOD, min(_LOOK_AGAIN, self.remaining() * _OF_WHAT_IS_LEFT))
+
+    def lose(self, reason: Loss, detail: str = "") -> None:
+        super().lose(reason, detail)
+        with contextlib.suppress(OSError, ValueError):  # its end: the listener is not there any more
+            self._waker.write((1).to_bytes(8, sys.byteorder))
 
     def _take(self, message: dict[str, Any], files: Sequence[int]) -> None:
         match message:

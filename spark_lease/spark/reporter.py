@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Sequence
 
 from ..election.keepalive import LivenessCheck, watch_once
@@ -51,8 +52,13 @@ class SparkReporter:
         self._over = True
         return self._lease.stop()
 
+    @property
+    def is_starting(self) -> bool:
+        """True while a Spark may come that the keeper has to know of at once."""
+        return self._local is None and "pyspark" in sys.modules
+
     def look(self) -> None:
-        """Once every `WATCH_PERIOD`, on the listening thread."""
+        """To be called again and again, on the listening thread."""
         if self._over:
             return
         if lost := watch_once(self._lease):

@@ -112,7 +112,7 @@ class _Net:
         came = set[int]()
         with contextlib.suppress(BlockingIOError):
             came.update(os.read(self._read, 4096))
-        if not came and not self._is_owed:  # ten times a second
+        if not came and not self._is_owed:  # again and again
             self._called = called
             return
         ours = {number for number in _SIGNALS if _is_ours(signal.getsignal(number))}

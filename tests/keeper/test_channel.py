@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 
 import pytest
@@ -18,6 +19,21 @@ def test_messages_stay_whole_and_in_order() -> None:
     received = [two.receive(1.0) for _ in range(50)]
     assert [each and each[0]["number"] for each in received] == list(range(50))
     assert two.receive(0.01) is None
+    one.close()
+    two.close()
+
+
+def test_one_that_waits_can_be_woken_and_misses_nothing_by_it() -> None:
+    one, two = Channel.pair()
+    with open(os.eventfd(0, os.EFD_NONBLOCK), "r+b", buffering=0) as woken:
+        woken.write((1).to_bytes(8, sys.byteorder))
+        assert two.receive(60.0, woken) is None
+        assert two.receive(0.01, woken) is None  # once is enough
+        woken.write((1).to_bytes(8, sys.byteorder))
+        one.send({"number": 1})
+        assert two.receive(60.0, woken) == ({"number": 1}, [])
+    with pytest.raises(Closed):
+        two.receive(60.0, woken)
     one.close()
     two.close()
 

@@ -22,7 +22,7 @@ import psycopg2
 import pytest
 
 import spark_lease
-from spark_lease import ConfigError, hold_lease
+from spark_lease import ConfigError, LeaseLost, hold_lease
 from spark_lease.cli.history import all_holds
 from spark_lease.config.sources import configure
 from spark_lease.election.directive import Directive
@@ -359,6 +359,27 @@ def test_a_loss_that_the_block_sees_first_ends_the_process_as_any_other(
     proxy.stall()
     assert driver.end(20) == 75, driver.log.read_text()
     assert "lived on" not in driver.log.read_text()
+
+
+def test_a_loss_that_the_driver_finds_is_acted_on_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_lease.errors import Loss
+    from spark_lease.keeper import client
+    from spark_lease.spark.reporter import SparkReporter
+
+    monkeypatch.setattr(SparkReporter, "is_starting", False)
+    monkeypatch.setattr(client, "_LOOK_AGAIN", 60.0)
+    monkeypatch.setattr(client, "_OF_WHAT_IS_LEFT", 60.0)  # nor is it looked at because the deadline is near
+    told: list[LeaseLost] = []
+    never = threading.Event()
+    with (
+        pytest.raises(LeaseLost, match="fenced"),
+        hold_lease("n", url=url, keeper="process", lease_duration=60, on_lost=told.append) as lease,
+    ):
+        never.wait(0.5)  # the look at the start is over
+        lease._hold.lose(Loss.FENCED, "the store has a newer epoch")
+        never.wait(20)
+        told.append(LeaseLost("n", 0, Loss.EXPIRED, "not interrupted"))
+    until(lambda: [each.reason for each in told] == [Loss.FENCED])
 
 
 @pytest.mark.postgres

@@ -24,6 +24,7 @@ from ..election.record import LeaseRecord, Snapshot, UnchangedSince, expires_in,
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
 from ..journal.standbys import standbys_of
 from ..stores.registry import open_notes, open_store
+from .look import for_programs
 from .settings import name_of, resolved, who
 
 _TRIES = 10
@@ -206,8 +207,8 @@ def _show(
     is_held = expires_in(seen, still_for=0.0) > 0 and not is_forced(record.holder)
     holder = record.holder if is_held else None
     if arguments.json:
-        shown = {"lease": name, "holder": holder, "epoch": record.epoch, "directive": ordered}
-        print(json.dumps(shown | {"replaced": replaced}))
+        shown = {"lease": name, "holder": holder, "epoch": record.epoch, "directive": ordered, "replaced": replaced}
+        print(json.dumps(for_programs(shown)))
     else:
         if replaced:
             print(f"spark-lease: {name}: in place of: {replaced}", file=sys.stderr)

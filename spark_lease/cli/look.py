@@ -110,6 +110,11 @@ def _standby(each: Row) -> str:
     return label if each["state"] == "cold" else f"{label} ({each['state']} since {each['since']})"
 
 
+def for_programs(row: Row) -> Row:
+    """The same, with null for what is empty: there is none, or it is not known."""
+    return {key: None if value == "" else value for key, value in row.items()}
+
+
 def cell(value: object) -> str:
     """A value of a row for people."""
     if isinstance(value, list):

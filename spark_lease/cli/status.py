@@ -27,7 +27,7 @@ from ..errors import ConfigError, RecordUnreadable, StoreError
 from ..monitoring.history import UNKNOWN
 from ..stores.registry import open_notes, open_store
 from .leases import FEW, NOTED, add_notes, leases, printer
-from .look import HELD, Row, cell, described, look_at, moment
+from .look import HELD, Row, cell, described, for_programs, look_at, moment
 from .settings import names_of, resolved
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def status(arguments: argparse.Namespace) -> int:
         return _watch(config, arguments.leases, as_json=arguments.json, wide=arguments.wide)
     rows = leases(config, arguments.leases)
     if arguments.json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps([for_programs(row) for row in rows], indent=2))
     elif rows:
         printer(names_of(config, arguments.leases), wide=arguments.wide)(rows)
     else:
@@ -197,7 +197,7 @@ class Lines:
                 continue
             self._known[row["lease"]] = row
             told = {"at": moment(wall_time())} | row | {"was": was["state"] if was else None}
-            print(json.dumps(told) if self._as_json else _line(told, was), flush=True)
+            print(json.dumps(for_programs(told)) if self._as_json else _line(told, was), flush=True)
 
 
 def _sight(row: Row) -> list[object]:

@@ -76,6 +76,7 @@ def test_a_paused_lease_is_standby_with_its_reason_until_it_is_resumed(
     assert "schema change; it has no master" in done.stdout
     (row,) = json.loads(spark_lease("status", "n", "--json", *store).stdout)
     assert row["state"] == "free"
+    assert [row[key] for key in ("holder", "since", "protection", "in_doubt")] == [None] * 4
     assert re.search(r"paused by \S+ until \d{4}-\S+Z: schema change$", row["directive"])
     late = spark_lease("run", "--lease", "n", "--if-held", "skip", *store, "--", "true")
     assert (late.returncode, last_line(late)["outcome"]) == (99, "standby")

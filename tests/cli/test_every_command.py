@@ -128,7 +128,7 @@ def test_each_answers_on_each_store(shop: Shop) -> None:
         code, out, err = shop.command(words[0], "n", *words[1:])
         assert code == 0, (words, out, err)
     code, out, _ = shop.command("status", "n", "--json")
-    assert (code, json.loads(out)[0]["site"], json.loads(out)[0]["fences"]) == (0, "", "")
+    assert (code, json.loads(out)[0]["site"], json.loads(out)[0]["fences"]) == (0, None, None)
     assert "it has no master" in shop.command("resume", "n")[1]
 
 

@@ -131,7 +131,7 @@ def test_status_shows_since_and_doubt_on_every_store(shop: Shop) -> None:
     assert str(row["since"]).startswith("20") and row["epoch"] == mine.epoch
     assert row["in_doubt"] is (False if shop.has_clock else None)
     shop.release("n", mine)
-    assert (shop.row("n")["state"], shop.row("n")["since"]) == ("free", "")
+    assert (shop.row("n")["state"], shop.row("n")["since"]) == ("free", None)
 
 
 @pytest.mark.parametrize("command", [["status"], ["status", "--watch"]], ids=" ".join)

@@ -40,10 +40,10 @@ test: services  ## every promise on the real thing, minutes; what this machine h
 
 test-all: test test-slow test-rest ## everything: for CI, and before a release
 
-test-slow: services older yarn browser ## tests that take minutes: real Spark, clusters, every combination
+test-slow: services yarn browser out/site/index.html ## tests that take minutes: real Spark, clusters, every combination
 	@$(PY) -m pytest $(TWO) $(if $(CI),--durations=30) -m "($(LATER)) and not fault" $(ARGS)
 
-test-rest: services older yarn browser ## the simulator, a short campaign of faults, other versions of Spark, Airflow
+test-rest: services yarn browser ## the simulator, a short campaign of faults, other versions of Spark, Airflow
 	@$(MAKE) --no-print-directory $(if $(CI),-j3 short-campaign) proof a-few-versions
 	@$(MAKE) --no-print-directory test-airflow
 	@$(MAKE) --no-print-directory airflow-drill ARGS='--days 2'
@@ -114,7 +114,7 @@ $(PEERS)/.installed: pyproject.toml | $(VENV)/.installed
 test-faults: services ## the drills and faults again and again (TIMES=30 ONLY=keeper)
 	@$(PY) -m tests.faults.repeat $(TIMES) $(ONLY)
 
-test-variants: services ## each fault with every victim and on every store, once (a quarter of an hour)
+test-variants: services older yarn ## each fault with every victim and on every store, once (half an hour)
 	@$(PY) -m pytest $(TWO) -m fault $(ARGS)
 
 test-zombies: services ## masters frozen amid their writes, a hundred for each fence, and without it (ROUNDS=100 ONLY=delta)
@@ -192,6 +192,8 @@ docs: $(DOCS)/.installed ## the documentation as a site, in out/site; rewrites w
 	@$(PY) docs/pictures.py
 	@$(DOCS)/bin/python -m sphinx -q -W --keep-going -b html docs out/site
 	@echo "open out/site/index.html"
+out/site/index.html:
+	@$(MAKE) --no-print-directory docs
 $(DOCS)/.installed: pyproject.toml | $(VENV)/.installed
 	@echo "setting up $(DOCS), half a minute ..."
 	@python3 -m venv $(DOCS)

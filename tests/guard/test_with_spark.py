@@ -19,6 +19,7 @@ from spark_lease.monitoring.history import Hold, holds_of
 from spark_lease.stores.registry import open_notes, open_store
 from tests.services.proxy import Proxy
 from tests.support.drivers import Driver, row, until, want
+from tests.support.tiers import once_more
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 Start = Callable[..., Driver]
@@ -61,7 +62,7 @@ DECORATED = """
     [
         pytest.param(BEFORE, 1, id="session before the lease"),
         pytest.param(INSIDE, 1, id="session inside"),
-        pytest.param(THREAD, 75, id="in another thread"),
+        once_more(THREAD, 75, id="in another thread"),
         pytest.param(DECORATED, 75, id="decorated main", marks=pytest.mark.shows("P3")),
     ],
 )
@@ -173,7 +174,7 @@ def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: P
     assert "counted 6" in said
 
 
-@pytest.mark.parametrize("ending", ["pass", "raise ValueError"])
+@pytest.mark.parametrize("ending", ["pass", once_more("raise ValueError")])
 def test_a_stop_that_did_not_reach_the_jvm_is_repeated(start: Start, ending: str) -> None:
     """PySpark forgets its context even where the connection over which it stops it is cut."""
     driver = start(
@@ -193,7 +194,7 @@ def test_a_stop_that_did_not_reach_the_jvm_is_repeated(start: Start, ending: str
     assert "counted 5" in driver.log.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, once_more(signal.SIGINT)])
 @pytest.mark.parametrize("where", ["in Spark", "in Python"])
 def test_a_signal_ends_the_work_releases_and_exits(start: Start, url: str, table: str, number: int, where: str) -> None:
     work = "write(session())" if where == "in Spark" else "say('writing'); time.sleep(60)"
@@ -377,7 +378,7 @@ def test_a_frozen_driver_is_dead_before_it_can_be_thawed(start: Start, url: str)
     assert standby.end() == 0
 
 
-@pytest.mark.parametrize("keeper", ["process", "thread"])
+@pytest.mark.parametrize("keeper", ["process", once_more("thread")])
 def test_the_history_names_the_application_and_why_the_lease_was_lost(
     start: Start, url: str, table: str, keeper: str
 ) -> None:

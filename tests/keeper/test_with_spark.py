@@ -20,6 +20,7 @@ import pytest
 from spark_lease.system.processes import Process, look
 from tests.services.proxy import Proxy
 from tests.support.drivers import Driver, keeper_of, row, standby, until
+from tests.support.tiers import once_more
 
 pytestmark = [
     pytest.mark.spark,
@@ -125,7 +126,12 @@ KILLED = {
 
 
 @pytest.mark.parametrize(
-    "what", [pytest.param(it, marks=pytest.mark.shows("P1", "P6") if it == "python" else ()) for it in KILLED]
+    "what",
+    [
+        pytest.param("python", marks=pytest.mark.shows("P1", "P6")),
+        *("JVM", "keeper", "everything"),
+        *map(once_more, ("both", "JVM and daemon")),
+    ],
 )
 def test_what_is_killed_takes_the_rest_with_it_and_the_lease_is_handed_over(
     start: Callable[..., Writing], url: str, table: str, what: str
@@ -161,7 +167,7 @@ STOPPED = {
 
 @pytest.mark.parametrize(
     "what",
-    [pytest.param(each, marks=pytest.mark.shows("P1", "P3") if each == "everything" else ()) for each in STOPPED],
+    [pytest.param("everything", marks=pytest.mark.shows("P1", "P3")), "python", "JVM", once_more("keeper")],
 )
 def test_what_is_stopped_past_the_lease_never_writes_again(
     start: Callable[..., Writing], url: str, table: str, what: str
@@ -298,7 +304,7 @@ STARVED = {
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("call", STARVED)
+@pytest.mark.parametrize("call", ["toPandas", once_more("sorted")])
 def test_a_call_that_holds_the_gil_does_not_outlive_the_lease(
     start: Callable[..., Writing], proxy: Proxy, pg_url: str, table: str, call: str
 ) -> None:

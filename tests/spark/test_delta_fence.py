@@ -23,6 +23,7 @@ from spark_lease.clock import BootClock
 from spark_lease.fencing.delta.fence import Claim, claim, property_of
 from spark_lease.system.processes import kill
 from tests.support.drivers import DELTA, Driver, until
+from tests.support.tiers import once_more
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 Start = Callable[..., Driver]
@@ -190,7 +191,7 @@ EVERY_OPERATION = """
 """
 
 
-@pytest.mark.parametrize("spark", ["newest", "3.5"])
+@pytest.mark.parametrize("spark", ["newest", once_more("3.5")])
 def test_every_delta_operation_of_an_older_epoch_is_fenced_also_under_way_and_readers_go_on(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: str
 ) -> None:
@@ -252,7 +253,7 @@ NEXT = """
 """
 
 
-@pytest.mark.parametrize("fenced", [pytest.param(True, marks=pytest.mark.shows("P4")), False])
+@pytest.mark.parametrize("fenced", [pytest.param(True, marks=pytest.mark.shows("P4")), once_more(False)])
 def test_a_master_whose_python_is_frozen_commits_nothing_after_the_next_has_claimed(
     start: Start, tmp_path: Path, fenced: bool
 ) -> None:
@@ -335,7 +336,7 @@ TWO_LEASES = """
 """
 
 
-@pytest.mark.parametrize("claimed", ["one", "two"])
+@pytest.mark.parametrize("claimed", ["one", once_more("two")])
 def test_a_write_under_two_leases_asks_both_in_a_second_session_too(start: Start, tmp_path: Path, claimed: str) -> None:
     driver = start(_with_delta(TWO_LEASES))
     said = driver.until("in a second session")

@@ -27,6 +27,7 @@ from tests.support.command import COMMAND, spark_lease
 from tests.support.drivers import Driver, command_line, row, standby, until
 from tests.support.frames import ask, tell, there
 from tests.support.guarded import engine_for
+from tests.support.tiers import once_more
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(180)]
 BIN, ROOT = Path(sys.executable).parent, Path(__file__).parents[2]
@@ -336,7 +337,7 @@ WRITE = """
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("on_lost", ["exit", "stop"])
+@pytest.mark.parametrize("on_lost", ["exit", once_more("stop")])
 def test_work_on_a_connect_server_is_interrupted_before_another_may_start(
     start: Start, connect: str, proxy: Proxy, pg_url: str, table: str, on_lost: str
 ) -> None:

@@ -42,6 +42,7 @@ def submit(tmp_path: Path, url: str, table: str) -> Iterator[Callable[..., Drive
 
 
 both = pytest.mark.parametrize("contain", ["required", "off"])
+contained = pytest.mark.parametrize("contain", ["required", once_more("off")])
 
 
 def outcome(driver: Driver) -> dict[str, object]:
@@ -97,11 +98,11 @@ def test_a_script_finds_what_it_finds_under_plain_spark_submit(tmp_path: Path, u
     ("ending", "code", "word"),
     [
         ("pass", 0, "finished"),
-        ("sys.exit('gave up')", 1, "failed"),
+        once_more("sys.exit('gave up')", 1, "failed"),
         ("raise ValueError('a bug')", 1, "failed"),
         ("raise SystemExit(99)", 99, "failed"),
         ("from spark_lease import AlreadyDone\nraise AlreadyDone('n', 'mine', 5)", 0, "already done"),
-        ("from spark_lease import StoreError\nraise StoreError('mine', 'is down')", 1, "failed"),
+        once_more("from spark_lease import StoreError\nraise StoreError('mine', 'is down')", 1, "failed"),
     ],
 )
 def test_a_scripts_end_is_the_exit_code(
@@ -180,7 +181,7 @@ def test_a_driver_that_was_killed_leaves_an_outcome_and_a_history(
     assert contain == "off" or outcome(driver) == told
 
 
-@both
+@contained
 def test_a_script_that_fails_because_its_jvm_was_killed_has_crashed(
     submit: Callable[..., Driver], url: str, table: str, contain: str
 ) -> None:
@@ -271,7 +272,7 @@ IDLE_POOL = """
 """
 
 
-@pytest.mark.parametrize("kind", ["Thread", "Process"])
+@pytest.mark.parametrize("kind", [once_more("Thread"), "Process"])
 def test_a_pool_that_nobody_shut_down_does_not_keep_a_script_from_ending(
     submit: Callable[..., Driver], url: str, table: str, kind: str
 ) -> None:
@@ -300,7 +301,7 @@ def test_a_standby_submission_waits_without_a_session_and_then_takes_over(
     assert row(url, table) == (None, standby.epoch())
 
 
-@both
+@contained
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_group_ends_and_releases(
     submit: Callable[..., Driver], contain: str, url: str, table: str, number: int
@@ -321,7 +322,7 @@ def test_a_signal_to_the_whole_group_ends_and_releases(
     until(lambda: row(url, table) == (None, driver.epoch()))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, once_more(signal.SIGTERM)])
 @pytest.mark.parametrize("stubborn", [False, once_more(True)])
 def test_a_driver_whose_spark_submit_was_killed_ends_by_itself(
     submit: Callable[..., Driver], url: str, table: str, number: int, stubborn: bool
@@ -376,7 +377,7 @@ def test_a_scripts_threads_are_part_of_it(submit: Callable[..., Driver], url: st
     assert row(url, table) == (None, driver.epoch())
 
 
-@both
+@contained
 @pytest.mark.postgres
 def test_a_submission_that_has_to_be_killed_still_says_so(
     submit: Callable[..., Driver], contain: str, proxy: Proxy
@@ -426,7 +427,7 @@ def test_bad_settings_in_spark_conf_are_refused_in_the_driver(submit: Callable[.
     assert "did you mean spark.lease.leaseDuration?" in done.stderr
 
 
-@both
+@contained
 def test_what_is_said_under_v_is_said_of_a_submission_too(submit: Callable[..., Driver], contain: str) -> None:
     driver = submit("time.sleep(60)  # until it is ended", contain=contain, settings=["-v"])
     driver.until("n: renewed, epoch ")
@@ -434,7 +435,7 @@ def test_what_is_said_under_v_is_said_of_a_submission_too(submit: Callable[..., 
     driver.end()
 
 
-@pytest.mark.parametrize("contain", ["auto", "off"])
+@pytest.mark.parametrize("contain", ["auto", once_more("off")])
 @pytest.mark.parametrize(
     "stdout",
     [

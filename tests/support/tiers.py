@@ -24,9 +24,9 @@ LATER = ("matrix", "cluster", "slow")
 PROMISES = tuple(f"P{number}" for number in range(1, 11))
 
 
-def once_more(value: object) -> ParameterSet:
-    """A parameter whose test only `make test-variants` runs."""
-    return pytest.param(value, marks=pytest.mark.fault)
+def once_more(*values: object, id: str | None = None) -> ParameterSet:
+    """Parameters whose test only `make test-variants` runs."""
+    return pytest.param(*values, marks=pytest.mark.fault, id=id)
 
 
 _TWIN = re.compile(

@@ -24,6 +24,7 @@ from tests.faults.contained import play
 from tests.services.postgres import own_postgres
 from tests.support.command import COMMAND, spark_lease
 from tests.support.drivers import Driver, row, until
+from tests.support.tiers import once_more
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="PID namespaces are Linux's")
 
@@ -58,7 +59,7 @@ def test_without_a_namespace_something_does(server: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.postgres
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", ["nobody", *map(once_more, USERS[:-1])])
 @pytest.mark.parametrize("fault", ["kill driver", "kill jvm", "freeze all"])
 def test_nothing_of_a_submission_writes_after_the_next_grant(server: str, user: str, fault: str) -> None:
     found = play(server, door="submit", privileged=user == "root", contain="required", fault=fault)

@@ -19,7 +19,7 @@ from spark_lease.clock import BootClock
 from spark_lease.fencing.delta.fence import Claim, claim, property_of
 from spark_lease.system.processes import kill, tree
 
-pytestmark = [pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(600)]
 OLDER = Path(__file__).parents[3] / ".versions/spark-3_5"
 
 # Columns, and the table properties after WITH. `tests/fencing/delta/test_log.py` has each feature alone.

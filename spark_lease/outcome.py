@@ -121,6 +121,10 @@ def ending_of(error: BaseException | None) -> tuple[str, str]:
     return (FAILED, type(error).__name__) if error else (FINISHED, "")
 
 
+def is_success(error: BaseException | None) -> bool:
+    return ending_of(error)[0] == FINISHED
+
+
 def ended(lease: GuardedHold, exit_code: int, *, interrupted: bool = False) -> Outcome:
     """The work ran and ended by itself, or because a signal told it to."""
     word = INTERRUPTED if interrupted else FAILED if exit_code else FINISHED

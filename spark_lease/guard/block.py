@@ -33,7 +33,7 @@ from ..keeper.messages import LAST_WORDS
 from ..keeper.spawn import FrontDoor
 from ..lease import Lease
 from ..monitoring.events import OnEvent, open_events
-from ..outcome import ending_of
+from ..outcome import ending_of, is_success
 from ..spark.applications import Applications
 from ..spark.contexts import application_id
 from ..spark.delta_fence import Fencing
@@ -54,13 +54,9 @@ _LOOK_AGAIN = 1.0
 _ANSWERS_WITHIN = 2.0
 
 
-def _is_success(error: BaseException | None) -> bool:
-    return error is None or (isinstance(error, SystemExit) and not error.code)
-
-
 def _has_failed(error: BaseException | None) -> bool:
     """By itself: it was not ended from outside."""
-    return isinstance(error, Exception | SystemExit) and not _is_success(error)
+    return isinstance(error, Exception | SystemExit) and not is_success(error)
 
 
 class Guard:
@@ -287,7 +283,7 @@ class Guard:
         self._leave_the_block()
         if self._has_claimed and _has_failed(error) and self.hold.loss() is None:
             look_for_a_newer_claim(self.config, self.hold, clock=self._clock)
-        if self.hold.loss() is None and _is_success(error):
+        if self.hold.loss() is None and is_success(error):
             self._standby.settle()
             self._spark.quiesce(self._interrupt.has_left)
         else:
@@ -345,14 +341,14 @@ class Guard:
             return INTERRUPTED, signal_name(self._interrupt.signal or signal.SIGINT)
         if isinstance(error, AlreadyDone) and error.key != self.config.run_key:
             return FAILED, type(error).__name__
-        if _is_success(error) and self._spark.was_busy:
+        if is_success(error) and self._spark.was_busy:
             return INTERRUPTED, "Spark still worked"
         return (CRASHED, JVM_ENDED) if self.has_crashed else ending_of(error)
 
     def _note_the_run(self, error: BaseException | None) -> None:
         outcome, detail = self._ending_of(error)
         self.hold.ends_as(outcome, detail)
-        if self.config.run_key and self._spark.was_busy and _is_success(error):
+        if self.config.run_key and self._spark.was_busy and is_success(error):
             log.error(
                 "%s: the block was left while Spark still worked: its run key is not marked as done", self.config.name
             )

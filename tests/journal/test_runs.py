@@ -51,6 +51,15 @@ def test_a_finished_key_is_not_run_again_and_another_is(url: str) -> None:
     assert [(run.key, run.outcome) for run in runs(url)] == [("2026-11-20", "finished"), ("2026-11-21", "finished")]
 
 
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(None, "finished"), (0, "finished"), (3, "failed"), ("no data", "failed"), ("", "failed")]
+)
+def test_a_run_that_exits_has_the_outcome_of_its_exit_code(url: str, code: object, outcome: str) -> None:
+    with pytest.raises(SystemExit), hold_lease("n", url=url, run_key="k"):
+        sys.exit(code)
+    assert [run.outcome for run in runs(url)] == [outcome]
+
+
 def test_a_run_that_failed_is_run_again_under_a_new_epoch(url: str) -> None:
     with pytest.raises(ZeroDivisionError), hold_lease("n", url=url, run_key="k"):
         1 / 0  # noqa: B018

@@ -150,6 +150,25 @@ class _Run:
                 self._news.put(ConfigError("require_protection", f"{wanted} is required: {describe(strangers)}"))
 
     def _run(self) -> Outcome:
+        self._begin()
+        lease = self._lease
+        variables = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
+        try:
+            self._pid = self._supervisor.start(variables, self._deadline.kill_pipe)
+        except OSError as error:
+            self._give_up(FAILED, exit_text(NOT_RUN << 8))
+            problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
+            return replace(ended(lease, NOT_RUN), reason=problem)
+        self._work = work = self._supervisor.work(self._pid, self._clock)
+        threading.Thread(target=self._await, name="await command", daemon=True).start()
+        news = self._next()
+        by_itself = news is None and work.wait_until_over(self._clock.now() + _AFTER_IT)
+        if not by_itself:
+            work.signal(news if isinstance(news, int) else signal.SIGTERM)
+        return self._end(work, news, by_itself)
+
+    def _begin(self) -> None:
+        """Wait for the lease, then claim. What ends that is raised, after the lease was given up."""
         try:
             self._lease.prepare()
             begin_hold(self._lease, self._keepalive)
@@ -166,20 +185,9 @@ class _Run:
             self._waiting = False
             self._give_up(*self._ending_of(error))
             raise
-        lease = self._lease
-        variables = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
-        try:
-            self._pid = self._supervisor.start(variables, self._deadline.kill_pipe)
-        except OSError as error:
-            self._give_up(FAILED, exit_text(NOT_RUN << 8))
-            problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
-            return replace(ended(lease, NOT_RUN), reason=problem)
-        self._work = work = self._supervisor.work(self._pid, self._clock)
-        threading.Thread(target=self._await, name="await command", daemon=True).start()
-        news = self._next()
-        by_itself = news is None and work.wait_until_over(self._clock.now() + _AFTER_IT)
-        if not by_itself:
-            work.signal(news if isinstance(news, int) else signal.SIGTERM)
+
+    def _end(self, work: GuardedWork, news: _News, by_itself: bool) -> Outcome:
+        """Wait for the end of all that the command started, then release."""
         code = 128 + news if isinstance(news, int) else self._code()
         if self._has_claimed and by_itself and code and self._lease.loss() is None:
             look_for_a_newer_claim(self._config, self._lease, clock=self._clock)

@@ -28,7 +28,6 @@ from ..errors import AlreadyDone, ConfigError, LeaseLost, Loss, SparkLeaseError
 from ..fencing.delta.tables import KIND as DELTA_TABLES
 from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import FencingStatus
-from ..holds import GuardedHold
 from ..keeper.messages import LAST_WORDS
 from ..keeper.spawn import FrontDoor
 from ..lease import Lease
@@ -143,7 +142,7 @@ class Guard:
             events=self._events,
             liveness_checks=[self._jvm_ended],
             on_lost=lambda lost: self._demotion.begin(lost),
-            on_look=self._look,
+            on_look=self._events.look,
             on_unprotected=self._on_unprotected,
         )
         self._lease = Lease(self.hold, self.config, self._clock)
@@ -353,10 +352,6 @@ class Guard:
                 "%s: the block was left while Spark still worked: its run key is not marked as done", self.config.name
             )
         self._unnoted = self.hold.runs.settle(self.config.run_key, outcome)
-
-    def _look(self, hold: GuardedHold) -> None:
-        self._events.look(hold)
-        self._interrupt.look()
 
     def _jvm_ended(self) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.

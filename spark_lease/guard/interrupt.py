@@ -33,7 +33,7 @@ class BlockInterrupt:
         """The signal that came from outside, if one did."""
         self._sending, self._ended_at = threading.Lock(), -math.inf
         self._signals = HandledSignals(self._on_signal)
-        self.end, self.look = self._signals.end, self._signals.look
+        self.end = self._signals.end
 
     def begin(self) -> None:
         self._thread = threading.get_ident()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-import contextlib
 import functools
 import os
 import signal
 import threading
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_WAKE = signal.SIGURG
-"""Ignored by programs that do not ask for it."""
 _handled: list[HandledSignals] = []
 _held_back: set[int] = set()
 """While a fork is made. One that reaches a child before Python is ready in it is forgotten if it has a handler, and
@@ -21,16 +18,16 @@ _held_back: set[int] = set()
 
 
 class HandledSignals:
-    """Those of this process between `begin` and `end`; a forked child has what was there before, from its birth on."""
+    """Those of this process between `begin` and `end`; a forked child has what was there before, from its birth on.
 
-    called: ClassVar[int] = 0
-    """How often a handler of ours was, in this process."""
+    Python calls handlers between two of its own instructions. A signal that comes in the microseconds before a call
+    that blocks, `time.sleep(3600)`, is heard when the call is over: the sender has to send it again, or SIGKILL.
+    """
 
     def __init__(self, handler: Callable[[int, object], None]) -> None:
         self._handler = handler
         self._pid = 0
         self._old: dict[int, Any] = {}
-        self._net: _Net | None = None
 
     def __bool__(self) -> bool:
         return bool(self._old)
@@ -42,20 +39,11 @@ class HandledSignals:
         self._pid = os.getpid()
         _held_back.update(set(_SIGNALS) - signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         _handled.append(self)
-        if len(_handled) == 1:
-            with contextlib.suppress(OSError):  # no more files: then it goes without
-                self._net = _Net()
-                self._net.begin()
         for number in _SIGNALS:
             old = signal.getsignal(number)
             if number == signal.SIGTERM or old is signal.SIG_DFL:  # nohup ignores SIGHUP, and so do we
                 self._old[number] = old
                 signal.signal(number, self._on_signal)
-
-    def look(self) -> None:
-        """Have a signal heard that came just before a call that blocks. For another thread, now and then."""
-        if net := self._net:
-            net.look()
 
     def end(self) -> None:
         """Raises KeyboardInterrupt if that comes meanwhile, after the same was done."""
@@ -63,9 +51,6 @@ class HandledSignals:
             for number, old in self._old.items():
                 signal.signal(number, old)
             self._old.clear()
-            if self._net:
-                self._net.end()
-                self._net = None
             if self in _handled:
                 _handled.remove(self)
         except KeyboardInterrupt:
@@ -73,78 +58,11 @@ class HandledSignals:
             raise
 
     def _on_signal(self, number: int, frame: object) -> None:
-        HandledSignals.called += 1
         if os.getpid() == self._pid:
             self._handler(number, frame)
         else:  # a child whose birth was disturbed
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-
-
-class _Net:
-    """Wakes the main thread if a signal came whose handler is not called.
-
-    Python calls handlers between two of its own instructions, and a system call returns for a signal only once it has
-    begun. One that comes in between is heard when the call is over, `time.sleep(3600)`. The byte that
-    signal.set_wakeup_fd asks for is written at once, and here another thread finds it. It sends a signal that means
-    nothing, because the same one again might count as a second one.
-    """
-
-    _may_be_closed = False
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
-        self._called, self._is_owed = HandledSignals.called, False
-
-    def begin(self) -> None:
-        if signal.getsignal(_WAKE) is not signal.SIG_DFL:
-            return
-        signal.signal(_WAKE, _wake)
-        old = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        if old != -1:  # an event loop's, and it stays
-            with contextlib.suppress(OSError, ValueError):  # but if it was closed, it is nothing
-                signal.set_wakeup_fd(old)
-
-    def look(self) -> None:
-        called = HandledSignals.called  # first: what is called from here on is seen by the next look
-        came = set[int]()
-        with contextlib.suppress(BlockingIOError):
-            came.update(os.read(self._read, 4096))
-        if not came and not self._is_owed:  # again and again
-            self._called = called
-            return
-        ours = {number for number in _SIGNALS if _is_ours(signal.getsignal(number))}
-        if called != self._called or not ours:
-            self._called, self._is_owed = called, False
-            return
-        if self._is_owed and signal.getsignal(_WAKE) is _wake:
-            signal.pthread_kill(threading.main_thread().ident or 0, _WAKE)
-        self._is_owed |= bool(came & ours)
-
-    def end(self) -> None:
-        """May be called again."""
-        if signal.getsignal(_WAKE) is _wake:
-            signal.signal(_WAKE, signal.SIG_DFL)
-        now = signal.set_wakeup_fd(-1)
-        if now not in (-1, self._write):
-            with contextlib.suppress(OSError, ValueError):  # the same
-                signal.set_wakeup_fd(now)
-        self._may_be_closed = True
-
-    def __del__(self) -> None:  # not before, because the other thread may be about to read
-        if self._may_be_closed:
-            os.close(self._read)
-            os.close(self._write)
-
-
-def _wake(number: int, frame: object) -> None:
-    """The main thread has looked for signals."""
-
-
-def _is_ours(handler: Any) -> bool:
-    return getattr(handler, "__func__", None) is HandledSignals._on_signal
 
 
 def _give_back() -> None:

@@ -65,18 +65,6 @@ def test_signals_that_come_together_end_it_once(keeper: str, url: str, monkeypat
     assert row(url, "spark_lease")[0] is None
 
 
-@pytest.mark.parametrize("keeper", ["process", "thread"])
-def test_a_signal_that_does_not_interrupt_the_block_is_heard_soon(keeper: str, url: str) -> None:
-    """As one that comes just before the block waits for something: it has reached the process, and nobody wakes."""
-    with pytest.raises(SystemExit) as raised, hold_lease("n", url=url, keeper=keeper):
-        unheard = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
-        unheard.start()
-        started = time.monotonic()
-        time.sleep(20)
-    assert raised.value.code == 143
-    assert time.monotonic() - started < 5
-
-
 def test_a_signal_in_the_block_releases_and_exits(url: str) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as raised, hold_lease("n", url=url):

@@ -197,7 +197,8 @@ def test_a_stop_that_did_not_reach_the_jvm_is_repeated(start: Start, ending: str
 @pytest.mark.parametrize("number", [signal.SIGTERM, once_more(signal.SIGINT)])
 @pytest.mark.parametrize("where", ["in Spark", "in Python"])
 def test_a_signal_ends_the_work_releases_and_exits(start: Start, url: str, table: str, number: int, where: str) -> None:
-    work = "write(session())" if where == "in Spark" else "say('writing'); time.sleep(60)"
+    # Python hears of a signal between two calls.
+    work = "write(session())" if where == "in Spark" else "say('writing'); [time.sleep(0.1) for _ in range(600)]"
     driver = start(
         f"""
         @leased("n", **SETTINGS)

@@ -64,7 +64,8 @@ with hold_lease("n", **SETTINGS) as lease:
         time.sleep(0.01)
     time.sleep(0.1)  # until the keeper has its end as well
     say("up")
-    time.sleep(60)
+    while True:  # Python hears of a signal between two calls
+        time.sleep(0.1)
 """
 
 

@@ -292,7 +292,7 @@ def test_a_driver_that_closes_all_its_files_loses_its_lease_for_certain(start: S
 def test_a_polite_signal_to_all_processes_of_a_service_does_not_end_the_keeper_first(
     start: Start, url: str, table: str
 ) -> None:
-    driver = start("with hold_lease('n', **SETTINGS) as lease:\n        say('held'); time.sleep(60)")
+    driver = start(f"with hold_lease('n', **SETTINGS) as lease:\n        say('held')\n        {WAITS}")
     driver.until("held")
     (keeper,) = keepers_of(driver.process.pid)
     os.kill(keeper, signal.SIGTERM)

@@ -429,7 +429,7 @@ def test_bad_settings_in_spark_conf_are_refused_in_the_driver(submit: Callable[.
 
 @contained
 def test_what_is_said_under_v_is_said_of_a_submission_too(submit: Callable[..., Driver], contain: str) -> None:
-    driver = submit("time.sleep(60)  # until it is ended", contain=contain, settings=["-v"])
+    driver = submit("while True: time.sleep(0.1)", contain=contain, settings=["-v"])
     driver.until("n: renewed, epoch ")
     driver.process.send_signal(signal.SIGTERM)
     driver.end()

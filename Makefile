@@ -174,7 +174,7 @@ browser: setup
 	@$(PY) -m tests.services.browser || test -z "$$CI"
 
 older: $(OLDER)/.archived ## Spark 3.5 with Delta 3.3, for the tests of the Delta fence
-$(OLDER)/.archived: jobs/jars.py tests/versions/versions.toml | $(JARS)/.resolved
+$(OLDER)/.archived: jobs/jars.py tests/versions/versions.toml | services
 	@$(PY) -m tests.versions --build spark-3_5
 	@PATH="$(CURDIR)/$(OLDER)/bin:$$PATH" $(OLDER)/bin/python -m jobs.jars --archive $(OLDER)/jars
 	@touch $@
@@ -183,7 +183,7 @@ versions: setup ## the environments of the versions that `make test-all` tries
 	@$(PY) -m tests.versions --build $(A_FEW)
 
 yarn: $(YARN)/.resolved ## YARN in one process, for the tests of cluster mode
-$(YARN)/.resolved: tests/services/yarn.py | $(JARS)/.resolved
+$(YARN)/.resolved: tests/services/yarn.py | services
 	@$(PY) -m tests.services.yarn $(YARN)
 	@touch $@
 
@@ -192,8 +192,8 @@ docs: $(DOCS)/.installed ## the documentation as a site, in out/site; rewrites w
 	@$(PY) docs/pictures.py
 	@$(DOCS)/bin/python -m sphinx -q -W --keep-going -b html docs out/site
 	@echo "open out/site/index.html"
-out/site/index.html:
-	@$(MAKE) --no-print-directory docs
+out/site/index.html: | $(DOCS)/.installed
+	@$(DOCS)/bin/python -m sphinx -q -W --keep-going -b html docs out/site
 $(DOCS)/.installed: pyproject.toml | $(VENV)/.installed
 	@echo "setting up $(DOCS), half a minute ..."
 	@python3 -m venv $(DOCS)

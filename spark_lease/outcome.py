@@ -118,7 +118,7 @@ def ending_of(error: BaseException | None) -> tuple[str, str]:
         return (FAILED, f"exit {code}") if code else (FINISHED, "")
     if isinstance(error, AlreadyDone):
         return ALREADY_DONE, ""
-    return (FAILED, type(error).__name__) if error else (FINISHED, "")
+    return (FAILED, type(error).__name__) if error is not None else (FINISHED, "")
 
 
 def is_success(error: BaseException | None) -> bool:

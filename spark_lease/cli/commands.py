@@ -150,7 +150,7 @@ examples:
         "status:status",
         """SINCE is the time of the grant. LEFT is the time until the lease runs out without a renewal; ? on a store
 without a clock, where one look cannot tell. IN DOUBT: not renewed for one and a half retry periods, by this command's
-settings. With one LEASE, everything that is known of it is shown. With --json, null is what there is not, or what is
+settings. With one LEASE, everything that is known of it is shown. With --json, null stands for what is not there or
 not known.
 
 --watch shows it live in a terminal. Without a terminal it prints one line for each change: with --json, one object.

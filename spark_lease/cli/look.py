@@ -110,9 +110,13 @@ def _standby(each: Row) -> str:
     return label if each["state"] == "cold" else f"{label} ({each['state']} since {each['since']})"
 
 
-def for_programs(row: Row) -> Row:
-    """The same, with null for what is empty: there is none, or it is not known."""
-    return {key: None if value == "" else value for key, value in row.items()}
+def for_programs(value: Any) -> Any:
+    """The same as JSON has it, with null for what is not there or not known."""
+    if isinstance(value, list):
+        return [for_programs(each) for each in value]
+    if isinstance(value, dict):
+        return {key: for_programs(each) for key, each in value.items()} or None
+    return None if value == "" else value
 
 
 def cell(value: object) -> str:

@@ -44,7 +44,7 @@ def status(arguments: argparse.Namespace) -> int:
         return _watch(config, arguments.leases, as_json=arguments.json, wide=arguments.wide)
     rows = leases(config, arguments.leases)
     if arguments.json:
-        print(json.dumps([for_programs(row) for row in rows], indent=2))
+        print(json.dumps(for_programs(rows), indent=2))
     elif rows:
         printer(names_of(config, arguments.leases), wide=arguments.wide)(rows)
     else:

@@ -245,7 +245,7 @@ class Guard:
         if not self.hold.protection.covers(self.config.require_protection):
             self._refused = ConfigError("require_protection", f"{self.config.require_protection} is required: {why}")
             with contextlib.suppress(RuntimeError):
-                threading.Thread(target=self._interrupt.send, name="refuse", daemon=True).start()
+                threading.Thread(target=self._interrupt.insist, name="refuse", daemon=True).start()
 
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None

@@ -22,7 +22,6 @@ from .interrupt import BlockInterrupt
 
 log = logging.getLogger(__name__)
 
-_INTERRUPT_AGAIN = 1.0
 DYING = 2.0
 """Seconds that the kernel may take to tear down what was killed."""
 
@@ -72,14 +71,13 @@ class Demotion:
         # Py4J answers the interrupt of one thread by cutting the calls of all threads: the JVM would leave `stop()`
         # half done, and take every later one for done already.
         self._spark.wait_until_asked(min(stop_by, self._clock.now() + self._config.stop_budget / 2))
-        while not self._interrupt.has_left.is_set() and self._clock.now() < stop_by:
-            self._interrupt.send()
-            self._clock.wait(self._interrupt.has_left, min(_INTERRUPT_AGAIN, stop_by - self._clock.now()))
+        self._interrupt.insist(stop_by)
         if self._config.on_lost != "exit":
             if not self._spark.wait_until_over(stop_by):
                 self._spark.kill()
             if self._spark.wait_until_over(stop_by + DYING):
                 self._hold.settle(left=self._interrupt.has_left.is_set())
+            self._interrupt.insist()
             return
         # The block may be left and the process still have threads that write: it has to be gone by then.
         never = threading.Event()

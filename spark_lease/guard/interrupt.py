@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ..clock import Clock
 from ..system.signals import HandledSignals
 
+_AGAIN = 1.0
 _AT_ONCE = 0.5
 """Seconds in which two signals are one: systemd and terminals send SIGTERM and SIGHUP together."""
 
@@ -26,7 +27,7 @@ class BlockInterrupt:
     """From `begin` to `end` a signal raises Ended in the thread that called `begin`, as long as it is in the block."""
 
     def __init__(self, clock: Clock, *, is_lost: Callable[[], bool]) -> None:
-        """`is_lost`: the lease is lost by now, so that a signal is taken for one of `send`."""
+        """`is_lost`: the lease is lost by now, so that a signal is taken for one of `insist`."""
         self._clock, self._is_lost = clock, is_lost
         self.has_left = threading.Event()
         self.signal = 0
@@ -45,7 +46,18 @@ class BlockInterrupt:
         with self._sending:  # an interrupt that is being sent now arrives before the handlers are taken away
             pass
 
-    def send(self) -> None:
+    def insist(self, until: float = math.inf) -> None:
+        """Send until the block is left, at most until the instant `until`; once in any case.
+
+        Where another may be master already there is no time left, and the block has to end all the more.
+        """
+        while not self.has_left.is_set():
+            self._send()
+            if (left := until - self._clock.now()) <= 0:
+                return
+            self._clock.wait(self.has_left, min(_AGAIN, left))
+
+    def _send(self) -> None:
         """Raise Ended in the guarded block; a signal also gets it out of a blocking call."""
         with self._sending:
             if self.has_left.is_set():
@@ -58,7 +70,7 @@ class BlockInterrupt:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Ended))
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        """In the main thread: a signal from outside, or `send`. Talks neither to Py4J nor to the store."""
+        """In the main thread: a signal from outside, or of `insist`. Talks neither to Py4J nor to the store."""
         if not self._is_lost():
             self.signal = number
         if not self.has_left.is_set() and self._clock.now() > self._ended_at + _AT_ONCE:

@@ -33,9 +33,10 @@ log = logging.getLogger(__name__)
 
 _LATE = 1.2
 _LOOK_AGAIN = 0.5
-"""Seconds between two looks: of a standby, whether it still can become master; of a block, at what changes seldom."""
-_OF_WHAT_IS_LEFT = 1 / 40
-"""Of the time to the deadline, between two looks at it."""
+"""Seconds after which a standby looks whether it still can become master, and what became of its Spark."""
+_SELDOM, _OF_WHAT_IS_LEFT = 0.3, 1 / 30
+"""The listening thread looks again after so many seconds, or after this part of the time to the deadline if that is
+less. A machine that was suspended finds it waiting."""
 _LINGER = 2.0
 """Seconds that the process may take to end, once there is nothing left to do for it."""
 _open: weakref.WeakSet[KeeperHold] = weakref.WeakSet()
@@ -207,6 +208,7 @@ class KeeperHold(GuardedHold):
         patience = _LINGER if not self.answer("outlasts", 0.0) else 0.0
         self._listener.join(patience)
         self._started.wait(patience)
+        self._wake()  # the socket is closed once no thread waits for it
         self._log_queue.put(None)
         shared, self._deadline = self._deadline, OwnDeadline()
         if isinstance(shared, SharedDeadline):
@@ -278,15 +280,23 @@ class KeeperHold(GuardedHold):
                 self.reporter.look()
 
     def _pause(self) -> float:
-        """Seconds until the next look at what no message tells: the deadline, and a Spark that starts."""
+        """Seconds until the next look at what no message tells: the deadline, and Spark."""
         if self.reporter and self.reporter.is_starting:
             return WATCH_PERIOD
-        return max(WATCH_PERIOD, min(_LOOK_AGAIN, self.remaining() * _OF_WHAT_IS_LEFT))
+        return max(WATCH_PERIOD, min(_SELDOM, self.remaining() * _OF_WHAT_IS_LEFT))
 
     def lose(self, reason: Loss, detail: str = "") -> None:
         super().lose(reason, detail)
-        with contextlib.suppress(OSError, ValueError):  # its end: the listener is not there any more
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # closed: there is no listener any more
             self._waker.write((1).to_bytes(8, sys.byteorder))
+
+    def report_to(self, reporter: Reporter) -> None:
+        """From now on the listening thread calls `reporter`, at once for the first time."""
+        self.reporter = reporter
+        self._wake()
 
     def _take(self, message: dict[str, Any], files: Sequence[int]) -> None:
         match message:

@@ -46,7 +46,7 @@ class SparkReporter:
             self._lease.tell({"jvm": 0, "marked": True})
         else:  # what the block starts before the keeper has set aside what was there would count as there before
             self._lease.answer("begun", min(self._lease.remaining(), _BEGINS))
-        self._lease.reporter = self
+        self._lease.report_to(self)
 
     def stop(self) -> bool:
         self._over = True
@@ -82,7 +82,9 @@ class SparkReporter:
             self._jvm, self._local = jvm, None
             self._lease.tell({"jvm": jvm[0], "marked": jvm[1]}, jvm[0])
         local = self._spark.is_local()
-        if local is not None and local != self._local:
+        if local is None:  # the next session may be elsewhere, and is told at once
+            self._local = None
+        elif local != self._local:
             self._local = local
             if self._lease.protection is not Protection.NONE:
                 self._lease.protection = Protection.SERVER if self._spark.is_served() else self._level

@@ -21,7 +21,7 @@ class HandledSignals:
     """Those of this process between `begin` and `end`; a forked child has what was there before, from its birth on.
 
     Python calls handlers between two of its own instructions. A signal that comes in the microseconds before a call
-    that blocks, `time.sleep(3600)`, is heard when the call is over: the sender has to send it again, or SIGKILL.
+    that blocks, `time.sleep(3600)`, is heard when the call is over, or when another one comes.
     """
 
     def __init__(self, handler: Callable[[int, object], None]) -> None:

@@ -93,7 +93,7 @@ def test_a_pause_that_is_over_is_not_shown_any_more(
 ) -> None:
     def directive() -> str:
         (row,) = json.loads(spark_lease("status", "n", "--json", *store).stdout)
-        return str(row["directive"])
+        return row["directive"] or ""
 
     run(command="sleep 60")
     for duration in ("60", "1"):

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from spark_lease.cli.look import cell, described
+from spark_lease.cli.look import cell, described, for_programs
 from spark_lease.cli.status import Lines, Watched
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
@@ -262,3 +262,9 @@ def test_status_says_how_the_last_hold_ended(tmp_path: Path) -> None:
         subprocess.run([COMMAND, "run", "--lease", "n", *where, "--", "true"], check=True, capture_output=True)
     done = subprocess.run([COMMAND, "status", "n", *where], check=True, capture_output=True, text=True)
     assert "last change  20" in done.stdout and "Z: finished, " in done.stdout
+
+
+def test_programs_see_null_where_there_is_nothing() -> None:
+    row = {"lease": "n", "holder": "", "fences": {}, "left": 0, "standbys": [{"site": "", "state": "cold"}]}
+    nothing = {"holder": None, "fences": None, "standbys": [{"site": None, "state": "cold"}]}
+    assert for_programs([row]) == [row | nothing]

@@ -134,11 +134,47 @@ def test_a_lost_lease_surfaces_from_what_the_block_died_of(url: str) -> None:
     assert isinstance(raised.value.__cause__, ValueError)
 
 
-def test_a_block_in_pure_python_is_interrupted(url: str) -> None:
-    with pytest.raises(LeaseLost), hold_lease("n", url=url, on_lost="stop") as lease:
-        lease._hold.lose(Loss.ORPHANED)
+@pytest.mark.parametrize("reason", [Loss.ORPHANED, Loss.TAKEN, Loss.FENCED])
+@pytest.mark.parametrize("keeper", ["process", "thread"])
+def test_a_block_in_pure_python_is_interrupted(url: str, keeper: str, reason: Loss) -> None:
+    """Also where another may be master already, and no time is left."""
+    with pytest.raises(LeaseLost) as raised, hold_lease("n", url=url, on_lost="stop", keeper=keeper) as lease:
+        lease._hold.lose(reason)
         time.sleep(30)
         raise AssertionError("slept through it")  # pragma: no cover
+    assert raised.value.reason is reason
+    assert raised.value.__context__ is None or isinstance(raised.value.__context__, KeyboardInterrupt)
+
+
+def test_a_block_that_passes_over_an_interrupt_is_interrupted_again(url: str) -> None:
+    times = 0
+    with pytest.raises(LeaseLost), hold_lease("n", url=url, on_lost="stop") as lease:
+        lease._hold.lose(Loss.TAKEN)
+        while times < 3:
+            try:
+                time.sleep(30)
+                raise AssertionError("slept through it")  # pragma: no cover
+            except KeyboardInterrupt:
+                times += 1
+    assert times == 3
+
+
+def test_a_block_on_another_thread_is_interrupted_between_its_calls(url: str) -> None:
+    ended: list[BaseException] = []
+
+    def block() -> None:
+        try:
+            with hold_lease("n", url=url, on_lost="stop") as lease:
+                lease._hold.lose(Loss.TAKEN)
+                for _ in range(300):
+                    time.sleep(0.1)
+        except LeaseLost as lost:
+            ended.append(lost)
+
+    thread = threading.Thread(target=block)
+    thread.start()
+    thread.join(20)
+    assert [type(each) for each in ended] == [LeaseLost]
 
 
 def test_a_decorator_without_parentheses_takes_its_settings_from_outside(

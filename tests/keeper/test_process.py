@@ -367,7 +367,7 @@ def test_a_loss_that_the_driver_finds_is_acted_on_at_once(url: str, monkeypatch:
     from spark_lease.spark.reporter import SparkReporter
 
     monkeypatch.setattr(SparkReporter, "is_starting", False)
-    monkeypatch.setattr(client, "_LOOK_AGAIN", 60.0)
+    monkeypatch.setattr(client, "_SELDOM", 60.0)
     monkeypatch.setattr(client, "_OF_WHAT_IS_LEFT", 60.0)  # nor is it looked at because the deadline is near
     told: list[LeaseLost] = []
     never = threading.Event()

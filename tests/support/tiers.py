@@ -1,10 +1,10 @@
 """Which tests run when: `make check` (a minute), `make test` (minutes), `make test-all` (everything).
 
 A test's tier is found from its markers and parameters, so that a new test is in the right one without a list to keep:
-- `matrix`: the same test once more, with another driver, a twin of PostgreSQL, a row lock besides the lease, an object
-  store or an older Spark.
+- `matrix`: the same test once more, with another driver, a twin of PostgreSQL, a row lock besides the lease, or an
+  object store.
 - `cluster`: YARN, a standalone cluster, Spark Connect.
-- `fault`: a real fault once more, with another victim or on another store. Only `make test-variants` runs it.
+- `fault`: a variant of another test, with another victim, store, ending or Spark. Only `make test-variants` runs it.
 - `slow`: takes long. A test that needs Spark is slow unless it shows a promise. One that needs a browser is slow.
 - `shows("P3", …)`: the test of `make test` for these promises (ARCHITECTURE.md, "What is promised").
 """
@@ -29,9 +29,7 @@ def once_more(*values: object, id: str | None = None) -> ParameterSet:
     return pytest.param(*values, marks=pytest.mark.fault, id=id)
 
 
-_TWIN = re.compile(
-    r"\[.*(psycopg|mariadb|mysql|objects|object store|3\.5|(postgresql|sqlite) database|session that locks)"
-)
+_TWIN = re.compile(r"\[.*(psycopg|mariadb|mysql|objects|object store|(postgresql|sqlite) database|session that locks)")
 
 
 def sort_into_tiers(items: Iterable[pytest.Item]) -> None:

@@ -125,7 +125,7 @@ class Config:
         "warm: a standby has its Spark ready, and can write nothing before its grant; not with run",
     )
     warm_max_age: float = setting(seconds, 900.0, "a warm standby warms up again after so long; inf: never")
-    on_lost: OnLost = setting(on_lost, "exit", "exit: end this process, if need be by force; stop: only stop Spark")
+    on_lost: OnLost = setting(on_lost, "exit", "exit: end this process, if need be by force; stop: end block and Spark")
     keeper: str = setting(
         one_of("auto", "process", "thread"), "auto", "what renews the lease; auto: a separate process where possible"
     )

@@ -252,3 +252,5 @@ class Hold(ABC):
                     log.info("%s: released, epoch %d", self.name, self._epoch)
         except (StoreError, ConfigError) as error:
             log.warning("%s: not released, it runs out: %s", self.name, error)
+        except Exception:  # a store's own fault, whatever it is: the work is done all the same
+            log.exception("%s: not released, it runs out", self.name)

@@ -20,7 +20,7 @@ from ..outcome import exit_code_of
 from ..spark.conf import submitted_conf
 from ..spark.warm_standby import WarmUp
 from .block import Guard
-from .held import held_names
+from .held import held_names, refuse_own
 from .typed import Settings
 
 log = logging.getLogger(__name__)
@@ -154,9 +154,5 @@ def load_config(strongest: Layer) -> Config:
         how = 'hold_lease("nightly-flights"), @leased("nightly-flights"), --lease or SPARK_LEASE_NAME'
         raise ConfigError("name", f"a lease needs a name: {how}")
     inherited = os.environ.get(ENV + "NAME") if ENV + "EPOCH" in os.environ else None
-    if config.name in (inherited, *held_names()):
-        # It would wait for its own parent, or for itself, until acquire_timeout.
-        raise ConfigError(
-            "name", f"{config.name!r} is already held by this process or by one that started it: guard it once"
-        )
+    refuse_own(config.name, [inherited, *held_names()])
     return config

@@ -42,7 +42,7 @@ from ..spark.session import Spark
 from ..spark.warm_standby import WarmStandby, WarmUp
 from ..system.processes import need_linux, signal_name
 from .demotion import DYING, Demotion
-from .held import held
+from .held import held, held_names, refuse_own
 from .interrupt import BlockInterrupt, Ended
 from .keeping import open_hold
 
@@ -82,6 +82,7 @@ class Guard:
         self._events = open_events(config, on_event)
         self._interrupt = BlockInterrupt(self._clock, is_lost=self._is_lost)
         self._has_begun = self._has_claimed = False
+        self._entered = threading.Lock()
         self.has_crashed = False
         """True once the block has failed and its JVM had ended."""
         self._unnoted: list[SparkLeaseError] = []
@@ -96,8 +97,9 @@ class Guard:
         return self._lease in held and self.hold.loss() is not None
 
     def __enter__(self) -> Lease:
-        if self._interrupt.has_left.is_set():
-            raise ConfigError("hold_lease", "its block has ended: call hold_lease again for each block")
+        if not self._entered.acquire(blocking=False):
+            raise ConfigError("hold_lease", "was entered before: call hold_lease again for each block")
+        refuse_own(self.config.name, held_names())
         if self.config.enabled:
             need_linux()
         if self.config.contain == "required" and not self._front_door:
@@ -252,16 +254,18 @@ class Guard:
     ) -> None:
         if os.getpid() != self._pid:
             return  # a forked child leaves its copy of the block: the lease is not its to give back
-        while True:
-            try:
-                lost = self._leave(error)
-                break
-            except KeyboardInterrupt as interrupt:  # sent to the block just before it was left, or Ctrl-C once more
-                error = error or interrupt
         try:
-            self._interrupt.end()
-        except KeyboardInterrupt as interrupt:
-            error = error or interrupt
+            while True:
+                try:
+                    lost = self._leave(error)
+                    break
+                except KeyboardInterrupt as interrupt:  # sent to the block just before it was left, or Ctrl-C once more
+                    error = error or interrupt
+        finally:  # whatever comes now: the signals are the program's again
+            try:
+                self._interrupt.end()
+            except KeyboardInterrupt as interrupt:
+                error = error or interrupt
         if lost is not None:
             raise lost from (None if isinstance(error, Ended) else error)
         if self._refused:
@@ -319,18 +323,20 @@ class Guard:
         self._events.end(lost=lost is not None)
         return lost
 
-    def _put_away(self) -> None:
+    def _put_away(self, *, is_over: bool = True) -> None:
         self._fencing.end()
         self._standby.close()
-        self.hold.settle()
+        if is_over:
+            self.hold.settle()
         self._spark.close()
         if not held:
             forget_a_jvm_that_ended()
 
     def _put_away_once_over(self) -> None:
-        while not self._spark.wait_until_over(self._clock.now() + _LOOK_AGAIN):
-            pass
-        self._put_away()
+        while not (is_over := self._spark.wait_until_over(self._clock.now() + _LOOK_AGAIN)):
+            if self._spark.is_out_of_sight.is_set():
+                break
+        self._put_away(is_over=is_over)
 
     def _ending_of(self, error: BaseException | None) -> tuple[str, str]:
         """How the block ended: a word of `journal_entries.GIVEN_BACK`, and more. No message: it may have a secret."""

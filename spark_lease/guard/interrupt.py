@@ -62,7 +62,7 @@ class BlockInterrupt:
         with self._sending:
             if self.has_left.is_set():
                 return
-            if self._signals:
+            if self._signals.are_heard:
                 signal.pthread_kill(self._thread, signal.SIGTERM)
             else:
                 import ctypes  # heavy, and hardly ever needed

@@ -162,7 +162,7 @@ class Events:
             try:
                 if self._on_event:
                     self._on_event(event)
-            except Exception:  # it is the user's: whatever it is, the next event may be the loss
+            except BaseException:  # it is the user's: whatever it is, the next event may be the loss
                 log.exception("%s: on_event failed", event.name)
             if event.what is What.LOST:
                 return

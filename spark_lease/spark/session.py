@@ -71,6 +71,11 @@ class Spark:
         self._mark_is_proof = is_proc_there() and (jvm is None or self.mark in marks_of(jvm))
         self._jvm: tuple[int, bool] | None = None
         self._over, self._closed, self._was_asked = threading.Event(), threading.Event(), threading.Event()
+        self.is_out_of_sight = threading.Event()
+        """Set once it was stopped and nothing will prove that it is over: a server runs it, or executors elsewhere."""
+        driver = {os.getpid(), *(each.pid for each in tree(jvm_pid(submitter) or 0))}
+        self._neighbours = {(each.pid, each.started) for each in tree(os.getpid()) if each.pid not in driver}
+        """What this process had started before: no part of the work."""
         self._was_served = self._begun = self.was_busy = False
         self._worked_elsewhere = self._ran_elsewhere = False
 
@@ -137,7 +142,7 @@ class Spark:
         """True as soon as it is known that Spark was stopped, and that nothing will prove the end of its executors."""
         # Not only until `stop()` has come back: where the JVM ended with us, at Ctrl-C, it never does.
         while not self.wait_until_over(self._clock.now()) and self._clock.now() < until:
-            if self._worked_elsewhere and self._was_asked.is_set():
+            if (self._worked_elsewhere or self._was_served) and self._was_asked.is_set():
                 return True
             if self._ran_elsewhere and self._grace is None and jvm_is_gone(self._submitter):
                 return True
@@ -172,35 +177,42 @@ class Spark:
             self._over.set()
 
     def _stop(self, left: threading.Event) -> None:
-        last = False
-        while not (last and self._over.is_set()):
+        while True:
             last = left.is_set()  # looked at first: there is always a pass after the block was left
-            self._stop_once()
+            is_stopped = self._stop_once()
             self._was_asked.set()
+            if last and self._over.is_set():
+                return
+            if last and is_stopped and (self._was_served or self._worked_elsewhere):
+                self.is_out_of_sight.set()  # and a session that comes now is no longer the block's
+                return
             if self._clock.wait(self._closed, _STOP_AGAIN):
                 return
 
-    def _stop_once(self) -> None:
+    def _stop_once(self) -> bool:
+        """True if there is no session any more."""
         context = spark_context()
         if context is None and is_connected():
             self._mark_is_proof, self._was_served = False, True
             stop_all()
-            return
+            return not is_connected()
         if context is None and (jvm_is_gone(self._submitter) or self._is_forgotten()):
-            return  # its workers may be left, and it cannot be asked
+            return True  # its workers may be left, and it cannot be asked
         if context is not None:
             self._over.clear()
             if not _runs_here(context):
                 # No mark on this machine proves that they have ended. They are told to end, and do, some time later.
                 self._mark_is_proof = False
                 self._worked_elsewhere |= self._grace is None and _may_be_busy()
-        if stopped() and not self._was_served:
+        is_stopped = stopped()
+        if is_stopped and not self._was_served:
             if context is not None and not self._closed.is_set():  # else it was killed
                 log.warning("SparkContext stopped")
             if context is not None and not _runs_here(context) and self._grace:
                 self._clock.wait(self._closed, self._grace)
             if not self._worked_elsewhere:
                 self._over.set()
+        return is_stopped
 
     def _nobody_is_left(self) -> bool:
         """Twice none: a worker may be between fork and the first look. One that is being killed shows no mark."""
@@ -222,8 +234,14 @@ class Spark:
     def _others(self) -> list[Process]:
         jvm = jvm_pid(self._submitter)
         found = {each.pid: each for each in [*(tree(jvm) if jvm else []), *tree(os.getpid()), *marked(self.mark)]}
-        keepers = {each.pid for keeper in running() for each in tree(keeper)}
-        return [each for pid, each in found.items() if pid not in {os.getpid(), *keepers}]
+        roots = [*running(), *(pid for pid, started in self._neighbours if _started(pid) == started)]
+        spared = {os.getpid(), *(each.pid for root in roots for each in tree(root))}
+        return [each for pid, each in found.items() if pid not in spared]
+
+
+def _started(pid: int) -> int | None:
+    found = look(pid)
+    return found.started if found else None
 
 
 def stopped() -> bool:

@@ -29,8 +29,11 @@ class HandledSignals:
         self._pid = 0
         self._old: dict[int, Any] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._old)
+    @property
+    def are_heard(self) -> bool:
+        """True while SIGTERM calls a handler of this module's: the program may have put its own in the place."""
+        handler = signal.getsignal(signal.SIGTERM)
+        return bool(self._old) and getattr(handler, "__func__", None) is HandledSignals._on_signal
 
     def begin(self) -> None:
         """Does nothing on any thread but the main one, which alone is told of signals."""
@@ -49,13 +52,24 @@ class HandledSignals:
         """Raises KeyboardInterrupt if that comes meanwhile, after the same was done."""
         try:
             for number, old in self._old.items():
-                signal.signal(number, old)
+                self._put_back(number, old)
             self._old.clear()
             if self in _handled:
                 _handled.remove(self)
+            if not _handled and os.getpid() == self._pid:
+                _held_back.clear()
         except KeyboardInterrupt:
             self.end()
             raise
+
+    def _put_back(self, number: int, old: Any) -> None:
+        if signal.getsignal(number) == self._on_signal:
+            signal.signal(number, old)
+            return
+        for each in _handled:  # begun later, and not ended before, as in tasks of an event loop
+            if each._old.get(number) == self._on_signal:
+                each._old[number] = old
+        # Else the program has put its own in the place, and that stays.
 
     def _on_signal(self, number: int, frame: object) -> None:
         if os.getpid() == self._pid:
@@ -75,3 +89,4 @@ _hold_back = functools.partial(_signal.pthread_sigmask, signal.SIG_BLOCK, _held_
 _let_through = functools.partial(_signal.pthread_sigmask, signal.SIG_UNBLOCK, _held_back)
 os.register_at_fork(after_in_child=_give_back)  # first, because they run in this order
 os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_let_through)
+os.register_at_fork(after_in_child=_held_back.clear)

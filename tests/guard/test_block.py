@@ -159,6 +159,52 @@ def test_a_block_that_passes_over_an_interrupt_is_interrupted_again(url: str) ->
     assert times == 3
 
 
+@pytest.mark.parametrize("handler", [lambda *_: None, signal.SIG_IGN, signal.SIG_DFL])
+def test_a_block_with_a_handler_of_its_own_is_interrupted_between_its_calls(url: str, handler: Any) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(LeaseLost), hold_lease("n", url=url, on_lost="stop") as lease:
+            signal.signal(signal.SIGTERM, handler)
+            lease._hold.lose(Loss.TAKEN)
+            for _ in range(100):
+                time.sleep(0.1)
+            raise AssertionError("worked through it")  # pragma: no cover
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_guard_is_entered_once_also_by_two_threads(url: str) -> None:
+    guard, inner = hold_lease("n", url=url), hold_lease("n", url=url)
+    refused: list[Exception] = []
+
+    def enter() -> None:
+        try:
+            guard.__enter__()
+        except ConfigError as error:
+            refused.append(error)
+
+    with guard as lease:
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join(20)
+        with pytest.raises(ConfigError, match="already held by this process"), inner:
+            pass
+        assert lease.check()
+    assert ["was entered before" in str(each) for each in refused] == [True]
+
+
+def test_a_store_that_fails_in_its_own_way_fails_no_block(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("a driver's own fault")
+
+    with hold_lease("n", url=url, keeper="thread") as lease:
+        monkeypatch.setattr(type(lease._hold), "release", fails)
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
 def test_a_block_on_another_thread_is_interrupted_between_its_calls(url: str) -> None:
     ended: list[BaseException] = []
 

@@ -263,6 +263,30 @@ def test_what_an_operator_takes_is_free_once_the_driver_has_ended_its_work(
 
 
 @pytest.mark.parametrize("keeper", ["thread", "process"])
+def test_a_loss_ends_what_the_block_has_started_and_nothing_from_before(
+    start: Start, url: str, table: str, keeper: str
+) -> None:
+    driver = start(f"""
+        import subprocess
+        before = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        with hold_lease("n", keeper="{keeper}", **SETTINGS):
+            inside = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            say(f"{{before.pid}} {{inside.pid}} held")
+            while True:
+                try:
+                    time.sleep(60)
+                except BaseException:
+                    pass
+    """)
+    before, inside = map(int, driver.until("held").split()[-3:-1])
+    want("n", Directive("anna", give_up=0.0), url=url, table=table)
+    assert driver.end() == 75, driver.log.read_text()
+    until(lambda: not look(inside))
+    assert look(before)
+    os.kill(before, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("keeper", ["thread", "process"])
 def test_what_an_operator_takes_is_not_free_while_the_block_works_on(
     start: Start, url: str, table: str, keeper: str
 ) -> None:

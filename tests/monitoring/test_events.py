@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from spark_lease import LeaseEvent, LeaseLost, StoreError, hold_lease
 from spark_lease.errors import Loss
-from spark_lease.monitoring.events import open_events
+from spark_lease.monitoring.events import What, open_events
 from spark_lease.testing import MemoryStore, VirtualClock
 from tests.support.drivers import until
 from tests.support.faults import lost_request
@@ -43,6 +44,19 @@ def test_a_lease_whose_renewal_is_overdue_is_in_doubt_until_one_succeeds(
     lease.renew()
     assert not lease.is_in_doubt
     assert lease.wait_certain(0) == lease.epoch
+
+
+def test_an_on_event_that_exits_is_told_of_the_loss_all_the_same(url: str) -> None:
+    told: list[What] = []
+
+    def on_event(event: LeaseEvent) -> None:
+        told.append(event.what)
+        raise SystemExit("no more")
+
+    with pytest.raises(LeaseLost), hold_lease("n", url=url, on_event=on_event, on_lost="stop") as lease:
+        lease._hold.lose(Loss.TAKEN)
+        time.sleep(20)
+    until(lambda: What.LOST in told)
 
 
 class Blocks(logging.Handler):

@@ -366,6 +366,33 @@ def test_a_connect_session_ends_a_block_that_requires_more_protection(start: Sta
     assert "require_protection: kernel is required: a Spark Connect server runs the work" in driver.log.read_text()
 
 
+AFTER_A_FAILURE = """
+from pyspark.sql import SparkSession
+connect = SparkSession.builder.remote("{}")
+try:
+    with hold_lease("n", on_lost="stop", **SETTINGS):
+        connect.getOrCreate()
+        raise ValueError("a bug")
+except ValueError:
+    say("failed")
+with hold_lease("other", on_lost="stop", **SETTINGS) as lease:
+    spark = connect.getOrCreate()
+    for _ in range(10):
+        time.sleep(0.1)  # in which what ended the first one's session would end this one
+        assert spark.range(5).count() == 5
+    say("counts under the other lease")
+"""
+
+
+def test_a_block_that_failed_ends_no_session_of_a_later_one(start: Start, connect: str) -> None:
+    driver = start(AFTER_A_FAILURE.format(connect))
+    assert driver.end(90) == 0, driver.log.read_text()
+    said = driver.log.read_text()
+    assert "counts under the other lease" in said
+    assert said.count("Spark Connect session stopped") == 1
+    assert "nothing proves that they ended" in said
+
+
 FENCED = """
 from pyspark.sql import SparkSession
 from spark_lease import ConfigError

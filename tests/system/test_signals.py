@@ -96,3 +96,45 @@ def test_a_child_has_the_handlers_that_were_there_before() -> None:
         """
     )
     assert said == "SIG_DFL set()\nTrue set()\n"
+
+
+def test_guards_that_end_in_any_order_give_back_what_was_there() -> None:
+    said = run(
+        """
+        old = handled._old[signal.SIGTERM]
+        later = HandledSignals(told)
+        later.begin()
+        handled.end()
+        print(signal.getsignal(signal.SIGTERM) == later._on_signal, later.are_heard)
+        later.end()
+        print(signal.getsignal(signal.SIGTERM) is old)
+        """
+    )
+    assert said == "True True\nTrue\n"
+
+
+def test_a_handler_that_the_program_has_put_in_the_place_stays() -> None:
+    said = run(
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print(handled.are_heard)
+        handled.end()
+        print(signal.getsignal(signal.SIGTERM).name)
+        """
+    )
+    assert said == "False\nSIG_IGN\n"
+
+
+def test_what_the_program_blocks_later_stays_blocked_by_a_fork() -> None:
+    said = run(
+        """
+        handled.end()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        if not (child := os.fork()):
+            print(signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {signal.SIGTERM}, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {signal.SIGTERM})
+        """
+    )
+    assert said == "True\nTrue\n"

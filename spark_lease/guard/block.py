@@ -294,9 +294,8 @@ class Guard:
             self._spark.stop(self._interrupt.has_left)
         end, dying = self._clock.now() + self.config.stop_budget, DYING
         if self._spark.cannot_be_proven(min(end, self.hold.stop_by())):
-            log.warning(
-                "%s: executors on other machines were at work, and nothing proves that they ended", self.hold.name
-            )
+            what = "Spark worked on other machines, or on a server"
+            log.warning("%s: %s, and nothing proves that it has ended", self.hold.name, what)
             end = dying = 0.0
         lost = end_hold(
             self.hold,

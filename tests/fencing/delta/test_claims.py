@@ -144,24 +144,25 @@ def protocols(table: Path) -> list[str]:
 
 
 def test_a_claim_takes_a_table_from_no_engine(engines: dict[str, Engine], tmp_path: Path) -> None:
-    newer, missing = list(TABLES), []
+    tables = list(TABLES) if len(engines) > 1 else ["generated", "many", "icebergCompatV2", "variantType"]
+    newer, missing = tables, []
     for engine in engines.values():
         engine.ask("make", newer)
         made = engine.hear()
         newer = [name for name in newer if made[name] != "made"]
         missing.append(newer)
     assert missing == [["generated", "variantType"], []][-len(engines) :]
-    before = both(engines, "use", list(TABLES))
-    assert all(before["4"][name] == [1, None] for name in TABLES), before["4"]
-    was = {name: protocols(tmp_path / name) for name in TABLES}
-    for name in TABLES:
+    before = both(engines, "use", tables)
+    assert all(before["4"][name] == [1, None] for name in tables), before["4"]
+    was = {name: protocols(tmp_path / name) for name in tables}
+    for name in tables:
         assert claim(Claim("n", 5, "paris:1"), str(tmp_path / name), clock=BootClock(), timeout=10), name
-    after = both(engines, "use", list(TABLES))
-    assert {name: protocols(tmp_path / name) for name in TABLES} == was
+    after = both(engines, "use", tables)
+    assert {name: protocols(tmp_path / name) for name in tables} == was
     for engine in engines:
-        for name in TABLES:
+        for name in tables:
             expected = [1, "5"] if before[engine][name] == [1, None] else before[engine][name]
             assert after[engine][name] == expected, f"{name}, Spark {engine}: {after[engine][name]}"
     for older in before.keys() - {"4"}:
-        usable = [name for name in TABLES if before[older][name] == [1, None]]
-        assert usable == [name for name in TABLES if name != "variantType"], before[older]
+        usable = [name for name in tables if before[older][name] == [1, None]]
+        assert usable == [name for name in tables if name != "variantType"], before[older]

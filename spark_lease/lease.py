@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -26,6 +27,7 @@ class Lease:
 
     def __init__(self, hold: GuardedHold, config: Config, clock: Clock) -> None:
         self._hold, self._config, self._clock = hold, config, clock
+        self._thread = threading.get_ident()
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 
 from ..errors import ConfigError
@@ -11,8 +12,12 @@ held: list[Lease] = []
 
 
 def current_lease() -> Lease | None:
-    """The lease that this process holds, the innermost if there are several; for code that was not handed one."""
-    return held[-1] if held else None
+    """The lease that this process holds; for code that was not handed one.
+
+    Of several it is the innermost: of those that this thread has entered, else of all.
+    """
+    found = [lease for lease in held if lease._thread == threading.get_ident()] or held
+    return found[-1] if found else None
 
 
 def refuse_own(name: str, own: Collection[str | None]) -> None:

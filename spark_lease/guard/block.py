@@ -252,11 +252,11 @@ class Guard:
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _tb: TracebackType | None
     ) -> None:
-        if os.getpid() != self._pid:
-            return  # a forked child leaves its copy of the block: the lease is not its to give back
         try:
             while True:
                 try:
+                    if os.getpid() != self._pid:
+                        return  # a forked child leaves its copy of the block: the lease is not its to give back
                     lost = self._leave(error)
                     break
                 except KeyboardInterrupt as interrupt:  # sent to the block just before it was left, or Ctrl-C once more

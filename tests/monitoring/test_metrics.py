@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ import yaml
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_lease import ConfigError, LeaseEvent, LeaseLost, hold_lease
+from spark_lease import ConfigError, LeaseEvent, LeaseHeldByOther, LeaseLost, hold_lease
+from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
+from spark_lease.holds import open_contender
 from spark_lease.monitoring.events import open_events
 from spark_lease.monitoring.metrics import METRICS
 from spark_lease.testing import MemoryStore, VirtualClock
@@ -66,10 +69,10 @@ def test_a_hold_is_counted_whoever_keeps_it(url: str, keeper: str) -> None:
 
 
 def test_a_standby_is_no_master(url: str) -> None:
-    with hold_lease("n", url=url):
-        waiting = threading.Thread(target=lambda: _try("n", url))
-        waiting.start()
-        waiting.join()
+    with closing(open_contender(configure(name="n", url=url), BootClock())) as master:
+        master.acquire()
+        with pytest.raises(LeaseHeldByOther):
+            hold_lease("n", url=url, if_held="skip", metrics=True).__enter__()
         assert value("master_status") == 0
 
 
@@ -84,14 +87,6 @@ def test_a_warm_standby_is_counted_until_it_is_master(url: str, clock: VirtualCl
     events.held(lease)
     assert value("warm_standby") == 0
     events.end()
-
-
-def _try(name: str, url: str) -> None:
-    from spark_lease import LeaseHeldByOther
-    from spark_lease.guard.block import Guard
-
-    with pytest.raises(LeaseHeldByOther):
-        Guard(configure(name=name, url=url, if_held="skip", metrics=True)).__enter__()
 
 
 def test_a_file_for_the_textfile_collector_outlives_the_job(url: str, tmp_path: Path) -> None:

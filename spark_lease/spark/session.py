@@ -235,7 +235,7 @@ class Spark:
         jvm = jvm_pid(self._submitter)
         found = {each.pid: each for each in [*(tree(jvm) if jvm else []), *tree(os.getpid()), *marked(self.mark)]}
         roots = [*running(), *(pid for pid, started in self._neighbours if _started(pid) == started)]
-        spared = {os.getpid(), *(each.pid for root in roots for each in tree(root))}
+        spared = {os.getpid(), *(each.pid for each in tree(*roots))}
         return [each for pid, each in found.items() if pid not in spared]
 
 

@@ -176,10 +176,10 @@ def is_out_of_reach(pid: int) -> bool:
     return False
 
 
-def tree(root: int) -> list[Process]:
-    """The living descendants of process `root` and itself, parents first."""
+def tree(*roots: int) -> list[Process]:
+    """The living descendants of the processes `roots` and themselves, parents first."""
     everything = processes()
-    found = [everything[root]] if root in everything else []
+    found = [everything[root] for root in roots if root in everything]
     for process in found:
         found.extend(each for each in everything.values() if each.parent == process.pid and each not in found)
     return [process for process in found if process.alive]

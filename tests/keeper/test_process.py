@@ -269,7 +269,7 @@ def test_a_loss_ends_what_the_block_has_started_and_nothing_from_before(
     driver = start(f"""
         import subprocess
         before = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        with hold_lease("n", keeper="{keeper}", **SETTINGS):
+        with hold_lease("n", keeper="{keeper}", **SETTINGS | {{"lease_duration": 12}}):
             inside = subprocess.Popen(["sleep", "600"], start_new_session=True)
             say(f"{{before.pid}} {{inside.pid}} held")
             while True:

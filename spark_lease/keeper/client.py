@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _LATE = 1.2
 _LOOK_AGAIN = 0.5
 """Seconds after which a standby looks whether it still can become master, and what became of its Spark."""
-_SELDOM, _OF_WHAT_IS_LEFT = 0.3, 1 / 30
+_SELDOM, _OF_WHAT_IS_LEFT = 0.4, 1 / 30
 """The listening thread looks again after so many seconds, or after this part of the time to the deadline if that is
 less. A machine that was suspended looks late by as much: poll(2) does not count that time."""
 _LINGER = 2.0

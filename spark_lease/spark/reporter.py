@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 from collections.abc import Callable, Sequence
 
 from ..election.keepalive import LivenessCheck, watch_once
@@ -54,8 +53,8 @@ class SparkReporter:
 
     @property
     def is_starting(self) -> bool:
-        """True while a Spark may come that the keeper has to know of at once."""
-        return self._local is None and "pyspark" in sys.modules
+        """True while a JVM is there without a Spark: the keeper has to know at once where that will work."""
+        return self._jvm is not None and self._local is None
 
     def look(self) -> None:
         """To be called again and again, on the listening thread."""

@@ -406,6 +406,20 @@ def test_a_loss_that_the_driver_finds_is_acted_on_at_once(url: str, monkeypatch:
     until(lambda: [each.reason for each in told] == [Loss.FENCED])
 
 
+def test_a_driver_without_a_spark_is_seldom_woken(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyspark  # noqa: F401  # which alone is no sign of a Spark to come
+
+    from spark_lease.spark.reporter import SparkReporter
+
+    looks: list[None] = []
+    monkeypatch.setattr(SparkReporter, "look", lambda self: looks.append(None))
+    with hold_lease("n", url=url, keeper="process", lease_duration=60):
+        threading.Event().wait(0.5)  # the messages of the start are over
+        looks.clear()
+        threading.Event().wait(2.0)
+    assert 1 <= len(looks) <= 8
+
+
 @pytest.mark.postgres
 def test_a_block_that_ends_well_just_before_the_deadline_is_not_killed_later(start: Start, proxy: Proxy) -> None:
     """The store hangs: the request that is under way is waited for past the deadline, with nothing left to guard."""

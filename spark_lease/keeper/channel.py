@@ -107,11 +107,6 @@ class Channel:
                 files.frombytes(rights[: len(rights) - len(rights) % files.itemsize])
         return data, list(files), flags
 
-    def stop_reading(self) -> None:
-        """End a `receive` that waits, on another thread. `send` goes on."""
-        with contextlib.suppress(OSError):  # the other end is gone
-            self._socket.shutdown(socket.SHUT_RD)
-
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.close()

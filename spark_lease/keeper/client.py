@@ -203,8 +203,8 @@ class KeeperHold(GuardedHold):
         # An interrupted wait may have been granted by now, and only that process knows: it gives the lease back.
         self.tell({"order": "leave" if self._taken else "abandon"})
         self._closing = True
-        if not self._started.process:  # a front door does not end before this process, which would wake the listener
-            self._started.channel.stop_reading()
+        if not self._started.process:  # a front door does not end before this process, which would end the listener
+            self._wake()
         patience = _LINGER if not self.answer("outlasts", 0.0) else 0.0
         self._listener.join(patience)
         self._started.wait(patience)

@@ -36,6 +36,7 @@ def test_a_reader_who_follows_the_page_sees_what_it_shows(page: Path, tmp_path: 
         "postgresql+psycopg2://etl@db/warehouse": database.replace("postgresql://", "postgresql+psycopg2://"),
         _DELTA: _CONFIGURED,
         "java.*steps.py": f"java.*{tmp_path}/steps.py",  # and none of another's
+        "time.sleep(2)": "time.sleep(0.6)",  # a reader needs the time, to open a second terminal
     }
     environment = os.environ | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(Path(PSQL).parent), os.environ["PATH"]]),

@@ -61,7 +61,7 @@ def problems(table: Path, history: Sequence[Commit], days: int) -> list[str]:
 def _flights_of(file: Path, days: int) -> dict[str, int]:
     """Flights of each of the first `days` days, counted in the input."""
     counted: dict[str, int] = defaultdict(int)
-    with file.open() as lines:
+    with file.open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             counted[f"{int(row['year'])}-{int(row['month']):02}-{int(row['day']):02}"] += 1
     return {day: counted[day] for day in sorted(counted)[:days]}

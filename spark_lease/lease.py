@@ -138,12 +138,13 @@ class Lease:
     def complete(self, run_key: str, **counts: int) -> None:
         """Note beside the lease that `run_key` is done, with numbers of your choice (rows=123); for good.
 
-        May be repeated. Raises LeaseLost, StoreError, and AlreadyDone if it was done under another epoch.
+        May be repeated. Raises LeaseLost, StoreError, AlreadyDone if it was done under another epoch, and ConfigError
+        for what is no printable text of 1 to 250 characters.
         """
         self._hold.runs.complete(run_key, counts=counts)
 
     def is_done(self, run_key: str) -> bool:
-        """Whether a master has completed `run_key`. Raises StoreError."""
+        """Whether a master has completed `run_key`. Raises StoreError, and ConfigError as `complete` does."""
         return self._hold.runs.is_done(run_key)
 
     def delta_rs(self, table: str) -> FencedTable:

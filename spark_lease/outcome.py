@@ -85,7 +85,7 @@ def begin_outcome(file: str) -> None:
 def announced_epoch(file: str) -> int:
     """The epoch of the outcome that stands in `file`, 0 if it never held the lease; `NOT_ANNOUNCED` if none does."""
     try:
-        return int(json.loads(Path(file).read_text())["epoch"])
+        return int(json.loads(Path(file).read_text(encoding="utf-8"))["epoch"])
     except (OSError, ValueError, KeyError, TypeError):
         return NOT_ANNOUNCED
 
@@ -96,7 +96,7 @@ def announce(outcome: Outcome, file: str, *, to: TextIO | None = None) -> None:
     if file:
         draft = f"{file}.{os.getpid()}"
         try:
-            Path(draft).write_text(f"{outcome}\n")
+            Path(draft).write_text(f"{outcome}\n", encoding="utf-8")
             os.replace(draft, file)  # whole, or not there
         except OSError as error:
             log.warning("%s: %s cannot be written: %s", outcome.lease, file, error.strerror)
@@ -119,6 +119,14 @@ def ending_of(error: BaseException | None) -> tuple[str, str]:
     if isinstance(error, AlreadyDone):
         return ALREADY_DONE, ""
     return (FAILED, type(error).__name__) if error is not None else (FINISHED, "")
+
+
+def is_all_done(error: BaseException | None, config: Config) -> bool:
+    """Whether work ended by `error` because it was done before: under its run key, or the key that it named itself.
+
+    What a script does for one of many days, or under another lease, is not all of its work.
+    """
+    return isinstance(error, AlreadyDone) and error.name == config.name and config.run_key in ("", error.key)
 
 
 def is_success(error: BaseException | None) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..config.settings import Config
 from ..keeper.supervisor import NO_SETUID, why_not_contained
-from ..submit.command_line import find_java, what_java_lacks
+from ..submit.command_line import find_java, own_spark, settle_spark_home, what_java_lacks
 from ..system.containment import Namespace
 from ..system.kernel import why_not
 from .findings import Check, Finding, fail, ok, warn
@@ -135,10 +135,10 @@ def java_home() -> Path | None:
 
 
 def spark_home() -> Path | None:
-    if home := os.environ.get("SPARK_HOME"):
-        return Path(home)
-    package = importlib.util.find_spec("pyspark")
-    return Path(package.submodule_search_locations[0]) if package and package.submodule_search_locations else None
+    """As `submit` finds it."""
+    settle_spark_home("")
+    home = os.environ.get("SPARK_HOME") or own_spark()
+    return Path(home) if home else None
 
 
 def delta_of_spark() -> tuple[str, bool]:
@@ -148,7 +148,7 @@ def delta_of_spark() -> tuple[str, bool]:
     """
     home = spark_home() or Path("/nowhere")
     defaults = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
-    named = defaults.read_text() if defaults.is_file() else ""
+    named = defaults.read_text(encoding="utf-8", errors="replace") if defaults.is_file() else ""
     found = [each.name for each in sorted(home.glob("jars/*delta-spark*.jar"))]
     found += [line for line in named.splitlines() if line.startswith("spark.jars")]
     for each in reversed(found):

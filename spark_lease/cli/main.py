@@ -61,7 +61,7 @@ class _Version(argparse.Action):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A user's mistake is one sentence and no traceback."""
     if not sys.stdout:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the life of the process
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  for the life of the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # of a terminal that knows less than UTF-8
             stream.reconfigure(errors="replace")

@@ -80,7 +80,7 @@ def release(arguments: argparse.Namespace) -> int:
     clock = BootClock()
     with closing(open_store(config)) as store, closing(ChangeJournal(config)) as journal:
         forcing = Forcing(store, name, poll=config.poll_period, clock=clock, journal=journal)
-        done = forcing.run(given=arguments.yes, ask=_ask if sys.stdin.isatty() else lambda question: "")
+        done = forcing.run(given=arguments.yes, ask=_ask if sys.stdin and sys.stdin.isatty() else lambda question: "")
     print(json.dumps(asdict(done)) if arguments.json else done)
     return 0
 

@@ -23,6 +23,7 @@ from ..submit.command_line import (
     is_for_cluster,
     local_file,
     name_of,
+    refuse_what_java_misreads,
     settle_spark_home,
     split,
 )
@@ -52,6 +53,7 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
         environ |= {VERBOSE: "yes"} if arguments.verbose else {}
         use_archive(program, environ)
         command = [program, *name_of(script, options), *options, *as_conf(flags(arguments), environ), *launched]
+        refuse_what_java_misreads(command)
         supervisor = contained(command, _contain(config), own_group=False)
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)

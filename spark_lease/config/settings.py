@@ -169,14 +169,14 @@ class Config:
         for key in ("holder", "site", "preferred_site"):
             if not getattr(self, key).isprintable():
                 raise ConfigError(key, "is not a printable text")
-        for key in ("name", "holder", "site", "preferred_site", "run_key"):
+        for key in ("name", "holder", "site", "preferred_site"):
             # To one store it is another name, and to another the same.
             if (value := getattr(self, key)) != value.strip():
                 raise ConfigError(key, f"{value!r} begins or ends with a blank")
         if not 1 <= self.lease_duration <= LONGEST:
             raise ConfigError("lease_duration", f"{self.lease_duration:g} s: it must be at least 1 s, at most a day")
-        if len(self.run_key) > MAX_NAME or not self.run_key.isprintable():
-            raise ConfigError("run_key", f"is not a printable text of at most {MAX_NAME} characters")
+        if self.run_key:
+            refuse_run_key("run_key", self.run_key)
         if self.fence_url and not re.match(r"(postgresql|mysql|mariadb|sqlite)(\+\w+)?://", self.fence_url):
             problem = f"{redacted(self.fence_url)!r} cannot hold a fence: use postgresql:// (mysql://, sqlite:///)"
             raise ConfigError("fence_url", problem)
@@ -285,6 +285,15 @@ def _for_people(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.10g}"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else as_text(value)
+
+
+def refuse_run_key(called: str, key: object) -> None:
+    """Raise ConfigError unless `key` can be a run key: to one store a blank at its end is another key, and to another
+    the same."""
+    fits = isinstance(key, str) and 1 <= len(key) <= MAX_NAME and key.isprintable() and key == key.strip()
+    if not fits:
+        problem = f"is not a printable text of 1 to {MAX_NAME} characters, without blanks around it"
+        raise ConfigError(called, f"{repr(key)[:50]} {problem}")
 
 
 def as_text(value: object) -> str:

@@ -83,9 +83,10 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
 def from_spark(conf: Mapping[str, str]) -> Layer:
     """The `spark.lease.*` keys of a Spark configuration. Refuses a password where Spark would publish it."""
     found = {snake(k.removeprefix(SPARK)): (k, v) for k, v in conf.items() if k.startswith(SPARK)}
-    for key, secret in URLS.items():
-        if has_password(conf.get(called := SPARK + camel(key), "")):
-            instead = ENV + secret.upper()
+    for key in URLS.keys() & found.keys():
+        called, url = found[key]
+        if has_password(url):
+            instead = ENV + URLS[key].upper()
             raise ConfigError(called, f"carries a password, and Spark writes it to its event log: use {instead}")
     if "storage_options" in found:
         key, _ = found["storage_options"]
@@ -102,7 +103,7 @@ def from_file(path: Path | str | None = None) -> Layer:
     import tomllib  # heavy, and many have no file
 
     try:
-        content = tomllib.loads(file.read_text())
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"file {file}", f"is not TOML: {error} (text stands in quotes)") from error
     except OSError as error:

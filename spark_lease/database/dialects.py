@@ -268,7 +268,8 @@ def _with_driver(url: URL, backend: Backend) -> URL:
 def missing_file(config: Config) -> str:
     """The file of a SQLite URL, if that is all that is missing; else ""."""
     file = Path(make_url(config.url).database or "").expanduser()
-    could_be_made = config.url == local_url() or os.access(file.parent, os.W_OK | os.X_OK)
+    there = next(each for each in file.parents if each.exists()) if config.url == local_url() else file.parent
+    could_be_made = os.access(there, os.W_OK | os.X_OK)
     return str(file) if file.is_absolute() and could_be_made and not file.exists() else ""
 
 
@@ -293,4 +294,8 @@ def _sqlite_file(url: URL, config: Config) -> URL:
         raise ConfigError("url", f"{file}: {error.strerror}") from error
     if not there:
         raise ConfigError("url", f"the folder {file.parent} does not exist: create it")
+    if file.is_dir():
+        raise ConfigError("url", f"{file} is a folder: name a file in it")
+    if not file.exists() and not os.access(file.parent, os.W_OK | os.X_OK):
+        raise ConfigError("url", f"{file} does not exist, and this user may not make it")
     return url.set(database=str(file))

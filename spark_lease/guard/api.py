@@ -16,7 +16,7 @@ from ..config.settings import ENV, Config
 from ..config.sources import Layer, from_arguments, from_environment, from_file, from_spark, resolve
 from ..errors import AlreadyDone, ConfigError, LeaseLost, SparkLeaseError
 from ..monitoring.events import OnEvent
-from ..outcome import exit_code_of
+from ..outcome import exit_code_of, is_all_done
 from ..spark.conf import submitted_conf
 from ..spark.warm_standby import WarmUp
 from .block import Guard
@@ -117,7 +117,7 @@ def leased(
                         raise
             except (SparkLeaseError, KeyboardInterrupt) as error:
                 on_lost = config.on_lost if config else settings.get("on_lost", "exit")
-                if on_lost != "exit" or (error is own_error and not isinstance(error, AlreadyDone)):
+                if on_lost != "exit" or (error is own_error and not (config and is_all_done(error, config))):
                     raise
                 level = logging.WARNING if isinstance(error, AlreadyDone) else logging.ERROR
                 log.log(level, "%s", error or "interrupted")

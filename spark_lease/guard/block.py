@@ -32,7 +32,7 @@ from ..keeper.messages import LAST_WORDS
 from ..keeper.spawn import FrontDoor
 from ..lease import Lease
 from ..monitoring.events import OnEvent, open_events
-from ..outcome import ending_of, is_success
+from ..outcome import ending_of, is_all_done, is_success
 from ..spark.applications import Applications
 from ..spark.contexts import application_id
 from ..spark.delta_fence import Fencing
@@ -343,7 +343,7 @@ class Guard:
             return FAILED, self._refused.key
         if self._interrupt.signal or isinstance(error, KeyboardInterrupt):
             return INTERRUPTED, signal_name(self._interrupt.signal or signal.SIGINT)
-        if isinstance(error, AlreadyDone) and error.key != self.config.run_key:
+        if isinstance(error, AlreadyDone) and not is_all_done(error, self.config):
             return FAILED, type(error).__name__
         if is_success(error) and self._spark.was_busy:
             return INTERRUPTED, "Spark still worked"
@@ -352,11 +352,9 @@ class Guard:
     def _note_the_run(self, error: BaseException | None) -> None:
         outcome, detail = self._ending_of(error)
         self.hold.ends_as(outcome, detail)
-        if self.config.run_key and self._spark.was_busy and is_success(error):
-            log.error(
-                "%s: the block was left while Spark still worked: its run key is not marked as done", self.config.name
-            )
         self._unnoted = self.hold.runs.settle(self.config.run_key, outcome)
+        if self.config.run_key and self._spark.was_busy and is_success(error):
+            self._unnoted = [self.hold.runs.undone(self.config.run_key, "the block was left while Spark still worked")]
 
     def _jvm_ended(self) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.

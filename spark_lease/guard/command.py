@@ -234,11 +234,11 @@ class _Run:
     def _note_the_run(self, news: _News, code: int, by_itself: bool) -> list[SparkLeaseError]:
         outcome = INTERRUPTED if isinstance(news, int) or not by_itself else FAILED if code else FINISHED
         self._lease.ends_as(outcome, signal_name(news) if isinstance(news, int) else exit_text(self._status))
+        settled = self._lease.runs.settle(self._config.run_key, outcome)
         if self._config.run_key and not by_itself and not code:
-            log.error(
-                "%s: the command left work behind, which was ended: its run key is not marked as done", self._lease.name
-            )
-        return self._lease.runs.settle(self._config.run_key, outcome)
+            left = "the command left work behind, which was ended"
+            return [self._lease.runs.undone(self._config.run_key, left)]
+        return settled
 
     def _stands_still(self) -> str:
         found = look(self._pid) if self._pid else None

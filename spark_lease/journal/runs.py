@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..clock import Clock, iso_text, wall_time
-from ..config.settings import Config
+from ..config.settings import Config, refuse_run_key
 from ..election.journal_entries import bounded_age
 from ..election.ports import HeldLease, Notes
-from ..errors import AlreadyDone, Loss, NotesDenied, RecordUnreadable, SparkLeaseError, StoreError
+from ..errors import AlreadyDone, ConfigError, Loss, NotesDenied, RecordUnreadable, SparkLeaseError, StoreError
 from ..stores.registry import open_notes
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class Runs:
         self._is_pruned = False
 
     def is_done(self, key: str) -> bool:
+        refuse_run_key("run_key", key)
         if not self._config.enabled:
             return False
         with closing(open_notes(self._config)) as notes:
@@ -74,10 +75,12 @@ class Runs:
             self._prune(notes)
 
     def complete(self, key: str, *, counts: Mapping[str, int]) -> None:
-        """Note that `key` is done; may be repeated. Raises AlreadyDone if it was done under another epoch."""
+        """Note that `key` is done; may be repeated. Raises AlreadyDone if it was done under another epoch, and
+        ConfigError for what is no run key."""
+        refuse_run_key("run_key", key)
         if not self._config.enabled:
             return
-        run = self._ended(key, "finished", counts=dict(counts))
+        run = self._ended(key, "finished", counts={name: int(count) for name, count in counts.items()})
         with closing(open_notes(self._config)) as notes:
             there = _run(self._note(notes, DONE, run), notes)
             self._prune(notes)
@@ -118,6 +121,10 @@ class Runs:
                     return [_as_ours(error)] if outcome == "finished" else []
             self._clock.wait(never, self._config.retry_period / 5)
         return []
+
+    def undone(self, key: str, why: str) -> SparkLeaseError:
+        """What to raise for work that seems to have ended well, and has not."""
+        return SparkLeaseError(f"{self._lease.name}: {why}: its run key {key!r} is not marked as done")
 
     def _prune(self, notes: Notes) -> None:
         """Once in a hold: folders are listed for it."""
@@ -171,4 +178,6 @@ def _run(text: str, notes: Notes) -> Run:
 def _as_ours(error: Exception) -> SparkLeaseError:
     if isinstance(error, NotesDenied):  # the work is done, and nothing of its configuration was wrong
         return StoreError(error.where, error.problem)
+    if isinstance(error, ConfigError):  # nor here: a table that has been dropped meanwhile, say
+        return StoreError(error.key, error.problem)
     return error if isinstance(error, SparkLeaseError) else StoreError("notes", repr(error))

@@ -72,7 +72,7 @@ class Sweeper:
 def _keep_nothing_open_but(fd: int) -> None:
     """Above all no end of a pipe whose closing is the kernel's sign that the keeper has ended."""
     os.dup2(fd, 0)
-    with open(os.devnull, "w") as nothing:
+    with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno(), 2)
     for each in os.listdir("/proc/self/fd"):
@@ -84,7 +84,7 @@ def _keep_nothing_open_but(fd: int) -> None:
 def _call_itself(line: bytes) -> None:
     """In place of the keeper's command line, which is in memory of our own since the fork."""
     ctypes.CDLL(None).prctl(_SET_NAME, _NAME, 0, 0, 0)
-    with open("/proc/self/stat") as file:
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
         start, end = map(int, file.read().rpartition(")")[2].split()[_ARGUMENTS])
     if room := max(0, end - start - 1):  # an imitation of the kernel may say 0
         ctypes.memset(start, 0, room)

@@ -124,7 +124,7 @@ def make_archive(program: str, options: Sequence[str], environ: Mapping[str, str
     try:
         with tempfile.TemporaryDirectory() as scratch:
             script, table = Path(scratch, "small.py"), Path(scratch, "table").as_uri()
-            script.write_text(_SMALL_JOB)
+            script.write_text(_SMALL_JOB, encoding="utf-8")
             words = [program, "--master", "local[1]", "--conf", "spark.ui.enabled=false", *options, str(script), table]
             variables = {OPTS: f'{_LATER} {given} "-XX:ArchiveClassesAtExit={draft}"'}
             done = subprocess.run(

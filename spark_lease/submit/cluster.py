@@ -34,7 +34,16 @@ from ..journal.standbys import Presence
 from ..monitoring.observer import LeaseObserver
 from ..outcome import STANDBY, Outcome, announce, outcome_of
 from .bundle import write_bundle
-from .command_line import LAUNCHER, conf_of, find_spark_submit, local_file, name_of, value_of
+from .command_line import (
+    LAUNCHER,
+    conf_of,
+    find_spark_submit,
+    local_file,
+    name_of,
+    refuse_what_java_misreads,
+    value_of,
+    without_scheme,
+)
 from .launcher import SUBMISSION
 from .outcomes import noted_outcome
 
@@ -146,7 +155,7 @@ class _Job:
         self._arguments += _with(
             options, "--py-files", "spark.submit.pyFiles", str(write_bundle(folder / "spark_lease.zip"))
         )
-        self._script = script.removeprefix("local://")
+        self._script = without_scheme(script, "local")
         if self._script == script:
             source = script if "://" in script else str(local_file(script))
             self._arguments += _with(options, "--files", "spark.files", source)
@@ -162,6 +171,7 @@ class _Job:
             settings[_AM_WAITS] = f"{waits + self._config.lease_duration + _MARGIN:.0f}s"
         flags = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
         launched = [self._launcher, SUBMISSION, submission, self._script, *self._rest]
+        refuse_what_java_misreads([*self._arguments, *flags])
         code = _call([self._command, *self._arguments, *flags, *launched], self._environ)
         if not is_waited_for and not code:
             return outcome_of(self._config, "submitted", 0)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import locale
 import logging
 import os
 import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ..config.settings import SPARK
 from ..errors import ConfigError
 from ..system.processes import add_mark
 
@@ -37,38 +38,68 @@ def split(arguments: Sequence[str]) -> tuple[list[str], str, list[str]]:
     return list(arguments[:at]), arguments[at], list(arguments[at + 1 :])
 
 
+def without_scheme(script: str, scheme: str) -> str:
+    """The path in a URL of that scheme, in each of Hadoop's spellings; any other `script` as it is."""
+    return re.sub(f"^{scheme}:(//)?(?=/)", "", script)
+
+
 def local_file(script: str) -> Path:
-    """The absolute path of a script on this machine. Raises ConfigError if there is none."""
+    """The script on this machine, which may be a file: URL, or a link: as spark-submit, where that leads to.
+
+    Raises ConfigError if there is none."""
+    script = without_scheme(script, "file")
     if not Path(script).is_file():
         what = "is no file" if Path(script).exists() else "does not exist on this machine"
         raise ConfigError("submit", f"{script} {what}")
-    return Path(script).absolute()
+    return Path(script).resolve()
 
 
 def conf_of(options: Sequence[str]) -> dict[str, str]:
     """The `--conf key=value` among the options, in both of spark-submit's spellings, over those of its file."""
-    pairs = [after for option, after in pairwise(options) if option in ("--conf", "-c")]
-    pairs += [option.partition("=")[2] for option in options if option.startswith("--conf=")]
-    return _properties(options) | {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+    pairs = [value.partition("=") for option, value in _given(options) if option in ("--conf", "-c")]
+    return _properties(options) | {key: value for key, _, value in pairs}
 
 
 def _properties(options: Sequence[str]) -> dict[str, str]:
     """What spark-submit reads besides; nothing of a file that cannot be read, which it will say."""
-    home = os.environ.get("SPARK_HOME") or _own_spark() or "/nonexistent"
+    home = os.environ.get("SPARK_HOME") or own_spark() or "/nonexistent"
     defaults = Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf"), "spark-defaults.conf")
-    file = _given(options, "--properties-file") or defaults
+    given = dict(_given(options))
+    if file := given.get("--properties-file"):
+        return (_read(defaults) if "--load-spark-defaults" in given else {}) | _read(Path(file))
+    return _read(defaults)
+
+
+def _read(file: Path) -> dict[str, str]:
     try:
-        lines = [line.strip() for line in Path(file).read_text().splitlines()]
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError):
         return {}
     pairs = [re.split(r"\s*[=:\s]\s*", line, maxsplit=1) for line in lines if line and line[0] not in "#!"]
     return {key: "".join(value) for key, *value in pairs}
 
 
-def _given(options: Sequence[str], flag: str) -> str:
-    given = [after for option, after in pairwise(options) if option == flag]
-    given += [option.partition("=")[2] for option in options if option.startswith(f"{flag}=")]
-    return given[-1] if given else ""
+def _given(options: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each option and its value, in both of spark-submit's spellings and in its order: of two, the last one counts."""
+    words = iter(options)
+    for word in words:
+        option, joined, value = word.partition("=")
+        yield (option, value) if joined or option in _SWITCHES else (option, next(words, ""))
+
+
+def refuse_what_java_misreads(words: Sequence[str]) -> None:
+    """Raise ConfigError for a setting that a JVM would read as another one from its command line, in the locale C say:
+    two hosts would take two leases, or two days would have one run key."""
+    for word in words:
+        try:
+            word.encode(locale.getencoding())
+        except UnicodeEncodeError as error:
+            if word.startswith((SPARK, f"--conf={SPARK}")):
+                raise ConfigError(
+                    word.removeprefix("--conf=").partition("=")[0],
+                    f"in the locale of this process ({error.encoding}) Java cannot read {error.object[error.start]!r}: "
+                    "set LC_ALL=C.UTF-8",
+                ) from None
 
 
 def name_of(script: str, options: Sequence[str]) -> list[str]:
@@ -78,7 +109,7 @@ def name_of(script: str, options: Sequence[str]) -> list[str]:
 
 def value_of(options: Sequence[str], flag: str, key: str = "") -> str:
     """What `flag`, or else the Spark setting `key`, says among the options; empty if neither does."""
-    return _given(options, flag) or conf_of(options).get(key, "")
+    return dict(_given(options)).get(flag) or conf_of(options).get(key, "")
 
 
 def is_for_cluster(options: Sequence[str]) -> bool:
@@ -105,7 +136,7 @@ def what_java_lacks() -> str:
 def settle_spark_home(wanted: str) -> None:
     """SPARK_HOME as `wanted`, or the spark-submit on PATH, finds it: its spark-defaults.conf is read here as well."""
     command = shutil.which(wanted or "spark-submit")
-    if command and "SPARK_HOME" not in os.environ and (wanted or not _own_spark()):
+    if command and "SPARK_HOME" not in os.environ and (wanted or not own_spark()):
         # As spark-submit does, by its own path; through a link only where there is no Spark beside that.
         for home in (each.parents[1] for each in (Path(command).resolve(), Path(command).absolute())):
             # pip puts the scripts alone beside Python, and a distribution of Hadoop has jars of its own.
@@ -117,7 +148,7 @@ def find_spark_submit(wanted: str = "") -> tuple[str, dict[str, str]]:
     """spark-submit (`wanted`, by name or path, if given) and the environment for it: the Python for driver and workers,
     and the mark. Raises ConfigError."""
     environ = dict(os.environ)
-    home = environ.get("SPARK_HOME") or _own_spark()
+    home = environ.get("SPARK_HOME") or own_spark()
     if not (wanted or environ.get("SPARK_HOME")):
         _warn_of_another(home)
     if wanted or not home:
@@ -132,6 +163,8 @@ def find_spark_submit(wanted: str = "") -> tuple[str, dict[str, str]]:
                 "submit", f"SPARK_HOME is {home}, where there is no bin/spark-submit: correct or unset it"
             )
         raise ConfigError("submit", f"{missing}: pip install 'spark_lease[spark]', set SPARK_HOME, or put it on PATH")
+    if not os.access(command, os.X_OK):
+        raise ConfigError("submit", f"{command} may not be run by this user: chmod +x, or name another")
     if not has_java():
         raise ConfigError("submit", what_java_lacks())
     environ.setdefault("PYSPARK_PYTHON", _python_of(command))
@@ -150,7 +183,7 @@ def _warn_of_another(home: str) -> None:
         log.warning(message, home, on_path)
 
 
-def _own_spark() -> str:
+def own_spark() -> str:
     """The Spark in this Python's packages; empty if there is none, or only a client of Spark Connect."""
     package = importlib.util.find_spec("pyspark")
     folders = list(package.submodule_search_locations or ()) if package else []

@@ -78,7 +78,7 @@ def main() -> int:
                 hold = guard.hold
                 variables = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
                 os.environ.update(variables)
-                if code := run_script(os.path.abspath(sys.argv[0])):
+                if code := run_script(os.path.abspath(sys.argv[0]), config):
                     raise SystemExit(code)  # the guard has to know that it failed
             outcome = ended(hold, 0)
         except SystemExit as exit:
@@ -108,7 +108,7 @@ def _with_absolute_paths(config: Config) -> Config:
 def _duplicate_of_stdout() -> TextIO | None:
     """The script may put another one in the place of `sys.stdout`, and close this one."""
     try:
-        return open(os.dup(1), "w")
+        return open(os.dup(1), "w", encoding="utf-8")
     except OSError:  # started without one
         return None
 
@@ -141,21 +141,21 @@ def _tell_the_submitter(config: Config, submission: str, outcome: Outcome) -> in
     return code_for_cluster(outcome, config)
 
 
-def run_script(script: str) -> int:
+def run_script(script: str, config: Config) -> int:
     """Be the script until it and its threads have ended; the exit code that Python itself would end with.
 
-    Raises AlreadyDone if the script did, and KeyboardInterrupt.
+    Raises KeyboardInterrupt, and AlreadyDone if the script did because all of its work was done.
     """
-    from spark_lease.errors import AlreadyDone
+    from spark_lease.outcome import is_all_done
 
     code = 0
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as exit:
         code = _code_of(exit)
-    except (KeyboardInterrupt, AlreadyDone):
-        raise
     except BaseException as error:  # as Python itself does, whatever ends the script
+        if isinstance(error, KeyboardInterrupt) or is_all_done(error, config):
+            raise
         found = _of_script(error, script)
         code = 1
         try:

@@ -77,7 +77,7 @@ def make_namespace(kind: Namespace) -> None:
     # user_namespaces(7): a user without privileges can map itself alone, and no groups.
     for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         try:
-            Path("/proc/self", file).write_text(text)
+            Path("/proc/self", file).write_text(text, encoding="utf-8")
         except OSError as error:
             raise CannotContain(f"/proc/self/{file}: {error.strerror}") from error
 
@@ -99,7 +99,7 @@ def pid_of(pidfd: int) -> int:
     0 without /proc, and for a process that has ended.
     """
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
+        for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="utf-8").splitlines():
             if line.startswith("Pid:"):
                 return max(int(line.removeprefix("Pid:")), 0)
     return 0

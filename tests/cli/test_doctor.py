@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -27,6 +28,7 @@ from spark_lease.errors import StoreError
 from tests.services.pooler import Pooler
 from tests.services.postgres import PostgreSql, own_postgres
 from tests.support.shop import KINDS, Shop
+from tests.support.users import unprivileged
 
 MACHINE = ["keeper", "contain", "java", "spark", "delta"]
 OF_STORE = {
@@ -142,6 +144,15 @@ def test_a_table_without_our_columns_fails(pg_url: str, table: str, capsys: pyte
     assert code == 1 and "does not exist" in findings["table"].message
     assert {findings[each].message for each in ("lease", "timings", "notes", "rights")} == {"not checked: see table"}
     assert findings["pooler"].verdict == findings["clock"].verdict == "ok"
+
+
+def test_a_file_that_no_job_can_make_is_a_failure(tmp_path: Path) -> None:
+    words, environ = unprivileged(["-m", "spark_lease", "doctor", "--local", "--json"], tmp_path)
+    (tmp_path / "sealed").mkdir(0o555)
+    environ |= {"HOME": f"{tmp_path}/sealed", "XDG_STATE_HOME": f"{tmp_path}/sealed/state"}
+    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    store = next(each for each in json.loads(done.stdout) if each["what"] == "store")
+    assert store["verdict"] == "fail", store
 
 
 def test_what_the_first_job_makes_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,7 @@ def test_help_has_examples(command: list[str]) -> None:
         (["run", "--lease", "n ", "--local", "--", "true"], 78, "name: 'n ' begins or ends with a blank"),
         (["status", "--url", "sqlite:////none/x.db"], 78, "does not exist: run spark-lease init"),
         (["init", "--url", "sqlite:////none/x.db"], 78, "does not exist: create it"),
+        (["run", "--lease", "n", "--url", "sqlite:////tmp", "--", "true"], 78, "/tmp is a folder: name a file in it"),
     ],
 )
 def test_a_users_mistake_is_one_sentence(words: list[str], code: int, says: str, tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_log_lines_have_times_in_utc(url: str) -> None:
 TITLES = ["LEASE", "STATE", "HOLDER", "SINCE", "LEFT"]
 
 
-@pytest.mark.parametrize(("output", "code"), [("> /dev/full", 74), (">&-", 0)])
+@pytest.mark.parametrize(("output", "code"), [("> /dev/full", 74), (">&-", 0), ("<&-", 0)])
 def test_a_command_that_cannot_write_its_output_says_so(url: str, output: str, code: int) -> None:
     assert spark_lease("run", "--lease", "n", "--url", url, "--", "true").returncode == 0
     for words in ("status", "history n", "release n --force"):

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import re
+import subprocess
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -166,11 +169,26 @@ def test_activemqs_names_are_understood(tmp_path: Path) -> None:
     assert "retry_period" in from_spark({"spark.lease.lockKeepAlivePeriod": "2000"}).values
 
 
-@pytest.mark.parametrize(("key", "instead"), [("url", "PASSWORD"), ("fenceUrl", "FENCE_PASSWORD")])
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [("url", "PASSWORD"), ("fenceUrl", "FENCE_PASSWORD"), ("fence_url", "FENCE_PASSWORD"), ("Url", "PASSWORD")],
+)
 def test_a_password_where_spark_would_publish_it_is_refused(key: str, instead: str) -> None:
     with pytest.raises(ConfigError, match=f"event log: use SPARK_LEASE_{instead}$") as raised:
         from_spark({f"spark.lease.{key}": "postgresql://u:hunter2@db/x"})
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_file_is_read_alike_in_every_locale(tmp_path: Path) -> None:
+    file = tmp_path / "lease.toml"
+    file.write_text('name = "zürich"', encoding="utf-8")
+    reads = """
+import sys
+from spark_lease.config.sources import from_file, resolve
+print(ascii(resolve(from_file(sys.argv[1])).config.name))"""
+    environ = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    read = subprocess.run([sys.executable, "-c", reads, file], env=environ, capture_output=True, text=True)
+    assert read.stdout == ascii("zürich") + "\n", read.stderr
 
 
 def test_the_password_of_a_guarded_database_is_not_shown() -> None:

@@ -12,14 +12,16 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_lease import AlreadyDone, LeaseLost, hold_lease, leased
+from spark_lease import AlreadyDone, Lease, LeaseLost, hold_lease, leased
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
-from spark_lease.errors import ConfigError, RecordUnreadable
+from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.holds import open_contender
 from spark_lease.journal.runs import Run, runs_of
 from spark_lease.stores.registry import open_notes
@@ -162,6 +164,16 @@ def test_a_decorated_main_is_left_out_when_its_key_is_done(url: str) -> None:
     assert (ran, ended.value.code) == (["once"], 0)
 
 
+def test_a_decorated_main_of_many_days_fails_where_one_of_them_is_done_already(url: str) -> None:
+    @leased("n", url=url, run_key="week", keeper="thread")
+    def main(lease: Lease) -> None:
+        raise AlreadyDone(lease.name, "monday", 1)
+
+    with pytest.raises(AlreadyDone):
+        main()
+    assert [(run.key, run.outcome) for run in runs(url)] == [("week", "failed")]
+
+
 def test_old_runs_are_forgotten(url: str) -> None:
     with hold_lease("n", url=url, run_key="old"):
         pass
@@ -182,8 +194,37 @@ def test_keys_of_a_blocks_own_are_forgotten_too(url: str) -> None:
 
 @pytest.mark.parametrize("key", ["x" * 251, "a\nb"])
 def test_a_key_that_is_none_is_refused(url: str, key: str) -> None:
-    with pytest.raises(ConfigError, match="run_key: is not a printable text"):
+    with pytest.raises(ConfigError, match=r"run_key: .* is not a printable text"):
         hold_lease("n", url=url, run_key=key)
+
+
+@pytest.mark.parametrize("key", [None, "", " a", "a\x1b[31m", "x" * 251, 20261120])
+def test_a_key_of_a_blocks_own_that_is_none_is_refused(url: str, key: Any) -> None:
+    with hold_lease("n", url=url, keeper="thread") as lease:
+        lease.complete("another")
+        for ask in (lease.is_done, lease.complete):
+            with pytest.raises(ConfigError, match=r"run_key: .* is not a printable text"):
+                ask(key)
+
+
+def test_a_count_may_be_a_number_of_numpy(url: str) -> None:
+    class Count:
+        def __int__(self) -> int:
+            return 3
+
+    with hold_lease("n", url=url, keeper="thread") as lease:
+        lease.complete("k", rows=Count())  # type: ignore[arg-type]
+    assert [run.counts for run in runs(url)] == [{"rows": 3}]
+
+
+def test_a_notes_table_that_is_gone_at_the_end_is_no_wrong_setting(url: str) -> None:
+    with pytest.raises(StoreError, match="does not exist") as raised:
+        with hold_lease("n", url=url, run_key="k", keeper="thread", create_table=True) as lease:
+            assert lease.epoch
+            with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
+                database.execute("DROP TABLE spark_lease_notes")
+            lease._hold.runs._config = replace(lease._hold.runs._config, create_table="false")
+    assert raised.value.exit_code == 69
 
 
 def test_the_command_line_lists_them(url: str) -> None:
@@ -219,7 +260,8 @@ def test_a_run_key_is_told_to_the_work_and_is_no_setting_of_what_that_guards(url
 def test_a_key_is_not_done_when_work_that_was_left_behind_had_to_be_ended(url: str) -> None:
     command = ["sh", "-c", "(sleep 60) & exit 0"]
     code, outcome = ends(spark_lease("run", "--lease", "n", "--run-key", "k", "--", *command, url=url))
-    assert (code, outcome["outcome"]) == (0, "finished")
+    assert (code, outcome["outcome"]) == (1, "failed")
+    assert "left work behind, which was ended: its run key 'k' is not marked as done" in str(outcome["reason"])
     assert [run.outcome for run in runs(url)] == ["interrupted"]
 
 

@@ -73,12 +73,14 @@ def test_a_script_finds_what_it_finds_under_plain_spark_submit(tmp_path: Path, u
     folder.mkdir()
     (folder / "probe.py").write_text(textwrap.dedent(PROBE))
     (folder / "beside.py").write_text("FACTOR = 10\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "probe.py").symlink_to("../app/probe.py")
     environ = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYSPARK_PYTHON": sys.executable,
     }
     options = [*SPARK, "--conf", "spark.custom.key=a b", "--py-files", str(folder / "beside.py")]
-    submission = [*options, "app/probe.py", "--flag", "a b", "--", "7"]
+    submission = [*options, "bin/probe.py", "--flag", "a b", "--", "7"]
     plain = ["spark-submit", *submission]
     guarded = [COMMAND, "submit", "--lease", "n", "--url", url, "--", *submission]
     seen = []
@@ -214,14 +216,30 @@ def test_a_script_that_fails_because_its_jvm_was_killed_has_crashed(
         assert told["exit_code"] in (1, 137)  # the script's own, or it was killed before it could say
 
 
+def ran_as_a_script(script: Path, run_key: str = "") -> subprocess.CompletedProcess[str]:
+    # In a process of its own: as Python at its end, it closes all pools of threads for good.
+    runs = """
+import sys
+from spark_lease.config.sources import configure
+from spark_lease.submit.launcher import run_script
+sys.exit(run_script(sys.argv[1], configure(name="n", url="local", run_key=sys.argv[2])))"""
+    return subprocess.run([sys.executable, "-c", runs, script, run_key], stderr=subprocess.PIPE, text=True)
+
+
 @pytest.mark.parametrize(("hook", "code", "says"), [("sys.exit(3)", 3, ""), ("1 / 0", 1, "ZeroDivisionError")])
 def test_a_hook_of_the_script_ends_it_as_python_would(tmp_path: Path, hook: str, code: int, says: str) -> None:
     (tmp_path / "job.py").write_text(f"import sys\nsys.excepthook = lambda *_: {hook}\nraise ValueError('a bug')")
-    # In a process of its own: as Python at its end, it closes all pools of threads for good.
-    runs = "import sys; from spark_lease.submit.launcher import run_script; sys.exit(run_script(sys.argv[1]))"
-    ended = subprocess.run([sys.executable, "-c", runs, tmp_path / "job.py"], stderr=subprocess.PIPE, text=True)
+    ended = ran_as_a_script(tmp_path / "job.py")
     assert ended.returncode == code, ended.stderr
     assert says in ended.stderr
+
+
+@pytest.mark.parametrize("raised", ["AlreadyDone('n', 'monday', 5)", "AlreadyDone('another', 'week', 5)"])
+def test_one_day_that_is_done_is_not_the_whole_week(tmp_path: Path, raised: str) -> None:
+    (tmp_path / "job.py").write_text(f"from spark_lease import AlreadyDone\nraise {raised}")
+    ended = ran_as_a_script(tmp_path / "job.py", run_key="week")
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[1].strip().startswith(f'File "{tmp_path}/job.py", line 2')
 
 
 SLOW_KEEPER = """

@@ -15,10 +15,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, insert, literal_column
 from sqlalchemy.exc import IntegrityError
 
-from ...config.settings import MAX_NAME
+from ...config.settings import refuse_run_key
 from ...database.dialects import backend_of
 from ...election.ports import HeldLease
-from ...errors import AlreadyDone, ConfigError, SparkLeaseError
+from ...errors import AlreadyDone, SparkLeaseError
 from .claim import FenceTable
 from .tables import DONE
 from .transaction import fenced_sql
@@ -36,8 +36,7 @@ def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, re
     Raises AlreadyDone if that is done, under whichever epoch: then nothing was written; and what `fenced_sql` raises.
     Keys are remembered for `retention` seconds.
     """
-    if not key or len(key) > MAX_NAME or not key.isprintable():
-        raise ConfigError("completes", f"{key[:50]!r} is not a printable text of 1 to {MAX_NAME} characters")
+    refuse_run_key("completes", key)
     if lease.wait_certain() == 0:  # enabled = false: nothing is guarded, and nothing noted
         with fenced_sql(lease, engine) as connection:
             yield connection

@@ -85,7 +85,7 @@ class LocalFiles:
 
     def commit(self, name: str, version: int) -> str | None:
         try:
-            return self._version(name, version).read_text()
+            return self._version(name, version).read_text(encoding="utf-8")
         except (OSError, ValueError):  # cleaned up, or another engine's
             return None
 

@@ -125,7 +125,7 @@ class LocalNoteFiles:
 
     def get(self, name: str, path: str) -> str | None:
         try:
-            return (named(self._root, name) / path).read_text(errors="replace")
+            return (named(self._root, name) / path).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return None
 

@@ -562,6 +562,15 @@ def test_a_file_that_is_read_only_ends_the_wait_at_once(tmp_path: Path) -> None:
     assert "attempt to write a readonly database: correct the URL" in done.stderr
 
 
+def test_a_file_that_this_user_may_not_make_ends_the_wait_at_once(tmp_path: Path) -> None:
+    (tmp_path / "sealed").mkdir(0o555)
+    url = f"sqlite:///{tmp_path}/sealed/leases.db"
+    words, environ = unprivileged(["-m", "spark_lease", "run", "--lease", "n", f"--url={url}", "--", "true"], tmp_path)
+    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 78
+    assert "leases.db does not exist, and this user may not make it" in done.stderr
+
+
 def test_a_password_of_its_own_reaches_the_driver() -> None:
     store = SqlStore(configure(name="n", url="postgresql://u@db/x", password="hunter2"))
     assert store._engine.url.password == "hunter2"

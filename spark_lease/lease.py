@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -147,6 +148,6 @@ class Lease:
         """Whether a master has completed `run_key`. Raises StoreError, and ConfigError as `complete` does."""
         return self._hold.runs.is_done(run_key)
 
-    def delta_rs(self, table: str) -> FencedTable:
+    def delta_rs(self, table: str | os.PathLike[str]) -> FencedTable:
         """Fenced writes to the Delta table at path or URL `table` without Spark: append, overwrite, merge, delete."""
-        return FencedTable(self._hold, table, self._config, self._clock)
+        return FencedTable(self._hold, os.fspath(table), self._config, self._clock)

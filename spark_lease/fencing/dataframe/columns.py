@@ -33,6 +33,14 @@ _AS_IT_IS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 _NESTED = ("struct", "map", "variant")
 _SECONDS = "CAST(extract(SECOND FROM {0}) AS STRING)"
+# Not SSSSSS in date_format: under spark.sql.legacy.timeParserPolicy = LEGACY that is something else.
+_TIME = f"concat(date_format({{0}}, 'yyyy-MM-dd HH:mm'), ':', lpad({_SECONDS}, 9, '0'))"
+_ISO = "concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSS')"
+_JSON = (
+    "to_json({0}, map('ignoreNullFields', 'false', "
+    f"'timestampFormat', concat({_ISO}, 'XXX'), 'timestampNTZFormat', {_ISO}))"
+)
+_JSON_KEYS = "string char varchar boolean byte short integer long float double decimal".split()
 _INSTANT = "date_format({0}, 'yyyy-MM-dd HH:mm:ss.SSSSSSXXXXX')"
 _ZONED = ("timestamptz", "_timestamptz")
 
@@ -73,7 +81,7 @@ def columns_of(schema: Any, target: Target, dialect: str) -> list[Column]:
 def _column(source: Any, field: Field, dialect: str, number: int) -> Column:
     kind, expression = source.dataType.typeName(), "`" + source.name.replace("`", "``") + "`"
     if dialect == "postgresql":
-        if field.kind in ("char", "name"):
+        if field.kind in ("char", "name", "_char", "_name"):
             raise refusal(f"{field.name} is of the type {field.type}, which cuts off text in silence: make it text")
         kind, expression = _in_zone(kind, expression, field)
         if kind in ("float", "double") and field.kind == "numeric":
@@ -109,7 +117,7 @@ def _in_zone(kind: str, expression: str, field: Field) -> tuple[str, str]:
     if kind == "timestamp" and field.kind != "timestamptz":
         return "timestamp_ntz", f"CAST({expression} AS TIMESTAMP_NTZ)"
     if kind == "timestamp_ntz" and field.kind == "timestamptz":
-        return "timestamp", f"CAST({expression} AS TIMESTAMP)"
+        return "timestamp", f"CAST({expression} AS TIMESTAMP_LTZ)"
     return kind, expression
 
 
@@ -119,7 +127,8 @@ def _text(expression: str, kind: Any, field: Field, dialect: str) -> str:
     if name == "binary":
         return f"concat(char(92), 'x', lower(hex({expression})))"
     if name in _NESTED or (name == "array" and field.category != "A"):
-        return f"to_json({expression}, map('ignoreNullFields', 'false'))"
+        _refuse_keys(kind, field)
+        return _JSON.format(expression)
     if name == "array":
         return _array(expression, kind.elementType, field, 0)
     if name == "daytimeinterval":
@@ -128,12 +137,22 @@ def _text(expression: str, kind: Any, field: Field, dialect: str) -> str:
         months = f"CAST({expression} AS INTERVAL YEAR TO MONTH)"
         return f"concat(12 * extract(YEAR FROM {months}) + extract(MONTH FROM {months}), ' months')"
     if name in ("timestamp", "timestamp_ntz"):
-        return f"date_format({expression}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
+        return _TIME.format(expression)
     if name in ("string", "char", "varchar"):
         return expression
     if name in ("interval", "udt", "object"):
         raise refusal(f"{field.name}: a value of the type {kind.simpleString()} has no equal here: cast it to another")
     return f"CAST({expression} AS STRING)"
+
+
+def _refuse_keys(kind: Any, field: Field) -> None:
+    """Raise ConfigError for a map, however deep, whose keys Spark would write as the numbers that it keeps inside."""
+    if kind.typeName() == "map" and kind.keyType.typeName() not in _JSON_KEYS:
+        raise refusal(f"{field.name}: JSON has no key of the type {kind.keyType.simpleString()}: cast it to string")
+    inner = [getattr(kind, each, None) for each in ("elementType", "valueType")]
+    for each in [*inner, *(one.dataType for one in getattr(kind, "fields", []))]:
+        if each is not None:
+            _refuse_keys(each, field)
 
 
 def _duration(expression: str, dialect: str) -> str:
@@ -160,7 +179,7 @@ def _element(each: str, kind: Any, field: Field, depth: int) -> str:
     if name == "array":
         return _array(each, kind.elementType, field, depth + 1)
     if name == "timestamp" or (name == "timestamp_ntz" and field.kind in _ZONED):
-        text = _INSTANT.format(f"CAST({each} AS TIMESTAMP)")
+        text = _INSTANT.format(f"CAST({each} AS TIMESTAMP_LTZ)")
     else:
         text = _text(each, kind, field, "postgresql")
     back = "char(92)"

@@ -33,10 +33,13 @@ class Move:
     keys: Sequence[str]
 
     def is_copied(self) -> bool:
-        """Whether COPY into the table itself does the same: each column is staged as its own type, or is text."""
+        """Whether COPY into the table itself does the same: each column is staged as its own type, or is text; and it
+        leaves out no column of a domain, for whose constraints it would not look."""
         pairs = [(_NAMES.get(each.staged, each.staged), each.field.type) for each in self.columns]
         is_same = all(staged in ("text", kind) for staged, kind in pairs)
-        return self.target.takes_copy and not self.keys and is_same
+        written = {each.field for each in self.columns}
+        is_unseen = any(each.is_domain for each in self.target.fields if each not in written)
+        return self.target.takes_copy and not self.keys and is_same and not is_unseen
 
     def statement(self, engine: Engine, source: str) -> str:
         """INSERT … SELECT. `source` is a staging table, and which of its rows count."""

@@ -15,11 +15,18 @@ from sqlalchemy import Connection, Engine
 from ...errors import ConfigError
 from ..sql.tables import parts_of
 
+# A domain counts as what it is made of, in the end; so does an array of a domain.
 _POSTGRES = """
-SELECT a.attname, pg_catalog.format_type(a.atttypid, -1), t.typcategory::text, coalesce(b.typname, t.typname),
+WITH RECURSIVE made_of (type, base) AS (
+    SELECT oid, oid FROM pg_type WHERE typbasetype = 0
+    UNION ALL SELECT d.oid, base FROM pg_type d JOIN made_of ON type = d.typbasetype)
+SELECT a.attname, pg_catalog.format_type(a.atttypid, -1), t.typcategory::text,
+       CASE WHEN e.oid IS NULL THEN b.typname ELSE '_' || e.typname END,
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND t.typdefault IS NULL,
-       a.attgenerated <> '' OR a.attidentity = 'a'
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = t.typbasetype
+       a.attgenerated <> '' OR a.attidentity = 'a', t.typtype = 'd'
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    JOIN made_of one ON one.type = t.oid JOIN pg_type b ON b.oid = one.base
+    LEFT JOIN made_of each ON b.typcategory = 'A' AND each.type = b.typelem LEFT JOIN pg_type e ON e.oid = each.base
 WHERE a.attrelid = pg_catalog.to_regclass(%(table)s)::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 # COPY passes over rules, and is refused by views and by row-level security; what a trigger (here: before, each row,
@@ -33,12 +40,12 @@ FROM pg_class c WHERE oid = pg_catalog.to_regclass(%(table)s)::oid
 _MYSQL = """
 SELECT column_name, data_type, '', data_type,
        is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
-       extra LIKE '%% GENERATED%%' OR extra IN ('VIRTUAL', 'PERSISTENT', 'STORED')
+       extra LIKE '%% GENERATED%%' OR extra IN ('VIRTUAL', 'PERSISTENT', 'STORED'), 0
 FROM information_schema.columns WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
 ORDER BY ordinal_position
 """
 _MYSQL_ENGINE = """
-SELECT engine FROM information_schema.tables
+SELECT coalesce(engine, table_type) FROM information_schema.tables
 WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
 """
 # Last: whether the column, if it is not written, gets what no other row has: its next number, or NULL.
@@ -53,7 +60,7 @@ _STRICT = {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"}
 _SQLITE = (
     "SELECT name, type, '', lower(type), "
     "\"notnull\" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER' AND max(pk) OVER () = 1), "
-    "hidden IN (2, 3) "
+    "hidden IN (2, 3), 0 "
     "FROM pragma_table_xinfo(?, ?) WHERE hidden <> 1"
 )
 
@@ -68,6 +75,7 @@ class Field:
     kind: str
     is_needed: bool
     is_made_there: bool
+    is_domain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +133,8 @@ def _columns(connection: Connection, schema: list[str], name: str, quoted: list[
     if connection.dialect.name == "sqlite":
         return run(connection, _SQLITE, (name, schema[0] if schema else "main")).all()
     engine = run(connection, _MYSQL_ENGINE, where).scalar()
+    if engine == "VIEW":
+        raise refusal(f"{name} is a view, and whether its tables can be rolled back is not known: name the table")
     if engine not in (None, "InnoDB"):
         raise refusal(f"{name} is a table of {engine}, which cannot be rolled back: make it InnoDB")
     return run(connection, _MYSQL, where).all()

@@ -14,6 +14,7 @@ import pyarrow
 import pymysql
 import pytest
 from sqlalchemy import Engine, create_engine
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
@@ -207,6 +208,8 @@ PAIRS: list[tuple[str, str, Any]] = [
     ("array(TIMESTAMP'2013-07-01 12:00:00 UTC')", "timestamp[]", [WALL("2013-07-01 14:00")]),
     ("named_struct('a', 1, 'b', CAST(NULL AS STRING), 'c', array(1.5D))", "jsonb", {"a": 1, "b": None, "c": [1.5]}),
     ("map('k', 1)", "json", {"k": 1}),
+    ("array(TIMESTAMP'2013-01-01 12:00:00.123456')", "jsonb", ["2013-01-01T12:00:00.123456+01:00"]),
+    ("named_struct('a', TIMESTAMP_NTZ'2013-01-01 12:00:00.123456')", "json", {"a": "2013-01-01T12:00:00.123456"}),
     ("array(named_struct('a', 1))", "jsonb", [{"a": 1}]),
     ("array(1, 2)", "jsonb", [1, 2]),
     ("'6f1c1a52-1f1c-4a5e-9d2f-000000000001'", "uuid", uuid.UUID("6f1c1a52-1f1c-4a5e-9d2f-000000000001")),
@@ -252,6 +255,54 @@ def test_months_are_months_and_no_number_stays_none(engine: Engine, spark: Any) 
         ]
         tell(engine, "DELETE FROM kinds")
     tell(engine, "DROP TABLE kinds")
+
+
+@POSTGRES
+@pytest.mark.parametrize("through", ["driver", "executors"])
+def test_a_domain_counts_as_what_it_is_made_of_in_the_end(engine: Engine, spark: Any, through: str) -> None:
+    drop = "DROP TABLE IF EXISTS kinds", "DROP DOMAIN IF EXISTS moments", "DROP DOMAIN IF EXISTS moment"
+    tell(engine, *drop, "CREATE DOMAIN moment AS timestamptz", "CREATE DOMAIN moments AS moment")
+    tell(engine, "CREATE TABLE kinds (a moments, b moments[])")
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")  # by which TIMESTAMP means another type
+    try:
+        rows = "SELECT TIMESTAMP'2013-07-01 12:00:00' AS a, array(TIMESTAMP'2013-07-01 12:00:00') AS b"
+        put(spark.sql(rows), engine, "kinds", through=through)
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+    in_utc = "SELECT a AT TIME ZONE 'UTC', b[1] AT TIME ZONE 'UTC' FROM kinds"
+    assert ask(engine, in_utc) == [(WALL("2013-07-01 10:00"), WALL("2013-07-01 10:00"))]
+    tell(engine, *drop)
+
+
+@POSTGRES
+@pytest.mark.parametrize("through", ["driver", "executors"])
+def test_a_domain_that_takes_no_null_gets_none_where_it_is_left_out(engine: Engine, spark: Any, through: str) -> None:
+    drop = "DROP TABLE IF EXISTS kinds", "DROP DOMAIN IF EXISTS something"
+    tell(engine, *drop, "CREATE DOMAIN something AS int CHECK (VALUE IS NOT NULL)")
+    tell(engine, "CREATE TABLE kinds (a int, b something)")
+    with pytest.raises(IntegrityError, match="something"):
+        put(spark.sql("SELECT 1 AS a"), engine, "kinds", through=through)
+    assert ask(engine, "SELECT * FROM kinds") == []
+    tell(engine, *drop)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_time_is_the_same_under_an_older_policy(engine: Engine, spark: Any) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a datetime)")
+    spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    try:
+        put(spark.sql("SELECT TIMESTAMP'2013-07-01 12:00:00.123456' AS a"), engine, "kinds", through="auto")
+    finally:
+        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+    assert ask(engine, "SELECT * FROM kinds") == [("2013-07-01 12:00:00.123456",)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("value", ["map(DATE'2013-01-01', 1)", "array(named_struct('a', map(X'01', 1)))"])
+def test_a_key_that_json_has_not_is_refused(engine: Engine, spark: Any, value: str) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a text)")
+    with pytest.raises(ConfigError, match=r"a: JSON has no key of the type (date|binary): cast it to string"):
+        put(spark.sql(f"SELECT {value} AS a"), engine, "kinds", through="auto")
 
 
 OTHERS: dict[str, list[tuple[str, str, Any]]] = {
@@ -343,6 +394,10 @@ def test_a_table_that_cannot_be_rolled_back_or_has_other_keys_is_refused(engine:
     tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a int) ENGINE = MyISAM")
     with pytest.raises(ConfigError, match="kinds is a table of MyISAM, which cannot be rolled back"):
         put(spark.sql("SELECT 1 AS a"), engine, "kinds")
+    tell(engine, "CREATE OR REPLACE VIEW seen AS SELECT * FROM kinds")
+    with pytest.raises(ConfigError, match="seen is a view, and whether its tables can be rolled back is not known"):
+        put(spark.sql("SELECT 1 AS a"), engine, "seen")
+    tell(engine, "DROP VIEW seen")
     tell(engine, "DROP TABLE kinds", "CREATE TABLE kinds (a int PRIMARY KEY, b int UNIQUE)")
     with pytest.raises(ConfigError, match="another unique index, b"):
         put(spark.sql("SELECT 1 AS a, 1 AS b"), engine, "kinds", mode="upsert", keys=["a"])
@@ -406,12 +461,14 @@ def test_floats_keep_all_their_digits_in_a_numeric_column(engine: Engine, spark:
 
 
 @POSTGRES
-@pytest.mark.parametrize("kind", ['"char"', "name"])
+@pytest.mark.parametrize("kind", ['"char"', "name", "name[]", "short"])
 def test_types_that_cut_off_text_are_refused(engine: Engine, spark: Any, kind: str) -> None:
-    tell(engine, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (a {kind})")
+    drop = "DROP TABLE IF EXISTS kinds", "DROP DOMAIN IF EXISTS short"
+    tell(engine, *drop, "CREATE DOMAIN short AS name", f"CREATE TABLE kinds (a {kind})")
+    text = "repeat('ab', 40)"
     with pytest.raises(ConfigError, match="cuts off text in silence"):
-        put(spark.sql("SELECT repeat('ab', 40) AS a"), engine, "kinds")
-    tell(engine, "DROP TABLE kinds")
+        put(spark.sql(f"SELECT {f'array({text})' if '[]' in kind else text} AS a"), engine, "kinds")
+    tell(engine, *drop)
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

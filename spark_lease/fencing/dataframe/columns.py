@@ -40,7 +40,7 @@ _JSON = (
     "to_json({0}, map('ignoreNullFields', 'false', "
     f"'timestampFormat', concat({_ISO}, 'XXX'), 'timestampNTZFormat', {_ISO}))"
 )
-_JSON_KEYS = "string char varchar boolean byte short integer long float double decimal".split()
+_JSON_KEYS = ["string", "char", "varchar", "boolean", "byte", "short", "integer", "long", "float", "double", "decimal"]
 _INSTANT = "date_format({0}, 'yyyy-MM-dd HH:mm:ss.SSSSSSXXXXX')"
 _ZONED = ("timestamptz", "_timestamptz")
 

@@ -84,7 +84,8 @@ def _given(options: Sequence[str]) -> Iterator[tuple[str, str]]:
     words = iter(options)
     for word in words:
         option, joined, value = word.partition("=")
-        yield (option, value) if joined or option in _SWITCHES else (option, next(words, ""))
+        if option.startswith("-"):
+            yield (option, value) if joined or option in _SWITCHES else (option, next(words, ""))
 
 
 def refuse_what_java_misreads(words: Sequence[str]) -> None:

@@ -408,3 +408,17 @@ def test_the_history_names_the_application_and_why_the_lease_was_lost(
     if keeper == "process":  # else threads and children that the block left are not known to have ended
         until(lambda: row(url, table)[0] is None)
     assert (first().epoch, first().detail) == (driver.epoch(), "paused by anna")
+
+
+@pytest.mark.postgres
+def test_work_that_the_block_left_running_is_no_success_of_its_run_key(start: Start) -> None:
+    driver = start(
+        """
+        with hold_lease("n", run_key="k", **SETTINGS | {"lease_duration": 12}):
+            threading.Thread(target=write, args=(session(), 30), daemon=True).start()
+            while not any(FOLDER.glob("task-0")):
+                time.sleep(0.05)
+        """
+    )
+    assert driver.end(60) == 1, driver.log.read_text()
+    assert "the block was left while Spark still worked: its run key 'k' is not marked as done" in driver.log.read_text()

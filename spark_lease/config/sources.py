@@ -83,9 +83,9 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
 def from_spark(conf: Mapping[str, str]) -> Layer:
     """The `spark.lease.*` keys of a Spark configuration. Refuses a password where Spark would publish it."""
     found = {snake(k.removeprefix(SPARK)): (k, v) for k, v in conf.items() if k.startswith(SPARK)}
-    for key in URLS.keys() & found.keys():
-        called, url = found[key]
-        if has_password(url):
+    for called, value in conf.items():
+        key = snake(called.removeprefix(SPARK)) if called.startswith(SPARK) else ""
+        if key in URLS and has_password(value):
             instead = ENV + URLS[key].upper()
             raise ConfigError(called, f"carries a password, and Spark writes it to its event log: use {instead}")
     if "storage_options" in found:

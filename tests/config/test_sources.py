@@ -175,7 +175,7 @@ def test_activemqs_names_are_understood(tmp_path: Path) -> None:
 )
 def test_a_password_where_spark_would_publish_it_is_refused(key: str, instead: str) -> None:
     with pytest.raises(ConfigError, match=f"event log: use SPARK_LEASE_{instead}$") as raised:
-        from_spark({f"spark.lease.{key}": "postgresql://u:hunter2@db/x"})
+        from_spark({f"spark.lease.{key}": "postgresql://u:hunter2@db/x", "spark.lease.URL": "local"})
     assert "hunter2" not in str(raised.value)
 
 

@@ -15,6 +15,7 @@ from typing import Protocol
 # macOS has no CLOCK_BOOTTIME; its CLOCK_MONOTONIC stands still during sleep.
 _BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _LONGEST_WAIT = 3600.0
+_LAST = 253402300799.999
 
 
 class Clock(Protocol):
@@ -59,8 +60,8 @@ def span(duration: float) -> timedelta:
 
 
 def utc_text(instant: float) -> str:
-    """`instant`, in seconds since 1970, as SQL and Delta write a timestamp in UTC."""
-    return f"{datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S.%f}"
+    """`instant`, in seconds since 1970, as SQL and Delta write a timestamp in UTC; at most the end of 9999."""
+    return f"{datetime.fromtimestamp(min(max(instant, 0.0), _LAST), UTC):%Y-%m-%d %H:%M:%S.%f}"
 
 
 def iso_text(instant: float) -> str:

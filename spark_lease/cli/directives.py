@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import math
 import shlex
 import sys
@@ -21,12 +22,16 @@ from ..election.directive import LONGEST, Directive, directive_of, label_of
 from ..election.journal_entries import GRANT
 from ..election.ports import LeaseStore
 from ..election.record import LeaseRecord, Snapshot, UnchangedSince, expires_in, is_forced, with_directive
-from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
+from ..errors import ConfigError, LeaseHeldByOther, RecordUnreadable, SparkLeaseError, StoreError
 from ..journal.standbys import standbys_of
 from ..stores.registry import open_notes, open_store
 from .look import for_programs
 from .settings import name_of, resolved, who
 
+log = logging.getLogger(__name__)
+
+IsDone = Callable[[LeaseRecord, float, bool], bool]
+"""By the record, the seconds that it has left, and whether it has been renewed since the order."""
 _TRIES = 10
 _LOOK_AGAIN, _SAY_AGAIN = 0.25, 5.0
 _READ_WITHIN = 2.0
@@ -46,7 +51,7 @@ def pause(arguments: argparse.Namespace) -> int:
         if arguments.now:
             duration_of = max(seen.record.duration if seen.record else 0.0, config.lease_duration)
             end = BootClock().now() + _READ_WITHIN * duration_of
-            seen = _wait(store, config.name, lambda record, left: record.holder is None or left <= 0, seen, end)
+            seen = _wait(store, config.name, lambda record, left, _: record.holder is None or left <= 0, seen, end)
     return _show(arguments, config.name, seen, before=before)
 
 
@@ -76,17 +81,20 @@ def transfer(arguments: argparse.Namespace) -> int:
         stays = False
         with contextlib.suppress(StoreError, ConfigError):  # else it is waited for
             stays = _is_master(arguments.to, seen, config)
-        if arguments.wait and not stays:
-            end = BootClock().now() + within + window
-            seen = _wait(store, config.name, lambda record, left: record.epoch > before.epoch, seen, end)
-            what = f"taken, epoch {seen.record.epoch}" if seen.record else ""
+        if arguments.wait and not (stays and seen.expires_in is not None):  # without a clock one look tells nothing
+
+            def is_done(record: LeaseRecord, left: float, is_renewed: bool) -> bool:
+                return record.epoch > before.epoch or (stays and is_renewed)
+
+            seen = _wait(store, config.name, is_done, seen, BootClock().now() + within + window)
+            what = f"taken, epoch {seen.record.epoch}" if seen.record and seen.record.epoch > before.epoch else ""
     return _show(arguments, config.name, seen, what, before=before, stays=stays)
 
 
 def _is_master(to: str, seen: Snapshot, config: Config) -> bool:
-    """True if the one that it is to have holds the lease for certain: it keeps it."""
+    """True if the one that it is to have holds the lease, as far as the store knows: it keeps it."""
     holder = seen.record.holder if seen.record else None
-    if not holder or seen.expires_in is None or seen.expires_in <= 0:  # without a clock one look tells nothing
+    if not holder or expires_in(seen, still_for=0.0) <= 0:
         return False
     sites = [each.get("site", "") for each in _noted(config) if each["holder"] == holder]
     return any(Directive("", to=to).is_for(holder, site) for site in ["", *sites])
@@ -152,31 +160,29 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
     raise StoreError(store.where, f"{name} was changed by its holder at each try: try again")
 
 
-def _wait(
-    store: LeaseStore, name: str, is_done: Callable[[LeaseRecord, float], bool], seen: Snapshot, end: float
-) -> Snapshot:
-    """Look until it is done, by the record and the seconds that it has left. Raises LeaseHeldByOther after `end`."""
+def _wait(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, end: float) -> Snapshot:
+    """Look until it is done. Raises LeaseHeldByOther after `end`, or once another has taken back what was ordered."""
     try:
         return _wait_until(store, name, is_done, seen, end)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, StoreError):
         there = f"what was ordered stays: spark-lease resume {shlex.quote(name)} takes it back"
         print(f"spark-lease: {name}: {there}", file=sys.stderr)
         raise
 
 
-def _wait_until(
-    store: LeaseStore, name: str, is_done: Callable[[LeaseRecord, float], bool], seen: Snapshot, end: float
-) -> Snapshot:
+def _wait_until(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, end: float) -> Snapshot:
     clock, shown_at, standstill, first = BootClock(), -math.inf, UnchangedSince(), seen.record
-    while seen.record:
+    while seen.record and first:
+        is_renewed = seen.record.holder == first.holder and seen.record.stamp != first.stamp
         left = expires_in(seen, still_for=standstill.still_for(seen.record, clock.now()))
-        if is_done(seen.record, left):
+        if is_done(seen.record, left, is_renewed):
             return replace(seen, expires_in=left)  # a store without a clock does not know
         holder = seen.record.holder or ""
         who_has_it = f"{holder} holds it" if holder else "it has no master"
-        if clock.now() > end:
+        is_taken_back = seen.record.epoch == first.epoch and seen.record.directive != first.directive
+        if clock.now() > end or is_taken_back:
             message = f"{directive_of(seen.record.directive) or 'there is no pause or transfer any more'}; {who_has_it}"
-            renewed = ", still renewed" if holder and seen.record != first else ""
+            renewed = ", still renewed" if holder and is_renewed else ""
             raise LeaseHeldByOther(name, holder, left, message + renewed)
         if clock.now() - shown_at > _SAY_AGAIN:
             shown_at = clock.now()
@@ -184,7 +190,13 @@ def _wait_until(
             waiting = f"{what}; waiting: {who_has_it}, {max(left, 0):.0f} s left"
             print(f"spark-lease: {name}: {waiting}", file=sys.stderr)
         clock.wait(threading.Event(), _LOOK_AGAIN)
-        seen = store.read(name)
+        try:
+            seen = store.read(name)
+        except StoreError as error:
+            if clock.now() > end or isinstance(error, RecordUnreadable):
+                raise
+            log.warning("%s: cannot look, trying again: %s", name, error)
+            clock.wait(threading.Event(), _SAY_AGAIN)
     return seen
 
 

@@ -6,6 +6,7 @@ the duration that is stored.
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from ..clock import iso_text, wall_time
@@ -73,15 +74,15 @@ def _renewed(
 ) -> dict[str, object]:
     """What its last renewal tells of a lease that is held."""
     record = seen.record
+    if seen.expires_in is None and still_for is None:
+        see = f"spark-lease status --watch {shlex.quote(name)}"
+        note = f"{where} has no clock: {name} is expired if it stays unchanged for {left:g} s: {see}"
+        return {"expires_in": None, "in_doubt": None, "note": note}
     if record is None or is_forced(record.holder):
         return {
             "expires_in": round(left, 1),
             "note": f"{name}: taken from its holder by force, free in {left:.1f} s",
         }
-    if seen.expires_in is None and still_for is None:
-        see = f"spark-lease status --watch {name}"
-        note = f"{where} has no clock: {name} is expired if it stays unchanged for {left:g} s: {see}"
-        return {"expires_in": None, "in_doubt": None, "note": note}
     period = record.duration * config.retry_period / config.lease_duration
     ago = record.duration - left
     shown: dict[str, object] = {"expires_in": round(left, 1), "in_doubt": bool(period) and ago > period * _OVERDUE}

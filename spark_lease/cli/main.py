@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if argv is None else argv)
     guarded: list[str] = []
-    if "--" in given:
+    if "--" in given and _takes_words(given[0]):
         cut = given.index("--")
         given, guarded = given[:cut], given[cut + 1 :]
     elif given and _is_guard(given[0]) and not {"-h", "--help", "--help-all"} & {*given}:
@@ -122,6 +122,11 @@ def _begin(arguments: argparse.Namespace) -> None:
         from ..system.container_init import leave_pid_1
 
         leave_pid_1()
+
+
+def _takes_words(command: str) -> bool:
+    """Whether what stands behind -- is not its own, but of the program that it starts."""
+    return command in COMMANDS and "-- " in COMMANDS[command].usage
 
 
 def _is_guard(command: str) -> bool:

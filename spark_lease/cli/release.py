@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import shlex
 import sys
 import threading
 from collections.abc import Callable
@@ -113,7 +114,7 @@ class Forcing:
                 raise Unreleased(f"--yes {given} is not {self._name}: nothing was changed")
             raise Unreleased(
                 f"{self._name} may still be held: nothing was changed. To take it from {record.holder} anyway "
-                f"(this stops that master's work): --yes {self._name}"
+                f"(this stops that master's work): --yes {shlex.quote(self._name)}"
             )
         return self._take_away(record)
 

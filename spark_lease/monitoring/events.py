@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_TOLD_WITHIN, _LOSS_TOLD_WITHIN = 2.0, 0.2
+"""Seconds for which a program that goes on, or ends, waits for `on_event` to be told of the end."""
+
 
 class What(StrEnum):
     """What has happened."""
@@ -83,7 +86,8 @@ class Events:
     def __init__(self, on_event: OnEvent | None, report: Report | None = None) -> None:
         self._on_event, self._report = on_event, report
         self._waiting: queue.SimpleQueue[LeaseEvent | None] = queue.SimpleQueue()
-        self._doubted = self._over = self._is_telling = False
+        self._doubted = self._over = False
+        self._telling: threading.Thread | None = None
         self._holder = ""
 
     def begin(self, lease: GuardedHold) -> None:
@@ -128,15 +132,17 @@ class Events:
         self._say_last(replace(self._event(What.ENDED, lease), detail=lease.ending))
 
     def end(self, *, lost: bool = False) -> None:
-        """Nothing more is to be told, once all that waits is."""
+        """Nothing more is to be told, once all that waits is. A slow `on_event` is waited for, but not for long."""
         self._waiting.put(None)
+        if self._telling:
+            self._telling.join(_LOSS_TOLD_WITHIN if lost else _TOLD_WITHIN)
         if self._report:
             self._report.end(lost=lost)
 
     def _start(self, lease: GuardedHold) -> None:
-        if not self._is_telling:
-            self._is_telling = True
-            threading.Thread(target=self._tell, name=f"events of {lease.name}", daemon=True).start()
+        if not self._telling:
+            self._telling = threading.Thread(target=self._tell, name=f"events of {lease.name}", daemon=True)
+            self._telling.start()
 
     def _event(self, what: What, lease: GuardedHold) -> LeaseEvent:
         return LeaseEvent(what, lease.name, lease.epoch, lease.remaining(), "", lease.holder, wall_time())

@@ -7,6 +7,7 @@ known is said to be unknown, and is never taken for an overlap.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -115,18 +116,22 @@ def holds_of(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Snapshot,
         holds = [_ended(notes, number) for number in range(len(notes.grants))]
         holds += [hold for number in range(len(notes.grants)) for hold in _healed(notes, number)]
         holds += _healed_now(notes)
-        applications = [key.partition("\n") for key in noted.get(APPLICATION, {})]
+        applications = defaultdict[str, list[str]](list)
+        for epoch, _, application in (key.partition("\n") for key in noted.get(APPLICATION, {})):
+            applications[epoch].append(application)
     except (ValueError, KeyError, TypeError) as error:
         raise RecordUnreadable(where, f"cannot read a note of {lease}'s history: {error}") from None
-    joined = [_with(hold, [each for epoch, _, each in applications if epoch == str(hold.epoch)]) for hold in holds]
+    joined = [_with(hold, applications.get(str(hold.epoch), ())) for hold in holds]
     return sorted(joined, key=lambda hold: (hold.position, hold.epoch))
 
 
 def with_runs(holds: Iterable[Hold], runs: Iterable[Run]) -> list[Hold]:
     """The same, with the run keys that were worked on, and the applications that did."""
-    found = []
+    found, by_epoch = [], defaultdict[int, list[Run]](list)
+    for run in runs:
+        by_epoch[run.epoch].append(run)
     for hold in holds:
-        mine = [run for run in runs if run.epoch == hold.epoch]
+        mine = by_epoch[hold.epoch]
         keys = tuple(dict.fromkeys(run.key for run in mine))
         found.append(_with(replace(hold, run_keys=keys), [run.application for run in mine]))
     return found

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -188,7 +189,7 @@ class _Job:
             exit_code, why = code or 1, f"spark-submit ended with {code}, and the driver noted no outcome"
         except SparkLeaseError as error:
             exit_code, why = error.exit_code, f"spark-submit ended with {code}; {error}"
-        reason = f"{why}: spark-lease history {config.name} says who held the lease"
+        reason = f"{why}: spark-lease history {shlex.quote(config.name)} says who held the lease"
         log.error("%s: %s", config.name, reason)
         return outcome_of(config, "unknown", exit_code, reason=reason)
 

@@ -33,6 +33,10 @@ class CallTimeout:
 
     def call(self, what: Callable[[], T]) -> T:
         """What `what` returns or raises. Raises StoreError if it has not by then, or an earlier one still has not."""
+        return self.start(what)()
+
+    def start(self, what: Callable[[], T]) -> Callable[[], T]:
+        """Have `what` called meanwhile. What is returned gives its answer once, or raises, as `call` does."""
         if _is_over and threading.current_thread() is not threading.main_thread():
             raise StoreError(self._where, "this process ends")
         end = self._clock.now() + self._timeout
@@ -41,10 +45,14 @@ class CallTimeout:
         answers: _Answers = queue.SimpleQueue()
         self._ask(what, answers)
         self._late = answers
-        value, error = self._answer(answers, end)
-        if error is not None:
-            raise error
-        answer: T = value
+
+        def answer() -> T:
+            value, error = self._answer(answers, end)
+            if error is not None:
+                raise error
+            found: T = value
+            return found
+
         return answer
 
     def begin(self, what: Callable[[], Any], *, after: float = 0.0) -> None:

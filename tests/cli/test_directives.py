@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import psycopg2
 import pytest
 
 from tests.services.objects import BUCKET
+from tests.services.proxy import Proxy
 from tests.support.command import COMMAND, last_line, spark_lease
 from tests.support.drivers import until
 
@@ -221,13 +223,13 @@ def test_what_is_ordered_tells_what_it_replaces(store: list[str], run: Callable[
     assert spark_lease("resume", "n", *store).stderr == ""
 
 
-@pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
+@pytest.mark.parametrize("store", [KINDS[0], "file"], indirect=True)
 @pytest.mark.parametrize("to", ["A", "paris"])
 def test_a_transfer_to_the_one_that_is_master_is_over_at_once(
     store: list[str], run: Callable[..., subprocess.Popen[str]], to: str
 ) -> None:
     master = run("--site", "paris", "--holder", "A")
-    words = ["transfer", "n", *store, "--to", to, "--within", "0s", "--wait"]
+    words = ["transfer", "n", *store, "--to", to, "--within", "0s", "--for", "60s", "--wait"]
     done = until(lambda: (done := spark_lease(*words)).returncode == 0 and done)  # once its grant is noted
     assert done.stdout.strip().endswith(" is master already, and works on")
     assert master.poll() is None
@@ -242,6 +244,38 @@ def test_without_a_clock_a_transfer_to_the_last_holder_waits_until_it_is_taken(
     master.kill()
     words = ["--to", "paris", "--anyway", "--within", "0s", "--for", "1s", "--wait"]
     assert spark_lease("transfer", "n", *store, *words).returncode == 99
+
+
+@pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
+def test_a_wait_for_what_another_has_taken_back_is_over(
+    store: list[str], run: Callable[..., subprocess.Popen[str]]
+) -> None:
+    run()
+    words = ["transfer", "n", *store, "--to", "lyon", "--anyway", "--within", "60s", "--wait"]
+    waiting = subprocess.Popen([COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    assert waiting.stderr and "reserved for lyon by" in waiting.stderr.readline()
+    assert spark_lease("resume", "n", *store).returncode == 0
+    _, err = waiting.communicate(timeout=20)
+    assert waiting.returncode == 99
+    assert "n: there is no pause or transfer any more; " in err
+
+
+@pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
+def test_a_wait_outlasts_a_store_that_fails_for_a_moment(
+    store: list[str], run: Callable[..., subprocess.Popen[str]], proxy: Proxy
+) -> None:
+    run()
+    through = [proxy.url if before == "--url" else each for before, each in pairwise(["", *store])]
+    words = ["transfer", "n", *through, "--to", "lyon", "--anyway", "--within", "60s", "--wait"]
+    words += ["--attempt-timeout", "1"]
+    waiting = subprocess.Popen([COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    assert waiting.stderr and "reserved for lyon by" in waiting.stderr.readline()
+    proxy.stall()
+    assert "cannot look, trying again: " in waiting.stderr.readline()
+    proxy.reopen()
+    assert spark_lease("resume", "n", *store).returncode == 0
+    _, err = waiting.communicate(timeout=30)
+    assert (waiting.returncode, "n: there is no pause or transfer any more; " in err) == (99, True), err
 
 
 @pytest.mark.parametrize("store", [KINDS[0]], indirect=True)

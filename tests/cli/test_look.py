@@ -74,6 +74,9 @@ def test_what_was_taken_by_force_is_nobodys_when_it_has_run_out() -> None:
     record = forced(held(), by="released-by-force:me", left=9.0)
     assert "taken from its holder by force" in told(record, 9.0)["note"]
     assert told(record, -0.1)["state"] == "free"
+    once = told(record)
+    assert (once["expires_in"], "stays unchanged for 9 s" in once["note"]) == (None, True)
+    assert "taken from its holder by force" in told(record, still_for=2.0)["note"]
 
 
 @pytest.mark.parametrize("scheme", ["file", "delta"])

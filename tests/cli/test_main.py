@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import psycopg2
@@ -138,6 +140,23 @@ def test_the_outcome_file_tells_of_a_spark_submit_that_never_came_to_its_script(
     assert (done.returncode, last_line(done)["outcome"]) == (7, "failed"), done.stderr
     assert json.loads(file.read_text()) == last_line(done)
     assert "before its script asked this process for the lease" in last_line(done)["reason"]
+
+
+def test_a_name_behind_two_dashes_is_the_name(url: str) -> None:
+    for name in ("other", "nightly"):
+        assert spark_lease("run", "--lease", name, "--url", url, "--", "true").returncode == 0
+    environ = os.environ | {"SPARK_LEASE_NAME": "other", "SPARK_LEASE_URL": url}
+    done = subprocess.run([COMMAND, "pause", "--", "nightly"], env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split(":")[0]) == (0, "nightly"), done.stderr
+
+
+def test_an_epoch_of_no_calendar_is_shown_all_the_same(url: str) -> None:
+    assert spark_lease("run", "--lease", "n", "--url", url, "--", "true").returncode == 0
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database, database:
+        database.execute("UPDATE spark_lease SET broker_name = 'y:1:2:3', time = 1000, epoch = 999999999999999999")
+    for words in (["status"], ["status", "--json"], ["history", "n"], ["history", "n", "--since", "9999999d"]):
+        done = spark_lease(*words, "--url", url)
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
 def test_log_lines_have_times_in_utc(url: str) -> None:

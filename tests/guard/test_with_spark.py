@@ -421,4 +421,5 @@ def test_work_that_the_block_left_running_is_no_success_of_its_run_key(start: St
         """
     )
     assert driver.end(60) == 1, driver.log.read_text()
-    assert "the block was left while Spark still worked: its run key 'k' is not marked as done" in driver.log.read_text()
+    said = driver.log.read_text()
+    assert "the block was left while Spark still worked: its run key 'k' is not marked as done" in said

@@ -59,6 +59,19 @@ def test_an_on_event_that_exits_is_told_of_the_loss_all_the_same(url: str) -> No
     until(lambda: What.LOST in told)
 
 
+@pytest.mark.parametrize("keeper", ["thread", "process"])
+def test_a_program_that_ends_right_after_its_block_has_told_of_the_end(url: str, keeper: str) -> None:
+    told: list[What] = []
+
+    def on_event(event: LeaseEvent) -> None:
+        time.sleep(0.2)
+        told.append(event.what)
+
+    with hold_lease("n", url=url, on_event=on_event, keeper=keeper):
+        pass
+    assert told == [What.HELD, What.ENDED]
+
+
 class Blocks(logging.Handler):
     """A terminal after Ctrl-S."""
 

@@ -17,6 +17,7 @@ from spark_lease.database.dialects import usable_url
 from spark_lease.election.ports import Notes
 from spark_lease.election.record import LeaseRecord, released, taken
 from spark_lease.errors import ConfigError, StoreError
+from spark_lease.stores.folders.notes import LocalNoteFiles
 from spark_lease.stores.registry import open_notes, open_store
 from tests.services.objects import BUCKET, ObjectServer
 
@@ -94,6 +95,24 @@ def test_what_is_old_is_pruned_and_what_is_not_stays(config: Config, notes: Note
     assert notes.all("a", "run") == {"new": "y"}
     assert notes.get("a", "run", "old") is None
     assert notes.all("a", "table") == {"old": "x"}
+
+
+def test_a_long_history_is_read_though_each_note_takes_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those in an object store far away do: one after the other they would take longer than one answer may."""
+    config = configure(name="a", url=f"file://{tmp_path}", attempt_timeout=1.0)
+    granted(config, "h")
+    with closing(open_notes(config)) as notes:
+        wanted = {f"k{number}": str(number) for number in range(300)}
+        for key, text in wanted.items():
+            notes.append("a", "table", key, text)
+        get = LocalNoteFiles.get
+        monkeypatch.setattr(LocalNoteFiles, "get", lambda *its: (time.sleep(0.02), get(*its))[1])
+        assert notes.all("a", "table") == wanted
+        monkeypatch.setattr(LocalNoteFiles, "get", lambda *its: time.sleep(3))
+        with pytest.raises(StoreError, match="no answer within 1 s"):
+            notes.all("a", "table")
 
 
 def test_a_store_that_is_down_gives_no_answer(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -90,7 +91,7 @@ def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT, clock: 
     table = FenceTable(engine, timeout=timeout, clock=clock)
     newest = table.raise_to(lease.name, epoch)
     if newest > epoch:
-        raise fenced(lease, where_is(engine), newest, _LOWER.format(name=lease.name))
+        raise fenced(lease, where_is(engine), newest, _LOWER.format(name=shlex.quote(lease.name)))
     if table.was_raised:  # not by each worker of one master
         table.fence_again(lease.name, end)
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +21,10 @@ from ...system.call_timeout import CallTimeout
 from ..registry import open_store
 from .paths import folder_of, named, put_new, refusal
 
+_AT_ONCE, _EACH = 16, 8
+"""So many notes are read side by side, and so many in one `attempt_timeout`: a request to an object store takes 20 ms
+and more, and a history may have thousands."""
+
 
 class FolderNotes:
     """Implements `Notes`. Raises ConfigError for a URL that cannot be used."""
@@ -29,6 +34,7 @@ class FolderNotes:
         self._leases = open_store(config)
         self._files = note_files(config)
         self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout)
+        self._readers = [CallTimeout(self.where, timeout=config.attempt_timeout) for _ in range(_AT_ONCE)]
 
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
         if not is_grant_of(self._leases.read(name).record, holder, epoch):
@@ -46,7 +52,14 @@ class FolderNotes:
         return there[1] if there else None
 
     def all(self, name: str, kind: str) -> dict[str, str]:
-        return self._bounded.call(lambda: self._all(name, kind))
+        listed = self._bounded.call(lambda: sorted(self._files.list(name, _folder_in(kind))))
+        paths, found = [path for _, path in listed], list[tuple[str, str] | None]()
+        for start in range(0, len(paths), _AT_ONCE * _EACH):
+            parts = [paths[at : at + _EACH] for at in range(start, len(paths), _EACH)]
+            both = zip(self._readers, parts, strict=False)
+            answers = [reader.start(partial(self._texts, name, part)) for reader, part in both]
+            found += [each for answer in answers for each in answer()]
+        return dict(each for each in found if each)
 
     def every(self, name: str, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
         return {kind: self.all(name, kind) for kind in kinds}
@@ -59,7 +72,8 @@ class FolderNotes:
 
     def close(self) -> None:
         self._leases.close()
-        self._bounded.close()
+        for each in (self._bounded, *self._readers):
+            each.close()
 
     def _add(self, name: str, path: str, key: str, text: str) -> str:
         if self._files.put_new(name, path, _content(key, text)):
@@ -67,10 +81,8 @@ class FolderNotes:
         there = self._text(path, self._files.get(name, path))
         return there[1] if there else text  # removed since: only mine is left
 
-    def _all(self, name: str, kind: str) -> dict[str, str]:
-        listed = sorted(self._files.list(name, _folder_in(kind)))
-        found = [self._text(path, self._files.get(name, path)) for _, path in listed]
-        return dict(each for each in found if each)
+    def _texts(self, name: str, paths: Sequence[str]) -> list[tuple[str, str] | None]:
+        return [self._text(path, self._files.get(name, path)) for path in paths]
 
     def _prune(self, name: str, kinds: Sequence[str], age: float) -> None:
         found = [each for kind in kinds for each in self._files.list(name, _folder_in(kind))]

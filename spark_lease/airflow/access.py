@@ -6,12 +6,14 @@ line, where all users can, are the settings that are no secret.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
-from ..config.settings import ENV, SECRETS, SETTINGS, URLS, Config, as_text
+from ..config.settings import ENV, MAX_NAME, SECRETS, SETTINGS, URLS, Config, as_text
 from ..config.sources import from_arguments, from_environment, from_file, resolve
 from ..config.urls import has_password, without_password
 from ..errors import ConfigError
@@ -21,6 +23,8 @@ _SQL = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", 
 _FOLDERS = re.compile(r"(file|delta)(\+\w+)?")
 _NOT_OF_A_CONNECTION = {"name", "password", "run_key"}
 _FLAGS = {"name": "--lease"}
+_OF_LIBPQ = {"options", "target_session_attrs", "connect_timeout", "channel_binding", "gssencmode", "krbsrvname"}
+"""Parameters of a connection that Airflow's own hook for PostgreSQL passes on as well, besides ssl*."""
 PLACES = {"url", "statements", "column_types"}
 """Settings that say where a lease is, and how it is asked for."""
 _SEEN = ("table", "broker_row", "lease_duration")
@@ -37,6 +41,7 @@ class Connection(Protocol):
     login: str | None
     password: str | None
     port: int | None
+    extra: str | None
 
     @property
     def extra_dejson(self) -> dict[str, Any]: ...
@@ -45,12 +50,25 @@ class Connection(Protocol):
 def settings_of(connection: Connection) -> dict[str, Any]:
     """The settings that a connection stands for: `url`, `password`, and what of its extra is a setting.
 
-    Raises ConfigError if it names no lease store.
+    Raises ConfigError if it names no lease store, or if its extra cannot be read: a setting that is passed over, as
+    `table`, would be another lease.
     """
-    extra = connection.extra_dejson
-    found = {key: value for key, value in extra.items() if key in SETTINGS and key not in _NOT_OF_A_CONNECTION}
+    extra = _extra_of(connection)
+    is_ours = connection.conn_type == "spark_lease"  # else the extra is for others as well
+    known = {key: value for key, value in extra.items() if (key in SETTINGS or is_ours) and key != "url"}
+    found = {key: value for key, value in known.items() if key not in _NOT_OF_A_CONNECTION}
     found["url"], password = _apart(_url_of(connection, extra), connection)
     return found | ({"password": password} if password else {})
+
+
+def _extra_of(connection: Connection) -> dict[str, Any]:
+    try:
+        found = json.loads(connection.extra or "{}")
+    except ValueError as error:
+        raise ConfigError(f"connection {connection.conn_id}", f"its extra is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"connection {connection.conn_id}", 'its extra is no object like {"table": "spark_lease"}')
+    return found
 
 
 def _url_of(connection: Connection, extra: Mapping[str, Any]) -> str:
@@ -59,8 +77,9 @@ def _url_of(connection: Connection, extra: Mapping[str, Any]) -> str:
         return str(url)
     if kind in _SQL and (host or schema):
         port = f":{connection.port}" if connection.port else ""
-        tls = {key: value for key, value in extra.items() if key.startswith("ssl") and isinstance(value, str)}
-        return f"{_SQL[kind]}://{host}{port}/{quote(schema)}" + (f"?{urlencode(tls)}" if tls else "")
+        where = f"[{host}]" if ":" in host else host
+        more = _parameters(connection, extra, _SQL[kind])
+        return f"{_SQL[kind]}://{where}{port}/{quote(schema)}" + (f"?{urlencode(more)}" if more else "")
     if kind == "sqlite" and (host or schema):
         return f"sqlite:////{(host or schema).lstrip('/')}"
     if _FOLDERS.fullmatch(kind) and (host or schema):
@@ -69,6 +88,27 @@ def _url_of(connection: Connection, extra: Mapping[str, Any]) -> str:
         f"connection {connection.conn_id}",
         "has no URL of a lease store: give one as its host, as postgresql://host/db, or as url in its extra",
     )
+
+
+def _parameters(connection: Connection, extra: Mapping[str, Any], kind: str) -> dict[str, str]:
+    """What of the extra belongs into the URL: how the connection is encrypted, above all."""
+    more = {key: as_text(value) for key, value in extra.items() if key.startswith("ssl") and key != "ssl"}
+    if kind == "postgresql":
+        return more | {key: as_text(extra[key]) for key in _OF_LIBPQ & extra.keys()}
+    tls = extra.get("ssl") or {}
+    if isinstance(tls, str):  # Airflow's hook for MySQL takes both
+        tls = _json_of(tls)
+    if not isinstance(tls, Mapping):
+        problem = 'ssl in its extra is no object like {"ca": "/etc/ca.pem"}'
+        raise ConfigError(f"connection {connection.conn_id}", problem)
+    return more | {f"ssl_{key}": as_text(value) for key, value in tls.items()}
+
+
+def _json_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _apart(url: str, connection: Connection) -> tuple[str, str]:
@@ -109,6 +149,19 @@ def refuse_secrets(settings: Mapping[str, Any]) -> None:
     for key in set(URLS) & set(settings):
         if has_password(str(settings[key])):
             raise ConfigError(key, "carries a password: put it into the connection of lease_conn_id")
+
+
+def refuse_waiting(settings: Mapping[str, Any], *keys: str) -> None:
+    """Raise ValueError for what a task does not do by settings, but by arguments of its own."""
+    if found := sorted(set(keys) & set(settings)):
+        raise ValueError(f"{found[0]} in lease_settings: what a standby does is said by on_standby and standby_timeout")
+
+
+def fitting(run_key: str) -> str:
+    """A run key that is not too long: ids of DAG and task may have 250 characters each."""
+    if len(run_key) <= MAX_NAME:
+        return run_key
+    return f"{run_key[:180].strip()} {sha256(run_key.encode()).hexdigest()}"
 
 
 def as_environment(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +16,10 @@ from ..logs import log_to_stderr
 from ..system.kernel import die_with_parent
 
 
-def under_lease(function: Callable[..., Any], parent: int) -> Callable[..., Any]:
-    """`function` under the lease that SPARK_LEASE_* names, until the process `parent` ends.
+def under_lease(function: Callable[..., Any], parent: int, limit: float = 0.0) -> Callable[..., Any]:
+    """`function` under the lease that SPARK_LEASE_* names, until the process `parent` ends, or for `limit` seconds.
+
+    A task whose time is over waits for this process, and does not end it. 0: it may take its time.
 
     Exits as `leased` does. If the run key is done, `function` is not called, and None comes back.
     """
@@ -26,6 +30,10 @@ def under_lease(function: Callable[..., Any], parent: int) -> Callable[..., Any]
         if sys.platform == "linux":
             with contextlib.suppress(OSError):
                 die_with_parent(parent, signal.SIGTERM)
+        if limit:
+            ending = threading.Timer(limit, os.kill, (os.getpid(), signal.SIGTERM))
+            ending.daemon = True
+            ending.start()
         try:
             return leased()(function)(*args, **kwargs)
         except SystemExit as exit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +15,13 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.providers.standard.decorators.external_python import _PythonExternalDecoratedOperator
 
+from ..clock import BootClock
+from ..election.journal_entries import ALREADY_DONE
 from ..errors import ConfigError
-from .access import as_environment, refuse_secrets
+from .access import as_environment, fitting, refuse_secrets, refuse_waiting
 from .hook import SparkLeaseHook
 from .link import LeaseLink, show_link
-from .operator import FAIL, RUN_KEY, SKIP, TEMPLATED
+from .operator import FAIL, RUN_KEY, SKIP, TEMPLATED, known_before
 
 
 class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[misc]
@@ -57,34 +60,41 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
                 "standby: this task asks once, and does not wait: use SparkLeaseSubmitOperator for a warm one"
             )
         refuse_secrets(lease_settings or {})
+        refuse_waiting(lease_settings or {}, "if_held", "acquire_timeout")
         self.lease, self.lease_conn_id, self.on_standby = lease, lease_conn_id, on_standby
         self.run_key, self.lease_settings = run_key, dict(lease_settings or {})
 
     def get_python_source(self) -> str:
-        name = self.python_callable.__name__
-        guard = f"from spark_lease.airflow.callable import under_lease\n{name} = under_lease({name}, {os.getpid()})\n"
-        return f"{super().get_python_source()}\n{guard}"
+        name, left = self.python_callable.__name__, 0.0
+        if self.execution_timeout:
+            left = max(self._begun + self.execution_timeout.total_seconds() - BootClock().now(), 0.1)
+        guarded = f"{name} = under_lease({name}, {os.getpid()}, {left})"
+        return f"{super().get_python_source()}\nfrom spark_lease.airflow.callable import under_lease\n{guarded}\n"
 
     def execute(self, context: Any) -> Any:
+        self._begun = BootClock().now()
         show_link(self, context["ti"])
         return super().execute(context)
 
     def execute_callable(self) -> Any:
         store = SparkLeaseHook(self.lease_conn_id)
-        ours = {"run_key": self.run_key, **self.lease_settings, "if_held": SKIP}
+        ours = {"run_key": fitting(self.run_key), **self.lease_settings, "if_held": SKIP}
         try:
             config = store.config(self.lease, ours)
             variables = store.environment() | as_environment({"name": self.lease, **ours})
         except ConfigError as error:
             raise AirflowFailException(str(error)) from None
         self.env_vars: dict[str, str] = {**(self.env_vars or {}), **variables}
-        self.skip_on_exit_code = [config.standby_exit_code]
         try:
             return super().execute_callable()
-        except AirflowSkipException:
-            if self.on_standby == FAIL:
-                raise AirflowException(f"{self.lease}: another is master") from None
-            raise
+        except subprocess.CalledProcessError as ended:
+            if ended.returncode != config.standby_exit_code:
+                raise
+            known = known_before(config)  # the same look once more, for its reason
+            reason = known.reason if known else f"{self.lease}: another was master"
+            if self.on_standby == FAIL and not (known and known.outcome == ALREADY_DONE):
+                raise AirflowException(reason) from None
+            raise AirflowSkipException(reason) from None
 
 
 def leased_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:

@@ -76,7 +76,7 @@ class SparkLeaseHook(BaseHook):  # type: ignore[misc]
         connection = self.get_connection(self.lease_conn_id)
         for key, value in settings_of(connection).items():
             if key in SECRETS:
-                for secret in (as_text(value), *(value.values() if isinstance(value, Mapping) else ())):
+                for secret in (as_text(value), *(map(as_text, value.values()) if isinstance(value, Mapping) else ())):
                     if len(secret) >= _SHORTEST:
                         mask_secret(secret)
         return connection

@@ -19,7 +19,7 @@ from ..election.journal_entries import ALREADY_DONE
 from ..errors import AlreadyDone, ConfigError, LeaseHeldByOther, SparkLeaseError
 from ..monitoring.observer import LeaseObserver
 from ..outcome import MISCONFIGURED, STANDBY, Outcome, outcome_of, refused
-from .access import refuse_secrets
+from .access import fitting, refuse_secrets, refuse_waiting
 from .hook import SparkLeaseHook
 from .link import LeaseLink, show_link
 from .submission import GuardedSubmitHook, Guarding, guarded
@@ -91,6 +91,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
                 "Spark runs: use skip or fail, which apply after standby_timeout"
             )
         refuse_secrets(lease_settings or {})
+        refuse_waiting(lease_settings or {}, "if_held", *([] if self._is_warm else ["acquire_timeout"]))
         self.lease, self.lease_conn_id, self.on_standby = lease, lease_conn_id, on_standby
         self.standby_timeout, self.run_key, self.poll_period = standby_timeout, run_key, poll_period
         self.lease_settings = dict(lease_settings or {})
@@ -118,7 +119,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             config, guarding = self._prepare()
         except ConfigError as error:
             raise AirflowFailException(str(error)) from None
-        known = _known_before(config)
+        known = known_before(config)
         if known is not None and not (self._is_warm and known.outcome == STANDBY):
             self._push(context, known)
             result, failed = known, None
@@ -131,7 +132,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     def _prepare(self) -> tuple[Config, Guarding]:
         store = SparkLeaseHook(self.lease_conn_id)
         # Once, as a standby is Airflow's to handle: a child that waits would keep the worker, and a warm one does.
-        ours = {"run_key": self.run_key, **self.lease_settings, "if_held": "wait" if self._is_warm else SKIP}
+        ours = {"run_key": fitting(self.run_key), **self.lease_settings, "if_held": "wait" if self._is_warm else SKIP}
         if self._is_warm and self.standby_timeout is not None:
             ours["acquire_timeout"] = self.standby_timeout
         config = store.config(self.lease, ours)
@@ -144,6 +145,9 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             super().execute(context)
         except AirflowException as error:
             failed = error
+        except BaseException:  # its time is over, say: what became of it is known once it has ended
+            hook.end()
+            raise
         finally:
             self._push(context, result := _outcome_of(hook, config))
         return result, failed
@@ -187,7 +191,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         context["ti"].xcom_push(key=XCOM, value=result.as_dict())
 
 
-def _known_before(config: Config) -> Outcome | None:
+def known_before(config: Config) -> Outcome | None:
     """What one look is enough to know, which spares a JVM: the run is done, or another is master. Don't know is not
     no: then the submission finds out."""
     try:

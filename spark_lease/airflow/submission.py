@@ -96,6 +96,15 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
                     self.outcome = json.loads(line)
             yield line
 
+    def end(self) -> None:
+        """End the submission, and hear what it says last; that may come from a process which lives on."""
+        self.on_kill()
+        if self._submit_sp and self._submit_sp.stdout:
+            lines = self._overheard(iter(self._submit_sp.stdout))
+            last = threading.Thread(target=lambda: [self.log.info(each.rstrip()) for each in lines], daemon=True)
+            last.start()
+            last.join(_GONE)
+
     @property
     def exit_code(self) -> int | None:
         """As a shell says it; None if nothing was started, or it has not ended."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from spark_lease.airflow.access import as_environment, as_flags, config_of, settings_of
+from spark_lease.airflow.access import as_environment, as_flags, config_of, fitting, settings_of
 from spark_lease.errors import ConfigError
 
 
@@ -40,10 +40,61 @@ from spark_lease.errors import ConfigError
             {"conn_type": "postgres", "host": "db", "extra": '{"table": "ops.leases", "name": "x", "run_key": "x"}'},
             {"url": "postgresql://db/", "table": "ops.leases"},
         ),
+        (
+            {
+                "conn_type": "mysql",
+                "host": "db",
+                "schema": "ops",
+                "extra": '{"ssl": {"ca": "/ca.pem"}, "charset": "x"}',
+            },
+            {"url": "mysql://db/ops?ssl_ca=%2Fca.pem"},
+        ),
+        (
+            {"conn_type": "postgres", "host": "::1", "extra": '{"options": "-csearch_path=ops", "cursor": "dict"}'},
+            {"url": "postgresql://[::1]/?options=-csearch_path%3Dops"},
+        ),
     ],
 )
 def test_a_connection_stands_for_settings(connection: dict[str, Any], settings: dict[str, Any]) -> None:
     assert settings_of(Connection(conn_id="c", **connection)) == settings
+
+
+@pytest.mark.parametrize(
+    ("connection", "says"),
+    [
+        ({"conn_type": "postgres", "host": "db", "extra": '["a"]'}, "connection c: its extra is no object like"),
+        (
+            {"conn_type": "mysql", "host": "db", "schema": "o", "extra": '{"ssl": true}'},
+            "ssl in its extra is no object",
+        ),
+    ],
+)
+def test_an_extra_that_cannot_be_read_is_refused(connection: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        settings_of(Connection(conn_id="c", **connection))
+
+
+def test_a_setting_that_a_lease_connection_misspells_is_refused() -> None:
+    extra = '{"lease_duratoin": 6}'
+    lease = Connection(conn_id="c", conn_type="spark_lease", host="postgresql://db/ops", extra=extra)
+    with pytest.raises(ConfigError, match="did you mean lease_duration"):
+        config_of("n", lease, {})
+    another = Connection(conn_id="c", conn_type="postgres", host="db", extra=extra)
+    assert config_of("n", another, {}).url == "postgresql://db/"
+
+
+def test_a_broken_extra_is_no_empty_one() -> None:
+    class Broken:
+        conn_id, conn_type, extra = "c", "postgres", '{"table": "x",}'
+
+    with pytest.raises(ConfigError, match="connection c: its extra is no JSON"):
+        settings_of(Broken())  # type: ignore[arg-type]
+
+
+def test_a_run_key_of_long_ids_fits() -> None:
+    keys = {fitting("x" * 300 + day) for day in ("2026-11-20", "2026-11-21")}
+    assert len(keys) == 2 and {len(each) <= 250 for each in keys} == {True}
+    assert fitting("a day") == "a day"
 
 
 @pytest.mark.parametrize("connection", [{"conn_type": "http", "host": "db"}, {"conn_type": "postgres"}])

@@ -41,3 +41,22 @@ def test_a_callable_ends_with_its_task() -> None:
     finally:
         kill(tree(task.pid))
         task.wait(10)
+
+
+def test_a_callable_ends_when_its_time_is_over() -> None:
+    assert fire("runs_late")["late"].state == "failed"
+    assert (FOLDER / "late.begun").exists() and not (FOLDER / "late.worked").exists()
+    assert holder_of("late") is None
+
+
+def test_what_was_done_before_is_skipped_where_a_standby_would_fail(
+    master: Callable[..., subprocess.Popen[str]],
+) -> None:
+    day = new_day()
+    assert [fire("runs_once", day)["once"].state for _ in range(2)] == ["success", "skipped"]
+    master("done", "sleep", "60")
+    assert fire("runs_once")["once"].state == "failed"
+
+
+def test_a_callable_may_have_exit_codes_of_its_own() -> None:
+    assert fire("runs_off")["leave"].state == "skipped"

@@ -100,6 +100,12 @@ def test_a_warm_standby_is_skipped_once_it_has_waited_long_enough(master: Master
     assert not (FOLDER / "waits_in_vain.json").exists()
 
 
+def test_a_submission_whose_time_is_over_says_what_became_of_it() -> None:
+    ended = fire("overtime")["overtime"]
+    assert (ended.state, ended.told["outcome"]) == ("failed", "interrupted")
+    assert ended.told["epoch"] and ended.told["released"]
+
+
 def test_what_is_deferred_again_and_again_waits_no_longer_than_it_may() -> None:
     from airflow.exceptions import TaskDeferred
 
@@ -140,6 +146,8 @@ def test_a_mistake_is_one_sentence_and_changes_nothing(caplog: pytest.LogCapture
         ),
         ({"lease": "n", "lease_settings": {"password": "x"}}, "password: is a secret: put it into the connection"),
         ({"lease": "n", "lease_settings": {"url": "postgresql://u:p@h/d"}}, "url: carries a password"),
+        ({"lease": "n", "lease_settings": {"if_held": "wait"}}, "if_held in lease_settings: what a standby does"),
+        ({"lease": "n", "lease_settings": {"acquire_timeout": 30}}, "acquire_timeout in lease_settings: what a"),
     ],
 )
 def test_what_can_be_refused_is_refused_with_the_dag(arguments: dict[str, object], says: str) -> None:

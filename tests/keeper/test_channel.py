@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import threading
 
 import pytest
 
@@ -115,24 +114,4 @@ def test_a_descriptor_of_another_kind_is_refused() -> None:
     for fd in (read, write):
         os.close(fd)
     stream.close()
-    other.close()
-
-
-def test_a_receive_that_waits_can_be_ended_and_the_end_goes_on_sending() -> None:
-    one, other = Channel.pair()
-    ended = threading.Event()
-
-    def listen() -> None:
-        with pytest.raises(Closed):
-            one.receive(30.0)
-        ended.set()
-
-    listener = threading.Thread(target=listen)
-    listener.start()
-    one.stop_reading()
-    assert ended.wait(10)
-    one.send({"outcome": "finished"})
-    assert other.receive(30.0) == ({"outcome": "finished"}, [])
-    listener.join()
-    one.close()
     other.close()

@@ -241,6 +241,8 @@ def _complete(names: Iterable[str]) -> dict[int, list[str]]:
 def _parsed(name: str, data: bytes, *keys: str) -> Iterator[Mapping[str, Any]]:
     """The actions of a commit that are wanted, without the trouble of parsing all that name files."""
     wanted = keys or ("protocol", "metaData")
+    if not data:
+        raise Unsettled(f"its {name} cannot be read: it is empty")
     for line in io.BytesIO(data):
         if any(f'"{key}"'.encode() in line for key in wanted):
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,8 @@ with dag("waits_in_vain"):
     submit("waits_in_vain", "tells.py", lease_settings=WARM, standby_timeout=2)
 with dag("works"):
     submit("works", "works.py")
+with dag("overtime"):
+    submit("overtime", "works.py", execution_timeout=timedelta(seconds=20))
 with dag("mistakes"):
     submit("no_url", "tells.py", lease_conn_id="no_url")
     submit("odd_name", "tells.py", lease="odd\nname")
@@ -133,7 +135,33 @@ def sleep():
     time.sleep(60)
 
 
+@task.leased(lease="late", execution_timeout=timedelta(seconds=6), **HOW)
+def late(folder):
+    import time
+    from pathlib import Path
+
+    Path(folder, "late.begun").touch()
+    time.sleep(30)
+    Path(folder, "late.worked").touch()
+
+
+@task.leased(lease="done", on_standby="fail", **HOW | {"lease_settings": HOW["lease_settings"] | {"if_done": "skip"}})
+def once():
+    return 1
+
+
+@task.leased(lease="leaves", skip_on_exit_code=[42], **HOW)
+def leave():
+    raise SystemExit(42)
+
+
 with dag("callable"):
     count(7)
+with dag("runs_late"):
+    late(str(FOLDER))
+with dag("runs_once"):
+    once()
+with dag("runs_off"):
+    leave()
 with dag("sleeps"):
     sleep()

@@ -279,9 +279,10 @@ def test_a_commit_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     commit(tmp_path, 0, {"protocol": protocol()}, {"metaData": METADATA})
     newest = tmp_path / "_delta_log" / f"{1:020}.json"
     changed = json.dumps({"metaData": METADATA | {"name": "later"}})
-    newest.write_text(changed[:-20])
-    with pytest.raises(StoreError, match=r"cannot be claimed: its 0+1\.json cannot be read"):
-        claim_it(tmp_path)
+    for begun in ("", changed[:-20]):
+        newest.write_text(begun)
+        with pytest.raises(StoreError, match=r"cannot be claimed: its 0+1\.json cannot be read"):
+            claim_it(tmp_path)
     writing = threading.Timer(0.5, lambda: newest.write_text(changed))
     writing.start()
     assert claim_it(tmp_path, clock=BootClock())

@@ -18,10 +18,10 @@ from ..sql.tables import parts_of
 # A domain counts as what it is made of, in the end; so does an array of a domain.
 _POSTGRES = """
 WITH RECURSIVE made_of (type, base) AS (
-    SELECT oid, oid FROM pg_type WHERE typbasetype = 0
+    SELECT oid, oid FROM pg_type WHERE typbasetype = 0::oid
     UNION ALL SELECT d.oid, base FROM pg_type d JOIN made_of ON type = d.typbasetype)
 SELECT a.attname, pg_catalog.format_type(a.atttypid, -1), t.typcategory::text,
-       CASE WHEN e.oid IS NULL THEN b.typname ELSE '_' || e.typname END,
+       CASE WHEN e.oid IS NULL THEN b.typname::text ELSE '_'::text || e.typname::text END,
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND t.typdefault IS NULL,
        a.attgenerated <> '' OR a.attidentity = 'a', t.typtype = 'd'
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid

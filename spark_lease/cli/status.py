@@ -107,7 +107,7 @@ class Watched:
         except (StoreError, ConfigError) as error:
             nothing = {"expires_in": None, "in_doubt": None, "note": "", "problem": str(error)}
             blank = dict.fromkeys(HELD, "") | {"state": "unreachable", "standbys": []} | nothing
-            return [row | blank | {"epoch": row["epoch"]} for row in self._rows]
+            return [row | blank | {"epoch": row["epoch"]} for row in self._rows or [{"lease": "", "epoch": ""}]]
 
     def wait(self) -> None:
         """Until it is worth looking again."""
@@ -195,9 +195,9 @@ class Lines:
             was = self._known.get(row["lease"])
             if was and _sight(was) == _sight(row):
                 continue
-            self._known[row["lease"]] = row
             told = {"at": moment(wall_time())} | row | {"was": was["state"] if was else None}
             print(json.dumps(for_programs(told)) if self._as_json else _line(told, was), flush=True)
+        self._known = {row["lease"]: row for row in rows}
 
 
 def _sight(row: Row) -> list[object]:
@@ -208,7 +208,7 @@ def _sight(row: Row) -> list[object]:
 
 
 def _line(row: Row, was: Row | None) -> str:
-    parts = [f"{row['at']}  {row['lease']}: {row['state']}"]
+    parts = [f"{row['at']}  {row['lease'] or 'all leases'}: {row['state']}"]
     if row["holder"]:
         parts.append(f"by {row['holder']}, epoch {row['epoch']}")
     if row["site"]:

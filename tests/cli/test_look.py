@@ -100,6 +100,21 @@ def test_watch_goes_on_while_its_share_is_not_mounted(tmp_path: Path) -> None:
         assert [each["state"] for each in watched.try_look()] == ["held"]
 
 
+def test_watch_without_any_lease_says_that_its_store_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "share").mkdir()
+    config = configure(url=f"file://{tmp_path}/share", create_table="false")
+    with closing(open_store(config)) as store:
+        watched, show = Watched(store, [], config, BootClock()), Lines(as_json=False)
+        for there in (True, False, False, True, False):
+            if there != (tmp_path / "share").exists():
+                (tmp_path / ("elsewhere" if there else "share")).rename(tmp_path / ("share" if there else "elsewhere"))
+            show(watched.try_look())
+    said = [line.partition("  ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert [each.startswith("all leases: unreachable: ") for each in said] == [True, True], said
+
+
 def test_watch_says_what_changes_and_nothing_else(
     clock: VirtualClock, store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,7 +77,7 @@ def _url_of(connection: Connection, extra: Mapping[str, Any]) -> str:
         return str(url)
     if kind in _SQL and (host or schema):
         port = f":{connection.port}" if connection.port else ""
-        where = f"[{host}]" if ":" in host else host
+        where = f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host
         more = _parameters(connection, extra, _SQL[kind])
         return f"{_SQL[kind]}://{where}{port}/{quote(schema)}" + (f"?{urlencode(more)}" if more else "")
     if kind == "sqlite" and (host or schema):
@@ -92,16 +92,20 @@ def _url_of(connection: Connection, extra: Mapping[str, Any]) -> str:
 
 def _parameters(connection: Connection, extra: Mapping[str, Any], kind: str) -> dict[str, str]:
     """What of the extra belongs into the URL: how the connection is encrypted, above all."""
-    more = {key: as_text(value) for key, value in extra.items() if key.startswith("ssl") and key != "ssl"}
+    tls = {key: value for key, value in extra.items() if key.startswith("ssl") and key != "ssl"}
     if kind == "postgresql":
-        return more | {key: as_text(extra[key]) for key in _OF_LIBPQ & extra.keys()}
-    tls = extra.get("ssl") or {}
-    if isinstance(tls, str):  # Airflow's hook for MySQL takes both
-        tls = _json_of(tls)
-    if not isinstance(tls, Mapping):
+        return _texts(tls | {key: extra[key] for key in sorted(_OF_LIBPQ & extra.keys())})
+    given = extra.get("ssl") or {}
+    if isinstance(given, str):  # Airflow's hook for MySQL takes both
+        given = _json_of(given)
+    if not isinstance(given, Mapping):
         problem = 'ssl in its extra is no object like {"ca": "/etc/ca.pem"}'
         raise ConfigError(f"connection {connection.conn_id}", problem)
-    return more | {f"ssl_{key}": as_text(value) for key, value in tls.items()}
+    return _texts(tls | {f"ssl_{key}": value for key, value in given.items()})
+
+
+def _texts(parameters: Mapping[str, Any]) -> dict[str, str]:
+    return {key: as_text(value) for key, value in parameters.items() if value is not None}
 
 
 def _json_of(text: str) -> Any:

@@ -181,9 +181,10 @@ def _wait_until(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, e
         who_has_it = f"{holder} holds it" if holder else "it has no master"
         is_taken_back = seen.record.epoch == first.epoch and seen.record.directive != first.directive
         if clock.now() > end or is_taken_back:
-            message = f"{directive_of(seen.record.directive) or 'there is no pause or transfer any more'}; {who_has_it}"
+            changed = "the order was replaced or taken back: " if is_taken_back else ""
+            there = directive_of(seen.record.directive) or "there is no pause or transfer any more"
             renewed = ", still renewed" if holder and is_renewed else ""
-            raise LeaseHeldByOther(name, holder, left, message + renewed)
+            raise LeaseHeldByOther(name, holder, left, f"{changed}{there}; {who_has_it}{renewed}")
         if clock.now() - shown_at > _SAY_AGAIN:
             shown_at = clock.now()
             what = directive_of(seen.record.directive) or "no pause or transfer"
@@ -197,7 +198,7 @@ def _wait_until(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, e
                 raise
             log.warning("%s: cannot look, trying again: %s", name, error)
             clock.wait(threading.Event(), _SAY_AGAIN)
-    return seen
+    raise SparkLeaseError(f"{name}: its record is gone from {store.where}")
 
 
 def _show(

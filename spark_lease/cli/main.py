@@ -67,11 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if argv is None else argv)
     guarded: list[str] = []
-    if "--" in given and _takes_words(given[0]):
+    command = next((each for each in given if not each.startswith("-")), "")
+    if "--" in given and _takes_words(command):
         cut = given.index("--")
         given, guarded = given[:cut], given[cut + 1 :]
-    elif given and _is_guard(given[0]) and not {"-h", "--help", "--help-all"} & {*given}:
-        return _what_is_missing(given[0])
+    elif _is_guard(command) and not {"-h", "--help", "--help-all"} & {*given}:
+        return _what_is_missing(command)
     arguments, unknown = parser().parse_known_args(given)
     if unknown:
         of_it = f"spark-lease {arguments.command}"

@@ -353,7 +353,7 @@ class Guard:
         outcome, detail = self._ending_of(error)
         self.hold.ends_as(outcome, detail)
         self._unnoted = self.hold.runs.settle(self.config.run_key, outcome)
-        if self.config.run_key and self._spark.was_busy and is_success(error):
+        if self.config.run_key and self.config.enabled and self._spark.was_busy and is_success(error):
             self._unnoted = [self.hold.runs.undone(self.config.run_key, "the block was left while Spark still worked")]
 
     def _jvm_ended(self) -> tuple[Loss, str] | None:

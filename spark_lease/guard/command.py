@@ -235,7 +235,7 @@ class _Run:
         outcome = INTERRUPTED if isinstance(news, int) or not by_itself else FAILED if code else FINISHED
         self._lease.ends_as(outcome, signal_name(news) if isinstance(news, int) else exit_text(self._status))
         settled = self._lease.runs.settle(self._config.run_key, outcome)
-        if self._config.run_key and not by_itself and not code:
+        if self._config.run_key and self._config.enabled and not by_itself and not code:
             left = "the command left work behind, which was ended"
             return [self._lease.runs.undone(self._config.run_key, left)]
         return settled

@@ -80,7 +80,7 @@ class Runs:
         refuse_run_key("run_key", key)
         if not self._config.enabled:
             return
-        run = self._ended(key, "finished", counts={name: int(count) for name, count in counts.items()})
+        run = self._ended(key, "finished", counts=dict(counts))
         with closing(open_notes(self._config)) as notes:
             there = _run(self._note(notes, DONE, run), notes)
             self._prune(notes)
@@ -144,7 +144,7 @@ class Runs:
     def _note(self, notes: Notes, kind: str, run: Run) -> str:
         """What is noted then."""
         item = run.key if kind == DONE else f"{run.key}\n{run.epoch}"
-        text = json.dumps(asdict(run))
+        text = json.dumps(asdict(run), default=int)  # a count may be a number of numpy's
         there = notes.add(run.lease, kind, item, text, holder=self._lease.holder, epoch=self._lease.epoch)
         if there is None:
             self._lease.lose(Loss.TAKEN, f"run key {run.key!r} was not noted: the lease is no longer held")

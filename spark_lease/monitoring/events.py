@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TOLD_WITHIN, _LOSS_TOLD_WITHIN = 2.0, 0.2
+_TOLD_WITHIN, _LOSS_TOLD_WITHIN = 2.0, 0.05
 """Seconds for which a program that goes on, or ends, waits for `on_event` to be told of the end."""
 
 

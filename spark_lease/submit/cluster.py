@@ -160,7 +160,7 @@ class _Job:
         if self._script == script:
             source = script if "://" in script else str(local_file(script))
             self._arguments += _with(options, "--files", "spark.files", source)
-            self._script = Path(script).name
+            self._script = Path(source).name
 
     def run(self, left: float) -> Outcome:
         """Submit it, and wait for its end if spark-submit does; `left` are seconds of `acquire_timeout`."""

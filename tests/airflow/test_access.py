@@ -49,6 +49,7 @@ from spark_lease.errors import ConfigError
             },
             {"url": "mysql://db/ops?ssl_ca=%2Fca.pem"},
         ),
+        ({"conn_type": "postgres", "host": "db:5432", "extra": '{"sslmode": null}'}, {"url": "postgresql://db:5432/"}),
         (
             {"conn_type": "postgres", "host": "::1", "extra": '{"options": "-csearch_path=ops", "cursor": "dict"}'},
             {"url": "postgresql://[::1]/?options=-csearch_path%3Dops"},

@@ -257,7 +257,7 @@ def test_a_wait_for_what_another_has_taken_back_is_over(
     assert spark_lease("resume", "n", *store).returncode == 0
     _, err = waiting.communicate(timeout=20)
     assert waiting.returncode == 99
-    assert "n: there is no pause or transfer any more; " in err
+    assert "n: the order was replaced or taken back: there is no pause" in err
 
 
 @pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
@@ -275,7 +275,7 @@ def test_a_wait_outlasts_a_store_that_fails_for_a_moment(
     proxy.reopen()
     assert spark_lease("resume", "n", *store).returncode == 0
     _, err = waiting.communicate(timeout=30)
-    assert (waiting.returncode, "n: there is no pause or transfer any more; " in err) == (99, True), err
+    assert (waiting.returncode, "n: the order was replaced or taken back: there is no pause" in err) == (99, True), err
 
 
 @pytest.mark.parametrize("store", [KINDS[0]], indirect=True)

@@ -142,6 +142,11 @@ def test_the_outcome_file_tells_of_a_spark_submit_that_never_came_to_its_script(
     assert "before its script asked this process for the lease" in last_line(done)["reason"]
 
 
+def test_a_flag_may_stand_before_the_command(url: str) -> None:
+    done = spark_lease("-v", "run", "--lease", "n", "--url", url, "--", "echo", "--", "worked")
+    assert (done.returncode, "-- worked" in done.stdout) == (0, True), done.stderr
+
+
 def test_a_name_behind_two_dashes_is_the_name(url: str) -> None:
     for name in ("other", "nightly"):
         assert spark_lease("run", "--lease", name, "--url", url, "--", "true").returncode == 0

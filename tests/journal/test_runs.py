@@ -265,6 +265,13 @@ def test_a_key_is_not_done_when_work_that_was_left_behind_had_to_be_ended(url: s
     assert [run.outcome for run in runs(url)] == ["interrupted"]
 
 
+def test_where_nothing_is_noted_work_that_was_left_behind_is_no_failure(url: str) -> None:
+    command = ["sh", "-c", "(sleep 60) & exit 0"]
+    words = ["run", "--lease", "n", "--run-key", "k", "--enabled", "false", "--", *command]
+    code, outcome = ends(spark_lease(*words, url=url))
+    assert (code, outcome["outcome"]) == (0, "finished")
+
+
 def test_a_key_is_not_done_when_a_signal_ended_the_block_that_swallowed_it(url: str) -> None:
     with pytest.raises(SystemExit), hold_lease("n", url=url, run_key="k"):
         with contextlib.suppress(KeyboardInterrupt):

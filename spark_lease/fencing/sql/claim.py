@@ -85,8 +85,7 @@ def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT, clock: 
     again is fenced again. Takes no longer than `timeout` seconds and what it takes to connect. Raises LeaseLost; Fenced
     if a newer epoch was claimed; FenceUnreachable; ConfigError.
     """
-    epoch = lease.check()
-    clock = clock or BootClock()
+    epoch, clock = lease.check(), clock or BootClock()
     end = clock.now() + timeout
     table = FenceTable(engine, timeout=timeout, clock=clock)
     newest = table.raise_to(lease.name, epoch)

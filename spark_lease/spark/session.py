@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _STOP_AGAIN = 0.2
 _LOOK_AGAIN = 0.05
 _LOOKS = 6
+_TOLD_WITHIN = 1.0
 _TASK, _STREAM = "Executor task launch worker for task", "stream execution thread for"
 """How the names of threads begin that run a task, or a stream."""
 
@@ -169,12 +170,20 @@ class Spark:
     def _quiesce(self, left: threading.Event) -> None:
         if self.has_an_idle_jvm() and ended_jvm():
             self._over.set()
-        elif _may_be_busy() or jvm_is_gone(self._submitter):
+        elif jvm_is_gone(self._submitter) or self._is_still_busy():
             self.was_busy = True
             log.warning("the block was left while Spark still worked: ending that work")
             self._stop(left)
         else:
             self._over.set()
+
+    def _is_still_busy(self) -> bool:
+        """By more than one look: Spark tells of a job's end a moment after its action has returned."""
+        end = self._clock.now() + _TOLD_WITHIN
+        # A server is asked once: the question itself ends the work there.
+        while (found := _may_be_busy()) and spark_context() is not None and self._clock.now() < end:
+            self._clock.wait(self._closed, _LOOK_AGAIN)
+        return found
 
     def _stop(self, left: threading.Event) -> None:
         while True:

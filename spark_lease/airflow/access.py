@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
@@ -43,9 +44,6 @@ class Connection(Protocol):
     port: int | None
     extra: str | None
 
-    @property
-    def extra_dejson(self) -> dict[str, Any]: ...
-
 
 def settings_of(connection: Connection) -> dict[str, Any]:
     """The settings that a connection stands for: `url`, `password`, and what of its extra is a setting.
@@ -55,8 +53,8 @@ def settings_of(connection: Connection) -> dict[str, Any]:
     """
     extra = _extra_of(connection)
     is_ours = connection.conn_type == "spark_lease"  # else the extra is for others as well
-    known = {key: value for key, value in extra.items() if (key in SETTINGS or is_ours) and key != "url"}
-    found = {key: value for key, value in known.items() if key not in _NOT_OF_A_CONNECTION}
+    named = {key for key in extra if key in SETTINGS or is_ours} - _NOT_OF_A_CONNECTION
+    found = {key: extra[key] for key in named}
     found["url"], password = _apart(_url_of(connection, extra), connection)
     return found | ({"password": password} if password else {})
 
@@ -97,7 +95,8 @@ def _parameters(connection: Connection, extra: Mapping[str, Any], kind: str) -> 
         return _texts(tls | {key: extra[key] for key in sorted(_OF_LIBPQ & extra.keys())})
     given = extra.get("ssl") or {}
     if isinstance(given, str):  # Airflow's hook for MySQL takes both
-        given = _json_of(given)
+        with suppress(ValueError):
+            given = json.loads(given)
     if not isinstance(given, Mapping):
         problem = 'ssl in its extra is no object like {"ca": "/etc/ca.pem"}'
         raise ConfigError(f"connection {connection.conn_id}", problem)
@@ -106,13 +105,6 @@ def _parameters(connection: Connection, extra: Mapping[str, Any], kind: str) -> 
 
 def _texts(parameters: Mapping[str, Any]) -> dict[str, str]:
     return {key: as_text(value) for key, value in parameters.items() if value is not None}
-
-
-def _json_of(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _apart(url: str, connection: Connection) -> tuple[str, str]:

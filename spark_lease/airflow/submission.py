@@ -100,8 +100,8 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
         """End the submission, and hear what it says last; that may come from a process which lives on."""
         self.on_kill()
         if self._submit_sp and self._submit_sp.stdout:
-            lines = self._overheard(iter(self._submit_sp.stdout))
-            last = threading.Thread(target=lambda: [self.log.info(each.rstrip()) for each in lines], daemon=True)
+            lines = iter(self._submit_sp.stdout)
+            last = threading.Thread(target=self._process_spark_submit_log, args=(lines,), daemon=True)
             last.start()
             last.join(_GONE)
 

@@ -14,6 +14,7 @@ from contextlib import closing
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import IO
 
 import psycopg2
 import pytest
@@ -246,14 +247,20 @@ def test_without_a_clock_a_transfer_to_the_last_holder_waits_until_it_is_taken(
     assert spark_lease("transfer", "n", *store, *words).returncode == 99
 
 
+def waiting_for_lyon(store: list[str]) -> tuple[subprocess.Popen[str], IO[str]]:
+    """A transfer that is ordered and not fulfilled yet, and what it says from then on."""
+    words = ["transfer", "n", *store, "--to", "lyon", "--anyway", "--within", "60s", "--wait"]
+    waiting = subprocess.Popen([COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    assert waiting.stderr and "reserved for lyon by" in waiting.stderr.readline()
+    return waiting, waiting.stderr
+
+
 @pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
 def test_a_wait_for_what_another_has_taken_back_is_over(
     store: list[str], run: Callable[..., subprocess.Popen[str]]
 ) -> None:
     run()
-    words = ["transfer", "n", *store, "--to", "lyon", "--anyway", "--within", "60s", "--wait"]
-    waiting = subprocess.Popen([COMMAND, *words], stderr=subprocess.PIPE, text=True)
-    assert waiting.stderr and "reserved for lyon by" in waiting.stderr.readline()
+    waiting, _ = waiting_for_lyon(store)
     assert spark_lease("resume", "n", *store).returncode == 0
     _, err = waiting.communicate(timeout=20)
     assert waiting.returncode == 99
@@ -266,12 +273,9 @@ def test_a_wait_outlasts_a_store_that_fails_for_a_moment(
 ) -> None:
     run()
     through = [proxy.url if before == "--url" else each for before, each in pairwise(["", *store])]
-    words = ["transfer", "n", *through, "--to", "lyon", "--anyway", "--within", "60s", "--wait"]
-    words += ["--attempt-timeout", "1"]
-    waiting = subprocess.Popen([COMMAND, *words], stderr=subprocess.PIPE, text=True)
-    assert waiting.stderr and "reserved for lyon by" in waiting.stderr.readline()
+    waiting, said = waiting_for_lyon([*through, "--attempt-timeout", "1"])
     proxy.stall()
-    assert "cannot look, trying again: " in waiting.stderr.readline()
+    assert "cannot look, trying again: " in said.readline()
     proxy.reopen()
     assert spark_lease("resume", "n", *store).returncode == 0
     _, err = waiting.communicate(timeout=30)
@@ -283,9 +287,7 @@ def test_ctrl_c_while_it_waits_says_that_the_order_stays(
     store: list[str], run: Callable[..., subprocess.Popen[str]]
 ) -> None:
     run()
-    words = ["transfer", "n", *store, "--to", "lyon", "--anyway", "--within", "60s", "--wait"]
-    waiting = subprocess.Popen([COMMAND, *words], stderr=subprocess.PIPE, text=True)
-    assert waiting.stderr and "reserved for lyon by" in waiting.stderr.readline()
+    waiting, _ = waiting_for_lyon(store)
     waiting.send_signal(signal.SIGINT)
     _, err = waiting.communicate(timeout=20)
     assert waiting.returncode == 130

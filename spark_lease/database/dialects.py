@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Engine, cast, literal_column
-from sqlalchemy.dialects import mysql
+from sqlalchemy import URL, Engine, LargeBinary, cast, literal_column
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.sql.elements import ColumnElement
@@ -30,7 +29,7 @@ def _is(column: Column, value: Column) -> Column:
 def _is_to_the_byte(column: Any, value: Column) -> Column:
     # Whatever the column's collation is: that of a broker's table takes "PARIS", "paris" and "paris " for equal.
     text: Column = literal_column(f"CONVERT({column.name} USING utf8mb4)")
-    return cast(text, mysql.BINARY()).op("<=>", is_comparison=True)(cast(value, mysql.BINARY()))
+    return cast(text, LargeBinary()).op("<=>", is_comparison=True)(cast(value, LargeBinary()))
 
 
 def _libpq(config: Config) -> dict[str, Any]:
@@ -134,6 +133,8 @@ class Backend:
     """Statements for each new connection."""
     returning: bool = True
     """Whether a write can return what it wrote; if not, LAST_INSERT_ID brings back the time at which it was written."""
+    made: str = ""
+    """What stands behind CREATE TABLE."""
     equal: Callable[[Column, Column], Column] = _is
     """Equal in every byte, and NULL to NULL."""
     shape: tuple[str, ...] = ()
@@ -180,6 +181,8 @@ _MYSQL = Backend(
     engine={"paramstyle": "pyformat"},
     session=_mysql_session,
     returning=False,
+    # Another engine may lock no row, and roll nothing back.
+    made=" ENGINE=InnoDB CHARSET=utf8mb4",
     equal=_is_to_the_byte,
     shape=("1146", "1054"),
     # The last one: a binary log of statements, which takes no write under READ COMMITTED.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.pages import Opens
+from tests.support.tiers import once_more
 
 ROOT = Path(__file__).parents[2]
 SITE, OUT = ROOT / "out" / "site", ROOT / "out" / "pages"
@@ -31,8 +32,9 @@ def background(page: Any) -> float:
     return luminance(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), (390, "dark"), once_more(1280, "dark"), once_more(390, "light")]
+)
 def test_every_page_can_be_read(opens: Opens, width: int, scheme: str) -> None:
     if not SITE.is_dir() and "CI" not in os.environ:
         pytest.skip("the site is not built: make docs")

@@ -115,6 +115,7 @@ def test_a_frozen_machine_does_nothing_and_its_clock_goes_on(simulator: Simulato
 
 
 @pytest.mark.slow
+@pytest.mark.fault
 def test_the_model_holds_if_every_clock_has_run_out_before_the_stores() -> None:
     states, broken, _ = search(Model(lease=4, deadline=1, budget=1))
     assert not broken

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
         pytest.param("warm", "sqlite", "lease", marks=pytest.mark.fault),  # three minutes
         pytest.param("everything", "postgresql", "database", marks=[pytest.mark.postgres, pytest.mark.fault]),
         pytest.param("pause", "mariadb", "lease", marks=[pytest.mark.mariadb, pytest.mark.fault]),
-        ("zombie", "delta", "lease"),
+        pytest.param("zombie", "delta", "lease", marks=pytest.mark.fault),
     ],
 )
 def test_the_standby_takes_over_and_the_table_is_right(

@@ -176,8 +176,11 @@ with hold_lease("n", **SETTINGS | {}):
 
 @pytest.mark.parametrize(
     ("busy", "grace"),
-    [(True, "local"), (True, 1.5), (False, "local")],
-    ids=["at work", "at work, with a grace", "idle"],
+    [
+        pytest.param(True, "local", id="at work"),
+        once_more(True, 1.5, id="at work, with a grace"),
+        pytest.param(False, "local", id="idle"),
+    ],
 )
 def test_a_block_that_fails_is_released_if_its_executors_were_idle_or_their_grace_is_known(
     start: Start, cluster: str, url: str, table: str, grace: str | float, busy: bool

@@ -14,6 +14,7 @@ import pytest
 from jobs.jars import FOLDER
 from tests.services.postgres import own_postgres
 from tests.support.drivers import Driver, row, until
+from tests.support.tiers import once_more
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 Start = Callable[..., Driver]
@@ -161,7 +162,8 @@ def _marks(kind: str, ending: str) -> list[pytest.MarkDecorator]:
 
 
 CASES = [pytest.param(kind, ending, "exit", marks=_marks(kind, ending)) for kind in WORKS for ending in ENDINGS]
-CASES += [("java", "the block fails", "stop"), ("jdbc", "the block ends", "stop"), ("stream", "the block ends", "stop")]
+CASES += [("java", "the block fails", "stop"), ("stream", "the block ends", "stop")]
+CASES += [once_more("jdbc", "the block ends", "stop")]
 
 
 @pytest.mark.postgres

@@ -27,30 +27,25 @@ from sqlalchemy import (
     any_,
     cast,
     delete,
-    func,
+    insert,
     literal,
     select,
+    text,
 )
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
-from sqlalchemy.schema import CreateTable
 
 from ...config.urls import redacted
 from ...database.dialects import BACKENDS
 from ...errors import ConfigError
-from ...stores.sql.schema import NAME
+from ...stores.sql.schema import NAME, creation
 from ...stores.sql.words import Words
 
-_INNODB: dict[str, Any] = {
-    "mysql_engine": "InnoDB",
-    "mariadb_engine": "InnoDB",
-}  # another neither locks a row nor rolls back
 FENCE = Table(
     "spark_lease_fence",
     MetaData(),
     Column("name", NAME, primary_key=True),
     Column("epoch", BigInteger, nullable=False),
-    **_INNODB,
 )
 RUN = Table(
     "spark_lease_fence_run",
@@ -58,7 +53,6 @@ RUN = Table(
     Column("name", NAME, primary_key=True),
     Column("run", Words(32), primary_key=True),
     Column("epoch", BigInteger, nullable=False),
-    **_INNODB,
 )
 DONE = Table(
     "spark_lease_fence_done",
@@ -67,7 +61,6 @@ DONE = Table(
     Column("run_key", NAME, primary_key=True),
     Column("epoch", BigInteger, nullable=False),
     Column("finished", BigInteger, nullable=False),  # milliseconds since 1970, by the database's clock
-    **_INNODB,
 )
 FENCE_TABLES = (FENCE, RUN, DONE)
 FENCED = Table(
@@ -127,8 +120,7 @@ def _plain(part: str, dialect: str) -> str:
 
 def tables_sql(dialect: Dialect, tables: Sequence[Table] = FENCE_TABLES) -> Sequence[str]:
     """The statements that make the tables."""
-    made = (CreateTable(each, if_not_exists=True).compile(dialect=dialect) for each in tables)
-    return [" ".join(str(each).split()) for each in made]
+    return [creation(dialect, each) for each in tables]
 
 
 _OTHER_ENGINE = (
@@ -155,17 +147,26 @@ def look_at_server(connection: Connection) -> str:
     return ""
 
 
+_RAISE_OR_LEAVE = (
+    f"INSERT INTO {FENCE.name} (name, epoch) VALUES (:name, :epoch) "
+    "ON DUPLICATE KEY UPDATE epoch = greatest(epoch, :epoch)"
+)
+
+
 def raise_epoch(engine: Engine, name: str, epoch: int) -> Any:
     """A statement that raises the epoch of `name`, and leaves a higher one. Doing it twice is doing it once."""
     values = {"name": name, "epoch": epoch}
     if engine.dialect.name in ("mysql", "mariadb"):
-        mine = mysql.insert(FENCE).values(values)
-        return mine.on_duplicate_key_update(epoch=func.greatest(FENCE.c.epoch, mine.inserted.epoch))
-    insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
-    first: Any = insert(FENCE).values(values)
-    return first.on_conflict_do_update(
-        index_elements=["name"], set_={"epoch": epoch}, where=FENCE.c.epoch < first.excluded.epoch
+        return text(_RAISE_OR_LEAVE).bindparams(**values)
+    new: Any = _insert(engine)(FENCE).values(values)
+    return new.on_conflict_do_update(
+        index_elements=["name"], set_={"epoch": epoch}, where=FENCE.c.epoch < new.excluded.epoch
     )
+
+
+def _insert(engine: Engine) -> Any:
+    """An INSERT that may say what happens where the row is there already."""
+    return postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
 
 
 def read_epoch(name: str) -> Any:
@@ -175,9 +176,8 @@ def read_epoch(name: str) -> Any:
 def insert_run(engine: Engine, values: dict[str, Any]) -> Any:
     """Writes no row where it is there already; waits for a transaction that is about to write the same."""
     if engine.dialect.name in ("mysql", "mariadb"):
-        return mysql.insert(RUN).values(values).prefix_with("IGNORE")
-    insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
-    return insert(RUN).values(values).on_conflict_do_nothing()
+        return insert(RUN).values(values).prefix_with("IGNORE")
+    return _insert(engine)(RUN).values(values).on_conflict_do_nothing()
 
 
 def forget_runs(engine: Engine, name: str, runs: Sequence[str]) -> Any:

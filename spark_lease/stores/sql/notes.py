@@ -177,10 +177,6 @@ def notes_table(engine: Engine, config: Config) -> Table:
         Column("noted", BigInteger, nullable=False),
         PrimaryKeyConstraint("lease", "kind", "digest", name=f"{name}_key"),
         schema=folder or None,
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
-        mysql_charset="utf8mb4",
-        mariadb_charset="utf8mb4",
     )
 
 

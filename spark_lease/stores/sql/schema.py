@@ -20,17 +20,19 @@ from sqlalchemy import (
     Index,
     Inspector,
     MetaData,
+    String,
     Table,
     UniqueConstraint,
     inspect,
     text,
 )
-from sqlalchemy.dialects import mysql
+from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.types import UserDefinedType
 
 from ...config.settings import MAX_NAME, Config
+from ...database.dialects import BACKENDS
 from ...election.directive import LONGEST
 from ...errors import ConfigError
 from .words import Words
@@ -44,9 +46,7 @@ _EARLIER = {"wish": "directive"}
 
 # Two names are two leases, whatever the server's collation says. A broker's own column stays as it was made.
 def _any_words(length: int) -> Any:
-    return Words(length).with_variant(
-        mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
-    )
+    return Words(length).with_variant(String(length, collation="utf8mb4_bin"), "mysql", "mariadb")
 
 
 NAME = _any_words(MAX_NAME)
@@ -93,8 +93,6 @@ def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) ->
         Column("directive", of("directive", _any_words(LONGEST))),
         UniqueConstraint("name", name=f"{name}_name"),
         schema=schema or None,
-        mysql_engine="InnoDB",  # another may lock nothing at all
-        mariadb_engine="InnoDB",
     )
 
 
@@ -126,9 +124,10 @@ def as_there(connection: Connection, table: Table) -> Table:
     return table.to_metadata(MetaData(), name=twins[0])
 
 
-def creation(engine: Engine | Connection, table: Table) -> Sequence[str]:
-    """The one statement that makes the table where it is missing, for this database."""
-    return [" ".join(str(CreateTable(table, if_not_exists=True).compile(dialect=engine.dialect)).split())]
+def creation(dialect: Dialect, table: Table) -> str:
+    """The statement that makes the table where it is missing."""
+    made = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
+    return " ".join(made.split()) + BACKENDS[dialect.name].made
 
 
 def addition(engine: Engine | Connection, table: Table, missing: Sequence[str]) -> Sequence[str]:
@@ -213,7 +212,7 @@ def complete(connection: Connection, table: Table) -> Sequence[str]:
     refuse_engine(connection, table)
     missing = missing_columns(connection, table)
     if missing is None:
-        statements = creation(connection, table)
+        statements = [creation(connection.dialect, table)]
     elif missing:
         refuse_foreign(table, missing)
         renamed = _renamed(connection, table, missing)
@@ -270,8 +269,8 @@ def make(connection: Connection, table: Table) -> Sequence[str]:
     """Create a table of our own where it is missing; what was run. Raises SQLAlchemyError if the database refuses."""
     if _is_there(connection, table):
         return []
-    statements = creation(connection, table)
-    _run(connection, statements[:1], lambda: _is_there(connection, table))
+    statements = [creation(connection.dialect, table)]
+    _run(connection, statements, lambda: _is_there(connection, table))
     return statements
 
 

@@ -165,13 +165,14 @@ class SqlStore:
         """What `init` would run on a new table; commented out, what it would on ActiveMQ's. Asks no database."""
         ours = (*schema.OUR_COLUMNS, schema.UNIQUE)
         tables = self._all_tables()
-        made = [line for each in tables for line in schema.creation(self._engine, each)]
+        dialect = self._engine.dialect
+        made = [schema.creation(dialect, each) for each in tables]
         added = [*made[:-1], *schema.addition(self._engine, tables[-1], ours)]
         rights = dict.fromkeys(tables, "SELECT, INSERT, UPDATE") | {self._notes_table: "SELECT, INSERT, UPDATE, DELETE"}
-        named = self._engine.dialect.identifier_preparer.format_table
+        named = dialect.identifier_preparer.format_table
         grants = [f"-- GRANT {each} ON {named(table)} TO …" for table, each in rights.items()]
         return {
-            "what is noted beside the leases": schema.creation(self._engine, self._notes_table),
+            "what is noted beside the leases": [schema.creation(dialect, self._notes_table)],
             "a new table": made,
             "or, on a table that ActiveMQ made": [f"-- {each}" for each in added],
             **({} if self._engine.dialect.name == "sqlite" else {"what the job's role needs": grants}),

@@ -92,11 +92,8 @@ def leased(
         return leased()(name)
 
     def decorate(main: Callable[..., _R]) -> Callable[..., _R]:
-        if inspect.iscoroutinefunction(main) or inspect.isgeneratorfunction(main) or inspect.isasyncgenfunction(main):
-            raise TypeError(
-                f"{main.__qualname__} is async or a generator: decorate a main that calls asyncio.run, or "
-                "use hold_lease around asyncio.run"
-            )
+        if any(is_one(inspect.unwrap(main)) for is_one in _BEGINS_LATER):
+            raise _begins_later(main)
         signature = inspect.signature(main)
         found = signature.parameters.get("lease")
         wants_lease = found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
@@ -110,8 +107,12 @@ def leased(
                 with guard as lease:
                     try:
                         if wants_lease and "lease" not in signature.bind_partial(*args, **kwargs).arguments:
-                            return main(*args, **kwargs, lease=lease)
-                        return main(*args, **kwargs)
+                            kwargs["lease"] = lease
+                        result = main(*args, **kwargs)
+                        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+                            _leave_undone(result)  # its work would run after the release
+                            raise _begins_later(main)
+                        return result
                     except SparkLeaseError as error:
                         own_error = error
                         raise
@@ -129,6 +130,23 @@ def leased(
         return guarded
 
     return decorate
+
+
+_BEGINS_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
+def _begins_later(main: Callable[..., Any]) -> TypeError:
+    called = getattr(main, "__qualname__", repr(main))
+    return TypeError(
+        f"{called} is async or a generator: decorate a main that calls asyncio.run, or use hold_lease around "
+        "asyncio.run"
+    )
+
+
+def _leave_undone(work: Any) -> None:
+    for end in ("close", "cancel"):  # of a coroutine or a generator, of a task
+        if hasattr(work, end):
+            getattr(work, end)()
 
 
 def end_process(code: int) -> NoReturn:

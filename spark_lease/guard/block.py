@@ -16,6 +16,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -49,6 +50,9 @@ from .keeping import open_hold
 log = logging.getLogger(__name__)
 
 JVM_ENDED = "its JVM ended"
+_LEFT_TOO_LATE = (
+    "Python ended before its block did, which a generator kept open: it is given back once this process is over"
+)
 _LOOK_AGAIN = 1.0
 _ANSWERS_WITHIN = 2.0
 
@@ -257,6 +261,9 @@ class Guard:
                 try:
                     if os.getpid() != self._pid:
                         return  # a forked child leaves its copy of the block: the lease is not its to give back
+                    if sys.is_finalizing():  # a generator kept it open: no thread runs any more, and none can be begun
+                        log.warning("%s: %s", self.hold.name, _LEFT_TOO_LATE)
+                        return
                     lost = self._leave(error)
                     break
                 except KeyboardInterrupt as interrupt:  # sent to the block just before it was left, or Ctrl-C once more

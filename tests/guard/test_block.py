@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -280,9 +282,40 @@ def test_a_main_that_runs_after_it_returned_is_refused() -> None:
     def generator():  # type: ignore[no-untyped-def]
         yield 1
 
-    for main in (coroutine, generator):
+    for main in (coroutine, generator, functools.wraps(coroutine)(lambda: coroutine())):
         with pytest.raises(TypeError, match="decorate a main that calls asyncio"):
             leased("n")(main)
+
+
+class _Called:
+    async def __call__(self) -> None:
+        raise AssertionError("this runs without a lease")
+
+
+@pytest.mark.parametrize("main", [_Called(), lambda: _Called()(), lambda: (_ for _ in range(2))])
+def test_a_main_that_only_began_when_it_returned_fails_and_its_key_is_not_done(url: str, main: Any) -> None:
+    with pytest.raises(TypeError, match="is async or a generator: decorate a main that calls asyncio"):
+        leased("n", url=url, create_table="true", run_key="monday", on_lost="stop")(main)()
+    with hold_lease("n", url=url) as lease:
+        assert not lease.is_done("monday")
+
+
+KEPT_OPEN = """
+import sys
+from spark_lease import hold_lease
+def days():
+    with hold_lease("n", url=sys.argv[1]):
+        yield from ("monday", "tuesday")
+for day in (kept := days()):
+    break
+"""
+
+
+def test_a_block_that_a_generator_keeps_open_ends_with_python(url: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", KEPT_OPEN, url], capture_output=True, text=True, timeout=40)
+    assert (ended.returncode, "is given back once this process is over" in ended.stderr) == (0, True), ended.stderr
+    with hold_lease("n", url=url, acquire_timeout=5):
+        pass
 
 
 def test_the_delta_fence_of_a_lost_lease_stays_until_spark_is_over_and_no_longer(

@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, push_to_gateway, write_to_textfile
@@ -59,26 +61,38 @@ _leases: dict[str, GuardedHold] = {}
 """Those that are waited for or held, by name."""
 
 
+class _Part:
+    """Those metrics of one lease that leave the process together. A standby tells only that it is one: beside it, on
+    this machine, may be the master, whose numbers are not to be overwritten."""
+
+    def __init__(self, name: str, metrics: Sequence[Any], of: str = "") -> None:
+        self._name, self._metrics, self.of = name, metrics, of
+
+    def collect(self) -> Iterator[Metric]:
+        for family in (each for metric in self._metrics for each in metric.collect()):
+            mine = Metric(family.name, family.documentation, family.type)
+            mine.samples = [each for each in family.samples if each.labels.get("lease") == self._name]
+            yield mine
+
+
 class Report:
     """What one hold tells. Its methods wait for nothing but `end`. Raises ConfigError if a folder is missing."""
 
     def __init__(self, config: Config) -> None:
         self._config, self._name = config, config.name
-        self._file: Path | None = None
-        if config.metrics_textfile:
-            folder = Path(config.metrics_textfile)
-            if not folder.is_dir():
-                raise ConfigError("metrics_textfile", f"{folder} is no folder: create it")
-            self._file = folder / f"spark_lease_{quote(self._name, safe='')}.prom"
-        self._leaves = bool(self._file or config.metrics_push)
+        self._folder = Path(config.metrics_textfile) if config.metrics_textfile else None
+        if self._folder and not self._folder.is_dir():
+            raise ConfigError("metrics_textfile", f"{self._folder} is no folder: create it")
+        self._leaves = bool(self._folder or config.metrics_push)
+        self._lease: GuardedHold | None = None
+        self._parts: list[_Part] = []
         self._kicked, self._over = threading.Event(), False
         self._failed: set[str] = set()
         self._thread: threading.Thread | None = None
 
     def begin(self, lease: GuardedHold) -> None:
         """It is waited for from now on."""
-        name = self._name
-        _leases[name] = lease
+        name, self._lease = self._name, lease
         STATUS.labels(name).set_function(lambda: float(_left(name) > 0))
         LEFT.labels(name).set_function(lambda: _left(name))
         GOOD_UNTIL.labels(name).set_function(lambda: left + wall_time() if (left := _left(name)) else 0.0)
@@ -86,10 +100,14 @@ class Report:
 
     def standby(self, state: str) -> None:
         WARM.labels(self._name).set(float(state == "warm"))
+        if not self._parts:
+            self._parts = [_Part(self._name, [WARM], "_standby")]
         self._start()
 
     def held(self, lease: GuardedHold) -> None:
+        _leases[self._name] = lease
         WARM.labels(self._name).set(0.0)
+        self._parts = [*self._parts, _Part(self._name, [each for each in METRICS if each is not WARM])]
         EPOCH.labels(self._name).set(lease.epoch)
         self.count("held")
         self._start()
@@ -113,18 +131,12 @@ class Report:
     def end(self, *, lost: bool) -> None:
         """Nothing more is to be told."""
         WARM.labels(self._name).set(0.0)
-        _leases.pop(self._name, None)
+        if _leases.get(self._name) is self._lease:  # else another thread of this program is master by now
+            del _leases[self._name]
         self._over = True
         self._kicked.set()
         if self._thread:
             self._thread.join(_BRIEFLY if lost else _LINGER)
-
-    def collect(self) -> Iterator[Metric]:
-        """What is told of this lease: what leaves the process."""
-        for family in OURS.collect():
-            mine = Metric(family.name, family.documentation, family.type)
-            mine.samples = [each for each in family.samples if each.labels.get("lease") == self._name]
-            yield mine
 
     def _run(self) -> None:
         over = False
@@ -135,20 +147,25 @@ class Report:
             self._kicked.wait(self._config.retry_period)
 
     def _out(self) -> None:
-        if self._file:
-            self._try("metrics_textfile", self._write)
-        if self._config.metrics_push:
-            self._try("metrics_push", self._push)
+        parts = self._parts
+        for part in parts:
+            if self._folder:
+                self._try("metrics_textfile", partial(self._write, part))
+            if self._config.metrics_push:
+                self._try("metrics_push", partial(self._push, part))
+        if parts and not parts[-1].of:  # master: that it is no standby any more is said once
+            self._parts = parts[-1:]
 
-    def _write(self) -> None:
-        write_to_textfile(str(self._file), self)
+    def _write(self, part: _Part) -> None:
+        assert self._folder
+        write_to_textfile(str(self._folder / f"spark_lease_{quote(self._name, safe='')}{part.of}.prom"), part)
 
-    def _push(self) -> None:
-        group = {"lease": self._name, "instance": self._config.holder or socket.gethostname()}
+    def _push(self, part: _Part) -> None:
+        group = {"lease": self._name, "instance": f"{self._config.holder or socket.gethostname()}{part.of}"}
         push_to_gateway(
             self._config.metrics_push,
             JOB,
-            self,
+            part,
             grouping_key=group,
             timeout=self._config.attempt_timeout,
         )

@@ -89,6 +89,29 @@ def test_a_warm_standby_is_counted_until_it_is_master(url: str, clock: VirtualCl
     events.end()
 
 
+def test_a_standby_beside_the_master_leaves_its_numbers_alone(
+    url: str, tmp_path: Path, clock: VirtualClock, store: MemoryStore
+) -> None:
+    settings: dict[str, Any] = {"name": "n", "url": url, "metrics_textfile": str(tmp_path), "retry_period": 0.05}
+    config, file, beside = (
+        configure(**settings),
+        tmp_path / "spark_lease_n.prom",
+        tmp_path / "spark_lease_n_standby.prom",
+    )
+    with hold_lease("n", url=url, metrics_textfile=str(tmp_path), keeper="thread"):
+        until(lambda: file.exists() and written(file.read_text())["master_status"] == 1)
+        events, lease = open_events(config), Contender(clock, store).lease
+        events.begin(lease)
+        events.standby(lease, "warm")
+        until(lambda: beside.exists() and written(beside.read_text()) == {"warm_standby": 1})
+        assert (value("master_status"), written(file.read_text())["master_status"]) == (1, 1)
+    assert "warm_standby" not in written(file.read_text()), "a series in two files is refused by the collector"
+    lease.acquire()
+    events.held(lease)
+    until(lambda: written(beside.read_text()) == {"warm_standby": 0})
+    events.end()
+
+
 def test_a_file_for_the_textfile_collector_outlives_the_job(url: str, tmp_path: Path) -> None:
     file = tmp_path / "out" / "spark_lease_n.prom"
     file.parent.mkdir()

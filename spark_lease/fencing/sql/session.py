@@ -45,7 +45,12 @@ def application_of(name: str, epoch: int, words: str = "") -> str:
 
 
 def session_environment(name: str, epoch: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """PGOPTIONS and PGAPPNAME (PostgreSQL documentation, "Environment Variables"), besides what `environ` has there."""
+    """PGOPTIONS and PGAPPNAME (PostgreSQL documentation, "Environment Variables"), besides what `environ` has there.
+
+    None for epoch 0, which is no grant: a table that is open to sessions without a lease is open to this one.
+    """
+    if not epoch:
+        return {}
     return {
         "PGOPTIONS": _with_epoch(environ.get("PGOPTIONS", ""), name, epoch),
         "PGAPPNAME": application_of(name, epoch, environ.get("PGAPPNAME", "")),
@@ -54,6 +59,8 @@ def session_environment(name: str, epoch: int, environ: Mapping[str, str] = os.e
 
 def libpq_parameters(name: str, epoch: int, given: Mapping[str, str]) -> dict[str, str]:
     """The same as parameters of a connection, besides what `given` has there."""
+    if not epoch:
+        return {key: given[key] for key in ("options", "application_name") if key in given}
     return {
         "options": _with_epoch(given.get("options", ""), name, epoch),
         "application_name": application_of(name, epoch, given.get("application_name", "")),
@@ -64,6 +71,8 @@ def jdbc_url(url: str, name: str, epoch: int) -> str:
     """`url` with the epoch in it, for PostgreSQL's JDBC driver, which reads no environment. Raises ConfigError."""
     if not url.startswith("jdbc:postgresql:"):
         raise ConfigError("jdbc_url", "only jdbc:postgresql: carries an epoch: elsewhere write inside lease.fenced_sql")
+    if not epoch:
+        return url
     base, _, query = url.partition("?")
     given = dict(parse_qsl(query, keep_blank_values=True))
     given["options"] = _with_epoch(given.get("options", ""), name, epoch)

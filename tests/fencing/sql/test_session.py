@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pytest
 
 from spark_lease.errors import ConfigError
-from spark_lease.fencing.sql.session import application_of, jdbc_url, session_environment, setting_of
+from spark_lease.fencing.sql.session import application_of, jdbc_url, libpq_parameters, session_environment, setting_of
 
 NAME = "nightly"
 
@@ -19,6 +19,14 @@ def test_what_was_in_the_environment_stays() -> None:
     assert once["PGOPTIONS"] == f"-c statement_timeout=5s -c {setting_of(NAME)}=5"
     assert twice["PGOPTIONS"] == f"-c statement_timeout=5s -c {setting_of(NAME)}=6"
     assert twice["PGAPPNAME"].endswith("/etl") and "/6/" in twice["PGAPPNAME"]
+
+
+def test_without_a_lease_nothing_is_said() -> None:
+    url = "jdbc:postgresql://db/x?options=-c%20search_path=etl"
+    assert (
+        session_environment(NAME, 0, {"PGOPTIONS": "-c x=y"}) == libpq_parameters(NAME, 0, {"options": "-c x=y"}) == {}
+    )
+    assert jdbc_url(url, NAME, 0) == url
 
 
 def test_a_jdbc_url_carries_the_epoch_and_keeps_what_it_has() -> None:

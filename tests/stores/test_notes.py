@@ -17,7 +17,7 @@ from spark_lease.database.dialects import usable_url
 from spark_lease.election.ports import Notes
 from spark_lease.election.record import LeaseRecord, released, taken
 from spark_lease.errors import ConfigError, StoreError
-from spark_lease.stores.folders.notes import LocalNoteFiles
+from spark_lease.stores.folders.files import LocalFiles
 from spark_lease.stores.registry import open_notes, open_store
 from tests.services.objects import BUCKET, ObjectServer
 
@@ -107,10 +107,10 @@ def test_a_long_history_is_read_though_each_note_takes_its_time(
         wanted = {f"k{number}": str(number) for number in range(300)}
         for key, text in wanted.items():
             notes.append("a", "table", key, text)
-        get = LocalNoteFiles.get
-        monkeypatch.setattr(LocalNoteFiles, "get", lambda *its: (time.sleep(0.02), get(*its))[1])
+        get = LocalFiles.get
+        monkeypatch.setattr(LocalFiles, "get", lambda *its: (time.sleep(0.02), get(*its))[1])
         assert notes.all("a", "table") == wanted
-        monkeypatch.setattr(LocalNoteFiles, "get", lambda *its: time.sleep(3))
+        monkeypatch.setattr(LocalFiles, "get", lambda *its: time.sleep(3))
         with pytest.raises(StoreError, match="no answer within 1 s"):
             notes.all("a", "table")
 

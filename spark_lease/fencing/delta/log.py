@@ -22,7 +22,7 @@ from typing import Any
 
 from ...clock import wall_time
 from ...errors import StoreError
-from ...stores.folders.log_files import version_file
+from ...stores.folders.paths import version_file
 from .folders import LogFolder
 
 _FEATURES = frozenset(

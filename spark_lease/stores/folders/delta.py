@@ -3,7 +3,7 @@
 `delta:///folder`, or `delta+s3://bucket/folder`, holds one table for each lease, with one row that any engine can read.
 A write is one commit that adds the same tiny data file again, with other partition values: the newest add of a path is
 the one that counts (Delta protocol, "Add File and Remove File"). So there is nothing to vacuum, and no Spark job in it.
-Where the folder is, and what is looked for there besides, is in `log_files.py` and `object_store.py`.
+Where the folder is, and what is looked for there besides, is in `files.py` and `object_store.py`.
 
 The swap is put-if-absent of the next version, without retries: a writer that read an older version is refused. There is
 no clock that all share: a lease has run out when its record stood still for its duration (`record.expires_in`). The
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -29,7 +31,8 @@ from ...config.urls import redacted
 from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable, StoreError
 from ...system.call_timeout import CallTimeout
-from .log_files import Files, LocalFiles
+from .files import UNSAFE, Files, LocalFiles, plain, refuse_unsafe
+from .paths import folder_of
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ class DeltaStore:
 
     def __init__(self, config: Config) -> None:
         self.where = redacted(config.url)
-        self._config, self._files = config, files_of(config)
+        self._config, self.files = config, _files_of(config)
         self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout)
         self._tables: dict[str, DeltaTable] = {}
         self._rows: dict[str, tuple[DeltaTable, int, dict[str, Any]]] = {}
@@ -81,26 +84,26 @@ class DeltaStore:
         return self._bounded.call(self._init)
 
     def _init(self) -> list[str]:
-        self._files.check()
-        made, name = self._files.init(), self._config.name
-        if name and not self._files.has_log(name):
+        self.files.check()
+        made, name = self.files.init(), self._config.name
+        if name and not self.files.has_log(name):
             self._create(name)
-            made.append(f"made {self._files.table(name)}")
+            made.append(f"made {self.files.table(name)}")
         return made
 
     def _names(self) -> list[str]:
-        return [each for each in self._files.names() if self._files.has_log(each)]
+        return [each for each in self.files.names() if self.files.has_log(each)]
 
     def _read(self, name: str) -> Snapshot:
         # A standby asks this all day: one look for the next version, and one at the last.
         known = self._known.get(name)
-        if known and not self._files.has_commit(name, (known.stamp or 0) + 1) and self._stands(name, known):
+        if known and not self.files.has_commit(name, (known.stamp or 0) + 1) and self._stands(name, known):
             return Snapshot(known, None)
         table = self._latest(name)
         return Snapshot(None if table is None else self._record(name, table), None)
 
     def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
-        self._files.check()
+        self.files.check()
         table = self._latest(name)
         if table is None and old is None:
             old, table = self._create(name)
@@ -122,7 +125,7 @@ class DeltaStore:
 
     def _latest(self, name: str) -> DeltaTable | None:
         """The table as it is now; None if there is none, and never was. Raises StoreError."""
-        path = self._files.table(name)
+        path = self.files.table(name)
         if table := self._tables.get(name):
             try:
                 table.update_incremental()
@@ -131,21 +134,21 @@ class DeltaStore:
             except (RecordUnreadable, ConfigError):
                 raise
             except Exception as error:  # delta-rs raises anything where the log was cleaned up meanwhile
-                log.debug("%s: opened anew: %s", path, self._files.error_text(error))
+                log.debug("%s: opened anew: %s", path, self.files.error_text(error))
             del self._tables[name]
-        if not self._files.has_log(name):
+        if not self.files.has_log(name):
             if name in self._known:
                 raise RecordUnreadable(self.where, f"the table {path} is gone")
             return None
         try:
-            self._tables[name] = DeltaTable(path, storage_options=self._files.options)
+            self._tables[name] = DeltaTable(path, storage_options=self.files.options)
         except Exception as error:  # "not found" as well, which it also says of a log that is being cleaned up
-            raise StoreError(self.where, f"{path}: {self._files.error_text(error)}") from None
+            raise StoreError(self.where, f"{path}: {self.files.error_text(error)}") from None
         return self._tables[name]
 
     def _stands(self, name: str, record: LeaseRecord) -> bool:
         """True if `record` is what its commit wrote; what is newer than it, delta-rs finds, and nothing else."""
-        text = self._files.commit(name, record.stamp or 0)
+        text = self.files.commit(name, record.stamp or 0)
         try:
             lines = (text or "").splitlines()
             (values,) = [action["add"]["partitionValues"] for line in lines if "add" in (action := json.loads(line))]
@@ -160,26 +163,26 @@ class DeltaStore:
         cells = [
             Array([row[column]], DataType.int64() if column == "expires" else kind) for column, kind in _COLUMNS.items()
         ]
-        self._files.make(name)
+        self.files.make(name)
         try:
             write_deltalake(
-                self._files.table(name),
+                self.files.table(name),
                 Table.from_arrays(
                     [cell.cast(kind) for cell, kind in zip(cells, _COLUMNS.values(), strict=True)], schema=schema
                 ),
                 partition_by=_CHANGING,
                 mode="error",
                 configuration=_SETTINGS,
-                storage_options=self._files.options,
+                storage_options=self.files.options,
                 commit_properties=_ONLY_NEXT,
                 post_commithook_properties=_NOTHING_ELSE,
             )
         except CommitFailedError:
             return None, None
         except Exception as error:
-            if self._files.has_log(name):  # made by another between our look and our attempt
+            if self.files.has_log(name):  # made by another between our look and our attempt
                 return None, None
-            raise self._files.refusal(name, error) from None
+            raise self.files.refusal(name, error) from None
         table = self._latest(name)
         made = None if table is None else self._record(name, table)
         # Frozen since then, I would find the grant of another who took what I made, and write mine in its place.
@@ -211,9 +214,9 @@ class DeltaStore:
         except CommitFailedError:
             return False
         except Exception as error:
-            raise self._files.refusal(name, error) from None
+            raise self.files.refusal(name, error) from None
         if (table.version() + 1) % _TIDY_EVERY == 0 and not self._tidying.is_busy:
-            self._tidying.begin(lambda: _tidy(self._files, name))  # beside the renewals
+            self._tidying.begin(lambda: _tidy(self.files, name))  # beside the renewals
         return True
 
     def _record(self, name: str, table: DeltaTable) -> LeaseRecord:
@@ -224,7 +227,7 @@ class DeltaStore:
         )
 
         def refuse(column: str, value: object) -> RecordUnreadable:
-            path = self._files.table(name)
+            path = self.files.table(name)
             return RecordUnreadable(
                 self.where, f"{path} has {column}={value!r}, which no lease has: correct it by hand"
             )
@@ -245,31 +248,37 @@ class DeltaStore:
         try:
             actions = table.get_add_actions(flatten=True)
         except Exception as error:  # delta-rs may read for it, and raises anything
-            raise self._files.refusal(name, error) from None
+            raise self.files.refusal(name, error) from None
         columns = set(actions.schema.names)
         if lacking := [each for each in _CHANGING if f"partition.{each}" not in columns]:
             problem = (
                 f"has no partition column {', '.join(lacking)}: it is another program's table, or of an earlier version"
             )
-            raise RecordUnreadable(self.where, f"{self._files.table(name)} {problem}")
+            raise RecordUnreadable(self.where, f"{self.files.table(name)} {problem}")
         found = {column: actions.column(column).to_pylist() for column in actions.schema.names}
         rows = sum(each or 0 for each in found["num_records"])
         if rows != 1 or actions.num_rows != 1:
             raise RecordUnreadable(
-                self.where, f"{self._files.table(name)} has {rows} rows, a lease has one: correct it by hand"
+                self.where, f"{self.files.table(name)} has {rows} rows, a lease has one: correct it by hand"
             )
         row = {column: values[0] for column, values in found.items()}
         self._rows[name] = table, table.version(), row
         return row
 
 
-def files_of(config: Config) -> Files:
+def _files_of(config: Config) -> Files:
     """Where the tables of `config.url` are. Raises ConfigError."""
-    if config.url.startswith("delta:"):
-        return LocalFiles(config)
-    from .object_store import ObjectFiles  # not needed for a folder of this machine
+    if not config.url.startswith("delta:"):
+        from .object_store import ObjectFiles  # not needed for a folder of this machine
 
-    return ObjectFiles(config)
+        return ObjectFiles(config)
+    if config.storage_options:
+        raise ConfigError("storage_options", f"{redacted(config.url)} is a folder of this machine: remove them")
+    refuse_unsafe({}, {key: value for key, value in os.environ.items() if plain(key) == UNSAFE[1]})
+    root = folder_of(config.url, "delta")
+    if found := re.search(r"%[0-9A-Fa-f]{2}|[][?#]", str(root)):
+        raise ConfigError("url", f"{root}: delta-rs cannot read below a folder with {found[0]} in its name")
+    return LocalFiles(config, root)
 
 
 def _tidy(files: Files, name: str) -> None:

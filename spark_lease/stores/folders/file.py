@@ -18,7 +18,6 @@ import fcntl
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,8 @@ from ...config.urls import redacted
 from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable, StoreError
 from ...system.call_timeout import CallTimeout
-from .paths import folder_of, folders_in, make, named, put_new, refusal, refuse_missing
+from .files import LocalFiles
+from .paths import folder_of, put_new, refusal, version_file
 
 _KEPT = 3
 """How many of the last files stay: a reader may be about to open the one before the last."""
@@ -40,7 +40,7 @@ class FileStore:
 
     def __init__(self, config: Config) -> None:
         self.where = redacted(config.url)
-        self._config, self._root = config, folder_of(config.url, "file")
+        self._config, self.files = config, LocalFiles(config, folder_of(config.url, "file"))
         self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout)
         self._seen: set[str] = set()
 
@@ -51,9 +51,7 @@ class FileStore:
         return self._bounded.call(lambda: self._swap(name, old, new))
 
     def names(self) -> Sequence[str]:
-        return self._bounded.call(
-            lambda: [each for each in folders_in(self._root, self._config) if self._last(named(self._root, each))]
-        )
+        return self._bounded.call(lambda: [each for each in self.files.names() if self._last(self.files.folder(each))])
 
     def close(self) -> None:
         self._bounded.close()
@@ -63,10 +61,9 @@ class FileStore:
         return self._bounded.call(self._init)
 
     def _init(self) -> list[str]:
-        made = [] if self._root.is_dir() else [f"made {self._root}"]
-        folder = named(self._root, self._config.name) if self._config.name else self._root
+        folder = self.files.folder(self._config.name) if self._config.name else self.files.root
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            made = self.files.init()
             if not folder.is_dir():
                 folder.mkdir()
                 made.append(f"made {folder}")
@@ -75,13 +72,13 @@ class FileStore:
         return made
 
     def _read(self, name: str) -> LeaseRecord | None:
-        folder = named(self._root, name)
+        folder = self.files.folder(name)
         for _ in range(_TRIES):
             last = self._last(folder)
             if last is None:
                 if name in self._seen:
                     raise RecordUnreadable(self.where, f"the record in {folder} is gone")
-                refuse_missing(self._root, self._config)
+                self.files.refuse_missing()
                 return None
             with contextlib.suppress(FileNotFoundError):  # it was the last when we looked: look again
                 text = (folder / last).read_bytes()
@@ -105,10 +102,10 @@ class FileStore:
             epoch = max(epoch, round(wall_time() * 1000))
         stamp = (old.stamp or 0) + 1 if old else 1
         written = LeaseRecord(new.holder, epoch, new.duration, stamp, new.protection, new.directive)
-        folder = named(self._root, name)
+        folder = self.files.folder(name)
+        self.files.make(name)
         try:
-            make(self._root, folder, replace(self._config, name=name))
-            if not put_new(folder / _file(stamp), self._text(name, written).encode()):
+            if not put_new(folder / version_file(stamp), self._text(name, written).encode()):
                 return None
         except OSError as error:
             if error.errno in (errno.EPERM, errno.EOPNOTSUPP) and error.filename2:
@@ -117,7 +114,7 @@ class FileStore:
         self._seen.add(name)
         # Paused before the put while others went far ahead and their old files were removed, a number that no one
         # reads can be written: what counts is the last.
-        if self._last(folder) != _file(stamp):
+        if self._last(folder) != version_file(stamp):
             return None if self._read(name) != written else written
         self._tidy(folder, stamp)
         return written
@@ -126,7 +123,7 @@ class FileStore:
     def _tidy(folder: Path, stamp: int) -> None:
         with contextlib.suppress(OSError):
             for each in os.listdir(folder):
-                if _is_record(each) and each <= _file(stamp - _KEPT):
+                if _is_record(each) and each <= version_file(stamp - _KEPT):
                     os.unlink(folder / each)
 
     def _text(self, name: str, record: LeaseRecord) -> str:
@@ -161,8 +158,8 @@ class FileLock:
 
     def __init__(self, config: Config, root: Path) -> None:
         """In the folder of lease `config.name` below `root`."""
-        self._config, self._root = config, root
-        self._where, self._path = redacted(config.url), named(root, config.name) / "lock"
+        self._config, self._files = config, LocalFiles(config, root)
+        self._where, self._path = redacted(config.url), self._files.folder(config.name) / "lock"
         self._bounded = CallTimeout(self._where, timeout=config.attempt_timeout)
         self._fd = -1
 
@@ -182,8 +179,8 @@ class FileLock:
         if self._is_ours():
             return True
         self._let_go()
+        self._files.make(self._config.name)
         try:
-            make(self._root, self._path.parent, self._config)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise refusal(self._where, self._path, error) from error
@@ -224,10 +221,6 @@ class FileLock:
 def lock_of(config: Config) -> FileLock:
     """The lock beside the records of lease `config.name`."""
     return FileLock(config, folder_of(config.url, "file"))
-
-
-def _file(stamp: int) -> str:
-    return f"{stamp:020}.json"
 
 
 def _is_record(name: str) -> bool:

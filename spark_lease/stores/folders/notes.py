@@ -8,10 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Protocol
+from typing import Any, cast
 
 from ...config.settings import Config
 from ...config.urls import redacted
@@ -19,7 +17,7 @@ from ...election.record import is_grant_of
 from ...errors import RecordUnreadable
 from ...system.call_timeout import CallTimeout
 from ..registry import open_store
-from .paths import folder_of, named, put_new, refusal
+from .files import Files
 
 _AT_ONCE, _EACH = 16, 8
 """So many notes are read side by side, and so many in one `attempt_timeout`: a request to an object store takes 20 ms
@@ -32,7 +30,7 @@ class FolderNotes:
     def __init__(self, config: Config) -> None:
         self.where = redacted(config.url)
         self._leases = open_store(config)
-        self._files = note_files(config)
+        self._files: Files = cast(Any, self._leases).files  # every store in folders has them
         self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout)
         self._readers = [CallTimeout(self.where, timeout=config.attempt_timeout) for _ in range(_AT_ONCE)]
 
@@ -99,68 +97,6 @@ class FolderNotes:
             return str(fields["key"]), str(fields["text"])
         except (ValueError, KeyError, TypeError):
             raise RecordUnreadable(self.where, f"{path} is no note: correct it by hand, or remove it") from None
-
-
-class NoteFiles(Protocol):
-    """Where they are; `path` begins with the lease's name. Raises StoreError or ConfigError."""
-
-    def put_new(self, name: str, path: str, text: str) -> bool:
-        """Write a whole file that is not there yet; False if it is. Durable once it returns."""
-        ...
-
-    def get(self, name: str, path: str) -> str | None:
-        """None if there is none."""
-        ...
-
-    def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
-        """When each was written (seconds since 1970), and its path."""
-        ...
-
-    def remove(self, name: str, path: str) -> bool:
-        """False if there is none."""
-        ...
-
-
-class LocalNoteFiles:
-    """In folders of this machine. Implements `NoteFiles`."""
-
-    def __init__(self, where: str, root: Path) -> None:
-        self._where, self._root = where, root
-
-    def put_new(self, name: str, path: str, text: str) -> bool:
-        file = named(self._root, name) / path
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            return put_new(file, text.encode())
-        except OSError as error:
-            raise refusal(self._where, file.parent, error) from error
-
-    def get(self, name: str, path: str) -> str | None:
-        try:
-            return (named(self._root, name) / path).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
-
-    def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
-        found = []
-        for each in (named(self._root, name) / folder).glob("[!.]*.json"):
-            with suppress(FileNotFoundError):  # removed meanwhile
-                found.append((each.stat().st_mtime, f"{folder}/{each.name}"))
-        return found
-
-    def remove(self, name: str, path: str) -> bool:
-        there = self.get(name, path) is not None
-        (named(self._root, name) / path).unlink(missing_ok=True)
-        return there
-
-
-def note_files(config: Config) -> NoteFiles:
-    scheme = config.url.partition(":")[0]
-    if scheme in ("file", "delta"):
-        return LocalNoteFiles(redacted(config.url), folder_of(config.url, scheme))
-    from .object_store import ObjectFiles  # needs obstore, and few have their leases there
-
-    return ObjectFiles(config)
 
 
 def _content(key: str, text: str) -> str:

@@ -34,8 +34,8 @@ from ...config.settings import Config
 from ...config.urls import redacted
 from ...errors import ConfigError, SparkLeaseError, StoreError
 from .error_text import PREFIXES, error_text, secrets_of
-from .log_files import plain, refuse_unsafe, version_file
-from .paths import meant, spelled
+from .files import plain, refuse_unsafe
+from .paths import meant, spelled, version_file
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _SWITCHES = ("allow_http", "allow_invalid_certificates")
@@ -56,7 +56,7 @@ _DENIED = ("lacked the necessary privileges", "403 Forbidden", "401 Unauthorized
 
 
 class ObjectFiles:
-    """Implements `Files` and `NoteFiles`. Raises ConfigError at once for what cannot be used; makes no request yet."""
+    """Implements `Files`. Raises ConfigError at once for what cannot be used; makes no request yet."""
 
     def __init__(self, config: Config) -> None:
         self._url, self._config = config.url.partition("+")[2], config

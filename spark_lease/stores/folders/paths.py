@@ -1,17 +1,13 @@
-"""One folder for each lease, whatever it is called, below the folder that a URL names."""
+"""What the folder of a lease is called, below the folder that a URL names, and how a file gets there."""
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from ...config.settings import Config
 from ...config.urls import redacted
 from ...errors import ConfigError, SparkLeaseError, StoreError
-
-log = logging.getLogger(__name__)
 
 _LONGEST = 200
 
@@ -26,13 +22,8 @@ def folder_of(url: str, scheme: str) -> Path:
     return Path(path)
 
 
-def named(root: Path, name: str) -> Path:
-    """The folder of lease `name`. Raises ConfigError for a name that is too long for one."""
-    return root / spelled(name)
-
-
 def spelled(name: str) -> str:
-    """What the folder of lease `name` is called, also in an object store. Raises ConfigError as `named`.
+    """What the folder of lease `name` is called, also in an object store. Raises ConfigError if that is too long.
 
     No % and no ~, which delta-rs and obstore quote or unquote once more, and nothing that Delta hides.
     """
@@ -47,32 +38,9 @@ def meant(folder: str) -> str:
     return unquote(folder.replace("!", "%"))
 
 
-def make(root: Path, folder: Path, config: Config) -> None:
-    """Make the folder of a lease, unless `create_table` says no. Raises ConfigError, OSError."""
-    if folder.is_dir():
-        return
-    if config.create_table == "false":
-        refuse_missing(root, config)
-        raise ConfigError("url", f"there is no lease {config.name!r} in {root}: spark-lease init makes it")
-    if not root.is_dir():
-        root.mkdir(parents=True, exist_ok=True)
-        # A share that is not mounted on one of two machines would be two stores, and two masters.
-        log.warning('%s was missing, and was made. If it is a share, mount it, and set create_table = "false"', root)
-    folder.mkdir(exist_ok=True)
-
-
-def refuse_missing(root: Path, config: Config) -> None:
-    """Raise ConfigError if the folder of all leases is not there and not to be made: it may be a share's."""
-    if config.create_table == "false" and not root.exists():
-        raise ConfigError("url", f"{root} does not exist: is it mounted? spark-lease init makes it")
-
-
-def folders_in(root: Path, config: Config) -> list[str]:
-    """The names of leases that may have a folder there. Raises ConfigError, OSError."""
-    refuse_missing(root, config)
-    if root.exists() and not root.is_dir():
-        raise ConfigError("url", f"{root} is no folder: name another")
-    return sorted(meant(each.name) for each in root.iterdir() if each.is_dir()) if root.is_dir() else []
+def version_file(version: int) -> str:
+    """In a table's log, and of a record that is a file."""
+    return f"{version:020}.json"
 
 
 def put_new(path: Path, data: bytes) -> bool:

@@ -10,7 +10,7 @@ import secrets
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...errors import ConfigError
-from .paths import folder_of, named, put_new, refusal
+from .paths import folder_of, put_new, refusal, spelled
 
 
 def exercise(config: Config) -> bool:
@@ -37,7 +37,7 @@ def exercise(config: Config) -> bool:
         raise refusal(redacted(config.url), probe, error) from error
     finally:
         probe.unlink(missing_ok=True)
-    lease = named(root, config.name) if config.name else root
+    lease = root / spelled(config.name) if config.name else root
     for folder in (lease, lease / "_delta_log"):
         if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
             raise ConfigError("url", f"{folder} cannot be written to: make it writable for this user")

@@ -199,7 +199,7 @@ def test_urls_that_cannot_be_used_are_refused(url: str, says: str) -> None:
 )
 def test_each_cloud_is_opened_by_its_url(url: str) -> None:
     store = DeltaStore(configure(name="n", url=url))
-    assert store._files.table("n") == url.removeprefix("delta+") + "/n"
+    assert store.files.table("n") == url.removeprefix("delta+") + "/n"
 
 
 def test_a_folder_of_this_machine_has_no_storage_options(tmp_path: Path) -> None:
@@ -426,4 +426,4 @@ def test_options_may_come_from_the_clouds_own_variables(
         monkeypatch.setenv("AWS_ALLOW_HTTP" if key == "allow_http" else key.upper(), value)
     store = open_store(storage_options={})
     assert _grant(store)
-    assert store._files.error_text(OSError(f"it was {SECRET}, {KEY}")) == "it was ***, ***"
+    assert store.files.error_text(OSError(f"it was {SECRET}, {KEY}")) == "it was ***, ***"

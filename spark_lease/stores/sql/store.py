@@ -151,15 +151,10 @@ class SqlStore:
 
     def init(self) -> Sequence[str]:
         """Make or complete the table; the statements that it took. Raises ConfigError, StoreError."""
-        try:
-            with self._engine.connect() as connection:
-                tables = [schema.as_there(connection, each) for each in self._all_tables()]
-                done = [statement for each in tables for statement in schema.complete(connection, each)]
-                return [*done, *schema.make(connection, self._notes_table)]
-        except (SQLAlchemyError, self._driver_error) as error:
-            raise self._store_error(error) from error
-        finally:
-            self._cut_off.disarm()
+        with self._connected() as connection:
+            tables = [schema.as_there(connection, each) for each in self._all_tables()]
+            done = [statement for each in tables for statement in schema.complete(connection, each)]
+            return [*done, *schema.make(connection, self._notes_table)]
 
     def init_statements(self) -> Mapping[str, Sequence[str]]:
         """What `init` would run on a new table; commented out, what it would on ActiveMQ's. Asks no database."""
@@ -195,7 +190,8 @@ class SqlStore:
             with self._session.one_request(is_last=not (self._config.notify or what in ("read", "names"))):
                 if not self._table_seen and schema.has_engines(self._engine):
                     self._session.need_connection()  # which says what is wrong with a certificate
-                    self._refuse_engine()
+                    with self._connected() as connection:
+                        schema.refuse_engine(connection, self._table)
                 rows = self._session.ask(what, values)
                 self._table_seen |= what != "names"  # which needs one column only
                 return self._written(what, values) if rows is None else rows
@@ -226,20 +222,19 @@ class SqlStore:
             return [(values["old_time"], epoch)]
         return [(now + values["duration"], epoch if what == "renew" else max(epoch, now))]
 
-    def _refuse_engine(self) -> None:
-        try:
-            with self._engine.connect() as connection:
-                schema.refuse_engine(connection, self._table)
-        finally:
-            self._cut_off.disarm()
-
     def _make_or_refuse_table(self) -> None:
+        with self._connected() as connection:
+            self._use_table(schema.make_or_refuse(connection, self._config, self._table))
+            if schema.may_make(self._engine, self._config):
+                with contextlib.suppress(SQLAlchemyError):  # told when one is written
+                    schema.make(connection, self._notes_table)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """A connection of its own, for what is asked seldom. Raises StoreError, ConfigError."""
         try:
             with self._engine.connect() as connection:
-                self._use_table(schema.make_or_refuse(connection, self._config, self._table))
-                if schema.may_make(self._engine, self._config):
-                    with contextlib.suppress(SQLAlchemyError):  # told when one is written
-                        schema.make(connection, self._notes_table)
+                yield connection
         except (SQLAlchemyError, self._driver_error) as error:
             raise self._store_error(error) from error
         finally:

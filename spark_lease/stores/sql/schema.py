@@ -210,18 +210,14 @@ def complete(connection: Connection, table: Table) -> Sequence[str]:
     the database refuses.
     """
     refuse_engine(connection, table)
-    missing = missing_columns(connection, table)
+    missing, statements = missing_columns(connection, table), list[str]()
     if missing is None:
         statements = [creation(connection.dialect, table)]
     elif missing:
         refuse_foreign(table, missing)
         renamed = _renamed(connection, table, missing)
-        statements = [
-            *renamed.values(),
-            *addition(connection, table, [each for each in missing if each not in renamed]),
-        ]
-    else:
-        statements = []
+        added = addition(connection, table, [each for each in missing if each not in renamed])
+        statements = [*renamed.values(), *added]
     _run(connection, statements, lambda: missing_columns(connection, table) == [])
     return statements
 
@@ -247,17 +243,6 @@ def _renamed(connection: Connection, table: Table, missing: Sequence[str]) -> di
         for earlier, ours in _EARLIER.items()
         if ours in missing and earlier in there
     }
-
-
-def refuse_incomplete(connection: Connection, table: Table) -> None:
-    """Raise ConfigError that says what to do about a table that is missing, foreign or lacks our columns."""
-    refuse_engine(connection, table)
-    missing = missing_columns(connection, table)
-    if missing is None:
-        raise ConfigError("table", f"{table.fullname} does not exist: run spark-lease init, or set create_table = true")
-    refuse_foreign(table, missing)
-    if missing:
-        raise ConfigError("table", f"{table.fullname} lacks {', '.join(missing)}: run spark-lease init")
 
 
 def may_make(engine: Engine | Connection, config: Config) -> bool:
@@ -308,10 +293,18 @@ SELECT coalesce(
 
 
 def make_or_refuse(connection: Connection, config: Config, table: Table) -> Table:
-    """The table as it is there, made if `create_table` says so; else ConfigError. Raises SQLAlchemyError."""
+    """The table as it is there, made if it is missing and `create_table` says so.
+
+    Raises ConfigError for one that is missing, foreign or lacks our columns, SQLAlchemyError.
+    """
     table = as_there(connection, table)
-    if may_make(connection, config) and missing_columns(connection, table) is None:
+    refuse_engine(connection, table)
+    missing = missing_columns(connection, table)
+    if missing is None and may_make(connection, config):
         complete(connection, table)
-    else:
-        refuse_incomplete(connection, table)
+    elif missing is None:
+        raise ConfigError("table", f"{table.fullname} does not exist: run spark-lease init, or set create_table = true")
+    elif missing:
+        refuse_foreign(table, missing)
+        raise ConfigError("table", f"{table.fullname} lacks {', '.join(missing)}: run spark-lease init")
     return table

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine
 
 from ...errors import ConfigError
-from .tables import FENCE, FENCED, where_is
-from .trigger_sql import NO_PATH, TRIGGER, parts, quoted, readable, spelled
+from .tables import FENCE, FENCE_TABLES, FENCED, where_is
+from .trigger_sql import NO_PATH, TRIGGER, function_sql, parts, quoted, readable, spelled
 
 _LOOK = f"""
 SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, coalesce(t.tgargs, ''), pg_has_role(c.relowner, 'USAGE'),
@@ -29,6 +29,26 @@ _ABOVE = """c.oid IN (WITH RECURSIVE above (oid) AS (
     SELECT i.inhparent FROM pg_inherits i WHERE i.inhrelid = %(oid)s::int8::oid
     UNION SELECT i.inhparent FROM pg_inherits i JOIN above ON i.inhrelid = above.oid
 ) SELECT oid FROM above)"""
+# Which roles may own the code that a fenced table runs. A trigger runs its function, and all that its function calls,
+# with the rights of the role that writes to the table.
+_TRUSTED = """
+(r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
+ OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
+ OR r.oid = (SELECT relowner FROM pg_class WHERE oid = %(table)s::int8::oid))"""
+_SCHEMA_THERE = f"""
+SELECT {_TRUSTED}, r.rolname FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
+WHERE n.oid = to_regnamespace(%(name)s)
+"""
+_FUNCTION_THERE = f"""
+SELECT p.prosrc, l.lanname = 'plpgsql' AND NOT p.prosecdef AND p.proconfig = ARRAY['search_path=pg_catalog, pg_temp'],
+       {_TRUSTED}, r.rolname
+FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang JOIN pg_roles r ON r.oid = p.proowner
+WHERE p.oid = to_regprocedure(%(name)s)
+"""
+_FENCE_THERE = f"""
+SELECT c.relkind = 'r' AND NOT c.relrowsecurity AND NOT c.relhasrules AND {_TRUSTED}, r.rolname
+FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(%(name)s)
+"""
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 
 
@@ -136,6 +156,31 @@ def all_fenced(connection: Connection) -> list[Found]:
     """Without temporary tables, and without triggers that name no lease: any role may make those."""
     found = _look(connection, "t.tgname IS NOT NULL AND c.relpersistence <> 't'", {})
     return [each for each in found if each.arguments]
+
+
+def function_if_needed(connection: Connection, schema: str, found: Found, *, may_be_older: bool = False) -> list[str]:
+    """What makes the trigger's function in `schema`; nothing where it is there already.
+
+    Raises ConfigError where it, or the fence, belongs to a role whose code would run with the rights of all who write
+    to the table.
+    """
+    wanted = function_sql(f"{schema}.")
+    for query, name in (
+        (_SCHEMA_THERE, schema),
+        *((_FENCE_THERE, f"{schema}.{each.name}") for each in (*FENCE_TABLES, FENCED)),
+        (_FUNCTION_THERE, f"{schema}.spark_lease_check()"),
+    ):
+        row = connection.exec_driver_sql(query, {"name": name, "table": found.oid}).first()
+        if row is None:
+            continue
+        *source, is_trusted, owner = row
+        if not is_trusted:
+            problem = f"{name} belongs to the role {owner}, whose code would run with the rights of all who write to "
+            problem += f"{found.readable}: have a superuser own it, or the owner of that table or database"
+            raise ConfigError("fence", problem)
+        if source and (source[0] == wanted.split("$check$")[1] or may_be_older) and source[1]:
+            return []
+    return [wanted]
 
 
 def _look(connection: Connection, which: str, values: dict[str, object]) -> list[Found]:

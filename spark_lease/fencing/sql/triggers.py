@@ -25,9 +25,9 @@ from ...database.dialects import backend_of, code_of, matches
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
 from . import fenced_list
 from .catalog import (
-    Found,
     all_fenced,
     find,
+    function_if_needed,
     leave_path,
     look_for,
     path_of,
@@ -38,7 +38,6 @@ from .catalog import (
     with_those_below,
 )
 from .tables import FENCE_TABLES, FENCED, tables_sql, where_is
-from .trigger_owners import function_if_needed
 from .trigger_sql import TRIGGER, parts, readable, trigger_sql
 
 log = logging.getLogger(__name__)
@@ -69,7 +68,7 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
         found = find(connection, engine, table)
         refuse_below_others(connection, found, table, lease)
         schema = schema_of_fence(connection)
-        statements = [*_missing_tables(connection, schema), *_function(connection, schema, found)]
+        statements = [*_missing_tables(connection, schema), *function_if_needed(connection, schema, found)]
         for each in with_those_below(connection, found):
             which = table if each.oid == found.oid else each.readable
             if each.kind == "f":
@@ -81,7 +80,7 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
             drop_it, *make_it = trigger_sql(each.name, f"{schema}.", lease, allow_unleased)
             statements += [drop_it, *make_it] if each.arguments else make_it
         _run(connection, statements)
-        _function(connection, schema, found)  # once more: another may have been quicker to make one
+        function_if_needed(connection, schema, found)  # once more: another may have been quicker to make one
         try:
             fenced_list.note(connection, schema, (found.schema, found.table), lease, allow_unleased)
         except ConfigError as error:
@@ -150,12 +149,12 @@ def _restore_one(
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = {patience}")
     found = find(connection, engine, readable(*table))
     refuse_below_others(connection, found, found.readable, lease)
-    statements = _function(connection, schema, found, may_be_older=True)
+    statements = function_if_needed(connection, schema, found, may_be_older=True)
     for each in with_those_below(connection, found):
         if not each.arguments and each.kind != "f" and each.owned:
             statements += trigger_sql(each.name, f"{schema}.", lease, allow_unleased)[1:]
     _run(connection, statements)
-    _function(connection, schema, found, may_be_older=True)
+    function_if_needed(connection, schema, found, may_be_older=True)
     if not fenced_list.is_listed(connection, schema, table, lease):  # `drop` was quicker
         connection.rollback()
         return False
@@ -241,10 +240,6 @@ def _missing_tables(connection: Connection, schema: str) -> list[str]:
         for table, statement in made.items()
         if not connection.exec_driver_sql(there, {"name": f"{schema}.{table.name}"}).scalar()
     ]
-
-
-def _function(connection: Connection, schema: str, found: Found, *, may_be_older: bool = False) -> list[str]:
-    return function_if_needed(connection, f"{schema}.", found.oid, found.readable, may_be_older=may_be_older)
 
 
 def _run(connection: Connection, statements: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import functools
 import json
-import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -133,7 +132,7 @@ def _looked(config: Config, table: str, look: Callable[[], _T]) -> _T | None:
     try:
         return looking.call(look)
     except Exception as error:  # an object store raises anything
-        secrets = secrets_of(config.storage_options, os.environ)
+        secrets = secrets_of(config.storage_options)
         reason = error.problem if isinstance(error, StoreError) else error_text(error, secrets)
         print(f"spark-lease: {redacted(table)} cannot be read: {reason}", file=sys.stderr)
         return None

@@ -11,7 +11,6 @@ Spark without the hook that begins after the claim.
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Mapping
@@ -93,7 +92,7 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
         except Exception as error:  # an object store raises anything: what is there at the next look is what counts
             errors += 1
             if errors >= _TRIES:
-                message = error_text(error, secrets_of(wanted.options, os.environ))
+                message = error_text(error, secrets_of(wanted.options))
                 raise StoreError(table, f"cannot be claimed: {message}") from None
         clock.wait(_NEVER, min(_PAUSE * 4**errors, _LONGEST_PAUSE))
     raise StoreError(table, f"cannot be claimed: others kept writing to it for {timeout:g} s")

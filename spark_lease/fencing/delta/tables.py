@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import shlex
 from contextlib import closing
 
@@ -103,7 +102,7 @@ class DeltaFence:
         try:
             newest = looking.call(lambda: newest_of(self._name, table, self._config.storage_options, timeout=limit))
         except Exception as error:  # an object store raises anything, and what was aborted is aborted
-            reason = error_text(error, secrets_of(self._config.storage_options, os.environ))
+            reason = error_text(error, secrets_of(self._config.storage_options))
             log.debug("%s: cannot look why a transaction on %s was aborted: %s", self._name, redacted(table), reason)
             return
         finally:

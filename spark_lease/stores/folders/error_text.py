@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 
@@ -20,8 +21,8 @@ def error_text(error: Exception, secrets: Sequence[str] = ()) -> str:
     return " ".join(_COLOURS.sub("", text).split())[:500]
 
 
-def secrets_of(options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
-    """Every value that may be one, the longest first."""
-    cloud = {key: value for key, value in environ.items() if key.lower().startswith(PREFIXES)}
+def secrets_of(options: Mapping[str, str]) -> list[str]:
+    """Every value that may be one, of `options` and of the environment, the longest first."""
+    cloud = {key: value for key, value in os.environ.items() if key.lower().startswith(PREFIXES)}
     found = {value for key, value in [*options.items(), *cloud.items()] if _SECRET.search(key) and len(value) > 5}
     return sorted(found, key=len, reverse=True)

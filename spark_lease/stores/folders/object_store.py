@@ -66,7 +66,7 @@ class ObjectFiles:
         ours = scheme in ("s3", "s3a")
         environ = {key: value for key, value in os.environ.items() if ours or not key.lower().startswith("aws_")}
         refuse_unsafe(config.storage_options, environ)
-        self._secrets = secrets_of(given, os.environ)
+        self._secrets = secrets_of(given)
         timeout = config.attempt_timeout
         self.options: dict[str, str] | None = given | {
             "timeout": _milliseconds(timeout),

@@ -14,7 +14,7 @@ from .config.settings import Config
 from .election.contender import Contender, OnRenewal, StandbyNote
 from .election.hold import Deadline, Hold
 from .election.locker import locker_over
-from .election.ports import HasSession, Journal, Locker
+from .election.ports import Grant, HasSession, Journal, Locker
 from .election.record import Protection, new_holder
 from .fencing.delta.tables import KIND as DELTA_TABLES
 from .fencing.refusal import NothingBegun
@@ -24,7 +24,6 @@ from .journal.changes import ChangeJournal
 from .journal.runs import Runs
 from .journal.standbys import Presence
 from .stores.registry import NOTES, open_lock, open_notes, open_store
-from .stores.unguarded import Unguarded
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +114,25 @@ class LocalHold(Contender, GuardedHold):
             self._standby_note.become(state)
 
 
+class _Unguarded:
+    """`enabled = false`, for development: no lock at all. Every contender is master, under epoch 0."""
+
+    def try_acquire(self) -> Grant:
+        return Grant(0)
+
+    def renew(self) -> Grant:
+        return Grant(0)
+
+    def release(self) -> bool:
+        return True
+
+    def wait(self, timeout: float, poll: float) -> None:
+        """Never needed: the first try succeeds."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def open_contender(
     config: Config,
     clock: Clock,
@@ -132,7 +150,7 @@ def open_contender(
     holder = holder or new_holder(config.holder)
     note: StandbyNote | None = None
     journal: Journal | None = None
-    locker: Locker = Unguarded()
+    locker: Locker = _Unguarded()
     database: HasSession | None = None
     if config.enabled:
         store = open_store(config)

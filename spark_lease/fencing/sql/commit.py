@@ -57,7 +57,7 @@ class CommitProtocol(ABC):
         if not connection.in_transaction():
             connection.begin()  # so that an ORM session inside joins it, and begins and commits none
         watch(connection)
-        connection.shut()
+        connection.is_shut = True
         return connection
 
     @property
@@ -69,7 +69,7 @@ class CommitProtocol(ABC):
         """The block is over. Raises ConfigError if the transaction has ended inside it."""
         refuse_ended(self._connection)
         unwatch(self._connection)
-        self._connection.open()
+        self._connection.is_shut = False
 
     def commit(self, run: str) -> None:
         """Writes the row of the run and commits, if my epoch is still the newest. Raises DBAPIError, NotNewest."""
@@ -80,7 +80,7 @@ class CommitProtocol(ABC):
         if self._connection is None:
             return
         unwatch(self._connection)
-        self._connection.open()
+        self._connection.is_shut = False
         try:
             self._close(self._connection)
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 from weakref import ref
 
 from .refusals import IDLE, OVER, refuse, refuse_end
@@ -16,24 +16,13 @@ _READY = 1
 """Of psycopg2, which is imported by those who have it: has begun no transaction."""
 
 
-class Block(Protocol):
-    """What a cursor has to know of a fenced transaction that has not begun."""
-
-    def begin(self) -> None:
-        """Alone."""
-        ...
-
-    def begin_with(self, cursor: Any, execute: Any, statement: bytes) -> Any:
-        """With one `statement`, in one message."""
-        ...
+unbegun: dict[Any, ref[Any]] = {}
+"""The driver's connections of blocks (`Psycopg2`) that have sent nothing yet, and are not in autocommit. What goes past
+the cursors of the block by then, from a connection that was kept from before it, is refused if it has not ended its
+transaction."""
 
 
-unbegun: dict[Any, ref[Block]] = {}
-"""The driver's connections of blocks that have sent nothing yet, and are not in autocommit. What goes past the cursors
-of the block by then, from a connection that was kept from before it, is refused if it has not ended its transaction."""
-
-
-def unbegun_block(connection: Any) -> Block | None:
+def unbegun_block(connection: Any) -> Any:
     known = unbegun.get(connection)
     return known() if known else None
 

@@ -13,18 +13,12 @@ _COMMIT_FIRST = ("begin", "autocommit", "set_autocommit", "tpc_begin", "executes
 
 
 class GuardedConnection(Connection):
-    """Between `shut` and `open` it refuses, by itself and by its `connection`. One that is lost does not come back."""
+    """While it `is_shut` it refuses, by itself and by its `connection`. One that is lost does not come back."""
 
     def __init__(self, engine: Engine) -> None:
         self.is_shut = self.is_over = False
         """`is_over`: rolled back by what cannot be refused, an ORM session that failed for one. Nothing may follow."""
         super().__init__(engine, _allow_revalidate=False)
-
-    def shut(self) -> None:
-        self.is_shut = True
-
-    def open(self) -> None:
-        self.is_shut = False
 
     @property
     def connection(self) -> PoolProxiedConnection:

@@ -169,7 +169,7 @@ class Psycopg2:
         if self._is_heard:  # what listens has the driver's own connection, and may write
             self.begin()
         self._transaction = connection.begin()  # an ORM session inside joins it, and begins and commits none
-        connection.shut()
+        connection.is_shut = True
         return connection
 
     def _prepare(self) -> None:
@@ -233,7 +233,7 @@ class Psycopg2:
         self.begin()
         if self._driver.get_transaction_status() == IDLE or not self._transaction.is_active:
             refuse(OVER)
-        self._connection.open()
+        self._connection.is_shut = False
 
     def commit(self, run: str) -> None:
         if self._is_heard:
@@ -253,7 +253,7 @@ class Psycopg2:
             return
         if self._cursor is not None and unbegun_block(self._cursor.connection) is self:
             del unbegun[self._cursor.connection]
-        self._connection.open()
+        self._connection.is_shut = False
         try:
             self._give_back()
         except BaseException as error:  # lost; or an interrupt: the pool would hand on an open transaction

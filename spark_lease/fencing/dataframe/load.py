@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -65,12 +65,19 @@ def loader(place: Place) -> Callable[[Iterator[Any]], Iterator[Any]]:
         first = next(batches, None)
         if first is None:
             return
-        counted = Counted(chain([first], batches))
+        rows = 0
+
+        def counted() -> Iterator[Any]:
+            nonlocal rows
+            for batch in chain([first], batches):
+                rows += batch.num_rows
+                yield batch
+
         try:
-            number = _load(place, iter(counted), TaskContext.get().taskAttemptId())
+            number = _load(place, counted(), TaskContext.get().taskAttemptId())
         except Exception as error:  # any driver's; with the password in it, Spark would write that to its logs
             raise RuntimeError(_without(place.words.get("password"), f"{type(error).__name__}: {error}")) from None
-        yield pyarrow.RecordBatch.from_pydict({"number": [number], "rows": [counted.count]})
+        yield pyarrow.RecordBatch.from_pydict({"number": [number], "rows": [rows]})
 
     return load
 
@@ -86,18 +93,6 @@ def _numbered(batches: Iterator[Any], number: int) -> Iterator[Any]:
     for batch in batches:
         numbers = pyarrow.repeat(pyarrow.scalar(number, pyarrow.int64()), batch.num_rows)
         yield pyarrow.RecordBatch.from_arrays([*batch.columns, numbers], [*batch.schema.names, TASK])
-
-
-class Counted:
-    """Batches that go by, and how many rows they had."""
-
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self._batches, self.count = batches, 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._batches:
-            self.count += batch.num_rows
-            yield batch
 
 
 def _load(place: Place, batches: Iterator[Any], attempt: int) -> int:

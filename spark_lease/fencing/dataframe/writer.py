@@ -11,7 +11,7 @@ What it does not do: it makes no table. What differs between databases stands in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
@@ -26,7 +26,7 @@ from ..sql.psycopg2_driver import AUTOCOMMIT
 from ..sql.tables import refuse_unknown, where_is
 from ..sql.transaction import claim_once, fenced_sql
 from .columns import columns_of, selected
-from .load import RESULT, Counted, copy, inserting, loader, rows_of, values
+from .load import RESULT, copy, inserting, loader, rows_of, values
 from .move import Move, drop_here, empty, here, make_here, move_all, refuse_less, rehearse
 from .staging import staging, sweep
 from .target import quote, refusal, refuse_other_keys, run, target_of
@@ -109,22 +109,22 @@ def _collected(rows: Any) -> list[Any]:
     return list(rows._collect_as_arrow())  # Spark 3.5
 
 
-def _from_the_driver(lease: HeldLease, batches: Iterable[Any], engine: Engine, move: Move) -> int:
-    rows = Counted(batches)
+def _from_the_driver(lease: HeldLease, batches: Sequence[Any], engine: Engine, move: Move) -> int:
+    rows: int = sum(each.num_rows for each in batches)
     with fenced_sql(lease, engine) as connection:
         if move.is_copied():
             empty(connection, move)
             names = [quote(engine, each.field.name) for each in move.columns]
-            refuse_less(connection, _copy(connection, move.target.name, rows, names), rows.count)
+            refuse_less(connection, _copy(connection, move.target.name, batches, names), rows)
         else:
             make_here(connection, move.columns)
-            _stage(connection, rows)
-            move_all(connection, move, f"{here(connection)} WHERE 1 = 1", rows.count)
+            _stage(connection, batches)
+            move_all(connection, move, f"{here(connection)} WHERE 1 = 1", rows)
             drop_here(connection)
-    return rows.count
+    return rows
 
 
-def _stage(connection: Connection, batches: Iterable[Any]) -> None:
+def _stage(connection: Connection, batches: Sequence[Any]) -> None:
     if connection.dialect.name == "postgresql":
         _copy(connection, here(connection), batches)
         return
@@ -133,7 +133,7 @@ def _stage(connection: Connection, batches: Iterable[Any]) -> None:
         connection.exec_driver_sql(inserting(here(connection), batch, mark), values(batch))
 
 
-def _copy(connection: Connection, table: str, batches: Iterable[Any], names: Sequence[str] = ()) -> int:
+def _copy(connection: Connection, table: str, batches: Sequence[Any], names: Sequence[str] = ()) -> int:
     base = connection.dialect.loaded_dbapi.Error
     driver: Any = connection.connection.driver_connection
     try:

@@ -93,9 +93,8 @@ class Target:
         for found in (exactly, nearly):
             if len(found) == 1:
                 return found[0]
-        raise refusal(
-            f"the DataFrame has a column {source}, and {self.name} has {_listed(self.fields)}: rename or drop it"
-        )
+        there = ", ".join(each.name for each in self.fields)
+        raise refusal(f"the DataFrame has a column {source}, and {self.name} has {there}: rename or drop it")
 
 
 def refusal(problem: str) -> ConfigError:
@@ -169,7 +168,3 @@ def demand_strict(connection: Connection) -> None:
 
 def no_key(table: str, keys: Sequence[str]) -> ConfigError:
     return refusal(f"{table} has no primary key and no unique index over {', '.join(keys)}: upsert needs one")
-
-
-def _listed(fields: Sequence[Field]) -> str:
-    return ", ".join(each.name for each in fields)

@@ -160,16 +160,13 @@ class DeltaStore:
         """Make the table, with a row without a holder, which still has none; None if another was faster."""
         row = dict.fromkeys(_COLUMNS) | {"lease": name, "epoch": 0, "duration_ms": 0}
         schema = Schema([Field(column, kind, nullable=True) for column, kind in _COLUMNS.items()])
-        cells = [
-            Array([row[column]], DataType.int64() if column == "expires" else kind) for column, kind in _COLUMNS.items()
-        ]
+        made_as = _COLUMNS | {"expires": DataType.int64()}  # arro3 makes no timestamps
+        cells = [Array([row[column]], made_as[column]).cast(kind) for column, kind in _COLUMNS.items()]
         self.files.make(name)
         try:
             write_deltalake(
                 self.files.table(name),
-                Table.from_arrays(
-                    [cell.cast(kind) for cell, kind in zip(cells, _COLUMNS.values(), strict=True)], schema=schema
-                ),
+                Table.from_arrays(cells, schema=schema),
                 partition_by=_CHANGING,
                 mode="error",
                 configuration=_SETTINGS,

@@ -70,30 +70,23 @@ def unwatch(connection: Connection) -> None:
     _inside.pop(connection, None)
 
 
-def refuse_ended(connection: Connection) -> None:
+def refuse_ended(connection: Any) -> None:
     """Raise ConfigError if the transaction that is watched has ended."""
-    if connection.closed or connection.connection.driver_connection is not _inside.get(connection):
+    driver: Any = _inside.get(connection)
+    if connection.closed or connection.connection.driver_connection is not driver:
         refuse(LOST)
-    if _is_over(connection):
+    if (
+        connection.is_over
+        or (connection.dialect.name == "sqlite" and not driver.in_transaction)
+        or (connection.engine.driver == "psycopg" and driver.info.transaction_status == IDLE)
+    ):
         refuse(OVER)
-
-
-def _is_over(connection: Any) -> bool:
-    driver: Any = connection.connection.driver_connection
-    if connection.is_over:
-        return True
-    if connection.dialect.name == "sqlite":
-        return not driver.in_transaction
-    return bool(connection.engine.driver == "psycopg" and driver.info.transaction_status == IDLE)
 
 
 def _look(connection: Connection, cursor: Any, statement: str, *_: object) -> None:
     if connection not in _inside:
         return
-    if connection.connection.driver_connection is not _inside[connection]:
-        refuse(LOST)
-    if _is_over(connection):
-        refuse(OVER)
+    refuse_ended(connection)
     refuse_end(statement)
     if connection.dialect.name not in ("mysql", "mariadb"):
         return

@@ -121,10 +121,7 @@ class _Postgres(CommitProtocol):
 
 class _MySql(CommitProtocol):
     _CHECK = f"SELECT 1 {_MINE} LOCK IN SHARE MODE"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._committed = False
+    _committed = False
 
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection
@@ -167,11 +164,8 @@ class _Sqlite(CommitProtocol):
     """The one writer of the file from its first statement on, so that the check holds until the end."""
 
     _MINE = "SELECT 1 FROM spark_lease_fence WHERE name = ? AND epoch = ?"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._driver: Any = None
-        self._found: Any = None
+    _driver: Any = None
+    _found: Any = None
 
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection

@@ -272,7 +272,7 @@ def _files_of(config: Config) -> Files:
     if config.storage_options:
         raise ConfigError("storage_options", f"{redacted(config.url)} is a folder of this machine: remove them")
     refuse_unsafe({}, {key: value for key, value in os.environ.items() if plain(key) == UNSAFE[1]})
-    root = folder_of(config.url, "delta")
+    root = folder_of(config.url)
     if found := re.search(r"%[0-9A-Fa-f]{2}|[][?#]", str(root)):
         raise ConfigError("url", f"{root}: delta-rs cannot read below a folder with {found[0]} in its name")
     return LocalFiles(config, root)

@@ -40,7 +40,7 @@ class FileStore:
 
     def __init__(self, config: Config) -> None:
         self.where = redacted(config.url)
-        self._config, self.files = config, LocalFiles(config, folder_of(config.url, "file"))
+        self._config, self.files = config, LocalFiles(config, folder_of(config.url))
         self._bounded = CallTimeout(self.where, timeout=config.attempt_timeout)
         self._seen: set[str] = set()
 
@@ -220,7 +220,7 @@ class FileLock:
 
 def lock_of(config: Config) -> FileLock:
     """The lock beside the records of lease `config.name`."""
-    return FileLock(config, folder_of(config.url, "file"))
+    return FileLock(config, folder_of(config.url))
 
 
 def _is_record(name: str) -> bool:

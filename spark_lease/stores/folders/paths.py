@@ -12,13 +12,13 @@ from ...errors import ConfigError, SparkLeaseError, StoreError
 _LONGEST = 200
 
 
-def folder_of(url: str, scheme: str) -> Path:
+def folder_of(url: str) -> Path:
     """Raises ConfigError if it is none of this machine."""
     parts = urlsplit(url)
     path = unquote(parts.path)
     is_path = path.startswith("/") and path.strip("/") and "\0" not in path
     if parts.netloc or not is_path or parts.query or parts.fragment:
-        raise ConfigError("url", f"{redacted(url)!r} is no folder of this machine: {scheme}:///path/to/leases")
+        raise ConfigError("url", f"{redacted(url)!r} is no folder of this machine: {parts.scheme}:///path/to/leases")
     return Path(path)
 
 

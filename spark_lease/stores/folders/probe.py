@@ -23,7 +23,7 @@ def exercise(config: Config) -> bool:
 
         ObjectFiles(config).check()
         return True
-    root = folder_of(config.url, config.scheme)
+    root = folder_of(config.url)
     if not root.is_dir():
         return False
     probe = root / f".spark_lease-probe-{secrets.token_hex(8)}"  # no folder, and so no lease

@@ -50,6 +50,11 @@ _ONLY_NEXT = CommitProperties(max_commit_retries=0)
 """The default would rebase a stale write on what is there by then and let both through."""
 _NOTHING_ELSE = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """A checkpoint that fails after the commit raises as if the commit had failed; and a renewal does not wait for one."""
+_HOW: dict[str, Any] = {
+    "partition_by": _CHANGING,
+    "commit_properties": _ONLY_NEXT,
+    "post_commithook_properties": _NOTHING_ELSE,
+}
 _SETTINGS = {"delta.logRetentionDuration": "interval 5 seconds", "delta.enableExpiredLogCleanup": "true"}
 _TIDY_EVERY = 50
 
@@ -167,12 +172,10 @@ class DeltaStore:
             write_deltalake(
                 self.files.table(name),
                 Table.from_arrays(cells, schema=schema),
-                partition_by=_CHANGING,
                 mode="error",
                 configuration=_SETTINGS,
                 storage_options=self.files.options,
-                commit_properties=_ONLY_NEXT,
-                post_commithook_properties=_NOTHING_ELSE,
+                **_HOW,
             )
         except CommitFailedError:
             return None, None
@@ -200,14 +203,7 @@ class DeltaStore:
         stats = json.dumps({"numRecords": 1})
         action = AddAction(path, size, values, round(wall_time() * 1000), True, stats)
         try:
-            table.create_write_transaction(
-                [action],
-                "append",
-                table.schema(),
-                partition_by=_CHANGING,
-                commit_properties=_ONLY_NEXT,
-                post_commithook_properties=_NOTHING_ELSE,
-            )
+            table.create_write_transaction([action], "append", table.schema(), **_HOW)
         except CommitFailedError:
             return False
         except Exception as error:

@@ -119,6 +119,13 @@ class _Postgres(CommitProtocol):
         connection.commit()
 
 
+_BLOCK = "spark_lease_block"
+_IS_THE_BLOCKS = f"RELEASE SAVEPOINT {_BLOCK}"
+"""Fails in another transaction than the block's own: a deadlock ends that, and a COMMIT that a procedure hides. What
+follows would be committed without what came before."""
+NO_SAVEPOINT = "1305"
+
+
 class _MySql(CommitProtocol):
     _CHECK = f"SELECT 1 {_MINE} LOCK IN SHARE MODE"
     _committed = False
@@ -127,8 +134,10 @@ class _MySql(CommitProtocol):
         driver: Any = connection.connection.driver_connection
         is_on = driver.get_autocommit() if hasattr(driver, "get_autocommit") else getattr(driver, "autocommit", False)
         _refuse_autocommit(not callable(is_on) and bool(is_on))
+        connection.exec_driver_sql(f"SAVEPOINT {_BLOCK}")
 
     def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        connection.exec_driver_sql(_IS_THE_BLOCKS)
         connection.exec_driver_sql(_RUN, values)
         if connection.exec_driver_sql(self._CHECK, values).first() is None:
             raise NotNewest
@@ -145,7 +154,8 @@ REFUSED_BY_THE_BLOCK = "1644"
 
 class _MariaDb(_MySql):
     _AT_ONCE = (
-        f"BEGIN NOT ATOMIC DECLARE mine INT; {_RUN}; SELECT count(*) INTO mine {_MINE} LOCK IN SHARE MODE; "
+        f"BEGIN NOT ATOMIC DECLARE mine INT; {_IS_THE_BLOCKS}; {_RUN}; "
+        f"SELECT count(*) INTO mine {_MINE} LOCK IN SHARE MODE; "
         "IF mine = 0 OR @@autocommit THEN "
         "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'spark_lease: another epoch was claimed'; END IF; "
         "COMMIT; END"

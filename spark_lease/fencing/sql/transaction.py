@@ -25,7 +25,7 @@ from ...election.ports import HeldLease
 from ...errors import FenceUnreachable, SparkLeaseError
 from ..refusal import fenced
 from .claim import FenceTable, claim
-from .commit import REFUSED_BY_THE_BLOCK, NotNewest, ends_of, values_of
+from .commit import NO_SAVEPOINT, REFUSED_BY_THE_BLOCK, NotNewest, ends_of, values_of
 from .refusals import LOST, OVER, refuse
 from .tables import RUN, where_is
 
@@ -108,7 +108,8 @@ def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNe
     if newest > lease.epoch:
         raise fenced(lease, where, newest) from error
     if newest == lease.epoch and isinstance(error, DBAPIError):
-        if run and code_of(error) == _NULL and RUN.name in str(error.orig):
+        is_not_the_blocks = code_of(error) == _NULL and RUN.name in str(error.orig)
+        if run and (is_not_the_blocks or code_of(error) == NO_SAVEPOINT):
             refuse(OVER)  # the check found a transaction without the sign of the block's
         raise error
     _claimed.pop(engine.pool, None)  # the next try claims again

@@ -872,6 +872,62 @@ def test_what_ends_a_transaction_of_mariadb_is_refused(engine: Engine, statement
         connection.exec_driver_sql(statement)
 
 
+@pytest.fixture
+def pair(engine: Engine) -> Iterator[None]:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE pair (id INTEGER PRIMARY KEY, v INTEGER)")
+        connection.exec_driver_sql("INSERT INTO pair VALUES (1, 0), (2, 0)")
+    yield
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE pair")
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+@pytest.mark.usefixtures("pair")
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "IF 1 THEN COMMIT; END IF",
+        "IF 1 THEN ROLLBACK; END IF",
+        "IF 1 THEN COMMIT; START TRANSACTION; END IF",
+        "/*!40101 COMMIT */",
+    ],
+)
+def test_what_follows_a_hidden_commit_is_not_committed(engine: Engine, hidden: str) -> None:
+    with pytest.raises(ConfigError, match="ended inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.exec_driver_sql(hidden)
+        connection.exec_driver_sql("UPDATE pair SET v = 10 WHERE id = 2")
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT max(v) FROM pair").scalar() == 0
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+@pytest.mark.usefixtures("pair")
+def test_a_deadlock_of_mariadb_rolls_back_the_whole_block(engine: Engine) -> None:
+    """Its victim's transaction is gone, and the statement that is tried again would be committed without the first."""
+    other = engine.connect()
+    other.exec_driver_sql("UPDATE pair SET v = v WHERE id = 2")
+    other.exec_driver_sql("INSERT INTO pair SELECT seq, 0 FROM seq_10_to_200")  # the victim is who has written less
+    with pytest.raises(ConfigError, match="ended inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.exec_driver_sql("UPDATE pair SET v = v - 10 WHERE id = 1")
+
+        def wait_for_it() -> None:
+            other.exec_driver_sql("UPDATE pair SET v = v WHERE id = 1")
+            other.rollback()
+
+        waits = threading.Thread(target=wait_for_it)
+        waits.start()
+        with pytest.raises(DBAPIError, match="Deadlock"):
+            connection.exec_driver_sql("UPDATE pair SET v = v + 10 WHERE id = 2")
+        waits.join()
+        connection.exec_driver_sql("UPDATE pair SET v = v + 10 WHERE id = 2")
+    other.close()
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT sum(v) FROM pair").scalar() == 0
+
+
 def test_the_block_cannot_be_put_into_autocommit(engine: Engine) -> None:
     with pytest.raises(InvalidRequestError), fenced_sql(Holder(NAME, 5), engine) as connection:
         connection.execution_options(isolation_level="AUTOCOMMIT")

@@ -22,7 +22,7 @@ from ..outcome import MISCONFIGURED, STANDBY, Outcome, outcome_of, refused
 from .access import fitting, refuse_secrets, refuse_waiting
 from .hook import SparkLeaseHook
 from .link import LeaseLink, show_link
-from .submission import GuardedSubmitHook, Guarding, guarded
+from .submission import GuardedSubmitHook, guarded
 from .trigger import LeaseFreeTrigger
 
 SKIP, FAIL, DEFER = "skip", "fail", "defer"
@@ -116,7 +116,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     def _execute(self, context: Any, until: float | None) -> None:
         show_link(self, context["ti"])
         try:
-            config, guarding = self._prepare()
+            config, settings, environment = self._prepare()
         except ConfigError as error:
             raise AirflowFailException(str(error)) from None
         known = known_before(config)
@@ -124,22 +124,21 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             self._push(context, known)
             result, failed = known, None
         else:
-            result, failed = self._submit(context, config, guarding)
+            self._hook = guarded(self._get_hook(), settings, environment)
+            result, failed = self._submit(context, config, self._hook)
         if result.outcome == STANDBY:
             self._stand_by(result, config, until)
         self._judge(result, failed)
 
-    def _prepare(self) -> tuple[Config, Guarding]:
+    def _prepare(self) -> tuple[Config, Mapping[str, Any], Mapping[str, str]]:
         store = SparkLeaseHook(self.lease_conn_id)
         # Once, as a standby is Airflow's to handle: a child that waits would keep the worker, and a warm one does.
         ours = {"run_key": fitting(self.run_key), **self.lease_settings, "if_held": "wait" if self._is_warm else SKIP}
         if self._is_warm and self.standby_timeout is not None:
             ours["acquire_timeout"] = self.standby_timeout
-        config = store.config(self.lease, ours)
-        return config, Guarding(config, {"name": self.lease, **ours}, store.environment())
+        return store.config(self.lease, ours), {"name": self.lease, **ours}, store.environment()
 
-    def _submit(self, context: Any, config: Config, guarding: Guarding) -> tuple[Outcome, AirflowException | None]:
-        self._hook = hook = guarded(self._get_hook(), guarding)
+    def _submit(self, context: Any, config: Config, hook: GuardedSubmitHook) -> tuple[Outcome, AirflowException | None]:
         failed = None
         try:
             super().execute(context)

@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from ..clock import BootClock
-from ..config.settings import Config
 from ..submit.command_line import is_for_cluster
 from .access import as_flags
 
@@ -35,26 +33,17 @@ _NOT_IN_CLUSTER = (
 )
 
 
-@dataclass(frozen=True)
-class Guarding:
-    """What a submission is to be guarded by."""
+def around(settings: Mapping[str, Any], command: list[str], application: str) -> list[str]:
+    """`command`, a spark-submit of `application`, as it is started under the lease that `settings` say.
 
-    config: Config
-    flags: Mapping[str, Any]
-    environment: Mapping[str, str] = field(repr=False)
-
-    def around(self, command: list[str], application: str) -> list[str]:
-        """`command`, a spark-submit of `application`, as it is started under the lease.
-
-        A Python script gets its guard inside the driver; anything else is run as a command, and killed for certain.
-        """
-        ours = [sys.executable, "-m", "spark_lease"]
-        lease_flags = as_flags(self.flags)
-        if sys.platform == "linux":  # a task that was killed leaves no driver behind
-            lease_flags += [f"--ends-with={os.getpid()}"]
-        if _is_script(application, is_for_cluster(_options(command, application))):
-            return [*ours, "submit", *lease_flags, f"--spark-submit={command[0]}", "--", *command[1:]]
-        return [*ours, "run", *lease_flags, "--", *command]
+    A Python script gets its guard inside the driver; anything else is run as a command, and killed for certain.
+    """
+    ours, flags = [sys.executable, "-m", "spark_lease"], as_flags(settings)
+    if sys.platform == "linux":  # a task that was killed leaves no driver behind
+        flags += [f"--ends-with={os.getpid()}"]
+    if _is_script(application, is_for_cluster(_options(command, application))):
+        return [*ours, "submit", *flags, f"--spark-submit={command[0]}", "--", *command[1:]]
+    return [*ours, "run", *flags, "--", *command]
 
 
 def _options(command: list[str], application: str) -> list[str]:
@@ -69,7 +58,8 @@ def _is_script(application: str, in_cluster: bool) -> bool:
 class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
     """A SparkSubmitHook whose submission runs under a lease; made by `guarded`."""
 
-    guarding: Guarding
+    settings: Mapping[str, Any]
+    environment: Mapping[str, str]
     outcome: dict[str, Any] | None
     in_cluster: bool
 
@@ -79,12 +69,12 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command = super()._build_spark_submit_command(application)
         # Not as env_vars: on YARN and Kubernetes the provider writes those on the command line.
-        self._env: dict[str, str] = {**(self._env or {}), **self.guarding.environment}
+        self._env: dict[str, str] = {**(self._env or {}), **self.environment}
         if is_for_cluster(_options(command, application)):  # an argument, the connection, or a setting of Spark
             if not _is_script(application, True):
                 raise AirflowFailException(_NOT_IN_CLUSTER)
             self.in_cluster, self._connection["deploy_mode"] = True, "cluster"  # by which the provider finds the driver
-        return self.guarding.around(command, application)
+        return around(self.settings, command, application)
 
     def _process_spark_submit_log(self, itr: Iterator[str]) -> None:
         super()._process_spark_submit_log(self._overheard(itr))
@@ -148,8 +138,10 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
         return True
 
 
-def guarded(hook: Any, guarding: Guarding) -> GuardedSubmitHook:
-    """The hook that the provider's operator made, with every argument that its version knows, under a lease."""
+def guarded(hook: Any, settings: Mapping[str, Any], environment: Mapping[str, str]) -> GuardedSubmitHook:
+    """The hook that the provider's operator made, with every argument that its version knows, under a lease.
+
+    `settings` go onto the command line, `environment` has the secrets."""
     hook.__class__ = GuardedSubmitHook
-    hook.guarding, hook.outcome, hook.in_cluster = guarding, None, False
+    hook.settings, hook.environment, hook.outcome, hook.in_cluster = settings, environment, None, False
     return hook  # type: ignore[no-any-return]

@@ -44,12 +44,8 @@ _PATIENCE = 3.0
 _looking = threading.BoundedSemaphore(4)
 
 
-class _NotKnown(Exception):
-    """The sentence to be shown instead."""
-
-
-class _Busy(Exception):
-    """Too many look at the same time."""
+class _Instead(Exception):
+    """A code of HTTP, and the sentence to be shown instead."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +58,22 @@ class Asked:
 
 
 def asked(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Iterator[Asked]:
-    """Raises _NotKnown, _Busy, ConfigError."""
+    """Raises _Instead, ConfigError."""
     key = TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
     fields = RenderedTaskInstanceFields.get_templated_fields(key) or {}
     lease, conn_id, settings = (fields.get(each) for each in ("lease", "lease_conn_id", "lease_settings"))
     if not lease or not conn_id:
-        raise _NotKnown(f"Airflow has no lease on record for {dag_id}.{task_id} in {run_id}")
+        raise _Instead(404, f"Airflow has no lease on record for {dag_id}.{task_id} in {run_id}")
     if not isinstance(settings, Mapping) or "***" in f"{lease} {settings}":
-        raise _NotKnown(f"the arguments that Airflow kept of {dag_id}.{task_id} are masked, or lack its lease")
+        raise _Instead(404, f"the arguments that Airflow kept of {dag_id}.{task_id} are masked, or lack its lease")
     if PLACES & set(settings):
-        raise _NotKnown(f"the lease_settings of {dag_id}.{task_id} name its lease store: only workers can read it")
+        raise _Instead(404, f"the lease_settings of {dag_id}.{task_id} name its lease store: only workers can read it")
     try:
         config = SparkLeaseHook(str(conn_id)).seen_from_elsewhere(str(lease), settings)
     except AirflowException as error:
-        raise _NotKnown(f"{error}: it is known to the workers only") from None
+        raise _Instead(404, f"{error}: it is known to the workers only") from None
     if not _looking.acquire(blocking=False):
-        raise _Busy
+        raise _Instead(503, "too many look at leases now")
     try:
         config = replace(config, attempt_timeout=min(config.attempt_timeout, _PATIENCE))
         where = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index}
@@ -115,18 +111,13 @@ def history(task: Asked = OfTheTask) -> str:
     name, now = task.config.name, round(wall_time() * 1000)
     holds = all_holds(task.config, name)
     if holds is None:
-        raise _NotKnown(f"{name}: there is no such lease")
+        raise _Instead(404, f"{name}: there is no such lease")
     return page(name, holds, overlaps(holds), earliest=0, now=now, where=task.store)
 
 
-@app.exception_handler(_NotKnown)  # type: ignore[untyped-decorator]
-def _not_known(request: Any, error: Exception) -> HTMLResponse:
-    return _instead(404, str(error))
-
-
-@app.exception_handler(_Busy)  # type: ignore[untyped-decorator]
-def _busy(request: Any, error: Exception) -> HTMLResponse:
-    return _instead(503, "too many look at leases now")
+@app.exception_handler(_Instead)  # type: ignore[untyped-decorator]
+def _cannot_be_shown(request: Any, error: Exception) -> HTMLResponse:
+    return _instead(*error.args)
 
 
 @app.exception_handler(SparkLeaseError)  # type: ignore[untyped-decorator]

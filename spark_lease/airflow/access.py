@@ -11,8 +11,10 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
+
+from airflow.providers.common.compat.sdk import Connection
 
 from ..config.settings import ENV, MAX_NAME, SECRETS, SETTINGS, URLS, Config, as_text
 from ..config.sources import from_arguments, from_environment, from_file, resolve
@@ -30,19 +32,6 @@ PLACES = {"url", "statements", "column_types"}
 """Settings that say where a lease is, and how it is asked for."""
 _SEEN = ("table", "broker_row", "lease_duration")
 """Settings beside a connection that change what a look shows."""
-
-
-class Connection(Protocol):
-    """What is read of Airflow's."""
-
-    conn_id: str
-    conn_type: str
-    host: str | None
-    schema: str | None
-    login: str | None
-    password: str | None
-    port: int | None
-    extra: str | None
 
 
 def settings_of(connection: Connection) -> dict[str, Any]:

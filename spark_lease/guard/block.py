@@ -13,6 +13,7 @@ returns or the process thaws.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -34,8 +35,8 @@ from ..keeper.spawn import FrontDoor
 from ..lease import Lease
 from ..monitoring.events import OnEvent, open_events
 from ..outcome import ending_of, is_all_done, is_success
-from ..spark.applications import Applications
-from ..spark.contexts import application_id
+from ..spark.applications import note_application
+from ..spark.contexts import application_id, unwatch_contexts, watch_contexts
 from ..spark.delta_fence import Fencing
 from ..spark.jvm import forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
 from ..spark.reporter import SparkReporter
@@ -163,7 +164,7 @@ class Guard:
         )
         self._fencing_status = FencingStatus(self.hold, self.config)
         self._fencing = Fencing(self.hold, self.config, self._clock, self._fencing_status)
-        self._applications = Applications(self.hold, self.config)
+        self._on_context = functools.partial(note_application, self.hold)
         self.hold.runs.application = application_id
         self._standby = WarmStandby(
             self.config,
@@ -195,7 +196,9 @@ class Guard:
             self._fencing_status.show(sql="claimed")
         self._fencing.begin()
         self._standby.end()
-        self._applications.begin()
+        # To import pyspark takes longer than all else: only where that has been done, or has to be done anyway.
+        if self.config.enabled and (self.config.fence_delta != "off" or "pyspark" in sys.modules):
+            watch_contexts(self._on_context)
         self.hold.check()  # all that may have taken its time
         self._events.held(self.hold)
         return self._lease
@@ -220,7 +223,7 @@ class Guard:
         self.hold.ends_as(*self._ending_of(error))
         lost = self.hold.loss() if self._has_begun else None
         self._leave_the_block()
-        self._applications.end()
+        unwatch_contexts(self._on_context)
         self._fencing.end()
         if lost is not None:
             self._standby.end()
@@ -317,7 +320,7 @@ class Guard:
         if lost is not None:  # the block may have seen it first
             self._demotion.begin(lost, grace=LAST_WORDS)
             self._events.lost(lost)  # last of all, whichever thread is about to say it
-        self._applications.end()
+        unwatch_contexts(self._on_context)
         if self._spark.wait_until_over(self._clock.now()):
             self._put_away()
         else:  # what Spark may still write is refused as long as it lives

@@ -4,41 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 import threading
 from typing import Any
 
-from ..config.settings import Config
 from ..election.journal_entries import APPLICATION
 from ..holds import GuardedHold
-from .contexts import unwatch_contexts, watch_contexts
 
 log = logging.getLogger(__name__)
 
 
-class Applications:
-    """From the grant of one lease to its end. Nothing raises, and no Spark waits for a note."""
+def note_application(lease: GuardedHold, context: Any | None) -> None:
+    """Note that of a context which was just made. Never raises, and no Spark waits for a note."""
+    if context is None:  # a session on a Spark Connect server is no application of its own
+        return
+    application = str(context.applicationId)
+    threading.Thread(target=_note, args=(lease, application), name="note application", daemon=True).start()
 
-    def __init__(self, lease: GuardedHold, config: Config) -> None:
-        self._lease, self._config = lease, config
 
-    def begin(self) -> None:
-        # To import pyspark takes longer than all else: only where that has been done, or has to be done anyway.
-        if self._config.enabled and (self._config.fence_delta != "off" or "pyspark" in sys.modules):
-            watch_contexts(self._see)
-
-    def end(self) -> None:
-        unwatch_contexts(self._see)
-
-    def _see(self, context: Any | None) -> None:
-        if context is None:  # a session on a Spark Connect server is no application of its own
-            return
-        application = str(context.applicationId)
-        threading.Thread(target=self._note, args=(application,), name="note application", daemon=True).start()
-
-    def _note(self, application: str) -> None:
-        key, text = f"{self._lease.epoch}\n{application}", json.dumps({"application": application})
-        try:
-            self._lease.note(APPLICATION, key, text)
-        except Exception as error:  # whatever it is: the history lacks a name, and that is all
-            log.debug("%s: application %s is not noted: %s", self._lease.name, application, error)
+def _note(lease: GuardedHold, application: str) -> None:
+    key, text = f"{lease.epoch}\n{application}", json.dumps({"application": application})
+    try:
+        lease.note(APPLICATION, key, text)
+    except Exception as error:  # whatever it is: the history lacks a name, and that is all
+        log.debug("%s: application %s is not noted: %s", lease.name, application, error)

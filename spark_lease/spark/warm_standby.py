@@ -21,14 +21,13 @@ from typing import Any
 
 from ..clock import Clock
 from ..config.settings import Config
-from ..errors import ConfigError
+from ..errors import ConfigError, NotMaster
 from ..system.processes import look, rss
 from .contexts import is_watchable, unwatch_contexts, unwatch_sessions, watch_contexts, watch_sessions
 from .delta_fence import hook
 from .delta_observer import NO_DELTA, WARM_UP
 from .jvm import drop_jvm, jvm_pid, spark_context
 from .session import is_busy, stopped
-from .standby_fence import StandbyFence
 from .warm_up import checkpoint_of, compute, has_delta, is_fixed, make_active, merge, streams
 
 log = logging.getLogger(__name__)
@@ -45,6 +44,27 @@ _TABLES = 20
 _LOOK_AT_TABLES = 60.0
 _MOVED_ON = 100
 """Versions of a table after which it is read again: three hundred make the first commit a second later."""
+
+
+class StandbyFence:
+    """Refuses every transaction until this process is master. A `TransactionFence`."""
+
+    property = ""
+
+    def __init__(self, name: str, *, is_master: Callable[[], bool]) -> None:
+        self._name, self._is_master = name, is_master
+        self.is_open = False
+        """The lease is this process's, or not waited for any more."""
+
+    def begin(self, table: str, newest: str | None) -> None:
+        if not self.is_open and not self._is_master():
+            raise NotMaster(self._name, table)
+
+    def commit(self) -> None:
+        """What has begun was allowed to."""
+
+    def aborted(self, table: str) -> None:
+        """It wrote nothing."""
 
 
 class WarmStandby:

@@ -22,7 +22,6 @@ from .driver import Driver
 from .enforced import Enforced
 from .left_behind import LeftBehind
 from .messages import AT_ONCE, LAST_WORDS, refusal
-from .ties import Ties
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,8 @@ class Conversation:
     ) -> None:
         self._channel, self._config, self._clock = channel, config, clock
         self._lease, self._keepalive, self._driver, self._deadline = lease, keepalive, driver, deadline
-        self._ties = Ties(driver, channel, lease=config.name)
+        self._owed: set[int] = set()
+        """What could not be tied to Python yet."""
         self._is_contained = isinstance(driver, ContainedDriver)
         self.is_open = True
         """Whether the driver still listens. Its end is no end of the driver: that is what the pidfd proves."""
@@ -94,7 +94,8 @@ class Conversation:
                 self._asked_about, self.verdict_by = 0, math.inf
                 with contextlib.suppress(ProcessLookupError):  # ended meanwhile: Python will notice as well
                     self._driver.attach_jvm(pid, marked=marked)
-                    self._ties.tie_jvm(pid)
+                    self._owed.clear()  # what hung on the one before
+                    self._tie(pid)
                 if not self.has_begun:
                     self.has_begun = True
                     if pid:  # whose children are neighbours as well, or its workers
@@ -211,8 +212,29 @@ class Conversation:
         self._driver.disarm()
 
     def tie_children(self) -> None:
-        """Tie what was started since the last look to Python."""
-        self._ties.look()
+        """Tie to Python what was started since the last look, and let go of what has ended."""
+        appeared, ended = self._driver.look_around()
+        for target in {*self._owed, *appeared} - set(ended):
+            self._tie(target)
+        for target in ended:
+            self._owed.discard(target)
+            self._channel.tell({"drop": target})
+
+    def _tie(self, target: int) -> None:
+        """Have Python hold a pipe end to a process, or to minus a group: they end with it. 0: to none.
+
+        What cannot be tied now is tied at the next look."""
+        self._owed.discard(target)
+        try:
+            pipe_end = self._driver.pipe_end_to(target) if target else None
+            handed = pipe_end is None or self._channel.tell({"hold": target}, [pipe_end.fd])
+        except PermissionError:  # it has become another user, and nothing of ours can end it
+            return
+        except OSError as error:
+            log.warning("%s: cannot arm the kill pipe of process %d yet: %s", self._config.name, target, error)
+            handed = False
+        if not handed:
+            self._owed.add(target)
 
     def ask_about(self, jvm: int) -> None:
         """The JVM has ended. That is a crash, unless Python says that it wanted it so, or waits for the lease still."""

@@ -26,7 +26,7 @@ from ..errors import ConfigError, LeaseHeldByOther, RecordUnreadable, SparkLease
 from ..journal.standbys import standbys_of
 from ..stores.registry import open_notes, open_store
 from .look import for_programs
-from .settings import name_of, resolved, who
+from .settings import of_one_lease, who
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def pause(arguments: argparse.Namespace) -> int:
     def wanted(now: float) -> Directive:
         return Directive(who(), reason, until=now + until, give_up=now if arguments.now else math.inf)
 
-    config = _config(arguments)
+    config = of_one_lease(arguments)
     with closing(open_store(config)) as store:
         before, seen = _put(store, config.name, wanted)
         if arguments.now:
@@ -56,7 +56,7 @@ def pause(arguments: argparse.Namespace) -> int:
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    config = _config(arguments)
+    config = of_one_lease(arguments)
     with closing(open_store(config)) as store:
         before, seen = _put(store, config.name, lambda now: None)
     was = directive_of(before.directive)
@@ -73,7 +73,7 @@ def transfer(arguments: argparse.Namespace) -> int:
     def wanted(now: float) -> Directive:
         return Directive(who(), reason, arguments.to, until=now + within + window, give_up=now + within)
 
-    config, what = _config(arguments), ""
+    config, what = of_one_lease(arguments), ""
     with closing(open_store(config)) as store:
         if not arguments.anyway:
             _refuse_unknown(arguments.to, store, config)
@@ -132,11 +132,6 @@ def _reason(arguments: argparse.Namespace) -> str:
     if not arguments.reason.isprintable():
         raise ConfigError("--reason", "is not a printable text of one line")
     return str(arguments.reason)
-
-
-def _config(arguments: argparse.Namespace) -> Config:
-    config = resolved(arguments).config
-    return replace(config, create_table="false", name=name_of(config, arguments.lease))
 
 
 def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | None]) -> tuple[LeaseRecord, Snapshot]:

@@ -20,7 +20,7 @@ from ..monitoring.history import Hold, Overlap, holds_of, not_exact, overlaps, s
 from ..monitoring.history_page import page
 from ..stores.registry import open_notes, open_store
 from .look import moment
-from .settings import USAGE, name_of, resolved
+from .settings import USAGE, of_one_lease
 from .table import print_table
 
 OVERLAP = 2
@@ -29,8 +29,8 @@ _COLUMNS = ("FROM (UTC)", "TO", "LASTED", "ENDED BY", "EPOCH", "HOLDER", "HOST",
 
 def history(arguments: argparse.Namespace) -> int:
     """Exit code 1 if there is no such lease, 2 if two held it at one time."""
-    config = resolved(arguments).config
-    name, now = name_of(config, arguments.lease), wall_time()
+    config = of_one_lease(arguments)
+    name, now = config.name, wall_time()
     file = None if arguments.html is None else _file(arguments.html)
     try:
         earliest = round(instant_of(arguments.since, now=now) * 1000) if arguments.since else 0

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from ..clock import BootClock, Clock
 from ..election.journal_entries import RAN_OUT, TAKEN_AWAY
@@ -35,7 +35,7 @@ from ..errors import SparkLeaseError
 from ..journal.changes import ChangeJournal
 from ..stores.registry import open_store
 from .look import moment
-from .settings import USAGE, name_of, resolved, who
+from .settings import USAGE, of_one_lease, who
 
 log = logging.getLogger(__name__)
 
@@ -72,15 +72,13 @@ class Released:
 
 def release(arguments: argparse.Namespace) -> int:
     """Exit code 1 if nothing was changed that should have been."""
-    config = resolved(arguments).config
-    name = name_of(config, arguments.lease)
-    config = replace(config, create_table="false", name=name)
+    config = of_one_lease(arguments)
     if not arguments.force:
         print("spark-lease: normally the holder releases a lease; if it cannot, add --force", file=sys.stderr)
         return USAGE
     clock = BootClock()
     with closing(open_store(config)) as store, closing(ChangeJournal(config)) as journal:
-        forcing = Forcing(store, name, poll=config.poll_period, clock=clock, journal=journal)
+        forcing = Forcing(store, config.name, poll=config.poll_period, clock=clock, journal=journal)
         done = forcing.run(given=arguments.yes, ask=_ask if sys.stdin and sys.stdin.isatty() else lambda question: "")
     print(json.dumps(asdict(done)) if arguments.json else done)
     return 0

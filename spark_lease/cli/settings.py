@@ -131,7 +131,8 @@ def flags(arguments: argparse.Namespace) -> Layer:
 
 def resolved(arguments: argparse.Namespace, *between: Layer) -> Resolved:
     """All settings of a command; `between` come after the flags and before the environment. Raises ConfigError."""
-    use_file(arguments)
+    if arguments.config:  # this process reads it, and what it starts
+        os.environ[ENV + "CONFIG"] = str(Path(arguments.config).absolute())
     given = getattr(arguments, "leases", None) or list(filter(None, [getattr(arguments, "lease", None)]))
     if given and arguments.name and arguments.name not in given:
         raise ConfigError("name", f"{given[0]} or --lease {arguments.name}? Give one of them")
@@ -147,12 +148,6 @@ def outcome_file(arguments: argparse.Namespace) -> str:
 def name_given(arguments: argparse.Namespace) -> str:
     """The lease before the settings are known, which may be wrong: the flag's or the environment's."""
     return str(arguments.name or os.environ.get(ENV + "NAME", ""))
-
-
-def use_file(arguments: argparse.Namespace) -> None:
-    """Make the chosen file the one that this process and what it starts will read."""
-    if arguments.config:
-        os.environ[ENV + "CONFIG"] = str(Path(arguments.config).absolute())
 
 
 def need_name(name: str) -> None:
@@ -172,11 +167,12 @@ def names_of(config: Config, given: Sequence[str]) -> list[str]:
     return list(given) or ([config.name] if config.name else [])
 
 
-def name_of(config: Config, given: str | None) -> str:
-    """The lease that a command is about. Raises ConfigError if there is none."""
-    need_name(config.name if given is None else given)
-    (name,) = names_of(config, [] if given is None else [given])
-    return name
+def of_one_lease(arguments: argparse.Namespace) -> Config:
+    """The settings of a command that is about one lease, and makes no table for it. Raises ConfigError."""
+    config = resolved(arguments).config
+    name = config.name if arguments.lease is None else arguments.lease
+    need_name(name)
+    return replace(config, create_table="false", name=name)
 
 
 def end_with(pid: str) -> None:

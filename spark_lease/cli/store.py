@@ -17,14 +17,14 @@ from ..errors import ConfigError, RecordUnreadable
 from ..journal.runs import BEGUN, runs_of
 from ..monitoring.history import holds_of, settled
 from ..stores.registry import open_notes, open_store
-from .settings import name_of, resolved
+from .settings import of_one_lease, resolved
 from .table import print_table
 
 
 def runs(arguments: argparse.Namespace) -> int:
     """Exit code 1 if the lease has no runs, or is not there."""
-    config = replace(resolved(arguments).config, create_table="false", notify=False)
-    name = name_of(config, arguments.lease)
+    config = replace(of_one_lease(arguments), notify=False)
+    name = config.name
     with closing(open_notes(config)) as notes, closing(open_store(config)) as store:
         noted = runs_of(notes, name)
         if any(run.outcome == BEGUN for run in noted):

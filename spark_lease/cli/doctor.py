@@ -9,15 +9,16 @@ from dataclasses import asdict, replace
 
 from ..config.settings import Config
 from . import doctor_machine, doctor_store
-from .findings import Finding, Verdict, found, unknown
+from .findings import Finding, Verdict, run, warn
 from .settings import resolved
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Exit code 1 if something fails."""
     config = resolved(arguments).config
-    here = found(doctor_machine.checks(config))  # first: it forks, which needs one thread, and drivers may have more
-    findings = [*of_the_store(config), *here]
+    # First: it forks, which needs one thread, and drivers may have more.
+    here = [run(check) for check in doctor_machine.checks(config)]
+    findings = [*of_the_store(config), *filter(None, here)]
     if arguments.json:
         print(json.dumps([asdict(each) for each in findings], indent=2))
     else:
@@ -33,13 +34,12 @@ def of_the_store(config: Config) -> list[Finding]:
     findings: list[Finding] = []
     lacking: dict[str, str] = {}
     for check in doctor_store.checks(careful, makes_tables=makes_tables):
-        if first := lacking.get(check.needs):
-            findings += unknown([check], f"see {first}")
-            lacking[check.what] = first
-            continue
-        findings += (now := found([check]))
-        if any(each.verdict is not Verdict.OK for each in now):
-            lacking[check.what] = check.what
+        first = lacking.get(check.needs)
+        found = warn(check.what, f"not checked: see {first}", "") if first else run(check)
+        if found:
+            findings.append(found)
+            if found.verdict is not Verdict.OK:
+                lacking[check.what] = first or check.what
     return findings
 
 

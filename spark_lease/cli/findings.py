@@ -1,8 +1,8 @@
-"""What a check of `spark-lease doctor` finds, and how all of them are run."""
+"""What a check of `spark-lease doctor` finds, and how one is run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -48,17 +48,8 @@ def fail(what: str, message: str, advice: str) -> Finding:
     return Finding(what, Verdict.FAIL, message, advice)
 
 
-def found(checks: Iterable[Check]) -> list[Finding]:
-    """Run all of them, whatever becomes of one."""
-    return [finding for check in checks if (finding := _run(check)) is not None]
-
-
-def unknown(checks: Sequence[Check], why: str) -> list[Finding]:
-    """What is said of those that cannot be run."""
-    return [warn(check.what, f"not checked: {why}", "") for check in checks]
-
-
-def _run(check: Check) -> Finding | None:
+def run(check: Check) -> Finding | None:
+    """What it finds, whatever becomes of it."""
     try:
         return check.look()
     except ConfigError as error:  # its words say what to do

@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 
 from spark_lease.cli import doctor_machine as machine
 from spark_lease.cli import doctor_store as at_store
-from spark_lease.cli.findings import Check, Finding, found
+from spark_lease.cli.findings import Check, Finding, run
 from spark_lease.cli.main import main
 from spark_lease.config.sources import configure
 from spark_lease.errors import StoreError
@@ -361,7 +361,8 @@ def test_a_check_that_breaks_hides_no_other() -> None:
     def refused() -> Finding:
         raise StoreError("the store", "no")
 
-    findings = found([Check("a", breaks), Check("b", refused), Check("c", lambda: None), Check("d", at_ok)])
+    checks = Check("a", breaks), Check("b", refused), Check("c", lambda: None), Check("d", at_ok)
+    findings = [each for each in map(run, checks) if each]
     assert [(each.what, each.verdict) for each in findings] == [("a", "warn"), ("b", "fail"), ("keeper", "ok")]
 
 

@@ -104,16 +104,12 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
 
 def _delta_rows(config: Config) -> list[dict[str, object]]:
     found = noted_tables(replace(config, create_table="false"))
-    return [
-        {
-            "table": table,
-            "lease": config.name,
-            "epoch": (epoch := _claimed(config, table)),
-            "allow_unleased": False,
-            "state": _STATES.get(epoch, "fenced"),
-        }
-        for table in found
-    ]
+    claimed = {table: _claimed(config, table) for table in found}
+    return [_row(table, config.name, epoch, False, _STATES.get(epoch, "fenced")) for table, epoch in claimed.items()]
+
+
+def _row(table: str, lease: str, epoch: int | None, allow_unleased: bool, state: str) -> dict[str, object]:
+    return {"table": table, "lease": lease, "epoch": epoch, "allow_unleased": allow_unleased, "state": state}
 
 
 def _claimed(config: Config, table: str) -> int | None:
@@ -145,16 +141,7 @@ def _postgres_rows(config: Config) -> list[dict[str, object]]:
         fence_table = FenceTable(engine, timeout=config.attempt_timeout)
         tables = triggers.fenced_tables(engine, config.name)
         epochs = {name: fence_table.newest(name) for name in {each.lease for each in tables}}
-    return [
-        {
-            "table": each.name,
-            "lease": each.lease,
-            "epoch": epochs[each.lease],
-            "allow_unleased": each.allow_unleased,
-            "state": each.state,
-        }
-        for each in tables
-    ]
+    return [_row(each.name, each.lease, epochs[each.lease], each.allow_unleased, each.state) for each in tables]
 
 
 def _forget(arguments: argparse.Namespace, config: Config) -> int:

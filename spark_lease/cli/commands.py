@@ -37,6 +37,8 @@ class Command:
     settings: str | None = ""
     """Those that `--help` shows of a command that takes no lease; "": those of one that does, None: it has none."""
     is_guard: bool = False
+    starts_a_program: bool = False
+    """What stands behind -- is not its own, but that program's."""
     has_json: bool = True
 
 
@@ -110,6 +112,7 @@ COMMANDS = {
         arguments=(_ENDS_WITH,),
         usage="--lease NAME [settings] -- COMMAND…",
         is_guard=True,
+        starts_a_program=True,
         has_json=False,
     ),
     "submit": Command(
@@ -128,6 +131,7 @@ the lease, and this command ends with the same exit code. Ctrl-C does not stop t
         arguments=(_ENDS_WITH, _SPARK_SUBMIT),
         usage="--lease NAME [settings] -- [spark-submit options] app.py [arguments]",
         is_guard=True,
+        starts_a_program=True,
         has_json=False,
     ),
     "demo": Command(
@@ -324,6 +328,7 @@ examples:
   spark-lease class-archive --remove""",
         arguments=_CLASS_ARCHIVE,
         usage="[options] [-- spark-submit options]",
+        starts_a_program=True,
         settings=None,
     ),
     "config": Command(

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     guarded: list[str] = []
     command = next((each for each in given if not each.startswith("-")), "")
-    if "--" in given and _takes_words(command):
+    if "--" in given and command in COMMANDS and COMMANDS[command].starts_a_program:
         cut = given.index("--")
         given, guarded = given[:cut], given[cut + 1 :]
     elif _is_guard(command) and not {"-h", "--help", "--help-all"} & {*given}:
@@ -123,11 +123,6 @@ def _begin(arguments: argparse.Namespace) -> None:
         from ..system.container_init import leave_pid_1
 
         leave_pid_1()
-
-
-def _takes_words(command: str) -> bool:
-    """Whether what stands behind -- is not its own, but of the program that it starts."""
-    return command in COMMANDS and "-- " in COMMANDS[command].usage
 
 
 def _is_guard(command: str) -> bool:

@@ -20,7 +20,7 @@ from ..monitoring.history import Hold, holds_of
 from ..stores.registry import open_notes, open_store
 from .look import HELD, Row, cell, look_at, moment
 from .settings import names_of
-from .table import print_pairs, print_table
+from .table import print_table
 
 NOTED = ("site", "fences", "standbys", "last_change")
 _SELDOM = (*NOTED, "directive")
@@ -47,8 +47,10 @@ def printer(wanted: Sequence[str], *, wide: bool) -> Callable[[Sequence[Row]], N
 
 def print_details(rows: Sequence[Row]) -> None:
     """All that is known of one lease."""
-    row = rows[0]
-    print_pairs([(key.replace("_", " "), text) for key in ("lease", "state", *HELD) if (text := cell(row[key]))])
+    known = {key.replace("_", " "): text for key in ("lease", "state", *HELD) if (text := cell(rows[0][key]))}
+    width = max(map(len, known))
+    for key, text in known.items():
+        print(f"{key:<{width}}  {text}".rstrip())
 
 
 def print_leases(rows: Sequence[Row]) -> None:

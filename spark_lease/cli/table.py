@@ -29,13 +29,6 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
         print("  ".join(cells).rstrip())
 
 
-def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """One per line, for the details of one thing."""
-    width = max(len(key) for key, _ in pairs)
-    for key, value in pairs:
-        print(f"{key.ljust(width)}  {value}".rstrip())
-
-
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from ..clock import iso_text
@@ -102,7 +103,8 @@ class _Notes:
     grants: Sequence[_Grant]
     ends: Mapping[int, Mapping[str, Any]]
     now: _Seen | None
-    known: Mapping[int, str] = field(default_factory=dict)
+    known: Mapping[int, str]
+    """Holders by epoch."""
 
 
 def holds_of(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Snapshot, *, where: str) -> list[Hold]:
@@ -113,9 +115,11 @@ def holds_of(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Snapshot,
     """
     try:
         notes = _parsed(lease, noted, seen)
-        holds = [_ended(notes, number) for number in range(len(notes.grants))]
-        holds += [hold for number in range(len(notes.grants)) for hold in _healed(notes, number)]
-        holds += _healed_now(notes)
+        pairs = zip_longest(notes.grants, notes.grants[1:])
+        holds = [_ended(notes, grant, following) for grant, following in pairs]
+        holds += [hold for grant in notes.grants if (hold := _healed(notes, grant))]
+        if notes.now and (hold := _from_record(notes, notes.now)):
+            holds.append(_as_it_stands(hold, notes.now))
         applications = defaultdict[str, list[str]](list)
         for epoch, _, application in (key.partition("\n") for key in noted.get(APPLICATION, {})):
             applications[epoch].append(application)
@@ -201,18 +205,10 @@ def _parsed(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Snapshot) 
     return _Notes(lease, sorted(grants, key=lambda each: each.epoch), ends, now, known)
 
 
-def _ended(notes: _Notes, number: int) -> Hold:
-    """The hold that the grant `number` began, and how it ended."""
-    grant = notes.grants[number]
-    following = notes.grants[number + 1] if number + 1 < len(notes.grants) else None
-    hold = Hold(
-        lease=notes.lease,
-        epoch=grant.epoch,
-        holder=grant.holder,
-        host=grant.host,
-        site=grant.site,
-        start=grant.epoch,
-    )
+def _ended(notes: _Notes, grant: _Grant, following: _Grant | None) -> Hold:
+    """The hold that the grant began, and how it ended."""
+    epoch = grant.epoch
+    hold = Hold(lease=notes.lease, epoch=epoch, holder=grant.holder, host=grant.host, site=grant.site, start=epoch)
     if end := notes.ends.get(grant.epoch):
         return _as_noted(hold, end, _next_epoch(notes, hold, following))
     if notes.now and (notes.now.holder, notes.now.epoch) == (grant.holder, grant.epoch):
@@ -260,26 +256,20 @@ def _as_it_stands(hold: Hold, now: _Seen) -> Hold:
     return hold
 
 
-def _healed(notes: _Notes, number: int) -> list[Hold]:
-    """The hold that the grant `number` put an end to, if there is no note of its own."""
-    grant = notes.grants[number]
-    if (hold := _from_record(notes, grant.after)) is None:
-        return []
+def _healed(notes: _Notes, grant: _Grant) -> Hold | None:
+    """The hold that the grant put an end to, if there is no note of its own."""
+    if (after := grant.after) is None or (hold := _from_record(notes, after)) is None:
+        return None
     if end := notes.ends.get(hold.epoch):
-        return [_as_noted(hold, end, grant.epoch)]
-    if grant.after and grant.after.until is not None:
-        return [replace(hold, why=RAN_OUT, end=max(grant.after.until, hold.start or 0))]
-    return [replace(hold, why=RAN_OUT, end=grant.epoch, is_exact=False)]
+        return _as_noted(hold, end, grant.epoch)
+    if after.until is not None:
+        return replace(hold, why=RAN_OUT, end=max(after.until, hold.start or 0))
+    return replace(hold, why=RAN_OUT, end=grant.epoch, is_exact=False)
 
 
-def _healed_now(notes: _Notes) -> list[Hold]:
-    hold = _from_record(notes, notes.now)
-    return [_as_it_stands(hold, notes.now)] if hold and notes.now else []
-
-
-def _from_record(notes: _Notes, seen: _Seen | None) -> Hold | None:
+def _from_record(notes: _Notes, seen: _Seen) -> Hold | None:
     """The hold that a record tells of, unless its grant is noted."""
-    if seen is None or seen.holder is None or is_forced(seen.holder) or notes.known.get(seen.epoch) == seen.holder:
+    if seen.holder is None or is_forced(seen.holder) or notes.known.get(seen.epoch) == seen.holder:
         return None
     # Under an epoch that was another's: a broker, which writes none. Under 0: likewise.
     own = seen.epoch if seen.epoch not in notes.known else 0

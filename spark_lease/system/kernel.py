@@ -17,6 +17,7 @@ import resource
 import select
 import signal
 from collections.abc import Callable
+from contextlib import closing
 
 from ..clock import BootClock
 
@@ -144,12 +145,6 @@ class PipeEnd:
     def close(self) -> None:
         os.close(self.fd)
 
-    def __enter__(self) -> PipeEnd:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _above(fd: int) -> int:
     """The same with a number that is higher than those of most files."""
@@ -172,7 +167,7 @@ def why_not() -> str:
         _must_die("a timer", _child(lambda: KillTimer().move(0.0)))
         child = _child(lambda: None)  # first: a child of the pipe's would hold it open
         kill_pipe = KillPipe()
-        with kill_pipe.pipe_end(child):
+        with closing(kill_pipe.pipe_end(child)):
             kill_pipe.close()
             _must_die("the end of a pipe", child)
     except (OSError, AttributeError, ValueError) as error:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 
 import pytest
@@ -83,7 +84,7 @@ def test_once_disarmed_nothing_is_tied_any_more(parent: subprocess.Popen[str]) -
         clock=BootClock(),
     )
     driver.disarm()
-    with pythons.pipe_end(child) as pipe_end:
+    with closing(pythons.pipe_end(child)) as pipe_end:
         driver.hold(child, os.dup(pipe_end.fd))
         assert driver.pipe_end_to(child) is None
         kill_pipe.close()

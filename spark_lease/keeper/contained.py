@@ -46,10 +46,6 @@ class ContainedDriver:
         self.jvm = Watched(self._told_jvm) if pid else None
         self.early_release.tasks_run(Tasks.UNKNOWN if pid else Tasks.HERE)
 
-    def attach_master(self, *, local: bool) -> None:
-        """Where tasks run. Once they ran elsewhere, some may for ever."""
-        self.early_release.tasks_run(Tasks.HERE if local else Tasks.ELSEWHERE)
-
     def ends(self) -> list[Watched | Init]:
         """What to watch for an end."""
         return [self.python, self._init]

@@ -18,7 +18,7 @@ from ..errors import Loss, StoreError
 from ..holds import LocalHold
 from .channel import Channel, Closed
 from .contained import ContainedDriver
-from .driver import Driver
+from .driver import Driver, Tasks
 from .enforced import Enforced
 from .left_behind import LeftBehind
 from .messages import AT_ONCE, LAST_WORDS, refusal
@@ -102,7 +102,7 @@ class Conversation:
                         self._driver.begin()
                     self._channel.tell({"begun": True})
             case {"local": local, "level": level}:
-                self._driver.attach_master(local=local)
+                self._driver.early_release.tasks_run(Tasks.HERE if local else Tasks.ELSEWHERE)
                 if self._lease.protection is not Protection.NONE:
                     self._lease.protection = Protection(level)
             case {"stands_by": state}:

@@ -49,6 +49,7 @@ class EarlyRelease:
         self._dead_since: float | None = None
 
     def tasks_run(self, where: Tasks) -> None:
+        """Once they ran elsewhere, some may for ever."""
         if self._tasks is not Tasks.ELSEWHERE:
             self._tasks = where
 
@@ -114,10 +115,6 @@ class Driver:
         self._processes.forget_what_was_seen()
         # Not until its master is known: executors of their own would not be children of this driver.
         self.early_release.tasks_run(Tasks.ELSEWHERE if not marked else Tasks.UNKNOWN if pid else Tasks.HERE)
-
-    def attach_master(self, *, local: bool) -> None:
-        """Where tasks run. Once they ran elsewhere, some may for ever."""
-        self.early_release.tasks_run(Tasks.HERE if local else Tasks.ELSEWHERE)
 
     def ends(self) -> list[Watched | Init]:
         """What to watch for an end."""

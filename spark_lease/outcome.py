@@ -10,7 +10,7 @@ import signal
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from .clock import iso_text
 from .config.settings import Config
@@ -63,11 +63,8 @@ class Outcome:
     released: str = ""
     store: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def __str__(self) -> str:
-        return json.dumps(self.as_dict())
+        return json.dumps(asdict(self))
 
 
 def begin_outcome(file: str) -> None:

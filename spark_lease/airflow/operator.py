@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -187,7 +188,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         self.defer(trigger=trigger, method_name="resume", kwargs={"until": until}, timeout=timeout)
 
     def _push(self, context: Any, result: Outcome) -> None:
-        context["ti"].xcom_push(key=XCOM, value=result.as_dict())
+        context["ti"].xcom_push(key=XCOM, value=asdict(result))
 
 
 def known_before(config: Config) -> Outcome | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseSensorOperator
@@ -81,7 +82,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
     def poke(self, context: Any) -> bool:
         seen = self._look()
         if seen is not None:
-            context["ti"].xcom_push(key=XCOM, value=seen.as_dict())
+            context["ti"].xcom_push(key=XCOM, value=asdict(seen))
             self._refuse_to_forget(seen)
         return is_wanted(seen, self.holder, self.site)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
@@ -13,6 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from ..clock import BootClock
 from ..config.settings import Config
+from ..election.directive import label_of
 from ..election.locker import site_delay_of
 from ..election.record import new_holder
 from ..errors import ConfigError, SparkLeaseError, StoreError
@@ -68,7 +69,7 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
                     if self.stands_by:
                         presence.say()
                     await asyncio.sleep(site_delay if is_free else self.poll_period)
-            yield TriggerEvent(seen.as_dict() if seen else {})
+            yield TriggerEvent(asdict(seen) if seen else {})
         except (ConfigError, AirflowException) as error:
             yield TriggerEvent({"problem": str(error)})
 
@@ -98,5 +99,5 @@ def is_wanted(seen: LeaseStatus | None, holder: str, site: str) -> bool:
     if seen is None:
         return False
     if holder or site:
-        return seen.state == HELD and holder in ("", seen.label) and site in ("", seen.site)
+        return seen.state == HELD and holder in ("", label_of(seen.holder)) and site in ("", seen.site)
     return seen.state not in (HELD, BLOCKED)

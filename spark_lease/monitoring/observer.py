@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from ..clock import BootClock, Clock, iso_text
 from ..config.settings import Config
-from ..election.directive import directive_of, label_of
+from ..election.directive import directive_of
 from ..election.journal_entries import GRANT, site_in
 from ..election.record import UnchangedSince, expires_in, new_holder, taken_by_force
 from ..errors import AlreadyDone, LeaseHeldByOther
@@ -32,14 +31,6 @@ class LeaseStatus:
     expires_in: float | None = 0.0
     why: str = ""
     site: str = ""
-
-    @property
-    def label(self) -> str:
-        """The holder without its unique ending."""
-        return label_of(self.holder)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class LeaseObserver:

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
@@ -122,7 +122,7 @@ def _tell(
     with suppress(OSError, ValueError, AttributeError):  # whatever the script has made of it
         sys.stdout.flush()
     if front_door:  # prints it, once everything has ended and the lease is given back
-        front_door.tell(outcome.as_dict())
+        front_door.tell(asdict(outcome))
     else:
         announce(outcome, config.outcome_file if config and not submission else "", to=stdout)
     return _tell_the_submitter(config, submission, outcome) if submission and config else outcome.exit_code

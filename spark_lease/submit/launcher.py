@@ -116,8 +116,11 @@ def _duplicate_of_stdout() -> TextIO | None:
 def _tell(
     outcome: Outcome, config: Config | None, front_door: FrontDoor | None, submission: str, stdout: TextIO | None
 ) -> int:
-    """The exit code."""
+    """The exit code; where a cluster runs us, the one that it is to see."""
+    from spark_lease.clock import BootClock
+    from spark_lease.errors import SparkLeaseError
     from spark_lease.outcome import announce
+    from spark_lease.submit.outcomes import code_for_cluster, note_outcome
 
     with suppress(OSError, ValueError, AttributeError):  # whatever the script has made of it
         sys.stdout.flush()
@@ -125,15 +128,8 @@ def _tell(
         front_door.tell(asdict(outcome))
     else:
         announce(outcome, config.outcome_file if config and not submission else "", to=stdout)
-    return _tell_the_submitter(config, submission, outcome) if submission and config else outcome.exit_code
-
-
-def _tell_the_submitter(config: Config, submission: str, outcome: Outcome) -> int:
-    """The exit code that the cluster is to see."""
-    from spark_lease.clock import BootClock
-    from spark_lease.errors import SparkLeaseError
-    from spark_lease.submit.outcomes import code_for_cluster, note_outcome
-
+    if not submission or not config:
+        return outcome.exit_code
     try:
         note_outcome(config, BootClock(), submission, outcome)
     except SparkLeaseError as error:

@@ -58,45 +58,7 @@ def _for(standard: str, shown: str) -> Argument:
     return _argument("--for", dest="duration", metavar="TIME", default=standard, help=how_long)
 
 
-_DEMO = (_argument("--folder", metavar="DIR", help="keep logs and written data in a new folder"),)
-_STATUS = (
-    _argument("leases", nargs="*", metavar="LEASE", help="only these leases; default: all"),
-    _flag("--wide", "one wide table with everything that is known"),
-    _flag("--watch", "keep showing it until Ctrl-C; no terminal: each change"),
-)
-_RELEASE = (
-    _LEASE,
-    _flag("--force", "release it in place of its holder (required)"),
-    _argument("--yes", metavar="LEASE", help="repeat the lease name: take it even before it runs out"),
-)
-_HISTORY = (
-    _LEASE,
-    _argument("--since", metavar="TIME", help="a date or time in UTC, or an age: 90m, 36h, 7d"),
-    _argument("--html", metavar="FILE", help="write it as one page with a picture, for a browser"),
-)
-_PAUSE = (_LEASE, _REASON, _for("inf", "until it is resumed"), _flag("--now", "its master stops, too"))
-_TRANSFER = (
-    _LEASE,
-    _REASON,
-    _for("10m", "10m"),
-    _argument("--to", required=True, metavar="HOLDER|SITE", help="the contender that may take it"),
-    _argument("--within", metavar="TIME", default="1m", help="how long its master may go on [1m]"),
-    _flag("--wait", "return once it has been taken; exit code 99 if it was not"),
-    _flag("--anyway", "accept a holder or site that the store does not know"),
-)
-_INIT = (_flag("--print-sql", "print the statements and ask no database"),)
 _TABLES = "schema.table if need be, or the path or URL of a Delta table"
-_FENCE = (
-    _argument("action", choices=("add", "drop", "list", "forget"), help="see below"),
-    _argument("--on", dest="tables", nargs="+", action="extend", default=[], metavar="TABLE", help=_TABLES),
-    _flag("--allow-unleased", "add: sessions without an epoch may write as well"),
-    _flag("--print-sql", "add: print the statements and ask no database"),
-)
-_CLASS_ARCHIVE = (
-    _SPARK_SUBMIT,
-    _flag("--print", "print the options of a JVM that uses it"),
-    _flag("--remove", "remove it"),
-)
 
 COMMANDS = {
     "run": Command(
@@ -146,7 +108,7 @@ exit codes:
 examples:
   spark-lease demo
   spark-lease demo --folder /tmp/demo --json""",
-        arguments=_DEMO,
+        arguments=(_argument("--folder", metavar="DIR", help="keep logs and written data in a new folder"),),
         settings=None,
     ),
     "status": Command(
@@ -169,7 +131,11 @@ examples:
   spark-lease status --wide
   spark-lease status --watch
   spark-lease status nightly --watch --json --poll-period 0.5 >> changes.jsonl""",
-        arguments=_STATUS,
+        arguments=(
+            _argument("leases", nargs="*", metavar="LEASE", help="only these leases; default: all"),
+            _flag("--wide", "one wide table with everything that is known"),
+            _flag("--watch", "keep showing it until Ctrl-C; no terminal: each change"),
+        ),
         usage="[LEASE …] [options]",
         settings=f"{_LOOKING} poll_period",
     ),
@@ -201,7 +167,11 @@ exit codes:
 examples:
   spark-lease release nightly --force
   spark-lease release nightly --force --yes nightly --json""",
-        arguments=_RELEASE,
+        arguments=(
+            _LEASE,
+            _flag("--force", "release it in place of its holder (required)"),
+            _argument("--yes", metavar="LEASE", help="repeat the lease name: take it even before it runs out"),
+        ),
         usage="LEASE --force [options]",
         settings=_LOOKING,
     ),
@@ -224,7 +194,11 @@ examples:
   spark-lease history nightly
   spark-lease history nightly --since 7d --json
   spark-lease history nightly --since 2026-11-20T06:00 --html nightly.html""",
-        arguments=_HISTORY,
+        arguments=(
+            _LEASE,
+            _argument("--since", metavar="TIME", help="a date or time in UTC, or an age: 90m, 36h, 7d"),
+            _argument("--html", metavar="FILE", help="write it as one page with a picture, for a browser"),
+        ),
         usage="LEASE [options]",
         settings=_LOOKING,
     ),
@@ -242,7 +216,7 @@ while the command waits takes nothing back: `resume` does.
         + """examples:
   spark-lease pause nightly --reason 'schema change'
   spark-lease pause nightly --reason 'schema change' --for 2h --now""",
-        arguments=_PAUSE,
+        arguments=(_LEASE, _REASON, _for("inf", "until it is resumed"), _flag("--now", "its master stops, too")),
         usage="LEASE [options]",
         settings=_LOOKING,
     ),
@@ -267,7 +241,15 @@ waits takes nothing back: `resume` does.
         + """examples:
   spark-lease transfer nightly --to lyon
   spark-lease transfer nightly --to lyon --within 15m --for 10m --reason 'maintenance in paris' --wait""",
-        arguments=_TRANSFER,
+        arguments=(
+            _LEASE,
+            _REASON,
+            _for("10m", "10m"),
+            _argument("--to", required=True, metavar="HOLDER|SITE", help="the contender that may take it"),
+            _argument("--within", metavar="TIME", default="1m", help="how long its master may go on [1m]"),
+            _flag("--wait", "return once it has been taken; exit code 99 if it was not"),
+            _flag("--anyway", "accept a holder or site that the store does not know"),
+        ),
         usage="LEASE --to HOLDER|SITE [options]",
         settings=_LOOKING,
     ),
@@ -278,7 +260,7 @@ waits takes nothing back: `resume` does.
         + """examples:
   spark-lease init --url postgresql://db/ops
   spark-lease init --url postgresql:// --print-sql""",
-        arguments=_INIT,
+        arguments=(_flag("--print-sql", "print the statements and ask no database"),),
         settings="url table create_table",
         has_json=False,
     ),
@@ -303,7 +285,12 @@ forget: stop claiming the Delta TABLE, for example because it was deleted. Witho
   spark-lease fence drop --on public.flights
   spark-lease fence list --lease nightly --json
   spark-lease fence forget --lease nightly""",
-        arguments=_FENCE,
+        arguments=(
+            _argument("action", choices=("add", "drop", "list", "forget"), help="see below"),
+            _argument("--on", dest="tables", nargs="+", action="extend", default=[], metavar="TABLE", help=_TABLES),
+            _flag("--allow-unleased", "add: sessions without an epoch may write as well"),
+            _flag("--print-sql", "add: print the statements and ask no database"),
+        ),
         usage="add|drop|list|forget [options]",
         settings=f"{_LOOKING} fence_url",
     ),
@@ -326,7 +313,11 @@ examples:
   spark-lease class-archive
   spark-lease class-archive -- --conf spark.driver.extraJavaOptions=-XX:+UseSerialGC
   spark-lease class-archive --remove""",
-        arguments=_CLASS_ARCHIVE,
+        arguments=(
+            _SPARK_SUBMIT,
+            _flag("--print", "print the options of a JVM that uses it"),
+            _flag("--remove", "remove it"),
+        ),
         usage="[options] [-- spark-submit options]",
         starts_a_program=True,
         settings=None,

@@ -79,28 +79,27 @@ def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
     with contextlib.suppress(ConfigError), closing(open_notes(config)) as notes:
         for row in rows:
             try:
-                add_notes(config, store, notes, [row])
+                add_notes(config, store, notes, row)
             except StoreError as error:  # what stands beside a lease is not the lease
                 row.setdefault("note", f"{row['lease']}: what is noted beside it cannot be read: {error}")
 
 
-def add_notes(config: Config, store: LeaseStore, notes: Notes, rows: Sequence[Row]) -> None:
-    """Add `NOTED` to the rows. Raises StoreError; ConfigError if the table of the notes is missing."""
-    for row in rows:
-        name = config.row_of(row["lease"])
-        if row["state"] == "held" and not is_forced(row["holder"]):
-            found = fences_of(notes, name, row["epoch"])
-            row["fences"] = asdict(found) if found else {}
-        # The new master's own note as a standby is removed soon after its grant.
-        waiting = [each for each in standbys_of(notes, name, wall_time()) if each.holder != row["holder"]]
-        row["standbys"] = [{**asdict(each), "at": moment(each.at), "since": moment(each.since)} for each in waiting]
-        with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
-            noted = notes.every(name, KINDS)
-            holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)
-            # The row was read before: what has become of its own hold since is told with the next one.
-            its_own = [hold for hold in holds if hold.epoch == row["epoch"] and row["state"] == "held"]
-            row["last_change"] = _last_change([hold for hold in holds if hold not in its_own])
-            row["site"] = its_own[0].site if its_own and its_own[0].holder == row["holder"] else ""
+def add_notes(config: Config, store: LeaseStore, notes: Notes, row: Row) -> None:
+    """Add `NOTED` to the row. Raises StoreError; ConfigError if the table of the notes is missing."""
+    name = config.row_of(row["lease"])
+    if row["state"] == "held" and not is_forced(row["holder"]):
+        found = fences_of(notes, name, row["epoch"])
+        row["fences"] = asdict(found) if found else {}
+    # The new master's own note as a standby is removed soon after its grant.
+    waiting = [each for each in standbys_of(notes, name, wall_time()) if each.holder != row["holder"]]
+    row["standbys"] = [{**asdict(each), "at": moment(each.at), "since": moment(each.since)} for each in waiting]
+    with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
+        noted = notes.every(name, KINDS)
+        holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)
+        # The row was read before: what has become of its own hold since is told with the next one.
+        its_own = [hold for hold in holds if hold.epoch == row["epoch"] and row["state"] == "held"]
+        row["last_change"] = _last_change([hold for hold in holds if hold not in its_own])
+        row["site"] = its_own[0].site if its_own and its_own[0].holder == row["holder"] else ""
 
 
 def _last_change(holds: Sequence[Hold]) -> str:

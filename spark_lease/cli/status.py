@@ -146,7 +146,7 @@ class Watched:
     def _look_up(self, notes: Notes, row: Row, known: _Noted) -> None:
         known.looked = self._clock.now()
         try:
-            add_notes(self._config, self._store, notes, [row])
+            add_notes(self._config, self._store, notes, row)
         except (ConfigError, StoreError) as error:  # what stands beside a lease is not the lease
             log.debug("%s: its notes cannot be read: %s", row["lease"], error)
             return

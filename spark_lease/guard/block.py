@@ -149,7 +149,6 @@ class Guard:
             events=self._events,
             liveness_checks=[self._jvm_ended],
             on_lost=lambda lost: self._demotion.begin(lost),
-            on_look=self._events.look,
             on_unprotected=self._on_unprotected,
         )
         self._lease = Lease(self.hold, self.config, self._clock)

@@ -33,7 +33,6 @@ def open_hold(
     events: Events,
     liveness_checks: Sequence[LivenessCheck],
     on_lost: Callable[[LeaseLost], None],
-    on_look: Callable[[GuardedHold], None],
     on_unprotected: Callable[[str], None],
 ) -> tuple[GuardedHold, Keepalive | SparkReporter]:
     """A contender in a process of its own, if that is wanted and can be had; else on threads of this one.
@@ -54,7 +53,7 @@ def open_hold(
                 kept,
                 spark,
                 on_lost=on_lost,
-                on_look=lambda: on_look(kept),
+                on_look=lambda: events.look(kept),
                 on_unprotected=on_unprotected,
                 liveness_checks=liveness_checks,
             )
@@ -66,7 +65,7 @@ def open_hold(
     _require_protection(config, hold, "threads renew the lease")
 
     def look() -> None:
-        on_look(hold)
+        events.look(hold)
         spark.look()
 
     return hold, Keepalive(hold, config, clock=clock, on_lost=on_lost, on_look=look, liveness_checks=liveness_checks)

@@ -60,9 +60,10 @@ def checks(config: Config, *, makes_tables: bool) -> list[Check]:
             ),
         ]
     elif scheme in _FOLDERS:
+        no_clock = f"the store has no clock: after a crash a standby waits {config.lease_duration:g} s"
         found += [
             Check("rights", lambda: folder(config), needs="store"),
-            Check("clock", lambda: no_clock(config), needs="store"),
+            Check("clock", lambda: ok("clock", no_clock), needs="store"),
         ]
     if scheme == "postgresql":
         found.append(Check("pooler", lambda: pooler(config, *_ask(config, sessions)), needs="store"))
@@ -209,10 +210,6 @@ def clocks(config: Config, ahead: float, error: float) -> Finding:
     if config.has_broker_row:
         return warn("clock", message, "a broker uses its own clock: synchronize the clocks (NTP)")
     return warn("clock", f"{message}; leases do not depend on it", "times in logs mislead: check NTP")
-
-
-def no_clock(config: Config) -> Finding:
-    return ok("clock", f"the store has no clock: after a crash a standby waits {config.lease_duration:g} s")
 
 
 def folder(config: Config) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from ..clock import BootClock, Clock, iso_text
+from ..clock import BootClock, iso_text
 from ..config.settings import Config
 from ..election.directive import directive_of
 from ..election.journal_entries import GRANT, site_in
@@ -36,12 +36,12 @@ class LeaseStatus:
 class LeaseObserver:
     """Looks again and again: what a store without a clock never says is seen from a record that stands still."""
 
-    def __init__(self, config: Config, clock: Clock | None = None, *, tells_site: bool = False) -> None:
+    def __init__(self, config: Config, *, tells_site: bool = False) -> None:
         # It asks now and then: nothing is prepared, and only a contender compares the clocks. Where a lease
         # would make its folder, one that is not there yet is free.
         makes = config.create_table if config.url.startswith(("file:", "delta:")) else "false"
         self._config = replace(config, create_table=makes, notify=False, max_allowable_diff_from_db_time=0.0)
-        self._clock, self._tells_site = clock or BootClock(), tells_site
+        self._clock, self._tells_site = BootClock(), tells_site
         self._standstill = UnchangedSince()
         self._holder = new_holder(self._config.holder)
 
@@ -62,12 +62,11 @@ class LeaseObserver:
         if left <= 0:
             return LeaseStatus(name, EXPIRED, record.holder, record.epoch, iso_text(record.epoch / 1000))
         known = None if seen.expires_in is None else round(left, 1)
-        site = self._site_of(record.holder, record.epoch) if self._tells_site else ""
+        site = ""
+        if self._tells_site:
+            with closing(open_notes(self._config)) as notes:
+                site = site_in(notes.get(self._config.shared_name, GRANT, str(record.epoch)), record.holder)
         return LeaseStatus(name, HELD, record.holder, record.epoch, iso_text(record.epoch / 1000), known, site=site)
-
-    def _site_of(self, holder: str, epoch: int) -> str:
-        with closing(open_notes(self._config)) as notes:
-            return site_in(notes.get(self._config.shared_name, GRANT, str(epoch)), holder)
 
     def refuse_known(self, *, again: bool) -> None:
         """Raise LeaseHeldByOther or AlreadyDone if a look is enough to know that there is nothing to do now.

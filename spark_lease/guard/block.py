@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from ..clock import BootClock, Clock
+from ..clock import BootClock
 from ..config.settings import Config
 from ..election.journal_entries import CRASHED, FAILED, INTERRUPTED
 from ..election.lifecycle import abandon, begin_hold, end_hold
@@ -70,7 +70,6 @@ class Guard:
         self,
         config: Config,
         *,
-        clock: Clock | None = None,
         mark: str = "",
         last_words: Callable[[LeaseLost], str] = lambda lost: "",
         on_event: OnEvent | None = None,
@@ -82,7 +81,7 @@ class Guard:
         `warm_up` is what a warm standby calls."""
         self.config, self._mark, self._front_door = config, mark, front_door
         self._warm_up = warm_up
-        self._clock = clock or BootClock()
+        self._clock = BootClock()
         self._last_words = last_words
         self._events = open_events(config, on_event)
         self._interrupt = BlockInterrupt(self._clock, is_lost=self._is_lost)

@@ -61,7 +61,7 @@ class KeeperHold(GuardedHold):
     A thread listens to that process all the time. A forked child of this one may `check()`, and nothing else.
     """
 
-    def __init__(self, started: Started, config: Config, *, clock: Clock, on_renewal: OnRenewal | None = None) -> None:
+    def __init__(self, started: Started, config: Config, *, clock: Clock, on_renewal: OnRenewal) -> None:
         self._on_renewal = on_renewal
         level = Protection(started.level)
         super().__init__(config, holder=started.holder, clock=clock, deadline=OwnDeadline(), protection=level)
@@ -309,8 +309,7 @@ class KeeperHold(GuardedHold):
                 self._stop_by = instant
                 self.lose(Loss(reason), detail)
             case {"renewal": [took, done]}:
-                if self._on_renewal:
-                    self._on_renewal(took, done)
+                self._on_renewal(took, done)
                 return
             case {"hold": target} if target not in self._tied:
                 self.tell({"kill_pipe": target}, target)

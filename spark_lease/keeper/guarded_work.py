@@ -61,7 +61,7 @@ class SearchedWork:
     """The command and its descendants, as far as they can be found."""
 
     def __init__(
-        self, group: int, supervisor: int, clock: Clock, *, neighbours: set[tuple[int, int]], found_by: bytes = b""
+        self, group: int, supervisor: int, clock: Clock, *, neighbours: set[tuple[int, int]], found_by: bytes
     ) -> None:
         """`found_by` is what the command found in its environment, if that has to tell its orphans from others."""
         self._group, self._supervisor, self._clock = group, supervisor, clock

@@ -25,9 +25,9 @@ class SparkReporter:
         spark: Spark,
         *,
         on_lost: Callable[[LeaseLost], None],
-        on_look: Callable[[], None] = lambda: None,
-        on_unprotected: Callable[[str], None] = lambda why: None,
-        liveness_checks: Sequence[LivenessCheck] = (),
+        on_look: Callable[[], None],
+        on_unprotected: Callable[[str], None],
+        liveness_checks: Sequence[LivenessCheck],
     ) -> None:
         """`on_unprotected` is told, on the listening thread, why some of the work cannot be ended any more."""
         self.on_unprotected = on_unprotected

@@ -57,9 +57,7 @@ def is_busy() -> bool:
 class Spark:
     """The Spark work of this driver, from the moment the guard is entered. Knows whether it is over."""
 
-    def __init__(
-        self, *, clock: Clock, submitter: int, mark: str = "", ends_python: bool = True, grace: float | None = None
-    ) -> None:
+    def __init__(self, *, clock: Clock, submitter: int, mark: str, ends_python: bool, grace: float | None) -> None:
         """`submitter` is the JVM that started this process, or 0; `mark` is given if the JVM was started with it.
         `ends_python`: to kill its work includes what Python started, and not the JVM alone. `grace` are the seconds
         after which executors elsewhere count as ended, once they were told to; None: nothing proves that they have."""

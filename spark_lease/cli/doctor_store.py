@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -38,44 +38,39 @@ _NOT_YET = "the first job makes it, or spark-lease init"
 _INIT = "where the table is missing: spark-lease init"
 
 
-def checks(config: Config, *, makes_tables: bool) -> list[Check]:
+def checks(config: Config, *, makes_tables: bool) -> Iterator[Check]:
     """The first is that of the store, without which nothing else can be asked.
 
     `makes_tables`: the first job makes what is missing."""
     scheme = config.scheme
-    found = [Check("store", lambda: store(config, makes_tables=makes_tables))]
-    if scheme == "postgresql":
-        found.append(Check("schemas", lambda: schemas(config), needs="store"))
-    if scheme in _SQL:
-        found.append(Check("table", lambda: table(config, makes_tables=makes_tables), needs="store"))
     place = "table" if scheme in _SQL else "store"
-    found.append(Check("lease", lambda: lease(config), needs=place))
-    found.append(Check("timings", lambda: timings(config, reads(config)), needs=place))
+    yield Check("store", lambda: store(config, makes_tables=makes_tables))
+    if scheme == "postgresql":
+        yield Check("schemas", lambda: schemas(config), needs="store")
     if scheme in _SQL:
-        found += [
-            Check("notes", lambda: notes(config), needs="table"),
-            Check("rights", lambda: rights(config), needs="table"),
-            Check(
-                "clock", lambda: clocks(config, *_ask(config, lambda probe: probe.clock_difference())), needs="store"
-            ),
-        ]
+        yield Check("table", lambda: table(config, makes_tables=makes_tables), needs="store")
+    yield Check("lease", lambda: lease(config), needs=place)
+    yield Check("timings", lambda: timings(config, reads(config)), needs=place)
+    if scheme in _SQL:
+        yield Check("notes", lambda: notes(config), needs="table")
+        yield Check("rights", lambda: rights(config), needs="table")
+        yield Check(
+            "clock", lambda: clocks(config, *_ask(config, lambda probe: probe.clock_difference())), needs="store"
+        )
     elif scheme in _FOLDERS:
         no_clock = f"the store has no clock: after a crash a standby waits {config.lease_duration:g} s"
-        found += [
-            Check("rights", lambda: folder(config), needs="store"),
-            Check("clock", lambda: ok("clock", no_clock), needs="store"),
-        ]
+        yield Check("rights", lambda: folder(config), needs="store")
+        yield Check("clock", lambda: ok("clock", no_clock), needs="store")
     if scheme == "postgresql":
-        found.append(Check("pooler", lambda: pooler(config, *_ask(config, sessions)), needs="store"))
+        yield Check("pooler", lambda: pooler(config, *_ask(config, sessions)), needs="store")
         if not config.fence_url:
-            found.append(Check("fence tables", lambda: fence_tables(config), needs="store"))
+            yield Check("fence tables", lambda: fence_tables(config), needs="store")
     if config.fence_url:
-        found.append(Check("fence", lambda: fence(config)))
+        yield Check("fence", lambda: fence(config))
         if config.fence_url.startswith("postgresql"):
             guarded = replace(config, url=config.fence_url, password=config.fence_password)
-            found.append(Check("fence tables", lambda: fence_tables(config), needs="fence"))
-            found.append(Check("fence schemas", lambda: schemas(guarded, "fence schemas"), needs="fence"))
-    return found
+            yield Check("fence tables", lambda: fence_tables(config), needs="fence")
+            yield Check("fence schemas", lambda: schemas(guarded, "fence schemas"), needs="fence")
 
 
 def _ask(config: Config, what: Callable[[SqlProbe], T]) -> T:

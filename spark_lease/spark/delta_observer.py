@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 from ..errors import NotMaster, SparkLeaseError
 from .jvm import spark_context
-from .refusals import Refusals
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +33,9 @@ _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 """Set by it in each of its drivers."""
 _AT_ONCE = 4
 """Tables with a transaction under way on one thread; most often it is one."""
+_LAST = 32
+_DEEP = 20
+"""How far down a chain of Java causes is followed; they may go in a circle."""
 
 
 class TransactionFence(Protocol):
@@ -53,6 +55,38 @@ class TransactionFence(Protocol):
     def aborted(self, table: str) -> None:
         """It came to nothing."""
         ...
+
+
+class Refusals:
+    """The last that came back as Java errors. After `install` pyspark raises them as what they were."""
+
+    def __init__(self) -> None:
+        self._last: deque[SparkLeaseError] = deque(maxlen=_LAST)
+        self._pyspark_converts: Any = None
+
+    def add(self, error: SparkLeaseError) -> None:
+        self._last.append(error)
+
+    def install(self) -> None:
+        from pyspark.errors.exceptions import captured  # heavy, and there: a JVM of pyspark's is calling
+
+        if self._pyspark_converts is None:
+            self._pyspark_converts = captured.convert_exception
+            captured.convert_exception = self._convert
+
+    def _convert(self, java: Any) -> Any:
+        return self._found(java) or self._pyspark_converts(java)
+
+    def _found(self, java: Any) -> SparkLeaseError | None:
+        for _ in range(_DEEP):
+            if java is None:
+                return None
+            text = str(java.toString())
+            for error in reversed(self._last.copy()):  # others may be refused meanwhile
+                if f"{type(error).__name__}: {error}" in text:
+                    return error
+            java = java.getCause()
+        return None
 
 
 class DeltaObserver:

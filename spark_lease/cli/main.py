@@ -67,12 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if argv is None else argv)
     guarded: list[str] = []
-    command = next((each for each in given if not each.startswith("-")), "")
-    if "--" in given and command in COMMANDS and COMMANDS[command].starts_a_program:
+    name = next((each for each in given if not each.startswith("-")), "")
+    command = COMMANDS.get(name)
+    if "--" in given and command and command.starts_a_program:
         cut = given.index("--")
         given, guarded = given[:cut], given[cut + 1 :]
-    elif _is_guard(command) and not {"-h", "--help", "--help-all"} & {*given}:
-        return _what_is_missing(command)
+    elif command and command.is_guard and not {"-h", "--help", "--help-all"} & {*given}:
+        return _what_is_missing(name)
     arguments, unknown = parser().parse_known_args(given)
     if unknown:
         of_it = f"spark-lease {arguments.command}"
@@ -80,11 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = [each.partition("=")[0] for each in unknown if each.startswith("-")]
         print(f"{of_it}: unknown: {' '.join(options or unknown)}\nSee {of_it} --help", file=sys.stderr)
         return USAGE
-    if _is_guard(arguments.command) and not guarded:
+    command = COMMANDS[arguments.command]
+    if command.is_guard and not guarded:
         return _what_is_missing(arguments.command)
     _begin(arguments)
     arguments.guarded = guarded
-    module, _, function = COMMANDS[arguments.command].implemented.partition(":")
+    module, _, function = command.implemented.partition(":")
     code: int = 0
     try:
         code = getattr(importlib.import_module(f".{module}", __package__), function)(arguments)
@@ -99,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _close_stdout()
         return code
     except OSError as error:
-        if error.errno not in _OUTPUT_FAILS or _is_guard(arguments.command):
+        if error.errno not in _OUTPUT_FAILS or command.is_guard:
             raise
         _close_stdout()
         print(f"spark-lease: cannot write to standard output: {error.strerror}. What was done stands", file=sys.stderr)
@@ -117,16 +119,12 @@ def _begin(arguments: argparse.Namespace) -> None:
     from ..logs import log_to_stderr
 
     log_to_stderr(logging.DEBUG if arguments.verbose else logging.INFO)
-    if _is_guard(arguments.command):
+    if COMMANDS[arguments.command].is_guard:
         # A parent that ignores its children leaves that to us, and no end of the command would ever be heard.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         from ..system.container_init import leave_pid_1
 
         leave_pid_1()
-
-
-def _is_guard(command: str) -> bool:
-    return command in COMMANDS and COMMANDS[command].is_guard
 
 
 def _what_is_missing(command: str) -> int:

@@ -165,11 +165,6 @@ def _has_class(context: Any, name: str) -> bool:
     return True
 
 
-def _warm_up_of_this_thread() -> str:
-    """The lease for which the thread of the JVM warms up that calls us; "" if it does not."""
-    return str(spark_context()._jsc.sc().getLocalProperty(WARM_UP) or "")
-
-
 class _Observer:
     """What one thread of the JVM tells. Called on the Python thread that waits for it, or on one made for it."""
 
@@ -186,8 +181,9 @@ class _Observer:
             self._begun.append(table)
         properties = transaction.metadata().configuration()
         with self._told():
-            if self._hook.has_warmed_up and (name := _warm_up_of_this_thread()):
-                raise NotMaster(name, table)
+            # Of the thread of the JVM that calls us.
+            if self._hook.has_warmed_up and (name := spark_context()._jsc.sc().getLocalProperty(WARM_UP)):
+                raise NotMaster(str(name), table)
             for fence in self._hook.fences:
                 newest = properties.get(fence.property)
                 fence.begin(table, str(newest.get()) if newest.isDefined() else None)

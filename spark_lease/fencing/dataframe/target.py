@@ -6,11 +6,13 @@ What only the database can judge (types, keys, rights) it is asked for in `move.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from ...errors import ConfigError
 from ..sql.tables import parts_of
@@ -164,6 +166,21 @@ def demand_strict(connection: Connection) -> None:
         if not _STRICT & set(mode.split(",")):
             how = """create_engine(…, connect_args={"init_command": "SET sql_mode = 'STRICT_TRANS_TABLES'"})"""
             raise refusal(f"sql_mode is {mode!r}, which silently cuts off values that do not fit: {how}")
+
+
+@contextmanager
+def zeros_kept(connection: Connection) -> Iterator[None]:
+    """MariaDB and MySQL take a 0 for the next number of an AUTO_INCREMENT column, unless they are told not to."""
+    if connection.dialect.name not in ("mysql", "mariadb"):
+        yield
+        return
+    mode = run(connection, "SELECT @@sql_mode").scalar()
+    run(connection, "SET SESSION sql_mode = concat(@@sql_mode, ',NO_AUTO_VALUE_ON_ZERO')")
+    try:
+        yield
+    finally:
+        with suppress(DBAPIError):  # it was lost, and its session with it
+            run(connection, "SET SESSION sql_mode = %s", (mode,))
 
 
 def no_key(table: str, keys: Sequence[str]) -> ConfigError:

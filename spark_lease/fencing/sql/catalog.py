@@ -13,8 +13,15 @@ from ...errors import ConfigError
 from .tables import FENCE, FENCE_TABLES, FENCED, where_is
 from .trigger_sql import NO_PATH, TRIGGER, function_sql, parts, quoted, readable, spelled
 
+# Of a trigger: each ends with a zero byte, in the database's encoding (PostgreSQL documentation, pg_trigger.tgargs).
+_ARGUMENTS = """ARRAY(
+    SELECT convert_from(substring(t.tgargs FROM at - size + 1 FOR size - 1), getdatabaseencoding()) FROM (
+        SELECT at, at - coalesce(lag(at) OVER (ORDER BY at), 0) AS size
+        FROM generate_series(1, octet_length(t.tgargs)) AS at WHERE get_byte(t.tgargs, at - 1) = 0) AS found
+    ORDER BY at)"""
 _LOOK = f"""
-SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, coalesce(t.tgargs, ''), pg_has_role(c.relowner, 'USAGE'),
+SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text,
+  {_ARGUMENTS}, pg_has_role(c.relowner, 'USAGE'),
   coalesce(t.tgenabled IN ('D', 'R'), false), coalesce(fn.nspname, '')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = '{TRIGGER}' AND NOT t.tgisinternal
@@ -186,12 +193,6 @@ def function_if_needed(connection: Connection, schema: str, found: Found, *, may
 def _look(connection: Connection, which: str, values: dict[str, object]) -> list[Found]:
     rows = connection.exec_driver_sql(f"{_LOOK}{which} ORDER BY 2, 3", values).all()
     return [
-        Found(oid, schema, table, kind, _arguments(stored), owned, is_off, quoted(fence) if fence else "")
-        for oid, schema, table, kind, stored, owned, is_off, fence in rows
+        Found(oid, schema, table, kind, tuple(arguments), owned, is_off, quoted(fence) if fence else "")
+        for oid, schema, table, kind, arguments, owned, is_off, fence in rows
     ]
-
-
-def _arguments(stored: bytes | memoryview | str) -> tuple[str, ...]:
-    """Those of a trigger (PostgreSQL documentation, pg_trigger.tgargs: each ends with a zero byte)."""
-    raw = stored.encode() if isinstance(stored, str) else bytes(stored)
-    return tuple(each.decode() for each in raw.split(b"\0")[:-1])

@@ -100,7 +100,9 @@ class FenceTable:
 
     def __init__(self, engine: Engine, *, timeout: float = TIMEOUT, clock: Clock | None = None) -> None:
         refuse_unknown(engine)
-        self._engine, self._timeout, self._clock = engine, timeout, clock or BootClock()
+        # The fence is where the search path leads, as the check at COMMIT finds it, wherever the user's tables are.
+        self._engine = engine.execution_options(schema_translate_map=None)
+        self._timeout, self._clock = timeout, clock or BootClock()
         self._backend = backend_of(engine)
         self._is_postgres = engine.dialect.name == "postgresql"
         self.was_raised = False

@@ -49,7 +49,8 @@ def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, re
             yield connection
             completing = True
             now: Any = literal_column(backend_of(engine).now_ms)
-            connection.execute(insert(DONE).values(name=lease.name, run_key=key, epoch=lease.epoch, finished=now))
+            row = insert(DONE).values(name=lease.name, run_key=key, epoch=lease.epoch, finished=now)
+            connection.execute(row, execution_options={"schema_translate_map": None})
     except IntegrityError:
         if completing:
             _refuse_done(fence_table, lease, key, note)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from sqlalchemy import (
@@ -112,10 +113,14 @@ def parts_of(table: str, dialect: str, key: str) -> list[str]:
     return [_plain(each, dialect) for each in parts]
 
 
+_FOLDED = str.maketrans(ascii_uppercase, ascii_lowercase)
+"""PostgreSQL leaves other capitals as they are, where a character may have several bytes."""
+
+
 def _plain(part: str, dialect: str) -> str:
     if part[0] in '"`':
         return part[1:-1].replace(part[0] * 2, part[0])
-    return part.lower() if dialect == "postgresql" else part
+    return part.translate(_FOLDED) if dialect == "postgresql" else part
 
 
 def tables_sql(dialect: Dialect, tables: Sequence[Table] = FENCE_TABLES) -> Sequence[str]:

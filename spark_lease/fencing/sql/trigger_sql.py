@@ -38,6 +38,8 @@ BEGIN
     RETURN NULL;
 END
 $check$"""
+_LONGEST_NAME = 63
+"""Bytes (NAMEDATALEN - 1)."""
 _PLAIN = re.compile("[a-z_][a-z0-9_]*")
 NO_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
 """Else a function or operator that another role has made, in a schema that it may, could be taken for PostgreSQL's own,
@@ -134,8 +136,9 @@ END
 
 
 def parts(table: str) -> list[str]:
-    """The names of which `table` is made up. Raises ConfigError."""
-    return parts_of(table, "postgresql", "table")
+    """The names of which `table` is made up, as long as PostgreSQL leaves them. Raises ConfigError."""
+    found = parts_of(table, "postgresql", "table")
+    return [each.encode()[:_LONGEST_NAME].decode(errors="ignore") for each in found]
 
 
 def spelled(names: Sequence[str]) -> str:

@@ -78,7 +78,9 @@ def sync(folder: Path) -> None:
 def refusal(where: str, path: Path, error: Exception) -> SparkLeaseError:
     """What to raise for an error of the file system at `path`."""
     try:
-        there = next(each for each in [path, *path.parents] if each.exists())
+        there = next(each for each in [path, *path.parents] if each.exists() or each.is_symlink())
+        if not there.exists():
+            return ConfigError("url", f"{there} is a link to {os.readlink(there)}, which is not there: is it mounted?")
         if not there.is_dir() and there != path:
             return ConfigError("url", f"{there} is no folder: name another")
         if not os.access(there, os.W_OK | os.X_OK if there.is_dir() else os.W_OK):

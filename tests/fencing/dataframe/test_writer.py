@@ -435,6 +435,20 @@ def test_a_unique_column_that_gets_its_number_there_is_in_nobodys_way(engine: En
 
 @MARIADB
 @pytest.mark.parametrize("through", ["driver", "executors"])
+def test_a_zero_is_no_next_number(engine: Engine, spark: Any, through: str) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (id int AUTO_INCREMENT PRIMARY KEY, b varchar(9))")
+    rows = "SELECT * FROM VALUES (0, 'unknown'), (7, 'seven'), (NULL, 'next') AS t(id, b)"
+    put(spark.sql(rows), engine, "kinds", through=through)
+    put(spark.sql(f"{rows} WHERE id = 0"), engine, "kinds", mode="upsert", keys=["id"], through=through)
+    assert ask(engine, "SELECT id, b FROM kinds ORDER BY id") == [(0, "unknown"), (7, "seven"), (8, "next")]
+    tell(engine, "DROP TABLE kinds", "CREATE TABLE kinds (id int AUTO_INCREMENT PRIMARY KEY)")
+    tell(engine, "INSERT INTO kinds VALUES (0)")
+    assert ask(engine, "SELECT id FROM kinds") == [(1,)], "the session is as it was"
+    tell(engine, "DROP TABLE kinds")
+
+
+@MARIADB
+@pytest.mark.parametrize("through", ["driver", "executors"])
 def test_without_strict_mode_nothing_is_cut_off_in_silence(engine: Engine, spark: Any, through: str) -> None:
     tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a varchar(3))")
     words = {**engine.url.translate_connect_args(username="user"), "init_command": "SET sql_mode = ''"}

@@ -29,6 +29,7 @@ from spark_lease.fencing.sql import commit as sql_commit
 from spark_lease.fencing.sql import refusals as sql_refusals
 from spark_lease.fencing.sql import transaction as sql
 from spark_lease.fencing.sql.claim import FenceTable, claim
+from spark_lease.fencing.sql.completion import completing_sql
 from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.holds import open_contender
 from tests.services.pooler import Pooler
@@ -817,6 +818,26 @@ def test_a_claim_against_many_busy_writers_ends_them_all(engine: Engine, writer:
         landed = rows(engine, epoch)
         assert master.says().startswith("fenced")
         assert rows(engine, epoch) == landed
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_the_fence_is_one_wherever_an_engine_has_its_tables(engine: Engine) -> None:
+    """SQLAlchemy would look for the fence where it looks for the user's tables, and the check at COMMIT would not."""
+    mapped = engine.execution_options(schema_translate_map={None: "tenant"})
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA tenant")
+    try:
+        claim(Holder(NAME, 5), engine)
+        claim(Holder(NAME, 6), mapped)
+        with pytest.raises(Fenced), fenced_sql(Holder(NAME, 5), engine) as connection:
+            connection.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (5)")
+        with completing_sql(Holder(NAME, 6), mapped, "monday", note=lambda *_: None, retention=9.0) as connection:
+            connection.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (6)")
+        assert FenceTable(engine).done_under(NAME, "monday") == 6
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DROP SCHEMA tenant CASCADE")
 
 
 # -- what would end the transaction before its check

@@ -506,6 +506,45 @@ def test_the_printed_sql_fences_partitions_as_well(
         assert refusal(session(), f"INSERT INTO more.{table} VALUES (1)") == UNLEASED
 
 
+def test_the_printed_sql_lists_a_name_as_postgresql_cuts_it(
+    engine: Engine, session: Session, tables: Callable[[str], None]
+) -> None:
+    """Else it would never be found again once it was dropped and made anew."""
+    long = "daily_revenue_by_carrier_and_origin_airport_and_destination_airport"
+    tables(f"CREATE TABLE more.{long} (day int)")
+    run(session(), "; ".join(statements_of(f"more.{long}", NAME)))
+    tables(f"DROP TABLE more.{long}; CREATE TABLE more.{long} (day int)")
+    claim(Holder(NAME, 6), engine)
+    assert refusal(session(), f"INSERT INTO more.{long} VALUES (1)") == UNLEASED
+
+
+def test_a_name_without_quotes_is_the_one_that_postgresql_takes_it_for(
+    engine: Engine, session: Session, tables: Callable[[str], None]
+) -> None:
+    tables('CREATE TABLE more.FLÜGE (day int); CREATE TABLE more."flüge" (day int)')
+    postgres.add(engine, "more.FLÜGE", NAME)
+    assert refusal(session(), "INSERT INTO more.FLÜGE VALUES (1)") == UNLEASED
+    run(session(), 'INSERT INTO more."flüge" VALUES (1)')
+
+
+def test_names_of_leases_are_read_in_the_databases_encoding(fenced: Engine) -> None:
+    with fenced.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        how = "TEMPLATE template0 ENCODING LATIN1 LC_COLLATE 'C' LC_CTYPE 'C'"
+        connection.exec_driver_sql(f"CREATE DATABASE western {how}")
+        western = create_engine(fenced.url.set(database="western"))
+        try:
+            with western.begin() as session:
+                session.exec_driver_sql("CREATE TABLE guarded (id int)")
+            for _ in range(2):
+                postgres.add(western, "guarded", "käse")
+            assert [each.lease for each in postgres.fenced_tables(western)] == ["käse"]
+            postgres.drop(western, "guarded", "käse")
+            assert postgres.fenced_tables(western) == []
+        finally:
+            western.dispose()
+            connection.exec_driver_sql("DROP DATABASE western WITH (FORCE)")
+
+
 # -- tables that are dropped and made again
 
 

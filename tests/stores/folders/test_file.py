@@ -202,6 +202,12 @@ def test_places_that_cannot_be_written_are_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no folder: name another"):
         store.swap("n", None, taken(None, holder="me", duration=1.0))
     store.close()
+    for link, target in (("away", str(tmp_path / "not-mounted")), ("round", "round")):
+        (tmp_path / link).symlink_to(target)
+        store = FileStore(configure(name="n", url=f"file://{tmp_path}/{link}"))
+        with pytest.raises(ConfigError, match=f"{link} is a link to .*, which is not there: is it mounted"):
+            store.swap("n", None, taken(None, holder="me", duration=1.0))
+        store.close()
     if os.geteuid():
         (tmp_path / "closed").mkdir(mode=0o555)
         store = FileStore(configure(name="n", url=f"file://{tmp_path}/closed"))

@@ -364,6 +364,8 @@ def test_no_key_is_in_an_error_or_in_the_log(
 def test_the_query_of_a_url_is_in_no_message(config: Config) -> None:
     error = OSError(f"PUT https://x.blob.core.windows.net/b/k?sv=1&sig=abcdef failed, {SECRET}")
     assert ObjectFiles(config).error_text(error) == "PUT https://x.blob.core.windows.net/b/k?… failed, ***"
+    error = OSError("GET http://etl:hunter2@127.0.0.1:9000/leases?list-type=2: no answer")
+    assert ObjectFiles(config).error_text(error) == "GET http://***@127.0.0.1:9000/leases?… no answer"
 
 
 def test_the_same_error_has_the_same_words(config: Config) -> None:

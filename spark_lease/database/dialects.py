@@ -133,8 +133,8 @@ class Backend:
     """Statements for each new connection."""
     returning: bool = True
     """Whether a write can return what it wrote; if not, LAST_INSERT_ID brings back the time at which it was written."""
-    made: str = ""
-    """What stands behind CREATE TABLE."""
+    table_options: str = ""
+    """What is appended to CREATE TABLE."""
     equal: Callable[[Column, Column], Column] = _is
     """Equal in every byte, and NULL to NULL."""
     shape: tuple[str, ...] = ()
@@ -182,7 +182,7 @@ _MYSQL = Backend(
     session=_mysql_session,
     returning=False,
     # Another engine may lock no row, and roll nothing back.
-    made=" ENGINE=InnoDB CHARSET=utf8mb4",
+    table_options=" ENGINE=InnoDB CHARSET=utf8mb4",
     equal=_is_to_the_byte,
     shape=("1146", "1054"),
     # The last one: a binary log of statements, which takes no write under READ COMMITTED.

@@ -92,8 +92,8 @@ def leased(
         return leased()(name)
 
     def decorate(main: Callable[..., _R]) -> Callable[..., _R]:
-        if any(is_one(inspect.unwrap(main)) for is_one in _BEGINS_LATER):
-            raise _begins_later(main)
+        if inspect.iscoroutinefunction(main) or inspect.isgeneratorfunction(main) or inspect.isasyncgenfunction(main):
+            raise TypeError(f"{main.__qualname__} is async or a generator: {_CALL_IT_INSIDE}")
         signature = inspect.signature(main)
         found = signature.parameters.get("lease")
         wants_lease = found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
@@ -109,9 +109,7 @@ def leased(
                         if wants_lease and "lease" not in signature.bind_partial(*args, **kwargs).arguments:
                             kwargs["lease"] = lease
                         result = main(*args, **kwargs)
-                        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-                            _leave_undone(result)  # its work would run after the release
-                            raise _begins_later(main)
+                        _refuse_work_to_come(result)
                         return result
                     except SparkLeaseError as error:
                         own_error = error
@@ -132,21 +130,19 @@ def leased(
     return decorate
 
 
-_BEGINS_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+_CALL_IT_INSIDE = "decorate a main that calls asyncio.run, or use hold_lease around asyncio.run"
 
 
-def _begins_later(main: Callable[..., Any]) -> TypeError:
-    called = getattr(main, "__qualname__", repr(main))
-    return TypeError(
-        f"{called} is async or a generator: decorate a main that calls asyncio.run, or use hold_lease around "
-        "asyncio.run"
-    )
-
-
-def _leave_undone(work: Any) -> None:
-    for end in ("close", "cancel"):  # of a coroutine or a generator, of a task
-        if hasattr(work, end):
-            getattr(work, end)()
+def _refuse_work_to_come(result: object) -> None:
+    """Raise TypeError if a main has only begun when it returned: the rest would run after the release."""
+    if not (inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)):
+        return
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()
+    elif "asyncio" in sys.modules and isinstance(result, sys.modules["asyncio"].Future):
+        result.cancel()
+    kind = type(result).__name__
+    raise TypeError(f"the main returned a {kind}, whose work would run without the lease: {_CALL_IT_INSIDE}")
 
 
 def end_process(code: int) -> NoReturn:

@@ -51,9 +51,6 @@ from .keeping import open_hold
 log = logging.getLogger(__name__)
 
 JVM_ENDED = "its JVM ended"
-_LEFT_TOO_LATE = (
-    "Python ended before its block did, which a generator kept open: it is given back once this process is over"
-)
 _LOOK_AGAIN = 1.0
 _ANSWERS_WITHIN = 2.0
 
@@ -263,7 +260,9 @@ class Guard:
                     if os.getpid() != self._pid:
                         return  # a forked child leaves its copy of the block: the lease is not its to give back
                     if sys.is_finalizing():  # a generator kept it open: no thread runs any more, and none can be begun
-                        log.warning("%s: %s", self.hold.name, _LEFT_TOO_LATE)
+                        is_kept = isinstance(self._keepalive, SparkReporter)
+                        free = "released when this process has ended" if is_kept else "not released, it runs out"
+                        log.warning("%s: Python exits while a generator holds the block open: %s", self.hold.name, free)
                         return
                     lost = self._leave(error)
                     break

@@ -61,12 +61,16 @@ _leases: dict[str, GuardedHold] = {}
 """Those that are waited for or held, by name."""
 
 
+_STANDBY = "+standby"
+"""No name of a lease ends so once it is quoted."""
+
+
 class _Part:
     """Those metrics of one lease that leave the process together. A standby tells only that it is one: beside it, on
     this machine, may be the master, whose numbers are not to be overwritten."""
 
-    def __init__(self, name: str, metrics: Sequence[Any], of: str = "") -> None:
-        self._name, self._metrics, self.of = name, metrics, of
+    def __init__(self, name: str, metrics: Sequence[Any], suffix: str = "") -> None:
+        self._name, self._metrics, self.suffix = name, metrics, suffix
 
     def collect(self) -> Iterator[Metric]:
         for family in (each for metric in self._metrics for each in metric.collect()):
@@ -93,6 +97,7 @@ class Report:
     def begin(self, lease: GuardedHold) -> None:
         """It is waited for from now on."""
         name, self._lease = self._name, lease
+        _leases.setdefault(name, lease)  # unless another thread of this program waits for it, or has it
         STATUS.labels(name).set_function(lambda: float(_left(name) > 0))
         LEFT.labels(name).set_function(lambda: _left(name))
         GOOD_UNTIL.labels(name).set_function(lambda: left + wall_time() if (left := _left(name)) else 0.0)
@@ -101,7 +106,7 @@ class Report:
     def standby(self, state: str) -> None:
         WARM.labels(self._name).set(float(state == "warm"))
         if not self._parts:
-            self._parts = [_Part(self._name, [WARM], "_standby")]
+            self._parts = [_Part(self._name, [WARM], _STANDBY)]
         self._start()
 
     def held(self, lease: GuardedHold) -> None:
@@ -149,19 +154,17 @@ class Report:
     def _out(self) -> None:
         parts = self._parts
         for part in parts:
-            if self._folder:
-                self._try("metrics_textfile", partial(self._write, part))
-            if self._config.metrics_push:
-                self._try("metrics_push", partial(self._push, part))
-        if parts and not parts[-1].of:  # master: that it is no standby any more is said once
-            self._parts = parts[-1:]
+            is_out = not self._folder or self._try("metrics_textfile", partial(self._write, part))
+            is_pushed = not self._config.metrics_push or self._try("metrics_push", partial(self._push, part))
+            if part is not parts[-1] and is_out and is_pushed:  # master: that it is no standby any more is said once
+                self._parts = parts[-1:]
 
     def _write(self, part: _Part) -> None:
         assert self._folder
-        write_to_textfile(str(self._folder / f"spark_lease_{quote(self._name, safe='')}{part.of}.prom"), part)
+        write_to_textfile(str(self._folder / f"spark_lease_{quote(self._name, safe='')}{part.suffix}.prom"), part)
 
     def _push(self, part: _Part) -> None:
-        group = {"lease": self._name, "instance": f"{self._config.holder or socket.gethostname()}{part.of}"}
+        group = {"lease": self._name, "instance": f"{self._config.holder or socket.gethostname()}{part.suffix}"}
         push_to_gateway(
             self._config.metrics_push,
             JOB,
@@ -170,14 +173,16 @@ class Report:
             timeout=self._config.attempt_timeout,
         )
 
-    def _try(self, setting: str, out: Callable[[], None]) -> None:
+    def _try(self, setting: str, out: Callable[[], None]) -> bool:
         try:
             out()
             self._failed.discard(setting)
+            return True
         except Exception as error:  # whatever it is: numbers are no reason to disturb the work
             if setting not in self._failed:
                 log.warning("%s: cannot write or push metrics: %s: %s", self._name, setting, error)
             self._failed.add(setting)
+            return False
 
 
 def _left(name: str) -> float:

@@ -96,7 +96,7 @@ def test_a_standby_beside_the_master_leaves_its_numbers_alone(
     config, file, beside = (
         configure(**settings),
         tmp_path / "spark_lease_n.prom",
-        tmp_path / "spark_lease_n_standby.prom",
+        tmp_path / "spark_lease_n+standby.prom",
     )
     with hold_lease("n", url=url, metrics_textfile=str(tmp_path), keeper="thread"):
         until(lambda: file.exists() and written(file.read_text())["master_status"] == 1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from ...errors import ConfigError
 from ..sql.tables import parts_of
@@ -179,7 +179,7 @@ def zeros_kept(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(DBAPIError):  # it was lost, and its session with it
+        with suppress(SQLAlchemyError):  # it was lost, and its session with it
             run(connection, "SET SESSION sql_mode = %s", (mode,))
 
 

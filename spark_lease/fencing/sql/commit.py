@@ -120,7 +120,7 @@ class _Postgres(CommitProtocol):
 
 
 _BLOCK = "spark_lease_block"
-_IS_THE_BLOCKS = f"RELEASE SAVEPOINT {_BLOCK}"
+_LEAVE_SAVEPOINT = f"RELEASE SAVEPOINT {_BLOCK}"
 """Fails in another transaction than the block's own: a deadlock ends that, and a COMMIT that a procedure hides. What
 follows would be committed without what came before."""
 NO_SAVEPOINT = "1305"
@@ -137,7 +137,7 @@ class _MySql(CommitProtocol):
         connection.exec_driver_sql(f"SAVEPOINT {_BLOCK}")
 
     def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
-        connection.exec_driver_sql(_IS_THE_BLOCKS)
+        connection.exec_driver_sql(_LEAVE_SAVEPOINT)
         connection.exec_driver_sql(_RUN, values)
         if connection.exec_driver_sql(self._CHECK, values).first() is None:
             raise NotNewest
@@ -154,7 +154,7 @@ REFUSED_BY_THE_BLOCK = "1644"
 
 class _MariaDb(_MySql):
     _AT_ONCE = (
-        f"BEGIN NOT ATOMIC DECLARE mine INT; {_IS_THE_BLOCKS}; {_RUN}; "
+        f"BEGIN NOT ATOMIC DECLARE mine INT; {_LEAVE_SAVEPOINT}; {_RUN}; "
         f"SELECT count(*) INTO mine {_MINE} LOCK IN SHARE MODE; "
         "IF mine = 0 OR @@autocommit THEN "
         "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'spark_lease: another epoch was claimed'; END IF; "

@@ -108,8 +108,8 @@ def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNe
     if newest > lease.epoch:
         raise fenced(lease, where, newest) from error
     if newest == lease.epoch and isinstance(error, DBAPIError):
-        is_not_the_blocks = code_of(error) == _NULL and RUN.name in str(error.orig)
-        if run and (is_not_the_blocks or code_of(error) == NO_SAVEPOINT):
+        ended_inside = code_of(error) == _NULL and RUN.name in str(error.orig)
+        if run and (ended_inside or code_of(error) == NO_SAVEPOINT):
             refuse(OVER)  # the check found a transaction without the sign of the block's
         raise error
     _claimed.pop(engine.pool, None)  # the next try claims again

@@ -38,8 +38,6 @@ BEGIN
     RETURN NULL;
 END
 $check$"""
-_LONGEST_NAME = 63
-"""Bytes (NAMEDATALEN - 1)."""
 _PLAIN = re.compile("[a-z_][a-z0-9_]*")
 NO_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
 """Else a function or operator that another role has made, in a schema that it may, could be taken for PostgreSQL's own,
@@ -104,7 +102,8 @@ def trigger_sql(name: str, schema: str, lease: str, allow_unleased: bool) -> lis
 
 def note_sql(fenced: str, table: Sequence[str], lease: str, allow_unleased: bool) -> str:
     """What notes in the list `fenced` that a table, of that schema and name, is fenced under `lease`."""
-    values = ", ".join([*map(literal, (*table, lease)), str(allow_unleased).lower()])
+    # As a name: PostgreSQL cuts off what is longer than one may be.
+    values = ", ".join([*(f"{literal(each)}::name" for each in table), literal(lease), str(allow_unleased).lower()])
     return (
         f"INSERT INTO {fenced} (schema_name, table_name, name, allow_unleased) VALUES ({values}) "
         "ON CONFLICT (schema_name, table_name) DO UPDATE SET name = EXCLUDED.name, "
@@ -136,9 +135,8 @@ END
 
 
 def parts(table: str) -> list[str]:
-    """The names of which `table` is made up, as long as PostgreSQL leaves them. Raises ConfigError."""
-    found = parts_of(table, "postgresql", "table")
-    return [each.encode()[:_LONGEST_NAME].decode(errors="ignore") for each in found]
+    """The names of which `table` is made up. Raises ConfigError."""
+    return parts_of(table, "postgresql", "table")
 
 
 def spelled(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from ...config.settings import Config
 from ...config.urls import redacted
 from ...errors import ConfigError, SparkLeaseError, StoreError
 from .error_text import error_text
-from .paths import meant, put_new, refusal, spelled, version_file
+from .paths import meant, put_new, refusal, refuse_dangling, spelled, version_file
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +127,7 @@ class LocalFiles:
 
     def refuse_missing(self) -> None:
         """Raise ConfigError if the folder of all leases is not there and not to be made: it may be a share's."""
+        refuse_dangling(self.root)
         if self._config.create_table == "false" and not self.root.exists():
             raise ConfigError("url", f"{self.root} does not exist: is it mounted? spark-lease init makes it")
 
@@ -134,6 +135,7 @@ class LocalFiles:
         """delta-rs commits by link(2), which every file system refuses for a name that is there."""
 
     def init(self) -> list[str]:
+        refuse_dangling(self.root)
         made = [] if self.root.is_dir() else [f"made {self.root}"]
         self.root.mkdir(parents=True, exist_ok=True)
         return made

@@ -75,16 +75,24 @@ def sync(folder: Path) -> None:
         os.close(fd)
 
 
+def refuse_dangling(path: Path) -> None:
+    """Raise ConfigError if `path` leads over a link to what is not there; OSError if that cannot be seen."""
+    there = next(each for each in [path, *path.parents] if each.exists() or each.is_symlink())
+    if not there.exists():
+        raise ConfigError("url", f"{there} is a link to {os.readlink(there)}, which is not there: is it mounted?")
+
+
 def refusal(where: str, path: Path, error: Exception) -> SparkLeaseError:
     """What to raise for an error of the file system at `path`."""
     try:
-        there = next(each for each in [path, *path.parents] if each.exists() or each.is_symlink())
-        if not there.exists():
-            return ConfigError("url", f"{there} is a link to {os.readlink(there)}, which is not there: is it mounted?")
+        refuse_dangling(path)
+        there = next(each for each in [path, *path.parents] if each.exists())
         if not there.is_dir() and there != path:
             return ConfigError("url", f"{there} is no folder: name another")
         if not os.access(there, os.W_OK | os.X_OK if there.is_dir() else os.W_OK):
             return ConfigError("url", f"{there} cannot be written to: make it writable, or name another folder")
+    except ConfigError as dangling:
+        return dangling
     except OSError as other:
         error = other
     problem = getattr(error, "strerror", None) or " ".join(str(error).split())

@@ -127,7 +127,7 @@ def as_there(connection: Connection, table: Table) -> Table:
 def creation(dialect: Dialect, table: Table) -> str:
     """The statement that makes the table where it is missing."""
     made = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
-    return " ".join(made.split()) + BACKENDS[dialect.name].made
+    return " ".join(made.split()) + BACKENDS[dialect.name].table_options
 
 
 def addition(engine: Engine | Connection, table: Table, missing: Sequence[str]) -> Sequence[str]:

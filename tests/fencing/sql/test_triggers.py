@@ -535,10 +535,14 @@ def test_names_of_leases_are_read_in_the_databases_encoding(fenced: Engine) -> N
         try:
             with western.begin() as session:
                 session.exec_driver_sql("CREATE TABLE guarded (id int)")
-            for _ in range(2):
-                postgres.add(western, "guarded", "käse")
-            assert [each.lease for each in postgres.fenced_tables(western)] == ["käse"]
-            postgres.drop(western, "guarded", "käse")
+            long = '"' + "ü" * 40 + '"'  # 40 bytes there, and more than a name's 63 in UTF-8
+            with western.begin() as session:
+                session.exec_driver_sql(f"CREATE TABLE {long} (id int)")
+            for table in ("guarded", "guarded", long):
+                postgres.add(western, table, "käse")
+            assert {each.lease for each in postgres.fenced_tables(western)} == {"käse"}
+            for table in ("guarded", long):
+                postgres.drop(western, table, "käse")
             assert postgres.fenced_tables(western) == []
         finally:
             western.dispose()

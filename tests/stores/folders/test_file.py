@@ -207,6 +207,9 @@ def test_places_that_cannot_be_written_are_said(tmp_path: Path) -> None:
         store = FileStore(configure(name="n", url=f"file://{tmp_path}/{link}"))
         with pytest.raises(ConfigError, match=f"{link} is a link to .*, which is not there: is it mounted"):
             store.swap("n", None, taken(None, holder="me", duration=1.0))
+        for look in (store.names, store.init):
+            with pytest.raises(ConfigError, match="which is not there: is it mounted"):
+                look()
         store.close()
     if os.geteuid():
         (tmp_path / "closed").mkdir(mode=0o555)

@@ -73,10 +73,17 @@ def begin_outcome(file: str) -> None:
         return
     if not Path(file).absolute().parent.is_dir():
         raise ConfigError("outcome_file", f"the folder of {file} does not exist: create it")
+    if _is_special(file):
+        raise ConfigError("outcome_file", f"{file} is no ordinary file: it would be replaced. Name another")
     try:
         Path(file).unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError("outcome_file", f"{file}: {error.strerror}") from error
+
+
+def _is_special(file: str) -> bool:
+    """A device or a pipe: to be replaced by a file would be its end, for all who use it."""
+    return Path(file).exists() and not Path(file).is_file()
 
 
 def announced_epoch(file: str) -> int:
@@ -90,7 +97,7 @@ def announced_epoch(file: str) -> int:
 def announce(outcome: Outcome, file: str, *, to: TextIO | None = None) -> None:
     """Print the line, and write it to the outcome file, if any. A failure to do so does not change what happened."""
     stdout = to or sys.stdout
-    if file:
+    if file and not _is_special(file):
         draft = f"{file}.{os.getpid()}"
         try:
             Path(draft).write_text(f"{outcome}\n", encoding="utf-8")

@@ -34,6 +34,8 @@ IsDone = Callable[[LeaseRecord, float, bool], bool]
 """By the record, the seconds that it has left, and whether it has been renewed since the order."""
 _TRIES = 10
 _LOOK_AGAIN, _SAY_AGAIN = 0.25, 5.0
+_NOTED_WITHIN = 2.0
+"""Seconds after a grant until its note is there, where one can be made."""
 _READ_WITHIN = 2.0
 """Lease durations within which a master that reads directives has seen one, and its lease has run out."""
 
@@ -87,7 +89,9 @@ def transfer(arguments: argparse.Namespace) -> int:
                 return record.epoch > before.epoch or (stays and is_renewed)
 
             seen = _wait(store, config.name, is_done, seen, BootClock().now() + within + window)
-            what = f"taken, epoch {seen.record.epoch}" if seen.record and seen.record.epoch > before.epoch else ""
+            if seen.record and seen.record.epoch > before.epoch:
+                _refuse_another(arguments.to, before, seen, config)
+                what = f"taken, epoch {seen.record.epoch}"
     return _show(arguments, config.name, seen, what, before=before, stays=stays)
 
 
@@ -98,6 +102,24 @@ def _is_master(to: str, seen: Snapshot, config: Config) -> bool:
         return False
     sites = [each.get("site", "") for each in _noted(config) if each["holder"] == holder]
     return any(Directive("", to=to).is_for(holder, site) for site in ["", *sites])
+
+
+def _refuse_another(to: str, before: LeaseRecord, seen: Snapshot, config: Config) -> None:
+    """Raise LeaseHeldByOther if the first grant since the order, which ends it, was to another than it was for."""
+    clock, end = BootClock(), BootClock().now() + _NOTED_WITHIN
+    while not (since := _grants_since(before.epoch, config)) and clock.now() < end:
+        clock.wait(threading.Event(), _LOOK_AGAIN)
+    if since and not Directive("", to=to).is_for(holder := since[0]["holder"], since[0].get("site", "")):
+        problem = f"{holder} took it, not {to}: the order had ended, or was taken back"
+        raise LeaseHeldByOther(config.name, holder, max(expires_in(seen, still_for=0.0), 0.0), problem)
+
+
+def _grants_since(epoch: int, config: Config) -> list[dict[str, Any]]:
+    """Later ones, the first one first; empty where none is noted."""
+    with contextlib.suppress(ConfigError, StoreError, ValueError), closing(open_notes(config)) as notes:
+        noted = notes.all(config.row_of(config.name), GRANT).items()
+        return [json.loads(text) for number, text in sorted((int(key), text) for key, text in noted) if number > epoch]
+    return []
 
 
 def _refuse_unknown(to: str, store: LeaseStore, config: Config) -> None:
@@ -174,6 +196,7 @@ def _wait_until(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, e
             return replace(seen, expires_in=left)  # a store without a clock does not know
         holder = seen.record.holder or ""
         who_has_it = f"{holder} holds it" if holder else "it has no master"
+        at_most = f"{who_has_it}, {max(left, 0):.0f} s left" if holder else who_has_it
         is_taken_back = seen.record.epoch == first.epoch and seen.record.directive != first.directive
         if clock.now() > end or is_taken_back:
             changed = "the order was replaced or taken back: " if is_taken_back else ""
@@ -183,8 +206,7 @@ def _wait_until(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, e
         if clock.now() - shown_at > _SAY_AGAIN:
             shown_at = clock.now()
             what = directive_of(seen.record.directive) or "no pause or transfer"
-            waiting = f"{what}; waiting: {who_has_it}, {max(left, 0):.0f} s left"
-            print(f"spark-lease: {name}: {waiting}", file=sys.stderr)
+            print(f"spark-lease: {name}: {what}; waiting: {at_most}", file=sys.stderr)
         clock.wait(threading.Event(), _LOOK_AGAIN)
         try:
             seen = store.read(name)
@@ -211,9 +233,9 @@ def _show(
     assert record
     directive, was = directive_of(record.directive), directive_of(before.directive if before else "")
     replaced = str(was) if was and seen.wall < was.until else ""
-    ordered = directive.in_full() if directive else ""
     is_held = expires_in(seen, still_for=0.0) > 0 and not is_forced(record.holder)
     holder = record.holder if is_held else None
+    ordered = (directive.in_full() if holder else str(directive)) if directive else ""
     if arguments.json:
         shown = {"lease": name, "holder": holder, "epoch": record.epoch, "directive": ordered, "replaced": replaced}
         print(json.dumps(for_programs(shown)))

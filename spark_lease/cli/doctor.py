@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 from ..config.settings import Config
 from . import doctor_machine, doctor_store
-from .findings import Finding, Verdict, run, warn
+from .findings import Finding, Verdict, run
 from .settings import resolved
 
 
@@ -35,7 +35,7 @@ def of_the_store(config: Config) -> list[Finding]:
     lacking: dict[str, str] = {}
     for check in doctor_store.checks(careful, makes_tables=makes_tables):
         first = lacking.get(check.needs)
-        found = warn(check.what, f"not checked: see {first}", "") if first else run(check)
+        found = Finding(check.what, Verdict.SKIP, f"not checked: see {first}", "") if first else run(check)
         if found:
             findings.append(found)
             if found.verdict is not Verdict.OK:

@@ -14,6 +14,8 @@ class Verdict(StrEnum):
     WARN = "warn"
     """It works, and will not always; or that is not known."""
     FAIL = "fail"
+    SKIP = "skip"
+    """Not looked at, because of another finding."""
 
 
 @dataclass(frozen=True, slots=True)

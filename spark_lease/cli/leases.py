@@ -48,6 +48,8 @@ def printer(wanted: Sequence[str], *, wide: bool) -> Callable[[Sequence[Row]], N
 def print_details(rows: Sequence[Row]) -> None:
     """All that is known of one lease."""
     known = {key.replace("_", " "): text for key in ("lease", "state", *HELD) if (text := cell(rows[0][key]))}
+    if isinstance(rows[0]["expires_in"], float):
+        known["expires in"] += " s"
     width = max(map(len, known))
     for key, text in known.items():
         print(f"{key:<{width}}  {text}".rstrip())
@@ -58,6 +60,8 @@ def print_leases(rows: Sequence[Row]) -> None:
     table = [["LEASE", "STATE", "HOLDER", "SINCE", "LEFT"]]
     for row in rows:
         state = "IN DOUBT" if row["in_doubt"] else row["state"]
+        if state == "free" and row["directive"]:
+            state = row["directive"].partition(" ")[0]  # paused, reserved
         left = row["expires_in"]
         seconds = "" if left == "" else "?" if left is None else f"{left:.0f} s"
         table.append([row["lease"], state, label_of(row["holder"]), row["since"], seconds])

@@ -61,7 +61,9 @@ def described(where: str, name: str, seen: Snapshot, config: Config, *, still_fo
 
 def _wanted(record: LeaseRecord, seen: Snapshot) -> str:
     directive = directive_of(record.directive)
-    return directive.in_full() if directive and seen.wall < directive.until else ""
+    if directive is None or seen.wall >= directive.until:
+        return ""
+    return directive.in_full() if record.holder and seen.wall < directive.give_up else str(directive)
 
 
 def _nothing(name: str, state: str, problem: str = "") -> Row:

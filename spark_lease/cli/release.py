@@ -65,8 +65,8 @@ class Released:
         if not self.free_in:
             return f"{self.lease} had run out and is free; it was {was}"
         return (
-            f"{self.lease} was taken from {was}, which stops at its next renewal at the latest; no contender can "
-            f"take it for another {self.free_in:.1f} s, by which that holder has ended"
+            f"{self.lease} was taken from {was}. That master stops at its next renewal. In {self.free_in:.1f} s it has "
+            "ended, and others can take the lease"
         )
 
 

@@ -120,4 +120,9 @@ def options(key: str, value: object) -> dict[str, str]:
 
 
 def store_url(key: str, value: object) -> str:
-    return local_url() if value == LOCAL else text(key, value)
+    found = text(key, value)
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(key, "has bytes that are not UTF-8: write them as %FF") from None
+    return local_url() if found == LOCAL else found

@@ -30,6 +30,11 @@ _DENIED = (
     "correct the URL or the password, or have the rights granted that spark-lease init --print-sql names "
     '(if_denied = "wait" tries again)'
 )
+_RIGHTS = ("42501", "1142")
+_NO_RIGHTS = (
+    "have the rights granted, or the tables made, that spark-lease init --print-sql names "
+    '(if_denied = "wait" tries again)'
+)
 WITHOUT_OPTIONS = "without options"
 """In the same: true if a pooler takes none."""
 
@@ -55,6 +60,8 @@ def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
 
     @event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, arguments: Any, keywords: Any) -> Any:
+        if dialect.driver == "pymysql" and isinstance(keywords.get("password"), str):
+            keywords["password"] = keywords["password"].encode()  # it would take latin-1, and the server has UTF-8
         try:
             connection = dialect.connect(*arguments, **keywords)
         except (TypeError, RuntimeError, ValueError, FileNotFoundError, PermissionError) as error:
@@ -67,16 +74,15 @@ def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
             # Empty and not left out: then libpq would take PGOPTIONS.
             connection = dialect.connect(*arguments, **keywords | {"options": ""})
         cut_off.watch(connection)
+        with contextlib.closing(connection.cursor()) as cursor:
+            for statement in backend.session(config):
+                cursor.execute(statement)
         return connection
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, record: Any) -> None:
         if engine.dialect.name == "postgresql":
             record.info[SHARED] = not has_bounds(connection, config)
-        cursor = connection.cursor()
-        for statement in backend.session(config):
-            cursor.execute(statement)
-        cursor.close()
 
     return engine
 
@@ -114,7 +120,7 @@ def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") 
 
 def database_message(engine: Engine, error: Exception) -> str:
     """What the database said, in one line and without the password."""
-    message = " ".join(str(getattr(error, "orig", None) or error).split())
+    message = " ".join(str(getattr(error, "orig", None) or error).split()).partition(" LINE 1: ")[0]
     secret: Any = engine.url.password
     return message.replace(str(secret), "***") if secret else message
 
@@ -123,7 +129,7 @@ def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") 
     """ConfigError if the next try would get the same answer, and `if_denied` says to end; else StoreError."""
     message = store_error(engine, redacted(config.url), error, note)
     if _is_final(engine, config, error):
-        return ConfigError("url", f"{message.where}: {message.problem}: {_DENIED}")
+        return ConfigError("url", f"{message.where}: {message.problem}: {_advice(error)}")
     return message
 
 
@@ -131,8 +137,12 @@ def notes_error(engine: Engine, config: Config, error: Exception) -> StoreError:
     """The same for what is noted beside the leases, of which most is worth another try: NotesDenied, or StoreError."""
     message = store_error(engine, redacted(config.url), error)
     if _is_final(engine, config, error):
-        return NotesDenied(message.where, f"{message.problem}: {_DENIED}")
+        return NotesDenied(message.where, f"{message.problem}: {_advice(error)}")
     return message
+
+
+def _advice(error: Exception) -> str:
+    return _NO_RIGHTS if code_of(error) in _RIGHTS else _DENIED
 
 
 def _is_final(engine: Engine, config: Config, error: Exception) -> bool:
@@ -164,6 +174,8 @@ class SocketWatchdog:
         self._timeout, self._clock = timeout, BootClock()
         self._lock = threading.Lock()
         self._armed: tuple[int, float] | None = None
+        self.has_cut = False
+        """True if the last request was ended here."""
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -174,6 +186,7 @@ class SocketWatchdog:
             self._thread.start()
         with self._lock:
             self._forget()
+            self.has_cut = False
             # A descriptor of our own: the driver may close its own under us, and its number be given to another file.
             self._armed = (os.dup(fd), self._clock.now() + self._timeout)
 
@@ -212,7 +225,7 @@ class SocketWatchdog:
         if self._armed:
             with contextlib.suppress(OSError), socket.socket(fileno=self._armed[0]) as duplicate:
                 duplicate.shutdown(socket.SHUT_RDWR)
-            self._armed = None
+            self._armed, self.has_cut = None, True
 
 
 class WakeupPipe:

@@ -97,6 +97,9 @@ def _mysql_session(config: Config) -> list[str]:
     limit = config.attempt_timeout * _LOCKED
     whole = max(1, math.floor(limit))
     return [
+        # Else a ROLLBACK, of SQLAlchemy's for one, begins a transaction that no grant leaves: the session's end takes
+        # all grants back.
+        "SET SESSION completion_type = NO_CHAIN",
         # A connection is kept between two renewals.
         f"SET SESSION wait_timeout = {_KEPT}",
         # MySQL has no max_statement_time, and passes over what is MariaDB's alone.
@@ -181,8 +184,8 @@ _MYSQL = Backend(
     engine={"paramstyle": "pyformat"},
     session=_mysql_session,
     returning=False,
-    # Another engine may lock no row, and roll nothing back.
-    table_options=" ENGINE=InnoDB CHARSET=utf8mb4",
+    # Another engine may lock no row, and roll nothing back; older rows have no place for an index over a name.
+    table_options=" ENGINE=InnoDB ROW_FORMAT=DYNAMIC CHARSET=utf8mb4",
     equal=_is_to_the_byte,
     shape=("1146", "1054"),
     # The last one: a binary log of statements, which takes no write under READ COMMITTED.

@@ -13,7 +13,7 @@ from ..config.settings import Config
 from ..errors import ConfigError, LeaseHeldByOther, LockGone, Loss, RecordUnreadable, StoreError
 from .hold import Deadline, Hold, OwnDeadline
 from .ports import Denied, Grant, Journal, Locker
-from .record import Protection, taken_by_force
+from .record import Protection, is_forced, taken_by_force
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +161,7 @@ class Contender(Hold):
         self._hears = True
         if isinstance(answer, Denied):
             held_by = f"held by {answer.holder}" if answer.holder else "it has no holder, or its record is gone"
+            self._was_forced = not self._lost and is_forced(answer.holder)
             self.lose(Loss.TAKEN, taken_by_force(answer.holder) or held_by)
         # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.
         self._still_mine()

@@ -92,6 +92,10 @@ class Hold(ABC):
         self._epoch = 0
         self._acquired = False
         self._lost: list[tuple[Loss, str, float]] = []
+        self._was_forced = False
+        """An operator took it, and no contender may until it would have run out: there is time to stop politely."""
+        self.last_problem = ""
+        """Of the renewals since the last one that was confirmed."""
         self.released_at = 0.0
         self._ending = RELEASED, ""
 
@@ -166,7 +170,7 @@ class Hold(ABC):
     def stop_by(self) -> float:
         """The instant (own clock) by which all guarded work must have ended."""
         reason, _, at = self._lost[0] if self._lost else (Loss.EXPIRED, "", self._deadline.instant)
-        if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE):
+        if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE) and not self._was_forced:
             return at  # another may be master already: there is no time to be polite
         return at + self._config.stop_budget
 
@@ -188,7 +192,8 @@ class Hold(ABC):
         if not self._acquired:
             return LeaseLost(self.name, self._epoch, Loss.EXPIRED, "not acquired yet")
         if not self._lost:
-            self.lose(Loss.EXPIRED, f"not renewed within {self._config.renew_deadline:g} s")
+            last = f"; last: {self.last_problem}" if self.last_problem else ""
+            self.lose(Loss.EXPIRED, f"not renewed within {self._config.renew_deadline:g} s{last}")
         reason, detail, _ = self._lost[0]
         return LeaseLost(self.name, self._epoch, reason, detail)
 

@@ -39,10 +39,12 @@ def renew_once(lease: Contender, config: Config, clock: Clock) -> float | None:
     try:
         lease.renew()
         log.debug("%s: renewed, epoch %d", lease.name, lease.epoch)
+        lease.last_problem = ""
         pause = config.retry_period
     except LeaseLost:
         return None
     except StoreError as error:
+        lease.last_problem = str(error)
         log.warning("%s: renewal failed, %.1f s left: %s", lease.name, lease.remaining(), error)
     except Exception:  # a store's own fault, whatever it is: like no answer, and no end of the renewals
         log.exception("%s: renewal failed, %.1f s left", lease.name, lease.remaining())

@@ -68,7 +68,8 @@ def run(config: Config, command: Sequence[str]) -> Outcome:
         need_linux()
     if shutil.which(command[0]) is None:
         if os.path.exists(command[0]) and os.sep in command[0]:
-            return outcome_of(config, "failed", NOT_RUN, reason=f"{command[0]}: is not executable (chmod +x)")
+            problem = "is a folder" if os.path.isdir(command[0]) else "is not executable (chmod +x)"
+            return outcome_of(config, "failed", NOT_RUN, reason=f"{command[0]}: {problem}")
         return outcome_of(config, "failed", NOT_FOUND, reason=f"{command[0]}: command not found")
     return _Run(config, command).run()
 
@@ -191,6 +192,13 @@ class _Run:
         code = 128 + news if isinstance(news, int) else self._code()
         if self._has_claimed and by_itself and code and self._lease.loss() is None:
             look_for_a_newer_claim(self._config, self._lease, clock=self._clock)
+        killed_by = (
+            exit_text(self._status)
+            if news is None and self._status is not None and os.WIFSIGNALED(self._status)
+            else ""
+        )
+        if killed_by:
+            log.error("%s: the command was ended by %s", self._lease.name, killed_by)
         unnoted: list[SparkLeaseError] = []
         lost = end_hold(
             self._lease,
@@ -210,7 +218,8 @@ class _Run:
             return refused(self._config, news, self._lease)
         if unnoted:
             return refused(self._config, unnoted[0], self._lease)
-        return ended(self._lease, code, interrupted=isinstance(news, int))
+        outcome = ended(self._lease, code, interrupted=isinstance(news, int))
+        return replace(outcome, reason=f"the command was ended by {killed_by}") if killed_by else outcome
 
     def _next(self) -> _News:
         while True:

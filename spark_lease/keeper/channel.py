@@ -84,6 +84,8 @@ class Channel:
                 # Linux tells first, and once, that the other end is gone with a message unread. Its last words follow.
                 data, files, flags = self._read()
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is None:  # a program's signal handler has raised it
+                raise
             raise Closed(str(error)) from error
         if not data:
             raise Closed("the other end is gone")

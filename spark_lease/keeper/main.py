@@ -37,6 +37,7 @@ def main(fd: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # A SIGTERM to all processes of a service must not end the driver by force, as our own end would.
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a driver that ignores its children leaves us that, and no waitpid
     if sys.stderr:  # the driver's
         faulthandler.enable()
     channel = Channel.inherited(fd)

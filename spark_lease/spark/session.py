@@ -214,7 +214,7 @@ class Spark:
         is_stopped = stopped()
         if is_stopped and not self._was_served:
             if context is not None and not self._closed.is_set():  # else it was killed
-                log.warning("SparkContext stopped")
+                log.info("the guard has stopped the SparkContext of this program")
             if context is not None and not _runs_here(context) and self._grace:
                 self._clock.wait(self._closed, self._grace)
             if not self._worked_elsewhere:

@@ -153,7 +153,11 @@ class Submission:
         else:  # it was ended before it could say how, or never asked for a lease
             code = 128 + (self._interrupted_by or signal.SIGKILL) if code is None else code
             if lease and lease.epoch:
-                outcome = ended(lease, code, interrupted=True) if self._interrupted_by else crashed(lease, code)
+                if self._interrupted_by:
+                    outcome = ended(lease, code, interrupted=True)
+                else:
+                    outcome = crashed(lease, code, lease.ending.partition(": ")[2])
+                    log.error("%s: the work has crashed: %s", self._config.name, outcome.reason or "killed")
             elif (
                 announced_epoch(self._config.outcome_file) != NOT_ANNOUNCED
             ):  # it took the lease without us, and said how it ended

@@ -212,13 +212,23 @@ def test_a_transfer_that_nobody_took_is_99(store: list[str], run: Callable[..., 
     assert "it has no master" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("store", KINDS[:1], indirect=True)
+def test_a_transfer_that_another_took_is_99(store: list[str], run: Callable[..., subprocess.Popen[str]]) -> None:
+    run("--site", "paris")
+    run("--site", "lyon", "--poll-period", "0.2", until="standby, ")
+    order = ["--to", "nice", "--anyway", "--within", "1", "--for", "1", "--wait"]
+    done = spark_lease("transfer", "n", *order, *store, timeout=60)
+    assert done.returncode == 99, done.stdout
+    assert "took it, not nice: the order had ended, or was taken back" in done.stderr
+
+
 @pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
 def test_what_is_ordered_tells_what_it_replaces(store: list[str], run: Callable[..., subprocess.Popen[str]]) -> None:
     assert run(command="true").wait(20) == 0
     assert spark_lease("pause", "n", *store, "--reason", "upgrade by alice").returncode == 0
     done = spark_lease("transfer", "n", *store, "--to", "lyon", "--anyway", "--json")
     assert json.loads(done.stdout)["replaced"].endswith(": upgrade by alice")
-    assert re.search(r"; any other master stops at \d{4}-\S+Z$", json.loads(done.stdout)["directive"])
+    assert re.search(r"^reserved for lyon by \S+ until \d{4}-\S+Z$", json.loads(done.stdout)["directive"])
     again = spark_lease("pause", "n", *store)
     assert "n: in place of: reserved for lyon by " in again.stderr
     assert spark_lease("resume", "n", *store).stderr == ""

@@ -111,6 +111,23 @@ def test_the_outcome_file_is_that_of_this_run(url: str, tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir() if "outcome" in each.name) == ["outcome.json"]
     wrong = spark_lease(*command[:-2], f"{tmp_path}/none/x", "--", "true")
     assert (wrong.returncode, "does not exist: create it" in wrong.stderr) == (78, True)
+    os.mkfifo(tmp_path / "pipe")
+    wrong = spark_lease(*command[:-2], f"{tmp_path}/pipe", "--", "true")
+    assert (wrong.returncode, "is no ordinary file" in wrong.stderr, (tmp_path / "pipe").is_fifo()) == (78, True, True)
+
+
+def test_a_command_that_is_killed_says_so(url: str) -> None:
+    done = spark_lease("run", "--lease", "n", "--url", url, "--", "sh", "-c", "kill -9 $$")
+    assert (done.returncode, last_line(done)["reason"]) == (137, "the command was ended by SIGKILL")
+    assert "ERROR n: the command was ended by SIGKILL" in done.stderr
+
+
+def test_a_url_that_is_no_text_and_a_folder_for_a_command_are_said(url: str, tmp_path: Path) -> None:
+    done = spark_lease("run", "--lease", "n", "--url", os.fsdecode(b"sqlite:////tmp/\xff.db"), "--", "true")
+    assert (done.returncode, "Traceback" in done.stderr) == (78, False)
+    assert "has bytes that are not UTF-8" in done.stderr
+    done = spark_lease("run", "--lease", "n", "--url", url, "--", str(tmp_path))
+    assert (done.returncode, last_line(done)["reason"]) == (126, f"{tmp_path}: is a folder")
 
 
 def test_the_outcome_file_tells_of_wrong_settings_too_and_is_not_that_of_a_nested_command(

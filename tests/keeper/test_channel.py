@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 
@@ -115,3 +116,21 @@ def test_a_descriptor_of_another_kind_is_refused() -> None:
         os.close(fd)
     stream.close()
     other.close()
+
+
+def test_what_a_signal_handler_raises_is_no_end_of_the_channel() -> None:
+    """The usual time limit, and an OSError, like those that tell of an end."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError("the job took too long")
+
+    ours, theirs = Channel.pair()
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(TimeoutError, match="too long"):
+            ours.receive(20.0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        ours.close()
+        theirs.close()

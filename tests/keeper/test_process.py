@@ -406,6 +406,18 @@ def test_a_loss_that_the_driver_finds_is_acted_on_at_once(url: str, monkeypatch:
     until(lambda: [each.reason for each in told] == [Loss.FENCED])
 
 
+def test_a_program_that_ignores_its_children_is_protected_as_any_other(start: Start) -> None:
+    driver = start(
+        """
+        import signal
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        with hold_lease("n", **SETTINGS) as lease:
+            say(lease.protection)
+        """
+    )
+    driver.until("kernel")
+
+
 def test_a_driver_without_a_spark_is_seldom_woken(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark  # noqa: F401  # which alone is no sign of a Spark to come
 

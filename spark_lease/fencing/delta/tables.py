@@ -7,6 +7,7 @@ a write of an old one can still be on its way.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import logging
 import shlex
@@ -134,7 +135,9 @@ class DeltaFence:
 
 def level_of(fence: DeltaFence, problem: str) -> str:
     """What `Fences.delta` is without a hook, after `claim_all` returned `problem`."""
-    return "off" if not fence.is_wanted else "none" if problem else "claims"
+    if not fence.is_wanted:
+        return "off"
+    return "none" if problem or not importlib.util.find_spec("deltalake") else "claims"
 
 
 def noted_tables(config: Config) -> dict[str, str]:

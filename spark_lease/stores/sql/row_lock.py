@@ -149,7 +149,9 @@ class SessionLock:
             ]
         bounds = [f"SET SESSION wait_timeout = {seconds}"]
         if getattr(self._engine.dialect, "is_mariadb", False):
-            bounds.append(f"SET SESSION idle_transaction_timeout = {seconds}")
+            # Those of one kind count before the general one.
+            kinds = ("idle", "idle_readonly", "idle_write")
+            bounds += [f"SET SESSION {each}_transaction_timeout = {seconds}" for each in kinds]
         return bounds
 
 

@@ -24,7 +24,7 @@ from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, make_engine, refusal
 from ...database.dialects import backend_of, code_of, matches
 from ...election.record import LeaseRecord, Snapshot, is_directive
-from ...errors import ConfigError, RecordUnreadable, SparkLeaseError
+from ...errors import ConfigError, RecordUnreadable, SparkLeaseError, StoreError
 from . import schema
 from .notes import SqlNotes, notes_table
 from .own_session import OwnSession
@@ -243,6 +243,9 @@ class SqlStore:
     def _store_error(self, error: Exception) -> SparkLeaseError:
         if "file is not a database" in str(error):
             return ConfigError("url", f"{self.where} is a file of another kind: name another")
+        if self._cut_off.has_cut:
+            waited = f"no answer within {self._config.attempt_timeout:g} s (attempt_timeout): the connection was cut"
+            return StoreError(self.where, waited)
         note = "{}"
         if matches(error, self._backend.locked):
             note = (

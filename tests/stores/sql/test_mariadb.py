@@ -6,13 +6,16 @@ import json
 from contextlib import closing
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, make_url
 
 from spark_lease import Fenced
+from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
+from spark_lease.database.connections import SocketWatchdog, make_engine
 from spark_lease.fencing.sql.transaction import fenced_sql
+from spark_lease.holds import open_contender
 from spark_lease.stores.registry import open_store
-from tests.services.mariadb import MariaDb
+from tests.services.mariadb import MariaDb, running_mariadb
 from tests.support.command import spark_lease
 from tests.support.guarded import clear, create_guarded, engine_for, rows
 from tests.support.holders import Holder
@@ -55,6 +58,34 @@ def test_a_lease_on_mariadb_grows_its_epoch_and_an_older_epoch_writes_nothing(
 
 
 @pytest.mark.mariadb
+@pytest.mark.mariadb
+def test_a_server_that_chains_transactions_and_has_narrow_rows_keeps_every_grant() -> None:
+    """Else the grant would stand in a transaction that nothing commits."""
+    with running_mariadb("--completion-type=CHAIN", "--innodb-default-row-format=compact") as server:
+        config = configure(name="n", url=server.url, create_table="true")
+        with closing(open_contender(config, BootClock())) as mine, closing(open_store(config)) as other:
+            epoch = mine.acquire()
+            seen = other.read("n").record
+            assert seen and (seen.holder, seen.epoch) == (mine.holder, epoch)
+            mine.release()
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("password", ["sécrét", "pass€"])
+def test_a_password_is_utf_8(mariadb: MariaDb, password: str) -> None:
+    engine = engine_for(mariadb.url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE OR REPLACE USER accented@'%%' IDENTIFIED BY %s", (password,))
+        connection.exec_driver_sql("GRANT ALL ON *.* TO accented@'%%'", ())
+    url = make_url(mariadb.url).set(username="accented")
+    config = configure(name="n", url=url.render_as_string(), password=password)
+    cut_off = SocketWatchdog(5.0)
+    with make_engine(config, cut_off).connect() as connection:
+        assert str(connection.exec_driver_sql("SELECT current_user()").scalar()).startswith("accented@")
+    cut_off.close()
+    engine.dispose()
+
+
 def test_a_view_is_no_lease_table(mariadb: MariaDb, engine: Engine, table: str) -> None:
     """What it selects runs with the rights of who reads it."""
     place = ["--url", mariadb.url, "--table", f"{table}_view"]

@@ -94,8 +94,8 @@ def _usable(connection: Connection, schema: str, *rights: str) -> str:
     if row and not row[0]:
         raise ConfigError(
             "fence",
-            f"this role needs {', '.join(rights)} on {name}, and that has to be an ordinary table, which belongs to "
-            "the owner of the fence or of the database, or to a superuser",
+            f"GRANT {', '.join(rights)} ON {name} TO this role. If it has them: that has to be an ordinary table "
+            "of the owner of the fence or of the database, or of a superuser",
         )
     return name if row else ""
 

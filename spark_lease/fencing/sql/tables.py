@@ -80,7 +80,8 @@ NO_EPOCH = 0
 
 def where_is(engine: Engine) -> str:
     """The database, without credentials."""
-    return redacted(engine.url.render_as_string(hide_password=True))
+    url = engine.url.set(drivername=engine.url.get_backend_name())
+    return redacted(url.render_as_string(hide_password=True))
 
 
 def refuse_unknown(engine: Engine) -> None:

@@ -694,7 +694,7 @@ def test_who_may_not_fence_it_again_is_told_whose_table_it_is(
     remake(fenced)
     with caplog.at_level("INFO"):
         claim(Holder(NAME, 6), weak)
-    assert 'this role needs SELECT on "public".spark_lease_fence_table' in caplog.text
+    assert 'GRANT SELECT ON "public".spark_lease_fence_table' in caplog.text
     with fenced.begin() as connection:
         connection.exec_driver_sql("GRANT SELECT ON spark_lease_fence_table TO weak")
     claim(Holder(NAME, 7), weak)
@@ -714,12 +714,12 @@ def test_who_may_not_drop_a_fence_changes_nothing(fenced: Engine, weak: Engine, 
     with fenced.begin() as connection:
         connection.exec_driver_sql("REVOKE DELETE ON spark_lease_fence_table FROM weak")
         connection.exec_driver_sql("ALTER TABLE guarded OWNER TO weak")
-    with pytest.raises(ConfigError, match="this role needs SELECT, DELETE on"):
+    with pytest.raises(ConfigError, match="GRANT SELECT, DELETE ON"):
         postgres.drop(weak, "guarded")
     assert states(fenced) == {"public.guarded": True}
     with fenced.begin() as connection:
         connection.exec_driver_sql("DROP TABLE guarded")
-    with pytest.raises(ConfigError, match="this role needs SELECT, DELETE on"):
+    with pytest.raises(ConfigError, match="GRANT SELECT, DELETE ON"):
         postgres.drop(weak, "guarded")
 
 

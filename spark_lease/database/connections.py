@@ -175,7 +175,7 @@ class SocketWatchdog:
         self._lock = threading.Lock()
         self._armed: tuple[int, float] | None = None
         self.has_cut = False
-        """True if the last request was ended here."""
+        """True if a request was ended here; who asks anew sets it to False."""
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -186,7 +186,6 @@ class SocketWatchdog:
             self._thread.start()
         with self._lock:
             self._forget()
-            self.has_cut = False
             # A descriptor of our own: the driver may close its own under us, and its number be given to another file.
             self._armed = (os.dup(fd), self._clock.now() + self._timeout)
 

@@ -62,6 +62,7 @@ class OwnSession:
         Inside the lock: SQLite's library crashes where another thread still uses what is closed."""
         try:
             with self._in_use:
+                self._cut_off.has_cut = False
                 try:
                     yield
                 except BaseException:

@@ -232,6 +232,7 @@ class SqlStore:
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Connection]:
         """A connection of its own, for what is asked seldom. Raises StoreError, ConfigError."""
+        self._cut_off.has_cut = False
         try:
             with self._engine.connect() as connection:
                 yield connection

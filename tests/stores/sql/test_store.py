@@ -37,6 +37,7 @@ from spark_lease.stores.sql.row_lock import SessionLock
 from spark_lease.stores.sql.store import SqlStore
 from spark_lease.testing import LeaseStoreContract
 from tests.services.mariadb import MariaDb
+from tests.services.proxy import Proxy
 from tests.support.command import COMMAND, last_line
 from tests.support.command import spark_lease as run_command
 from tests.support.drivers import until
@@ -906,6 +907,23 @@ def test_a_request_in_the_session_that_hangs_is_cut_off(pg_url: str, table: str)
             connection.exec_driver_sql("SELECT pg_sleep(60)")
         assert BootClock().now() - begun < 5
         assert store.read("n").record == mine
+
+
+@pytest.mark.postgres
+def test_a_request_that_was_cut_off_is_no_crash_of_the_server_and_the_next_error_is_its_own(
+    pg_url: str, table: str
+) -> None:
+    proxy = Proxy(pg_url)
+    config = configure(name="n", url=proxy.url, table=table, create_table="true", lease_duration=3)
+    with closing(SqlStore(config)) as store:
+        store.swap("n", None, taken(None, holder="me", duration=3.0))
+        proxy.swallow_answers()
+        with pytest.raises(StoreError, match=r"no answer within \S+ s \(attempt_timeout\): the connection was cut"):
+            store.read("n")
+        proxy.slam()
+        proxy.close()
+        with pytest.raises(StoreError, match=r"connection to server .* failed"):
+            store.read("n")
 
 
 def test_renewals_and_notes_of_many_threads_share_the_session(open_store: Any, config: Config) -> None:

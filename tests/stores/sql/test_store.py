@@ -897,7 +897,7 @@ def test_a_request_in_the_session_that_fails_costs_the_next_renewal_a_connection
 
 @pytest.mark.postgres
 def test_a_request_in_the_session_that_hangs_is_cut_off(pg_url: str, table: str) -> None:
-    config = configure(name="n", url=pg_url, table=table, create_table="true", lease_duration=1)
+    config = configure(name="n", url=pg_url, table=table, create_table="true", lease_duration=4)
     with closing(SqlStore(config)) as store:
         mine = store.swap("n", None, taken(None, holder="me", duration=1.0))
         assert mine

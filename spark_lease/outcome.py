@@ -74,7 +74,7 @@ def begin_outcome(file: str) -> None:
     if not Path(file).absolute().parent.is_dir():
         raise ConfigError("outcome_file", f"the folder of {file} does not exist: create it")
     if _is_special(file):
-        raise ConfigError("outcome_file", f"{file} is no ordinary file: it would be replaced. Name another")
+        raise ConfigError("outcome_file", f"{file} is no ordinary file, and would be replaced: name another")
     try:
         Path(file).unlink(missing_ok=True)
     except OSError as error:
@@ -83,7 +83,8 @@ def begin_outcome(file: str) -> None:
 
 def _is_special(file: str) -> bool:
     """A device or a pipe: to be replaced by a file would be its end, for all who use it."""
-    return Path(file).exists() and not Path(file).is_file()
+    is_kernels = os.path.abspath(file).startswith(("/dev/", "/proc/"))
+    return is_kernels or os.path.islink(file) or (os.path.exists(file) and not os.path.isfile(file))
 
 
 def announced_epoch(file: str) -> int:

@@ -105,21 +105,27 @@ def _is_master(to: str, seen: Snapshot, config: Config) -> bool:
 
 
 def _refuse_another(to: str, before: LeaseRecord, seen: Snapshot, config: Config) -> None:
-    """Raise LeaseHeldByOther if the first grant since the order, which ends it, was to another than it was for."""
+    """Raise LeaseHeldByOther if the grant that has ended the order is noted, and is to another than it was for."""
     clock, end = BootClock(), BootClock().now() + _NOTED_WITHIN
-    while not (since := _grants_since(before.epoch, config)) and clock.now() < end:
-        clock.wait(threading.Event(), _LOOK_AGAIN)
-    if since and not Directive("", to=to).is_for(holder := since[0]["holder"], since[0].get("site", "")):
-        problem = f"{holder} took it, not {to}: the order had ended, or was taken back"
-        raise LeaseHeldByOther(config.name, holder, max(expires_in(seen, still_for=0.0), 0.0), problem)
+    wanted, holder, site = Directive("", to=to), seen.record.holder if seen.record else "", ""
+    while not (holder and wanted.is_for(holder, site)) and clock.now() < end:
+        if grant := _grant_after(before.epoch, config):
+            holder, site, end = grant["holder"], grant.get("site", ""), -math.inf
+            if not wanted.is_for(holder, site):
+                problem = f"{holder} took it, not {to}: the order had ended, or was taken back"
+                raise LeaseHeldByOther(config.name, holder, max(expires_in(seen, still_for=0.0), 0.0), problem)
+        else:
+            clock.wait(threading.Event(), _LOOK_AGAIN)
 
 
-def _grants_since(epoch: int, config: Config) -> list[dict[str, Any]]:
-    """Later ones, the first one first; empty where none is noted."""
+def _grant_after(epoch: int, config: Config) -> dict[str, Any]:
+    """The one in place of the grant `epoch`; empty where it is not noted."""
     with contextlib.suppress(ConfigError, StoreError, ValueError), closing(open_notes(config)) as notes:
-        noted = notes.all(config.row_of(config.name), GRANT).items()
-        return [json.loads(text) for number, text in sorted((int(key), text) for key, text in noted) if number > epoch]
-    return []
+        for text in notes.all(config.row_of(config.name), GRANT).values():
+            grant: dict[str, Any] = json.loads(text)
+            if (grant.get("after") or {}).get("epoch") == epoch:
+                return grant
+    return {}
 
 
 def _refuse_unknown(to: str, store: LeaseStore, config: Config) -> None:

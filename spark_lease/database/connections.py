@@ -120,7 +120,8 @@ def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") 
 
 def database_message(engine: Engine, error: Exception) -> str:
     """What the database said, in one line and without the password."""
-    message = " ".join(str(getattr(error, "orig", None) or error).split()).partition(" LINE 1: ")[0]
+    message = " ".join(str(getattr(error, "orig", None) or error).split())
+    message = re.sub(r" LINE \d+: .*?(?= (?:HINT|DETAIL|CONTEXT): |$)", "", message)  # the statement, and a caret
     secret: Any = engine.url.password
     return message.replace(str(secret), "***") if secret else message
 
@@ -217,6 +218,7 @@ class SocketWatchdog:
             with self._lock:
                 pause = self._armed[1] - self._clock.now() if self._armed else self._timeout
                 if pause <= 0:
+                    self.has_cut = self._armed is not None
                     self._cut()
                     pause = self._timeout
 
@@ -224,7 +226,7 @@ class SocketWatchdog:
         if self._armed:
             with contextlib.suppress(OSError), socket.socket(fileno=self._armed[0]) as duplicate:
                 duplicate.shutdown(socket.SHUT_RDWR)
-            self._armed, self.has_cut = None, True
+            self._armed = None
 
 
 class WakeupPipe:

@@ -161,8 +161,8 @@ class Contender(Hold):
         self._hears = True
         if isinstance(answer, Denied):
             held_by = f"held by {answer.holder}" if answer.holder else "it has no holder, or its record is gone"
-            self._was_forced = not self._lost and is_forced(answer.holder)
-            self.lose(Loss.TAKEN, taken_by_force(answer.holder) or held_by)
+            by_force = is_forced(answer.holder) and answer.epoch == self._epoch
+            self.lose(Loss.TAKEN, taken_by_force(answer.holder) or held_by, by_force=by_force)
         # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.
         self._still_mine()
         self._deadline.publish(sent + self._good_for, ahead)
@@ -179,8 +179,8 @@ class Contender(Hold):
         if before and self._stood_still:
             raise StoreError(self.name, f"not renewed, because {self._stood_still}")
 
-    def lose(self, reason: Loss, detail: str = "") -> None:
-        super().lose(reason, detail)
+    def lose(self, reason: Loss, detail: str = "", *, by_force: bool = False) -> None:
+        super().lose(reason, detail, by_force=by_force)
         self._deadline.lose()
 
     def release(self) -> bool:

@@ -91,9 +91,7 @@ class Hold(ABC):
         self._config, self._clock, self._deadline = config, clock, deadline
         self._epoch = 0
         self._acquired = False
-        self._lost: list[tuple[Loss, str, float]] = []
-        self._was_forced = False
-        """An operator took it, and no contender may until it would have run out: there is time to stop politely."""
+        self._lost: list[tuple[Loss, str, float, bool]] = []
         self.last_problem = ""
         """Of the renewals since the last one that was confirmed."""
         self.released_at = 0.0
@@ -169,15 +167,17 @@ class Hold(ABC):
 
     def stop_by(self) -> float:
         """The instant (own clock) by which all guarded work must have ended."""
-        reason, _, at = self._lost[0] if self._lost else (Loss.EXPIRED, "", self._deadline.instant)
-        if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE) and not self._was_forced:
+        reason, _, at, by_force = self._lost[0] if self._lost else (Loss.EXPIRED, "", self._deadline.instant, False)
+        if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE) and not by_force:
             return at  # another may be master already: there is no time to be polite
         return at + self._config.stop_budget
 
-    def lose(self, reason: Loss, detail: str = "") -> None:
-        """Close it from now on; the first reason stays. Sends nothing and waits for nothing."""
+    def lose(self, reason: Loss, detail: str = "", *, by_force: bool = False) -> None:
+        """Close it from now on; the first reason stays. Sends nothing and waits for nothing.
+
+        `by_force`: an operator took this very grant, and no contender may have it before it would have run out."""
         now, until = self._clock.now(), self._deadline.instant
-        self._lost.append((reason, detail, min(now, until) if until > 0 else now))
+        self._lost.append((reason, detail, min(now, until) if until > 0 else now, by_force))
 
     def loss(self) -> LeaseLost | None:
         """What `check()` would raise; None while the lease is mine, and after I gave it back."""
@@ -194,7 +194,7 @@ class Hold(ABC):
         if not self._lost:
             last = f"; last: {self.last_problem}" if self.last_problem else ""
             self.lose(Loss.EXPIRED, f"not renewed within {self._config.renew_deadline:g} s{last}")
-        reason, detail, _ = self._lost[0]
+        reason, detail = self._lost[0][:2]
         return LeaseLost(self.name, self._epoch, reason, detail)
 
     @abstractmethod

@@ -46,7 +46,8 @@ def renew_once(lease: Contender, config: Config, clock: Clock) -> float | None:
     except StoreError as error:
         lease.last_problem = str(error)
         log.warning("%s: renewal failed, %.1f s left: %s", lease.name, lease.remaining(), error)
-    except Exception:  # a store's own fault, whatever it is: like no answer, and no end of the renewals
+    except Exception as error:  # a store's own fault, whatever it is: like no answer, and no end of the renewals
+        lease.last_problem = type(error).__name__
         log.exception("%s: renewal failed, %.1f s left", lease.name, lease.remaining())
     return max(sent + pause - clock.now(), 0.0)
 

@@ -155,7 +155,7 @@ class RecordRules:
                 return Grant(mine.epoch, self._give_up_at, self._why, over)
             seen = self._store.read(self._name)
             if not is_grant_of(seen.record, self._holder, mine.epoch):
-                return Denied(seen.record.holder if seen.record else None)
+                return Denied(seen.record.holder, epoch=seen.record.epoch) if seen.record else Denied(None)
         raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder")
 
     def _apply(self, text: str, seen: Snapshot) -> None:

@@ -36,6 +36,8 @@ class Denied:
     expires_in: float = 0.0
     why: str = ""
     may_be_over: bool = False
+    epoch: int = 0
+    """Of the record that stands in place of mine."""
 
 
 class LeaseStore(Protocol):

@@ -93,7 +93,7 @@ def leased(
 
     def decorate(main: Callable[..., _R]) -> Callable[..., _R]:
         if inspect.iscoroutinefunction(main) or inspect.isgeneratorfunction(main) or inspect.isasyncgenfunction(main):
-            raise TypeError(f"{main.__qualname__} is async or a generator: {_CALL_IT_INSIDE}")
+            raise TypeError(f"{getattr(main, '__qualname__', main)} is async or a generator: {_CALL_IT_INSIDE}")
         signature = inspect.signature(main)
         found = signature.parameters.get("lease")
         wants_lease = found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)

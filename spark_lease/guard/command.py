@@ -197,8 +197,6 @@ class _Run:
             if news is None and self._status is not None and os.WIFSIGNALED(self._status)
             else ""
         )
-        if killed_by:
-            log.error("%s: the command was ended by %s", self._lease.name, killed_by)
         unnoted: list[SparkLeaseError] = []
         lost = end_hold(
             self._lease,

@@ -285,8 +285,8 @@ class KeeperHold(GuardedHold):
             return WATCH_PERIOD
         return max(WATCH_PERIOD, min(_SELDOM, self.remaining() * _OF_WHAT_IS_LEFT))
 
-    def lose(self, reason: Loss, detail: str = "") -> None:
-        super().lose(reason, detail)
+    def lose(self, reason: Loss, detail: str = "", *, by_force: bool = False) -> None:
+        super().lose(reason, detail, by_force=by_force)
         self._wake()
 
     def _wake(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spark_lease.election.contender import Waits
 from spark_lease.election.ports import Denied, Grant
+from spark_lease.election.record import FORCED, forced, new_holder
 from spark_lease.errors import LeaseHeldByOther, LeaseLost, Loss, RecordUnreadable, StoreError
 from spark_lease.testing import MemoryStore, VirtualClock
 from tests.support.faults import lost_answer, lost_request, meanwhile, slow_answer, slow_request
@@ -427,6 +429,24 @@ def test_a_row_that_another_has_taken_is_lost_at_once(
     assert reason_of(master) is Loss.TAKEN
     assert master.lease.stop_by() == clock.now()
     assert master.record.holder == standby.lease.holder
+
+
+@pytest.mark.parametrize("whose", ["mine", "the next one's"])
+def test_only_one_whose_own_grant_was_taken_by_force_has_time_to_be_polite(
+    master: Contender, standby: Contender, clock: VirtualClock, whose: str
+) -> None:
+    """The record stays taken until my grant would have run out. But of another's grant it says nothing of mine."""
+    stop_by = clock.now() + master.config.stop_budget
+    if whose != "mine":
+        master.store.records[NAME] = replace(master.record, holder=None)  # it has lost my grant
+        standby.lease.acquire()
+    by = new_holder(f"{FORCED}:alice")
+    left = master.store.read(NAME).expires_in or 0.0
+    master.store.swap(NAME, master.record, forced(master.record, by=by, left=left))
+    with pytest.raises(LeaseLost, match="alice took it by force"):
+        master.lease.renew()
+    assert reason_of(master) is Loss.TAKEN
+    assert master.lease.stop_by() == (stop_by if whose == "mine" else clock.now())
 
 
 def test_a_row_that_is_gone_is_lost_and_not_made_again(master: Contender) -> None:

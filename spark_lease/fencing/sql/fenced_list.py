@@ -65,7 +65,7 @@ def forget(connection: Connection, schema: str, tables: Sequence[tuple[str, str]
     """
     if not tables or not (fenced := _usable(connection, schema, "SELECT", "DELETE")):
         return []
-    wanted = ", ".join(f"({literal(each)}, {literal(table)})" for each, table in tables)
+    wanted = ", ".join(f"({literal(each)}::name, {literal(table)}::name)" for each, table in tables)
     those = f"FROM {fenced} WHERE (schema_name, table_name) IN ({wanted})"
     listed = connection.exec_driver_sql(_escaped(f"SELECT schema_name, table_name, name {those}")).all()
     for schema_name, table, name in listed:

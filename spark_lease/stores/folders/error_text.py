@@ -17,7 +17,7 @@ def error_text(error: Exception, secrets: Sequence[str] = ()) -> str:
     text = str(error).partition("Debug source:")[0]
     for each in secrets:
         text = text.replace(each, "***")
-    text = re.sub(r"(?<=http://)[^/\s]*@|(?<=https://)[^/\s]*@", "***@", text)
+    text = re.sub(r"(?<=://)[^/\s:@]*:[^/\s]*@", "***@", text)
     text = re.sub(r"(?<=[\w/])\?[^\s\"'<>)]+", "?…", text)  # a query may be a signature
     return " ".join(_COLOURS.sub("", text).split())[:500]
 

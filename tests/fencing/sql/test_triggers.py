@@ -516,6 +516,8 @@ def test_the_printed_sql_lists_a_name_as_postgresql_cuts_it(
     tables(f"DROP TABLE more.{long}; CREATE TABLE more.{long} (day int)")
     claim(Holder(NAME, 6), engine)
     assert refusal(session(), f"INSERT INTO more.{long} VALUES (1)") == UNLEASED
+    tables(f"DROP TABLE more.{long}")
+    assert postgres.drop(engine, f"more.{long}", NAME), "it is on the list by the name that was cut"
 
 
 def test_a_name_without_quotes_is_the_one_that_postgresql_takes_it_for(

@@ -59,7 +59,6 @@ def test_a_lease_on_mariadb_grows_its_epoch_and_an_older_epoch_writes_nothing(
 
 
 @pytest.mark.mariadb
-@pytest.mark.mariadb
 def test_a_server_that_chains_transactions_and_has_narrow_rows_keeps_every_grant() -> None:
     """Else the grant would stand in a transaction that nothing commits."""
     with running_mariadb("--completion-type=CHAIN", "--innodb-default-row-format=compact") as server:
@@ -86,6 +85,7 @@ def test_a_password_is_utf_8(mariadb: MariaDb, password: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.mariadb
 def test_a_view_is_no_lease_table(mariadb: MariaDb, engine: Engine, table: str) -> None:
     """What it selects runs with the rights of who reads it."""
     place = ["--url", mariadb.url, "--table", f"{table}_view"]

@@ -89,8 +89,8 @@ MUTATIONS = {
         "P1 P2",
         Edit(
             "election.locker",
-            "                return Denied(seen.record.holder if seen.record else None)\n",
-            "                if seen.record is None or seen.record.holder is not None:\n"
+            "return Denied(seen.record.holder, epoch=seen.record.epoch) if seen.record else Denied(None)\n",
+            "if seen.record is None or seen.record.holder is not None:\n"
             "                    return Denied(seen.record.holder if seen.record else None)\n"
             "                again = LeaseRecord(self._holder, mine.epoch, self._duration)\n"
             "                if self._keep(self._store.swap(self._name, seen.record, again)):\n"
@@ -183,7 +183,8 @@ MUTATIONS = {
     ),
     "work is never killed": _mutation("P3", Edit("election.lifecycle", "        work.kill()\n", "        pass\n")),
     "a no leaves time to be polite": _mutation(
-        "P3", Edit("election.hold", "if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE):", "if False:")
+        "P3",
+        Edit("election.hold", "if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE) and not by_force:", "if False:"),
     ),
     "a renewal is sent after the deadline": _mutation(
         "P3",

@@ -82,9 +82,8 @@ def begin_outcome(file: str) -> None:
 
 
 def _is_special(file: str) -> bool:
-    """A device or a pipe: to be replaced by a file would be its end, for all who use it."""
-    is_kernels = os.path.abspath(file).startswith(("/dev/", "/proc/"))
-    return is_kernels or os.path.islink(file) or (os.path.exists(file) and not os.path.isfile(file))
+    """A device, a pipe, or a link, as /dev/stdout is one: replaced by a file, it would be gone for all who use it."""
+    return os.path.islink(file) or (os.path.exists(file) and not os.path.isfile(file))
 
 
 def announced_epoch(file: str) -> int:

@@ -112,8 +112,11 @@ def test_the_outcome_file_is_that_of_this_run(url: str, tmp_path: Path) -> None:
     wrong = spark_lease(*command[:-2], f"{tmp_path}/none/x", "--", "true")
     assert (wrong.returncode, "does not exist: create it" in wrong.stderr) == (78, True)
     os.mkfifo(tmp_path / "pipe")
-    wrong = spark_lease(*command[:-2], f"{tmp_path}/pipe", "--", "true")
-    assert (wrong.returncode, "is no ordinary file" in wrong.stderr, (tmp_path / "pipe").is_fifo()) == (78, True, True)
+    (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
+    for name in ("pipe", "stdout"):
+        wrong = spark_lease(*command[:-2], f"{tmp_path}/{name}", "--", "true")
+        assert (wrong.returncode, "is no ordinary file" in wrong.stderr) == (78, True)
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "stdout").is_symlink()
 
 
 def test_a_command_that_is_killed_says_so(url: str) -> None:

@@ -106,16 +106,15 @@ def _is_master(to: str, seen: Snapshot, config: Config) -> bool:
 
 def _refuse_another(to: str, before: LeaseRecord, seen: Snapshot, config: Config) -> None:
     """Raise LeaseHeldByOther if the grant that has ended the order is noted, and is to another than it was for."""
+    wanted = Directive("", to=to)
+    if seen.record and seen.record.holder and wanted.is_for(seen.record.holder, ""):
+        return
     clock, end = BootClock(), BootClock().now() + _NOTED_WITHIN
-    wanted, holder, site = Directive("", to=to), seen.record.holder if seen.record else "", ""
-    while not (holder and wanted.is_for(holder, site)) and clock.now() < end:
-        if grant := _grant_after(before.epoch, config):
-            holder, site, end = grant["holder"], grant.get("site", ""), -math.inf
-            if not wanted.is_for(holder, site):
-                problem = f"{holder} took it, not {to}: the order had ended, or was taken back"
-                raise LeaseHeldByOther(config.name, holder, max(expires_in(seen, still_for=0.0), 0.0), problem)
-        else:
-            clock.wait(threading.Event(), _LOOK_AGAIN)
+    while not (grant := _grant_after(before.epoch, config)) and clock.now() < end:
+        clock.wait(threading.Event(), _LOOK_AGAIN)
+    if grant and not wanted.is_for(holder := grant["holder"], grant.get("site", "")):
+        problem = f"{holder} took it, not {to}: the order had ended, or was taken back"
+        raise LeaseHeldByOther(config.name, holder, max(expires_in(seen, still_for=0.0), 0.0), problem)
 
 
 def _grant_after(epoch: int, config: Config) -> dict[str, Any]:

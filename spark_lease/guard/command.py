@@ -192,11 +192,6 @@ class _Run:
         code = 128 + news if isinstance(news, int) else self._code()
         if self._has_claimed and by_itself and code and self._lease.loss() is None:
             look_for_a_newer_claim(self._config, self._lease, clock=self._clock)
-        killed_by = (
-            exit_text(self._status)
-            if news is None and self._status is not None and os.WIFSIGNALED(self._status)
-            else ""
-        )
         unnoted: list[SparkLeaseError] = []
         lost = end_hold(
             self._lease,
@@ -217,7 +212,8 @@ class _Run:
         if unnoted:
             return refused(self._config, unnoted[0], self._lease)
         outcome = ended(self._lease, code, interrupted=isinstance(news, int))
-        return replace(outcome, reason=f"the command was ended by {killed_by}") if killed_by else outcome
+        was_killed = news is None and os.WIFSIGNALED(self._status or 0)
+        return replace(outcome, reason=f"the command was ended by {exit_text(self._status)}") if was_killed else outcome
 
     def _next(self) -> _News:
         while True:

@@ -59,8 +59,6 @@ for _each in METRICS:
 
 _leases: dict[str, GuardedHold] = {}
 """Those that are waited for or held, by name."""
-
-
 _STANDBY = "+standby"
 """No name of a lease ends so once it is quoted."""
 

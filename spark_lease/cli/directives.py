@@ -166,6 +166,7 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
 
     Raises StoreError, ConfigError.
     """
+    tried: LeaseRecord | None = None
     for _ in range(_TRIES):
         seen = store.read(name)
         if seen.record is None:
@@ -174,11 +175,14 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
         text = directive.text() if directive else ""
         if len(text) > LONGEST:
             raise ConfigError("--reason", f"is too long: {LONGEST} characters fit into a record, with who and when")
+        if text == seen.record.directive and tried:  # it took effect, and a contender was there before the answer
+            return tried, seen
         if text == seen.record.directive or store.swap(name, seen.record, with_directive(seen.record, text)):
             there = store.read(name)
             if there.record and there.record.directive != text and there.record.epoch == seen.record.epoch:
                 raise ConfigError("url", f"{store.where} cannot store a pause or a transfer")
             return seen.record, there
+        tried = seen.record
     raise StoreError(store.where, f"{name} was changed by its holder at each try: try again")
 
 

@@ -19,6 +19,10 @@ from typing import IO
 import psycopg2
 import pytest
 
+from spark_lease.cli.directives import _put
+from spark_lease.election.directive import Directive, directive_of
+from spark_lease.election.record import taken, with_directive
+from spark_lease.testing import MemoryStore, VirtualClock
 from tests.services.objects import BUCKET
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND, last_line, spark_lease
@@ -346,3 +350,17 @@ def test_a_table_without_the_column_for_directives_is_refused_with_what_to_do(pg
     assert (done.returncode, "lacks directive: run spark-lease init" in done.stderr) == (78, True), done.stderr
     assert spark_lease("init", *where).returncode == 0
     assert spark_lease("pause", "n", *where).returncode == 0
+
+
+def test_what_took_effect_though_the_store_said_no_is_told_as_done(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A contender took the lease right after it, and the store saw that record instead."""
+    memory, order = MemoryStore(clock), Directive("alice", "schema change")
+    held = memory.swap("n", None, taken(None, holder="me", duration=9.0))
+    assert held and memory.swap("n", held, with_directive(held, order.text()))
+    swap = memory.swap
+    monkeypatch.setattr(memory, "swap", lambda *its: swap(*its) and None)
+    before, seen = _put(memory, "n", lambda now: None)
+    assert directive_of(before.directive) == order
+    assert seen.record and seen.record.directive == ""

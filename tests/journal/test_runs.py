@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +217,13 @@ def test_a_count_may_be_a_number_of_numpy(url: str) -> None:
 
 
 def test_a_notes_table_that_is_gone_at_the_end_is_no_wrong_setting(url: str) -> None:
+    with hold_lease("n", url=url, keeper="thread", create_table=True):
+        pass
     with pytest.raises(StoreError, match="does not exist") as raised:
-        with hold_lease("n", url=url, run_key="k", keeper="thread", create_table=True) as lease:
+        with hold_lease("n", url=url, run_key="k", keeper="thread", create_table=False) as lease:
             assert lease.epoch
             with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
                 database.execute("DROP TABLE spark_lease_notes")
-            lease._hold.runs._config = replace(lease._hold.runs._config, create_table="false")
     assert raised.value.exit_code == 69
 
 

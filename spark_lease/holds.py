@@ -159,12 +159,7 @@ def open_contender(
             note = Presence(config, clock, holder=holder)
             journal = ChangeJournal(config)
         locker = locker_over(
-            store,
-            config,
-            clock,
-            holder=holder,
-            protection=lambda: hold.protection,
-            lock=open_lock(config),
+            store, config, clock, holder=holder, protection=lambda: hold.protection, lock=open_lock(config)
         )
     else:
         log.warning("%s: enabled = false, NOTHING IS GUARDED: every process is master", config.name)

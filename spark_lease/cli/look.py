@@ -81,10 +81,7 @@ def _renewed(
         note = f"{where} has no clock: {name} is expired if it stays unchanged for {left:g} s: {see}"
         return {"expires_in": None, "in_doubt": None, "note": note}
     if record is None or is_forced(record.holder):
-        return {
-            "expires_in": round(left, 1),
-            "note": f"{name}: taken from its holder by force, free in {left:.1f} s",
-        }
+        return {"expires_in": round(left, 1), "note": f"{name}: taken from its holder by force, free in {left:.1f} s"}
     period = record.duration * config.retry_period / config.lease_duration
     ago = record.duration - left
     shown: dict[str, object] = {"expires_in": round(left, 1), "in_doubt": bool(period) and ago > period * _OVERDUE}

@@ -95,13 +95,7 @@ class _Run:
             stands_still=self._stands_still,
         )
         self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
-        self._keepalive = Keepalive(
-            self._lease,
-            config,
-            clock=self._clock,
-            on_lost=self._on_lost,
-            on_look=self._look,
-        )
+        self._keepalive = Keepalive(self._lease, config, clock=self._clock, on_lost=self._on_lost, on_look=self._look)
         self._waiting, self._pid, self._interrupted_by = True, 0, 0
         self._work: GuardedWork | None = None
         self._status: int | None = None

@@ -163,13 +163,7 @@ class Report:
 
     def _push(self, part: _Part) -> None:
         group = {"lease": self._name, "instance": f"{self._config.holder or socket.gethostname()}{part.suffix}"}
-        push_to_gateway(
-            self._config.metrics_push,
-            JOB,
-            part,
-            grouping_key=group,
-            timeout=self._config.attempt_timeout,
-        )
+        push_to_gateway(self._config.metrics_push, JOB, part, grouping_key=group, timeout=self._config.attempt_timeout)
 
     def _try(self, setting: str, out: Callable[[], None]) -> bool:
         try:

@@ -15,17 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    Engine,
-    Executable,
-    bindparam,
-    delete,
-    event,
-    literal_column,
-    select,
-)
+from sqlalchemy import BigInteger, Connection, Engine, Executable, bindparam, delete, event, literal_column, select
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ...clock import BootClock, Clock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -76,8 +77,12 @@ def begin_outcome(file: str) -> None:
     if _is_special(file):
         raise ConfigError("outcome_file", f"{file} is no ordinary file, and would be replaced: name another")
     try:
+        if not os.access(Path(file).absolute().parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "its folder is not writable for this user")
         Path(file).unlink(missing_ok=True)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            os.truncate(file, 0)
         raise ConfigError("outcome_file", f"{file}: {error.strerror}") from error
 
 
@@ -104,6 +109,8 @@ def announce(outcome: Outcome, file: str, *, to: TextIO | None = None) -> None:
             os.replace(draft, file)  # whole, or not there
         except OSError as error:
             log.warning("%s: %s cannot be written: %s", outcome.lease, file, error.strerror)
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
     try:
         stdout.write(f"{outcome}\n")
         stdout.flush()

@@ -186,12 +186,17 @@ def rights(config: Config) -> Finding:
     try:
         _ask(config, lambda probe: probe.exercise())
     except StoreError as error:
-        return fail("rights", str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {config.record_table}")
+        if config.url.startswith("sqlite"):
+            return fail("rights", str(error), "make the file and its folder writable for this user")
+        tables = " and ".join(dict.fromkeys((config.table, config.record_table)))
+        return fail("rights", str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {tables}")
     try:
         _ask(config, lambda probe: probe.exercise_notes())
     except StoreError as error:
         advice = f"{_INIT}; else grant SELECT, INSERT, UPDATE, DELETE on {config.notes_table}"
-        return warn("rights", f"no run keys, no fence for Delta: {error}", advice)
+        if config.fence_delta != "off" or config.run_key:
+            return fail("rights", f"no master can begin, without its run keys and fenced tables: {error}", advice)
+        return warn("rights", f"no run keys: {error}", advice)
     done = "no row of it was touched" if config.has_broker_record else "rolled back"
     return ok("rights", f"this user may take, renew and release a lease, and note things beside it ({done})")
 

@@ -30,11 +30,14 @@ _DENIED = (
     "correct the URL or the password, or have the rights granted that spark-lease init --print-sql names "
     '(if_denied = "wait" tries again)'
 )
-_RIGHTS = ("42501", "1142")
+_RIGHTS = ("42501", "1142", "1143")
 _NO_RIGHTS = (
     "have the rights granted, or the tables made, that spark-lease init --print-sql names "
     '(if_denied = "wait" tries again)'
 )
+_FILE = 'make the file and its folder writable for this user, or name another file (if_denied = "wait" tries again)'
+IS_READ_ONLY = ("25006", "1290")
+_READ_ONLY = ": it is a replica, or read-only: name the primary"
 WITHOUT_OPTIONS = "without options"
 """In the same: true if a pooler takes none."""
 
@@ -115,7 +118,8 @@ def last_answer(cursor: Any, driver: str) -> None:
 
 def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") -> StoreError:
     """`database_message`, put in the place of the braces of `note`."""
-    return StoreError(where, note.format(database_message(engine, error)))
+    advice = _READ_ONLY if code_of(error) in IS_READ_ONLY else ""
+    return StoreError(where, note.format(database_message(engine, error)) + advice)
 
 
 def database_message(engine: Engine, error: Exception) -> str:
@@ -130,7 +134,7 @@ def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") 
     """ConfigError if the next try would get the same answer, and `if_denied` says to end; else StoreError."""
     message = store_error(engine, redacted(config.url), error, note)
     if _is_final(engine, config, error):
-        return ConfigError("url", f"{message.where}: {message.problem}: {_advice(error)}")
+        return ConfigError("url", f"{message.where}: {message.problem}: {_advice(engine, error)}")
     return message
 
 
@@ -138,11 +142,13 @@ def notes_error(engine: Engine, config: Config, error: Exception) -> StoreError:
     """The same for what is noted beside the leases, of which most is worth another try: NotesDenied, or StoreError."""
     message = store_error(engine, redacted(config.url), error)
     if _is_final(engine, config, error):
-        return NotesDenied(message.where, f"{message.problem}: {_advice(error)}")
+        return NotesDenied(message.where, f"{message.problem}: {_advice(engine, error)}")
     return message
 
 
-def _advice(error: Exception) -> str:
+def _advice(engine: Engine, error: Exception) -> str:
+    if engine.dialect.name == "sqlite":
+        return _FILE
     return _NO_RIGHTS if code_of(error) in _RIGHTS else _DENIED
 
 

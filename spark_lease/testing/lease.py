@@ -9,7 +9,7 @@ from typing import Any
 from ..config.sources import configure
 from ..election.locker import locker_over
 from ..election.record import new_holder
-from ..errors import Loss
+from ..errors import ConfigError, Loss
 from ..holds import LocalHold
 from ..lease import Lease
 from .clock import VirtualClock
@@ -29,8 +29,11 @@ def memory_lease(name: str = "test", **settings: Any) -> Iterator[MemoryLease]:
     """A real Lease that is held in memory, without a store, a process or a thread.
 
     Its clock stands still, so it never runs out. `lease.lose(Loss.TAKEN)` makes it a lost one. `settings` are those of
-    `hold_lease`; what is noted beside a lease, such as run keys, needs a `url`.
+    `hold_lease`, without `url`, which raises ConfigError: run keys are noted in a store, beside a lease that is there.
     """
+    if "url" in settings:
+        problem = 'is of no use to a lease in memory: for run keys, hold_lease(…, url="local", keeper="thread")'
+        raise ConfigError("url", problem)
     clock, config, holder = VirtualClock(), configure(name=name, **settings), new_holder("test")
     locker = locker_over(MemoryStore(clock), config, clock, holder=holder)
     hold = LocalHold(locker, config, holder=holder, clock=clock)

@@ -208,8 +208,17 @@ def test_a_right_that_is_missing_is_named(server: PostgreSql, capsys: pytest.Cap
     assert "UPDATE" in findings["rights"].advice
     url = as_user(server, "no_notes", "GRANT ALL ON spark_lease TO no_notes")
     code, findings = examined(capsys, "--url", url)
+    assert (code, findings["rights"].verdict) == (1, "fail"), "its master would not know which tables to fence"
+    code, findings = examined(capsys, "--url", url, "--fence-delta", "off")
     assert (code, findings["rights"].verdict) == (0, "warn"), "a lease needs no notes"
-    assert "no run keys, no fence for Delta" in findings["rights"].message
+    assert "no run keys" in findings["rights"].message
+    granted = "GRANT ALL ON spark_lease_notes TO unlocked", "GRANT ALL ON spark_lease_epoch TO unlocked"
+    assert main(["init", "--url", server.url, "--locker", "database"]) == 0
+    url = as_user(server, "unlocked", *granted, "GRANT SELECT ON spark_lease TO unlocked")
+    capsys.readouterr()
+    code, findings = examined(capsys, "--url", url, "--locker", "database")
+    assert (code, findings["rights"].verdict) == (1, "fail")
+    assert "on spark_lease and spark_lease_epoch" in findings["rights"].advice
     url = as_user(server, "reader", "ALTER ROLE reader SET default_transaction_read_only = on")
     as_granted = "GRANT ALL ON spark_lease, spark_lease_notes TO reader"
     as_user(server, "nobody_else", as_granted)

@@ -21,6 +21,7 @@ from spark_lease.cli.settings import GROUPS
 from spark_lease.cli.table import print_table
 from spark_lease.config.settings import SETTINGS
 from tests.support.command import COMMAND, last_line, spark_lease
+from tests.support.users import unprivileged
 
 
 @pytest.mark.parametrize("command", [[], *([each] for each in COMMANDS)])
@@ -117,6 +118,16 @@ def test_the_outcome_file_is_that_of_this_run(url: str, tmp_path: Path) -> None:
         wrong = spark_lease(*command[:-2], f"{tmp_path}/{name}", "--", "true")
         assert (wrong.returncode, "is no ordinary file" in wrong.stderr) == (78, True)
     assert (tmp_path / "pipe").is_fifo() and (tmp_path / "stdout").is_symlink()
+
+
+def test_an_outcome_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "sealed").mkdir()
+    words = ["-m", "spark_lease", "run", "--lease", "n", f"--url=sqlite:///{tmp_path}/l.db"]
+    words, environ = unprivileged([*words, "--outcome-file", f"{tmp_path}/sealed/o", "--", "touch", "begun"], tmp_path)
+    (tmp_path / "sealed").chmod(0o555)
+    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, (tmp_path / "begun").exists()) == (78, False), done.stderr
+    assert "sealed/o: its folder is not writable for this user" in done.stderr
 
 
 def test_a_command_that_is_killed_says_so(url: str) -> None:

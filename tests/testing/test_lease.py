@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
-from spark_lease import LeaseLost, Loss, hold_lease
+from spark_lease import ConfigError, LeaseLost, Loss, hold_lease
 from spark_lease.testing import memory_lease
 
 
@@ -20,6 +20,11 @@ def test_it_is_held_until_the_test_says_otherwise(tmp_path: Path) -> None:
         lease.lose(Loss.TAKEN, "by a test")
         with pytest.raises(LeaseLost, match="by a test"):
             lease.check()
+
+
+def test_it_has_no_store() -> None:
+    with pytest.raises(ConfigError, match="for run keys, hold_lease"), memory_lease(url="local"):
+        pass
 
 
 def test_a_guard_that_is_switched_off_says_one_thing(caplog: pytest.LogCaptureFixture) -> None:

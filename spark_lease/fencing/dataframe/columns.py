@@ -33,8 +33,11 @@ _AS_IT_IS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 _NESTED = ("struct", "map", "variant")
 _SECONDS = "CAST(extract(SECOND FROM {0}) AS STRING)"
-# Not SSSSSS in date_format: under spark.sql.legacy.timeParserPolicy = LEGACY that is something else.
-_TIME = f"concat(date_format({{0}}, 'yyyy-MM-dd HH:mm'), ':', lpad({_SECONDS}, 9, '0'))"
+_TWO_DIGITS = "lpad(CAST(extract({part} FROM {{0}}) AS STRING), 2, '0')"
+_HOUR, _MINUTE = (_TWO_DIGITS.format(part=each) for each in ("HOUR", "MINUTE"))
+# Not by date_format, which makes an instant of the session's time zone first: there is no 02:30 where its clocks go
+# forward. Nor is SSSSSS the same to it under spark.sql.legacy.timeParserPolicy = LEGACY.
+_TIME = f"concat(CAST(CAST({{0}} AS DATE) AS STRING), ' ', {_HOUR}, ':', {_MINUTE}, ':', lpad({_SECONDS}, 9, '0'))"
 _ISO = "concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSS')"
 _JSON = (
     "to_json({0}, map('ignoreNullFields', 'false', "

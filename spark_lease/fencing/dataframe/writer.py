@@ -47,6 +47,8 @@ def write_sql(
     lease: HeldLease, frame: Any, engine: Engine, table: str, *, mode: str, keys: Sequence[str], through: str
 ) -> int:
     """What `Lease.write_sql` promises."""
+    if not hasattr(frame, "selectExpr"):
+        raise refusal(f"a {type(frame).__name__} is no DataFrame of Spark: spark.createDataFrame(…) makes one")
     _refuse_arguments(engine, mode, keys, through)
     if epoch := lease.wait_certain():  # 0: enabled = false
         claim_once(lease, engine, epoch)

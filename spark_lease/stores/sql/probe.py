@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...clock import wall_time
 from ...config.settings import Config
 from ...config.urls import redacted
-from ...database.connections import SHARED, WITHOUT_OPTIONS, SocketWatchdog, make_engine, store_error
+from ...database.connections import IS_READ_ONLY, SHARED, WITHOUT_OPTIONS, SocketWatchdog, make_engine, store_error
 from ...database.dialects import backend_of, code_of
 from ...errors import ConfigError, StoreError
 from . import schema
@@ -184,7 +184,7 @@ class SqlProbe:
                 yield connection.execution_options(isolation_level=level) if transaction else connection
                 connection.rollback()
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
-            if code_of(error) in ("25006", "1290"):
+            if code_of(error) in IS_READ_ONLY:
                 raise ConfigError("url", f"{self.where} is a replica, or read-only: name the primary") from error
             raise store_error(self._engine, self.where, error) from error
         finally:

@@ -32,6 +32,7 @@ from .statements import observed, overridden, prepared, statements
 
 log = logging.getLogger(__name__)
 
+_NO_RECORD = LeaseRecord("", -1, 0.0, stamp=0)
 _NOT_KEPT = {"26000", "42P05"}
 """PostgreSQL: a prepared statement is unknown, or there already: this session is not ours alone."""
 
@@ -78,6 +79,8 @@ class SqlStore:
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         if old is None:
             self._make_or_refuse_table()  # once in the life of a lease: a table without its unique key has two masters
+            if new.holder:  # a role that may insert, and not update, would be master until its first renewal
+                self.swap(name, _NO_RECORD, new)
         if is_directive(old, new):
             what = "directive"
         elif new.holder is None:

@@ -159,6 +159,7 @@ PAIRS = {
         Pair("binary", "blob", BYTES),
         Pair("date", "date", DATES, str),
         Pair("timestamp", "datetime", INSTANTS, lambda each: in_paris(each).isoformat(" ", "microseconds")),
+        Pair("timestamp_ntz", "datetime", WALL, lambda each: each.isoformat(" ", "microseconds")),
     ],
 }
 

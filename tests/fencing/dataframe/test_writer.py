@@ -206,6 +206,7 @@ PAIRS: list[tuple[str, str, Any]] = [
     ("array(DATE'2013-01-01')", "date[]", [dt.date(2013, 1, 1)]),
     ("array(TIMESTAMP'2013-07-01 12:00:00 UTC')", "timestamptz[]", [dt.datetime(2013, 7, 1, 12, tzinfo=UTC)]),
     ("array(TIMESTAMP'2013-07-01 12:00:00 UTC')", "timestamp[]", [WALL("2013-07-01 14:00")]),
+    ("array(TIMESTAMP_NTZ'2013-03-31 02:30:00')", "timestamp[]", [WALL("2013-03-31 02:30")]),  # no such time in Paris
     ("named_struct('a', 1, 'b', CAST(NULL AS STRING), 'c', array(1.5D))", "jsonb", {"a": 1, "b": None, "c": [1.5]}),
     ("map('k', 1)", "json", {"k": 1}),
     ("array(TIMESTAMP'2013-01-01 12:00:00.123456')", "jsonb", ["2013-01-01T12:00:00.123456+01:00"]),
@@ -366,6 +367,11 @@ def test_what_does_not_fit_is_refused(
     with pytest.raises(ConfigError, match=said):
         put(frame(spark, values, names=names), flights, **{"table": "flights", "through": through} | how)
     assert contents(flights) == []
+
+
+def test_what_is_no_frame_of_sparks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a list is no DataFrame of Spark: spark\.createDataFrame"):
+        put([1], create_engine(f"sqlite:///{tmp_path}/x.db"), "t")
 
 
 @POSTGRES

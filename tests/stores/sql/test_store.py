@@ -30,7 +30,7 @@ from spark_lease.config.sources import configure
 from spark_lease.database.connections import _by_all
 from spark_lease.election.keepalive import renew_once
 from spark_lease.election.ports import Denied
-from spark_lease.election.record import renewed, taken, with_directive
+from spark_lease.election.record import LeaseRecord, renewed, taken, with_directive
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.holds import open_contender
 from spark_lease.stores.sql.row_lock import SessionLock
@@ -448,6 +448,48 @@ def test_what_waiting_cannot_heal_ends_the_wait_at_once(pg_url: str, driver: str
         contender.acquire()
 
 
+LOGINS = [
+    "ALTER ROLE {} NOLOGIN",
+    "REVOKE CONNECT ON DATABASE {database} FROM PUBLIC",
+]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("refusing", LOGINS)
+def test_a_login_that_is_refused_is_not_waited_for(pg_url: str, table: str, refusing: str) -> None:
+    database = f"of_{table}"
+    with poor_role(pg_url, table, table) as (poor, name, owner):
+        owner.exec_driver_sql(f"CREATE DATABASE {database}")
+        try:
+            owner.exec_driver_sql(refusing.format(name, database=database))
+            url = make_url(poor).set(database=database).render_as_string(hide_password=False)
+            with closing(SqlStore(configure(name="n", url=url))) as store, pytest.raises(ConfigError) as raised:
+                store.read("n")
+        finally:
+            owner.exec_driver_sql(f"DROP DATABASE {database}")
+    assert "correct the URL or the password, or have the rights granted" in str(raised.value)
+
+
+@pytest.mark.postgres
+def test_a_role_that_may_not_update_becomes_no_master(pg_url: str, table: str) -> None:
+    with poor_role(pg_url, table, f"{table}_notes") as (poor, name, owner):
+        owner.exec_driver_sql(f"GRANT SELECT, INSERT ON {table} TO {name}")
+        config = configure(name="n", url=poor, table=table)
+        with closing(open_contender(config, BootClock())) as contender:
+            with pytest.raises(ConfigError, match=f"permission denied for table {table}: have the rights granted"):
+                contender.acquire()
+        assert owner.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == 0
+
+
+@pytest.mark.postgres
+def test_of_a_replica_it_is_said_what_to_do(pg_url: str, table: str) -> None:
+    with poor_role(pg_url, table, table) as (poor, name, owner):
+        owner.exec_driver_sql(f"ALTER ROLE {name} SET default_transaction_read_only = on")
+        with closing(SqlStore(configure(name="n", url=poor, table=table))) as store:
+            with pytest.raises(StoreError, match=r"read-only transaction: it is a replica, or .*: name the primary"):
+                store.swap("n", None, LeaseRecord("me", 1, 30.0))
+
+
 DENIED = "FATAL: password authentication failed"
 A_REFUSES, B_DENIES = (
     'to server at "a" (10.0.0.1), port 1 failed: refused',
@@ -560,7 +602,7 @@ def test_a_file_that_is_read_only_ends_the_wait_at_once(tmp_path: Path) -> None:
     file.chmod(0o444)
     done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 78
-    assert "attempt to write a readonly database: correct the URL" in done.stderr
+    assert "attempt to write a readonly database: make the file and its folder writable for this user" in done.stderr
 
 
 def test_a_file_that_this_user_may_not_make_ends_the_wait_at_once(tmp_path: Path) -> None:

@@ -80,7 +80,10 @@ class SqlStore:
         if old is None:
             self._make_or_refuse_table()  # once in the life of a lease: a table without its unique key has two masters
             if new.holder:  # a role that may insert, and not update, would be master until its first renewal
-                self.swap(name, _NO_RECORD, new)
+                self._swap(name, _NO_RECORD, new)
+        return self._swap(name, old, new)
+
+    def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         if is_directive(old, new):
             what = "directive"
         elif new.holder is None:

@@ -194,9 +194,10 @@ def rights(config: Config) -> Finding:
         _ask(config, lambda probe: probe.exercise_notes())
     except StoreError as error:
         advice = f"{_INIT}; else grant SELECT, INSERT, UPDATE, DELETE on {config.notes_table}"
-        if config.fence_delta != "off" or config.run_key:
+        _, are_there = _ask(config, lambda probe: probe.notes())
+        if are_there and (config.fence_delta != "off" or config.run_key):
             return fail("rights", f"no master can begin, without its run keys and fenced tables: {error}", advice)
-        return warn("rights", f"no run keys: {error}", advice)
+        return warn("rights", f"no run keys, no fence for Delta: {error}", advice)
     done = "no row of it was touched" if config.has_broker_record else "rolled back"
     return ok("rights", f"this user may take, renew and release a lease, and note things beside it ({done})")
 

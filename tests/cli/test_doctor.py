@@ -226,6 +226,15 @@ def test_a_right_that_is_missing_is_named(server: PostgreSql, capsys: pytest.Cap
     assert code == 1 and "read-only: name the primary" in findings["rights"].message
 
 
+def test_a_table_for_notes_that_is_missing_is_no_failure(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--url", url]) == 0
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
+        database.execute("DROP TABLE spark_lease_notes")
+    capsys.readouterr()
+    _, findings = examined(capsys, "--url", url)
+    assert [findings[each].verdict for each in ("notes", "rights")] == ["warn", "warn"]
+
+
 @pytest.mark.postgres
 def test_in_a_brokers_table_no_row_is_touched(server: PostgreSql, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--url", server.url, "--table", "activemq_lock"]

@@ -80,10 +80,7 @@ class SqlStore:
         if old is None:
             self._make_or_refuse_table()  # once in the life of a lease: a table without its unique key has two masters
             if new.holder:  # a role that may insert, and not update, would be master until its first renewal
-                self._swap(name, _NO_RECORD, new)
-        return self._swap(name, old, new)
-
-    def _swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
+                self._rows("take", self._values(name, _NO_RECORD, new))
         if is_directive(old, new):
             what = "directive"
         elif new.holder is None:
@@ -92,16 +89,20 @@ class SqlStore:
             what = "insert"
         else:
             what = "renew" if new.epoch == old.epoch else "take"
+        values = self._values(name, old, new)
+        if what in ("release", "directive"):
+            values["channel"] = self._channel(name)
+        rows = self._rows(what, values)
+        return new.stamped(rows[0][0], rows[0][1]) if rows else None
+
+    def _values(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> dict[str, Any]:
         values: dict[str, Any] = {"name": self._row_of(name), "holder": new.holder, "epoch": new.epoch}
         values["duration"] = round(new.duration * 1000)
         values |= {"protection": new.protection, "directive": new.directive or None}
-        if what in ("release", "directive"):
-            values["channel"] = self._channel(name)
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
             values["old_directive"] = old.directive or None
-        rows = self._rows(what, values)
-        return new.stamped(rows[0][0], rows[0][1]) if rows else None
+        return values
 
     def _row_of(self, name: str) -> str:
         return self._config.row_of(name) if self._is_broker else name

@@ -81,8 +81,9 @@ def begin_outcome(file: str) -> None:
             raise PermissionError(errno.EACCES, "its folder is not writable for this user")
         Path(file).unlink(missing_ok=True)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.truncate(file, 0)
+        if announced_epoch(file) != NOT_ANNOUNCED:
+            with contextlib.suppress(OSError):
+                os.truncate(file, 0)
         raise ConfigError("outcome_file", f"{file}: {error.strerror}") from error
 
 

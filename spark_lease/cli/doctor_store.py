@@ -186,7 +186,7 @@ def rights(config: Config) -> Finding:
     try:
         _ask(config, lambda probe: probe.exercise())
     except StoreError as error:
-        if config.url.startswith("sqlite"):
+        if "readonly database" in str(error):
             return fail("rights", str(error), "make the file and its folder writable for this user")
         tables = " and ".join(dict.fromkeys((config.table, config.record_table)))
         return fail("rights", str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {tables}")

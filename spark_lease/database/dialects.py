@@ -188,11 +188,11 @@ _MYSQL = Backend(
     table_options=" ENGINE=InnoDB ROW_FORMAT=DYNAMIC CHARSET=utf8mb4",
     equal=_is_to_the_byte,
     shape=("1146", "1054"),
-    # 1665: a binary log of statements, which takes no write under READ COMMITTED. The second line: a host or an account
+    # 1665: a binary log of statements, which takes no write under READ COMMITTED. The second line: an account
     # that may not log in, or not before it has another password.
     denied=(
         *("1044", "1045", "1049", "1142", "1143", "1227", "1665"),
-        *("1130", "1698", "1820", "1862", "3118", "4151"),
+        *("1698", "1820", "1862", "3118", "4151"),
     ),
     syntax=("1064", "1305"),
     locked=("1205", "1969", "3572"),
@@ -213,7 +213,6 @@ BACKENDS: Mapping[str, Backend] = {
         denied=(
             *("42501", "28P01", "28000", "3D000", "password authentication failed", "does not exist"),
             *("no password supplied", "permission denied for database", "not permitted to log in"),
-            *("no pg_hba.conf entry", "pg_hba.conf rejects"),
             *("invalid dsn", "invalid connection option", "invalid sslmode value"),
             *("unrecognized configuration parameter", "server does not support SSL"),
         ),

@@ -26,6 +26,8 @@ from .dialects import BACKENDS, backend_of, code_of, has_bounds, matches, refuse
 
 SHARED = "shared"
 """In the `info` of a connection: true if a pooler may give its session to others, and nothing may stay set in it."""
+WITHOUT_OPTIONS = "without options"
+"""In the same: true if a pooler takes none."""
 _DENIED = (
     "correct the URL or the password, or have the rights granted that spark-lease init --print-sql names "
     '(if_denied = "wait" tries again)'
@@ -38,8 +40,6 @@ _NO_RIGHTS = (
 _FILE = 'make the file and its folder writable for this user, or name another file (if_denied = "wait" tries again)'
 IS_READ_ONLY = ("25006", "1290")
 _READ_ONLY = ": it is a replica, or read-only: name the primary"
-WITHOUT_OPTIONS = "without options"
-"""In the same: true if a pooler takes none."""
 
 
 def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:

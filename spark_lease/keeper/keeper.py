@@ -9,12 +9,12 @@ import os
 import queue
 import select
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..clock import BootClock
 from ..config.settings import Config
-from ..election.journal_entries import CRASHED
+from ..election.journal_entries import CRASHED, INTERRUPTED
 from ..election.keepalive import Keepalive
 from ..election.lifecycle import abandon, begin_hold, end_hold
 from ..election.record import Protection, new_holder
@@ -22,6 +22,7 @@ from ..errors import Loss, SparkLeaseError, StoreError
 from ..holds import open_contender
 from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, refused
 from ..system.containment import Init
+from ..system.processes import signal_name
 from .channel import Channel
 from .contained import ContainedDriver
 from .conversation import Conversation
@@ -50,13 +51,21 @@ _PID_1 = (
 class Keeper:
     """One lease of one driver. Implements `Work`: what the driver does."""
 
-    def __init__(self, channel: Channel, order: Mapping[str, Any], *, pid: int, init: Init | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        order: Mapping[str, Any],
+        *,
+        pid: int,
+        init: Init | None = None,
+        interrupted_by: Callable[[], int] = lambda: 0,
+    ) -> None:
         """`pid` is the driver. `init`: it is contained, this process is its front door, and nothing is released before
-        everything that was started in it has ended."""
+        everything that was started in it has ended. `interrupted_by`: the signal that ends it; 0 if none does."""
         logging.getLogger("spark_lease").setLevel(order["log_level"])
         self._channel, self._clock = channel, BootClock()
         self._config = config = Config(**order["config"])
-        self._announces = bool(order.get("announces"))
+        self._announces, self._interrupted_by = bool(order.get("announces")), interrupted_by
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         mapped = f"spark_lease-{os.urandom(8).hex()}"
         self._mapping = new_mapping(mapped)
@@ -223,7 +232,8 @@ class Keeper:
         jvm = self._driver.jvm
         first = "JVM" if jvm and self._talk.has_asked_about(jvm.pid) else "driver"
         self._driver.kill()
-        self._lease.ends_as(CRASHED, f"its {first} ended")
+        signalled = self._interrupted_by()
+        self._lease.ends_as(*(INTERRUPTED, signal_name(signalled)) if signalled else (CRASHED, f"its {first} ended"))
         early = self._driver.early_release
         dying = self._config.lease_duration + early.grace if early.is_provable else 0.0
         end_hold(

@@ -105,7 +105,13 @@ class Submission:
                 match received[0]:
                     case {"config": _} as order:
                         try:
-                            self._keeper = Keeper(channel, order, pid=self._driver.pid, init=self._init)
+                            self._keeper = Keeper(
+                                channel,
+                                order,
+                                pid=self._driver.pid,
+                                init=self._init,
+                                interrupted_by=lambda: self._interrupted_by,
+                            )
                             self._keeper.run()
                             self._outcome = dict(self._keeper.outcome)
                         except SparkLeaseError as error:

@@ -422,6 +422,31 @@ def test_a_submission_that_has_to_be_killed_still_says_so(
     until(lambda: not driver.leftovers(), timeout=10)
 
 
+def test_a_script_that_swallows_its_signal_was_interrupted_and_has_not_crashed(
+    submit: Callable[..., Driver], url: str, table: str
+) -> None:
+    driver = submit(
+        """
+        session()
+        time.sleep(1.5)  # the keeper hears where tasks run
+        say("up")
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                pass
+        """,
+        settings=["--stop-budget", "1"],
+        contain="required",
+    )
+    driver.until("up")
+    driver.send(signal.SIGTERM)
+    driver.end()
+    (hold,) = json.loads(spark_lease("history", "n", "--url", url, "--table", table, "--json").stdout)["holds"]
+    assert (outcome(driver)["outcome"], hold["ended_by"]) == ("interrupted", "interrupted")
+    assert hold["detail"] == "SIGTERM"
+
+
 def test_a_standby_whose_spark_submit_was_killed_does_not_become_master(
     submit: Callable[..., Driver], url: str, table: str
 ) -> None:

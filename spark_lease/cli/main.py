@@ -79,7 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         of_it = f"spark-lease {arguments.command}"
         # Without values, of which one may be a password.
         options = [each.partition("=")[0] for each in unknown if each.startswith("-")]
-        print(f"{of_it}: unknown: {' '.join(options or unknown)}\nSee {of_it} --help", file=sys.stderr)
+        is_name = COMMANDS[arguments.command].is_guard and (not options or "--name" in options)
+        hint = "The lease is named by --lease NAME\n" if is_name else ""
+        print(f"{of_it}: unknown: {' '.join(options or unknown)}\n{hint}See {of_it} --help", file=sys.stderr)
         return USAGE
     command = COMMANDS[arguments.command]
     if command.is_guard and not guarded:

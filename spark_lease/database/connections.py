@@ -29,8 +29,8 @@ SHARED = "shared"
 WITHOUT_OPTIONS = "without options"
 """In the same: true if a pooler takes none."""
 _DENIED = (
-    "correct the URL or the password, or have the rights granted that spark-lease init --print-sql names "
-    '(if_denied = "wait" tries again)'
+    "correct the URL or the password, let this role log in, or have the rights granted that spark-lease init "
+    '--print-sql names (if_denied = "wait" tries again)'
 )
 _RIGHTS = ("42501", "1142", "1143")
 _NO_RIGHTS = (

@@ -8,6 +8,7 @@ of them is gone. If this process ends, or stands still past the lease, the kerne
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 NOT_FOUND, NOT_RUN = 127, 126
 """The shell's exit codes for a command that does not exist, and for one that cannot be run."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NO_MORE = "no more processes and threads may be started by this user, or in this container: raise the limit"
 _AFTER_IT = 0.5
 """Seconds in which what the command has started may end after it, and still have ended by itself."""
 _LISTEN = 0.5
@@ -71,7 +73,12 @@ def run(config: Config, command: Sequence[str]) -> Outcome:
             problem = "is a folder" if os.path.isdir(command[0]) else "is not executable (chmod +x)"
             return outcome_of(config, "failed", NOT_RUN, reason=f"{command[0]}: {problem}")
         return outcome_of(config, "failed", NOT_FOUND, reason=f"{command[0]}: command not found")
-    return _Run(config, command).run()
+    try:
+        return _Run(config, command).run()
+    except (BlockingIOError, RuntimeError) as error:
+        if getattr(error, "errno", 0) != errno.EAGAIN and "start new thread" not in str(error):
+            raise
+        raise ConfigError("ulimit -u", _NO_MORE) from error
 
 
 class _Run:
@@ -97,6 +104,7 @@ class _Run:
         self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
         self._keepalive = Keepalive(self._lease, config, clock=self._clock, on_lost=self._on_lost, on_look=self._look)
         self._waiting, self._pid, self._interrupted_by = True, 0, 0
+        self._started = threading.Event()
         self._work: GuardedWork | None = None
         self._status: int | None = None
         self._has_claimed = False
@@ -155,7 +163,7 @@ class _Run:
             problem = f"{self._command[0]}: cannot be run: {error.strerror or error}"
             return replace(ended(lease, NOT_RUN), reason=problem)
         self._work = work = self._supervisor.work(self._pid, self._clock)
-        threading.Thread(target=self._await, name="await command", daemon=True).start()
+        self._started.set()
         news = self._next()
         by_itself = news is None and work.wait_until_over(self._clock.now() + _AFTER_IT)
         if not by_itself:
@@ -171,6 +179,8 @@ class _Run:
             if self._config.run_key:
                 self._lease.runs.begin(self._config.run_key)
             self._claim()
+            # Before the command is there: without this thread its end would not be heard.
+            threading.Thread(target=self._await, name="await command", daemon=True).start()
             self._lease.check()  # all that may have taken its time
             self._events.held(self._lease)
             self._waiting = False
@@ -253,5 +263,6 @@ class _Run:
         self._deadline.disarm()
 
     def _await(self) -> None:
+        self._started.wait()
         self._status = self._supervisor.await_end()
         self._news.put(None)

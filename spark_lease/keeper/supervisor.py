@@ -179,6 +179,8 @@ class Supervisor:
         if received is None:
             raise OSError(f"the supervisor gives no answer within {START_TIMEOUT:g} s")
         message, files = received
+        if "errno" in message:
+            raise OSError(message["errno"], os.strerror(message["errno"]))
         pid = int(message["pid"])
         for pidfd in files:  # inside it has another number
             pid = pid_of(pidfd)

@@ -99,7 +99,11 @@ class SupervisorProcess:
         failed, failing = os.pipe()
         go, going = os.pipe()
         supervisor = os.getpid()
-        self._child = pid = os.fork()
+        try:
+            self._child = pid = os.fork()
+        except OSError as error:
+            self._channel.send({"errno": error.errno})
+            raise
         if not pid:
             try:
                 os.close(going)

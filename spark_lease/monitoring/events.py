@@ -141,8 +141,9 @@ class Events:
 
     def _start(self, lease: GuardedHold) -> None:
         if not self._telling:
-            self._telling = threading.Thread(target=self._tell, name=f"events of {lease.name}", daemon=True)
-            self._telling.start()
+            telling = threading.Thread(target=self._tell, name=f"events of {lease.name}", daemon=True)
+            telling.start()
+            self._telling = telling
 
     def _event(self, what: What, lease: GuardedHold) -> LeaseEvent:
         return LeaseEvent(what, lease.name, lease.epoch, lease.remaining(), "", lease.holder, wall_time())

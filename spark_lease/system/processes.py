@@ -125,9 +125,11 @@ class Descendants:
             self._fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
         self._last = self._newest()
         probe = threading.Thread(target=lambda: None)  # takes a number like a process
-        probe.start()
-        self._is_live = self._newest() != self._last
-        probe.join()
+        self._is_live = False
+        with contextlib.suppress(RuntimeError):  # no more may be started
+            probe.start()
+            self._is_live = self._newest() != self._last
+            probe.join()
 
     def any(self) -> bool:
         """True if there may be a new process since the last time that this said so."""

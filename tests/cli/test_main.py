@@ -62,6 +62,8 @@ def test_help_has_examples(command: list[str]) -> None:
         (["run", "--lease", "n", "--ends-with", "999999999", "--", "true"], 78, "999999999 has ended already"),
         (["run", "--lease", "n", "--password", "hunter2", "--", "true"], 64, "unknown: --password\n"),
         (["run", "--lease", "n", "--password=hunter2", "--", "true"], 64, "unknown: --password\n"),
+        (["run", "nightly", "--local", "--", "true"], 64, "unknown: nightly\nThe lease is named by --lease NAME\n"),
+        (["run", "--name", "n", "--local", "--", "true"], 64, "unknown: --name\nThe lease is named by --lease NAME\n"),
         (["history", "n", "--lease", "m", "--local"], 78, "n or --lease m? Give one of them"),
         (["pause", "--local"], 78, "which lease? Give --lease NAME"),
         (["run", "--lease", "n ", "--local", "--", "true"], 78, "name: 'n ' begins or ends with a blank"),

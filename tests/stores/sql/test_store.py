@@ -467,7 +467,7 @@ def test_a_login_that_is_refused_is_not_waited_for(pg_url: str, table: str, refu
                 store.read("n")
         finally:
             owner.exec_driver_sql(f"DROP DATABASE {database}")
-    assert "correct the URL or the password, or have the rights granted" in str(raised.value)
+    assert "correct the URL or the password, let this role log in, or have the rights granted" in str(raised.value)
 
 
 @pytest.mark.postgres

@@ -43,7 +43,8 @@ class BootClock:
         return time.clock_gettime(_BOOTTIME)
 
     def ahead(self) -> float:
-        return wall_time() - self.now()
+        # Not time.time(), which programs replace to live on another day.
+        return time.clock_gettime(time.CLOCK_REALTIME) - self.now()
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
         return event.wait(min(max(timeout, 0.0), _LONGEST_WAIT))

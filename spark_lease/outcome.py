@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from .clock import iso_text
+from .config.parsers import absolute
 from .config.settings import Config
 from .config.urls import redacted
 from .election.journal_entries import ALREADY_DONE, CRASHED, FAILED, FINISHED, INTERRUPTED
@@ -72,24 +73,27 @@ def begin_outcome(file: str) -> None:
     """Remove the outcome file of an earlier run: a reader must not take it for that of this one. Raises ConfigError."""
     if not file:
         return
-    if not Path(file).absolute().parent.is_dir():
+    folder = absolute("outcome_file", file).parent
+    if not folder.is_dir():
         raise ConfigError("outcome_file", f"the folder of {file} does not exist: create it")
-    if _is_special(file):
-        raise ConfigError("outcome_file", f"{file} is no ordinary file, and would be replaced: name another")
+    if not _may_be_replaced(file):
+        raise ConfigError("outcome_file", f"{file} holds something else, which would be lost: name another")
     try:
-        if not os.access(Path(file).absolute().parent, os.W_OK | os.X_OK):
+        if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "its folder is not writable for this user")
         Path(file).unlink(missing_ok=True)
     except OSError as error:
-        if announced_epoch(file) != NOT_ANNOUNCED:
+        if os.path.exists(file):
             with contextlib.suppress(OSError):
                 os.truncate(file, 0)
         raise ConfigError("outcome_file", f"{file}: {error.strerror}") from error
 
 
-def _is_special(file: str) -> bool:
-    """A device, a pipe, or a link, as /dev/stdout is one: replaced by a file, it would be gone for all who use it."""
-    return os.path.islink(file) or (os.path.exists(file) and not os.path.isfile(file))
+def _may_be_replaced(file: str) -> bool:
+    """No device, pipe or link (/dev/stdout is one), which would be gone for all, and no file with something else."""
+    if os.path.islink(file) or not os.path.isfile(file):
+        return not os.path.lexists(file)
+    return os.path.getsize(file) == 0 or announced_epoch(file) != NOT_ANNOUNCED
 
 
 def announced_epoch(file: str) -> int:
@@ -103,7 +107,7 @@ def announced_epoch(file: str) -> int:
 def announce(outcome: Outcome, file: str, *, to: TextIO | None = None) -> None:
     """Print the line, and write it to the outcome file, if any. A failure to do so does not change what happened."""
     stdout = to or sys.stdout
-    if file and not _is_special(file):
+    if file and _may_be_replaced(file):
         draft = f"{file}.{os.getpid()}"
         try:
             Path(draft).write_text(f"{outcome}\n", encoding="utf-8")
@@ -165,6 +169,11 @@ def refused(
     if lease:
         return replace(_of(lease, word, code), reason=str(error))
     return outcome_of(config, word, code, str(error)) if config else Outcome(name, word, code, reason=str(error))
+
+
+def interrupted(config: Config | None, *, name: str) -> Outcome:
+    """Ctrl-C came before anything was begun. `name` is that of the lease without a `config`."""
+    return outcome_of(config, "interrupted", 130) if config else Outcome(name, "interrupted", 130)
 
 
 def outcome_of(config: Config, word: str, exit_code: int, reason: str = "") -> Outcome:

@@ -188,6 +188,8 @@ def rights(config: Config) -> Finding:
     except StoreError as error:
         if "readonly database" in str(error):
             return fail("rights", str(error), "make the file and its folder writable for this user")
+        if "disk is full" in str(error):
+            return fail("rights", str(error), "free space on its disk")
         tables = " and ".join(dict.fromkeys((config.table, config.record_table)))
         return fail("rights", str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {tables}")
     try:

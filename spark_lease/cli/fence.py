@@ -15,7 +15,7 @@ from typing import TypeVar
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import ConfigError, SparkLeaseError, StoreError
-from ..fencing.delta.fence import as_hadoop, has_table, newer_than, newest_of
+from ..fencing.delta.fence import as_hadoop, has_table, newer_than, newest_of, why_never_claimed
 from ..fencing.delta.tables import forget_table, note_table, noted_tables
 from ..fencing.sql import trigger_sql, triggers
 from ..fencing.sql.claim import FenceTable
@@ -45,8 +45,10 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
     if arguments.print_sql and (paths := _paths(arguments)):
         raise ConfigError("on", f"{paths[0]} is a Delta table, which no SQL fences: leave out --print-sql")
     for path in _paths(arguments):
+        if problem := why_never_claimed(path):
+            raise ConfigError("on", f"{redacted(path)}: {problem}")
         added = note_table(config, path)
-        print(f"{path} is guarded by the lease {config.name}" + ("" if added else " already"))
+        print(f"{redacted(path)} is guarded by the lease {config.name}" + ("" if added else " already"))
         look = functools.partial(has_table, path, config.storage_options, timeout=config.attempt_timeout)
         if _looked(config, path, look) is False:
             forget = f"spark-lease fence forget --lease {shlex.quote(config.name)} --on {shlex.quote(redacted(path))}"
@@ -109,7 +111,7 @@ def _delta_rows(config: Config) -> list[dict[str, object]]:
 
 
 def _row(table: str, lease: str, epoch: int | None, allow_unleased: bool, state: str) -> dict[str, object]:
-    return {"table": table, "lease": lease, "epoch": epoch, "allow_unleased": allow_unleased, "state": state}
+    return {"table": redacted(table), "lease": lease, "epoch": epoch, "allow_unleased": allow_unleased, "state": state}
 
 
 def _claimed(config: Config, table: str) -> int | None:
@@ -153,7 +155,7 @@ def _forget(arguments: argparse.Namespace, config: Config) -> int:
     if paths := _paths(arguments):
         gone = [path for path in paths if forget_table(config, path)]
         for path in paths:
-            print(f"{path} is guarded no more" if path in gone else f"{path} was not guarded, nothing to do")
+            print(f"{redacted(path)} {'is guarded no more' if path in gone else 'was not guarded, nothing to do'}")
         return int(not gone)
     _refuse_if_held(config)
     with open_database(config) as engine:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..clock import instant_of, iso_text, wall_time
+from ..config.parsers import absolute
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..election.journal_entries import KINDS
@@ -74,8 +75,8 @@ def _file(name: str) -> Path:
     file = Path(name)
     if file.is_dir() or name.endswith("/"):
         raise ConfigError("html", f"{name or file} is a folder: name a file")
-    if not file.absolute().parent.is_dir():
-        raise ConfigError("html", f"the folder {file.absolute().parent} does not exist: create it")
+    if not (folder := absolute("html", name).parent).is_dir():
+        raise ConfigError("html", f"the folder {folder} does not exist: create it")
     return file
 
 

@@ -54,7 +54,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version  # slow, and for this alone
 
-        print(f"spark-lease {version('spark_lease')}")
+        print(f"spark-lease {version('spark_lease')}", flush=True)
         parser.exit()
 
 
@@ -66,32 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # of a terminal that knows less than UTF-8
             stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if argv is None else argv)
-    guarded: list[str] = []
     name = next((each for each in given if not each.startswith("-")), "")
     command = COMMANDS.get(name)
-    if "--" in given and command and command.starts_a_program:
-        cut = given.index("--")
-        given, guarded = given[:cut], given[cut + 1 :]
-    elif command and command.is_guard and not {"-h", "--help", "--help-all"} & {*given}:
-        return _what_is_missing(name)
-    arguments, unknown = parser().parse_known_args(given)
-    if unknown:
-        of_it = f"spark-lease {arguments.command}"
-        # Without values, of which one may be a password.
-        options = [each.partition("=")[0] for each in unknown if each.startswith("-")]
-        is_name = COMMANDS[arguments.command].is_guard and (not options or "--name" in options)
-        hint = "The lease is named by --lease NAME\n" if is_name else ""
-        print(f"{of_it}: unknown: {' '.join(options or unknown)}\n{hint}See {of_it} --help", file=sys.stderr)
-        return USAGE
-    command = COMMANDS[arguments.command]
-    if command.is_guard and not guarded:
-        return _what_is_missing(arguments.command)
-    _begin(arguments)
-    arguments.guarded = guarded
-    module, _, function = command.implemented.partition(":")
     code: int = 0
     try:
-        code = getattr(importlib.import_module(f".{module}", __package__), function)(arguments)
+        code = _carry_out(given, name)
         sys.stdout.flush()
         return code
     except SparkLeaseError as error:
@@ -103,11 +82,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         _close_stdout()
         return code
     except OSError as error:
-        if error.errno not in _OUTPUT_FAILS or command.is_guard:
+        if error.errno not in _OUTPUT_FAILS or (command and command.is_guard):
             raise
         _close_stdout()
         print(f"spark-lease: cannot write to standard output: {error.strerror}. What was done stands", file=sys.stderr)
         return os.EX_IOERR
+
+
+def _carry_out(given: Sequence[str], name: str) -> int:
+    guarded, command = list[str](), COMMANDS.get(name)
+    if "--" in given and command and command.starts_a_program:
+        cut = given.index("--")
+        given, guarded = given[:cut], [*given[cut + 1 :]]
+    elif command and command.is_guard and not {"-h", "--help", "--help-all"} & {*given}:
+        return _what_is_missing(name)
+    arguments, unknown = parser().parse_known_args(given)
+    command = COMMANDS[arguments.command]
+    if unknown:
+        of_it = f"spark-lease {arguments.command}"
+        # Without values, of which one may be a password.
+        options = [each.partition("=")[0] for each in unknown if each.startswith("-")]
+        is_name = command.is_guard and (not options or "--name" in options)
+        hint = "The lease is named by --lease NAME\n" if is_name else ""
+        print(f"{of_it}: unknown: {' '.join(options or unknown)}\n{hint}See {of_it} --help", file=sys.stderr)
+        return USAGE
+    if command.is_guard and not guarded:
+        return _what_is_missing(arguments.command)
+    _begin(arguments)
+    arguments.guarded = guarded
+    module, _, function = command.implemented.partition(":")
+    code: int = getattr(importlib.import_module(f".{module}", __package__), function)(arguments)
+    return code
 
 
 def _close_stdout() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from ..election.journal_entries import ALREADY_DONE
 from ..errors import ConfigError
 from ..guard.command import run as run_command
-from ..outcome import STANDBY, Outcome, announce, begin_outcome, refused
+from ..guard.held import inherited_names, refuse_own
+from ..outcome import STANDBY, Outcome, announce, begin_outcome, interrupted, refused
 from ..submit.command_line import is_for_cluster
 from .settings import end_with, name_given, need_name, outcome_file, resolved
 
@@ -33,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         config = resolved(arguments).config
         begin_outcome(file := config.outcome_file)
         need_name(config.name)
+        refuse_own(config.name, inherited_names())
         end_with(arguments.ends_with)
         if "spark-submit" in Path(arguments.guarded[0]).name and is_for_cluster(arguments.guarded):
             print(f"spark-lease: {_ELSEWHERE}", file=sys.stderr)
@@ -44,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         outcome = refused(config, error, name=name_given(arguments))
         print(f"spark-lease: {outcome.reason}", file=sys.stderr)
+    except KeyboardInterrupt:
+        outcome = interrupted(config, name=name_given(arguments))
     else:
         _log_why(outcome)
     announce(outcome, file)

@@ -9,10 +9,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from ..config.parsers import seconds
+from ..config.parsers import absolute, seconds
 from ..config.settings import ENV, SECRETS, SETTINGS, Config, Share
 from ..config.sources import Layer, Resolved, from_arguments, from_environment, from_file, resolve
 from ..config.urls import LOCAL
@@ -132,7 +131,7 @@ def flags(arguments: argparse.Namespace) -> Layer:
 def resolved(arguments: argparse.Namespace, *between: Layer) -> Resolved:
     """All settings of a command; `between` come after the flags and before the environment. Raises ConfigError."""
     if arguments.config:  # this process reads it, and what it starts
-        os.environ[ENV + "CONFIG"] = str(Path(arguments.config).absolute())
+        os.environ[ENV + "CONFIG"] = str(absolute("config", arguments.config))
     given = getattr(arguments, "leases", None) or list(filter(None, [getattr(arguments, "lease", None)]))
     if given and arguments.name and arguments.name not in given:
         raise ConfigError("name", f"{given[0]} or --lease {arguments.name}? Give one of them")

@@ -6,12 +6,20 @@ import json
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from ..clock import seconds_of
 from ..errors import ConfigError, LeaseLost
 from .urls import LOCAL, local_url
 
 OnLost = str | Callable[[LeaseLost], None]
+
+
+def absolute(key: str, path: str) -> Path:
+    try:
+        return Path(path).absolute()
+    except FileNotFoundError:
+        raise ConfigError(key, f"{path} is relative, and the working folder does not exist any more") from None
 
 
 def seconds(key: str, value: object) -> float:

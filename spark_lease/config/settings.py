@@ -181,8 +181,9 @@ class Config:
             problem = f"{redacted(self.fence_url)!r} cannot hold a fence: use postgresql:// (mysql://, sqlite:///)"
             raise ConfigError("fence_url", problem)
         for table in self.fence_tables:
-            if not re.match(r"/|[A-Za-z][\w+.-]*:/", table):
-                raise ConfigError("fence_tables", f"{table!r} is neither an absolute path nor a URL")
+            if has_password(table) or not re.match(r"/|[A-Za-z][\w+.-]*:/", table):
+                problem = f"{redacted(table)!r} is neither an absolute path nor a URL without a password"
+                raise ConfigError("fence_tables", problem)
         for key in ("retry_period", "attempt_timeout", "stop_budget", "kill_budget", "poll_period"):
             if not getattr(self, key) > 0:
                 raise ConfigError(key, "must be more than 0")

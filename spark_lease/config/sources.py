@@ -103,7 +103,7 @@ def from_file(path: Path | str | None = None) -> Layer:
     import tomllib  # heavy, and many have no file
 
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        content = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"file {file}", f"is not TOML: {error} (text stands in quotes)") from error
     except OSError as error:

@@ -292,7 +292,7 @@ def _sqlite_file(url: URL, config: Config) -> URL:
         raise ConfigError(
             "url", f"{url.database} is relative: each working folder would have a master. Write it as {where}"
         )
-    if config.create_table == "false" and not file.exists():
+    if config.create_table == "false" and missing_file(config):
         raise ConfigError("url", f"{file} does not exist: run spark-lease init")
     if "." in config.table:
         raise ConfigError("table", f"{config.table}: SQLite has no schemas")
@@ -301,7 +301,7 @@ def _sqlite_file(url: URL, config: Config) -> URL:
             file.parent.mkdir(parents=True, exist_ok=True)
         there = file.parent.is_dir()
     except OSError as error:
-        raise ConfigError("url", f"{file}: {error.strerror}") from error
+        raise ConfigError("url", f"{file}: {error.strerror}: set HOME, or XDG_STATE_HOME") from error
     if not there:
         raise ConfigError("url", f"the folder {file.parent} does not exist: create it")
     if file.is_dir():

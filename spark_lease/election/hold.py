@@ -129,7 +129,8 @@ class Hold(ABC):
         return 0.0 if self._lost else max(self._deadline.instant - self._clock.now(), 0.0)
 
     def __repr__(self) -> str:
-        state = "lost" if self._lost else "released" if self.released_at else "held" if self._epoch else "not acquired"
+        ended = self._lost[0][0] if self._lost else None
+        state = "released" if ended is Loss.RELEASED else "lost" if ended else "held" if self._epoch else "not acquired"
         left = f", {self.remaining():.1f} s left" if state == "held" else ""
         return f"<Lease {self.name!r} {state}, epoch {self._epoch}, protection {self.protection}{left}>"
 

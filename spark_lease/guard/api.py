@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
-from ..config.settings import ENV, Config
+from ..config.settings import Config
 from ..config.sources import Layer, from_arguments, from_environment, from_file, from_spark, resolve
 from ..errors import AlreadyDone, ConfigError, LeaseLost, SparkLeaseError
 from ..monitoring.events import OnEvent
@@ -20,7 +20,7 @@ from ..outcome import exit_code_of, is_all_done
 from ..spark.conf import submitted_conf
 from ..spark.warm_standby import WarmUp
 from .block import Guard
-from .held import held_names, refuse_own
+from .held import held_names, inherited_names, refuse_own
 from .typed import Settings
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ def leased(
                 if on_lost != "exit" or (error is own_error and not (config and is_all_done(error, config))):
                     raise
                 level = logging.WARNING if isinstance(error, AlreadyDone) else logging.ERROR
-                log.log(level, "%s", error or "interrupted")
+                log.log(level, "%s", str(error) or f"{config.name if config else name}: interrupted")
                 if isinstance(error, LeaseLost):
                     end_process(error.exit_code)
                 code = exit_code_of(error, config) if isinstance(error, SparkLeaseError) else INTERRUPTED
@@ -167,6 +167,5 @@ def load_config(strongest: Layer) -> Config:
     if not config.name:
         how = 'hold_lease("nightly-flights"), @leased("nightly-flights"), --lease or SPARK_LEASE_NAME'
         raise ConfigError("name", f"a lease needs a name: {how}")
-    inherited = os.environ.get(ENV + "NAME") if ENV + "EPOCH" in os.environ else None
-    refuse_own(config.name, [inherited, *held_names()])
+    refuse_own(config.name, [*inherited_names(), *held_names()])
     return config

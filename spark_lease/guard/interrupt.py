@@ -33,7 +33,7 @@ class BlockInterrupt:
         self.signal = 0
         """The signal that came from outside, if one did."""
         self._sending, self._ended_at = threading.Lock(), -math.inf
-        self._signals = HandledSignals(self._on_signal)
+        self._signals, self._sent = HandledSignals(self._on_signal), 0
         self.end = self._signals.end
 
     def begin(self) -> None:
@@ -58,11 +58,12 @@ class BlockInterrupt:
             self._clock.wait(self.has_left, min(_AGAIN, left))
 
     def _send(self) -> None:
-        """Raise Ended in the guarded block; a signal also gets it out of a blocking call."""
+        """Raise Ended in the block; a signal also gets it out of a blocking call, unless its thread blocks signals."""
         with self._sending:
             if self.has_left.is_set():
                 return
-            if self._signals.are_heard:
+            self._sent += 1
+            if self._signals.are_heard and self._sent % 2:
                 signal.pthread_kill(self._thread, signal.SIGTERM)
             else:
                 import ctypes  # heavy, and hardly ever needed

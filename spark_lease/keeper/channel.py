@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -30,8 +31,12 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[Channel, Channel]:
-        one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return Channel(one), Channel(two)
+        """Neither takes the number of a standard stream that was closed: a child's own would replace it."""
+        low = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        high = [socket.socket(fileno=fcntl.fcntl(each.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)) for each in low]
+        for each in low:
+            each.close()
+        return Channel(high[0]), Channel(high[1])
 
     @staticmethod
     def inherited(fd: int) -> Channel:

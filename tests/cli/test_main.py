@@ -67,7 +67,7 @@ def test_help_has_examples(command: list[str]) -> None:
         (["history", "n", "--lease", "m", "--local"], 78, "n or --lease m? Give one of them"),
         (["pause", "--local"], 78, "which lease? Give --lease NAME"),
         (["run", "--lease", "n ", "--local", "--", "true"], 78, "name: 'n ' begins or ends with a blank"),
-        (["status", "--url", "sqlite:////none/x.db"], 78, "does not exist: run spark-lease init"),
+        (["status", "--url", "sqlite:////none/x.db"], 78, "the folder /none does not exist: create it"),
         (["init", "--url", "sqlite:////none/x.db"], 78, "does not exist: create it"),
         (["run", "--lease", "n", "--url", "sqlite:////tmp", "--", "true"], 78, "/tmp is a folder: name a file in it"),
     ],
@@ -97,6 +97,61 @@ def test_the_version(tmp_path: Path) -> None:
     assert spark_lease("--version").stdout == f"spark-lease {__version__}\n"
 
 
+@pytest.mark.parametrize("command", [["run"], ["submit"]])
+def test_a_guard_inside_one_of_the_same_lease_does_not_wait_for_itself(url: str, command: list[str]) -> None:
+    inner = [COMMAND, *command, "--lease", "n", "--url", url, "--", __file__]
+    done = spark_lease("run", "--lease", "n", "--url", url, "--", *inner, timeout=30)
+    assert done.returncode == 78, done.stderr
+    assert "'n' is already held by this process or by one that started it: guard it once" in done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["lease"], each["exit_code"]) for each in told] == [("n", 78), ("n", 78)]
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_a_signal_of_the_keyboard_before_anything_has_begun_is_told_as_well(command: str, url: str) -> None:
+    words = f"""if True:
+        import os, signal, sys
+        from spark_lease.cli import {command}
+        from spark_lease.cli.main import main
+        {command}.begin_outcome = lambda file: os.kill(os.getpid(), signal.SIGINT)
+        sys.exit(main(["{command}", "--lease", "n", "--url", "{url}", "--", "true"]))
+    """
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, last_line(done)["outcome"], last_line(done)["lease"]) == (130, "interrupted", "n")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--lease", "n", "--local", "--config", "c.toml", "--", "true"],
+        ["run", "--lease", "n", "--local", "--outcome-file", "o.json", "--", "true"],
+        ["history", "n", "--local", "--html", "h.html"],
+    ],
+)
+def test_a_working_folder_that_is_gone_is_one_sentence(words: list[str], tmp_path: Path) -> None:
+    script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", COMMAND, *words],
+        cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False, env=os.environ | {"HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 78, done.stderr
+    assert "is relative, and the working folder does not exist any more" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("table", ["postgresql://u:hunter2@h/t", "s3://key:hunter2@bucket/t", "http://h/t"])
+def test_what_can_never_be_claimed_is_not_noted_and_no_password_is_shown(url: str, table: str) -> None:
+    spark_lease("init", "--url", url)
+    done = spark_lease("fence", "add", "--lease", "n", "--url", url, "--on", table)
+    assert done.returncode == 78, done.stdout
+    listed = spark_lease("fence", "list", "--lease", "n", "--url", url)
+    said = done.stdout + done.stderr + listed.stdout + listed.stderr
+    assert "hunter2" not in said and "no table is fenced" in listed.stdout
+    shown = spark_lease("config", "--fence-tables", table)
+    assert "hunter2" not in shown.stdout + shown.stderr
+
+
 def test_a_file_that_is_not_executable_is_126(url: str, tmp_path: Path) -> None:
     (tmp_path / "script").touch(0o644)
     done = spark_lease("run", "--lease", "n", "--url", url, "--", str(tmp_path / "script"))
@@ -116,10 +171,12 @@ def test_the_outcome_file_is_that_of_this_run(url: str, tmp_path: Path) -> None:
     assert (wrong.returncode, "does not exist: create it" in wrong.stderr) == (78, True)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
-    for name in ("pipe", "stdout"):
+    (tmp_path / "job.py").write_text("important = 1")
+    for name in ("pipe", "stdout", "job.py"):
         wrong = spark_lease(*command[:-2], f"{tmp_path}/{name}", "--", "true")
-        assert (wrong.returncode, "is no ordinary file" in wrong.stderr) == (78, True)
+        assert (wrong.returncode, "holds something else" in wrong.stderr) == (78, True)
     assert (tmp_path / "pipe").is_fifo() and (tmp_path / "stdout").is_symlink()
+    assert (tmp_path / "job.py").read_text() == "important = 1"
 
 
 def test_an_outcome_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
@@ -150,7 +207,7 @@ def test_the_outcome_file_tells_of_wrong_settings_too_and_is_not_that_of_a_neste
     url: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "outcome.json"
-    file.write_text("of an earlier run")
+    file.write_text('{"epoch": 1}')
     environ = os.environ | {"SPARK_LEASE_OUTCOME_FILE": str(file)}
     wrong = ["--lease", "n", "--url", url, "--lease-duration", "x", "--"]
     for command in ("run", "submit"):

@@ -181,7 +181,7 @@ def test_a_password_where_spark_would_publish_it_is_refused(key: str, instead: s
 
 def test_a_file_is_read_alike_in_every_locale(tmp_path: Path) -> None:
     file = tmp_path / "lease.toml"
-    file.write_text('name = "zürich"', encoding="utf-8")
+    file.write_text('name = "zürich"', encoding="utf-8-sig")  # as an editor on Windows writes it
     reads = """
 import sys
 from spark_lease.config.sources import from_file, resolve

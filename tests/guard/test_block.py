@@ -166,6 +166,29 @@ def test_a_block_that_passes_over_an_interrupt_is_interrupted_again(url: str) ->
     assert times == 3
 
 
+def test_a_block_whose_thread_blocks_the_signal_is_interrupted_between_its_calls(url: str) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        with pytest.raises(LeaseLost), hold_lease("n", url=url, on_lost="stop") as lease:
+            lease._hold.lose(Loss.TAKEN)
+            for _ in range(100):
+                time.sleep(0.1)
+            raise AssertionError("worked through it")  # pragma: no cover
+        while signal.sigtimedwait({signal.SIGTERM}, 0):  # it is still to come
+            pass
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_a_program_that_lives_on_another_day_waits_for_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tomorrow = time.time() + 86400
+    with hold_lease("n", url=url) as lease:
+        monkeypatch.setattr(time, "time", lambda: tomorrow)
+        assert lease.check() == lease.epoch
+        monkeypatch.undo()
+    assert "released" in repr(lease)
+
+
 @pytest.mark.parametrize("handler", [lambda *_: None, signal.SIG_IGN, signal.SIG_DFL])
 def test_a_block_with_a_handler_of_its_own_is_interrupted_between_its_calls(url: str, handler: Any) -> None:
     before = signal.getsignal(signal.SIGTERM)

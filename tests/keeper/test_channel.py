@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 
 import pytest
@@ -21,6 +22,12 @@ def test_messages_stay_whole_and_in_order() -> None:
     assert two.receive(0.01) is None
     one.close()
     two.close()
+
+
+def test_no_end_takes_the_number_of_a_closed_standard_stream() -> None:
+    program = "from spark_lease.keeper.channel import Channel; print([each.fileno() > 2 for each in Channel.pair()])"
+    closed = ["bash", "-c", 'exec "$@" <&- 2>&-', "bash", sys.executable, "-c", program]
+    assert subprocess.run(closed, stdout=subprocess.PIPE, text=True, check=True).stdout == "[True, True]\n"
 
 
 def test_one_that_waits_can_be_woken_and_misses_nothing_by_it() -> None:

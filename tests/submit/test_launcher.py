@@ -111,7 +111,7 @@ def test_a_scripts_end_is_the_exit_code(
     submit: Callable[..., Driver], url: str, table: str, ending: str, code: int, word: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "outcome.json"
-    file.write_text("of an earlier run")
+    file.write_text('{"epoch": 1}')
     script = f"say(f'epoch {{os.environ[\"SPARK_LEASE_EPOCH\"]}}')\n{ending}"
     driver = submit(script, settings=["--outcome-file", str(file)])
     assert driver.end(60) == code, driver.log.read_text()

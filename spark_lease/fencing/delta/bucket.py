@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +9,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 
 from ...stores.folders.object_store import open_bucket
-from .folders import LOG
+from .folders import BUCKET, LOG
 
-_BUCKET = re.compile(r"(s3|gs|az|abfss?)://[^/]+")
 _PIECE = 64 * 1024
 
 
@@ -23,7 +21,7 @@ class ObjectFolder:
     """
 
     def __init__(self, url: str, options: Mapping[str, str], timeout: float) -> None:
-        found = _BUCKET.match(url)
+        found = BUCKET.match(url)
         assert found
         self._store = open_bucket(found[0], options, timeout)
         self._path = f"{url[found.end() :].strip('/')}/{LOG}".lstrip("/")
@@ -61,8 +59,3 @@ class _Reader:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
-
-
-def is_bucket(url: str) -> bool:
-    """True for a table in a store that obstore can open."""
-    return _BUCKET.match(url) is not None

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...clock import Clock
+from ...config.urls import has_password
 from ...election.ports import HeldLease
 from ...errors import ConfigError, Fenced, SparkLeaseError, StoreError
 from ...stores.folders.error_text import error_text, secrets_of
 from ..refusal import fenced
-from .folders import LocalFolder
+from .folders import BUCKET, LocalFolder
 from .log import Log, State
 
 _PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -124,12 +125,20 @@ def _log_of(table: str, options: Mapping[str, str], timeout: float) -> Log:
     path = local_path(table)
     if path is not None:
         return Log(table, LocalFolder(path))
-    from .bucket import ObjectFolder, is_bucket  # heavy, and most tables are in no object store
+    if problem := why_never_claimed(table):
+        raise StoreError(table, problem)
+    from .bucket import ObjectFolder  # heavy, and most tables are in no object store
 
-    url = address(table)
-    if not is_bucket(url):
-        raise StoreError(table, "cannot be claimed: only folders of this machine and s3, gs, az, abfs, abfss are")
-    return Log(table, ObjectFolder(url, options, timeout))
+    return Log(table, ObjectFolder(address(table), options, timeout))
+
+
+def why_never_claimed(table: str) -> str:
+    """What keeps `table` from being claimed, whatever is there; empty if nothing does."""
+    if has_password(table):
+        return "there is a password in this URL: give it by storage_options"
+    if local_path(table) is None and not BUCKET.match(address(table)):
+        return "cannot be claimed: only folders of this machine and s3, gs, az, abfs, abfss are"
+    return ""
 
 
 def address(table: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from ...stores.folders.paths import put_new
 
 LOG = "_delta_log"
+BUCKET = re.compile(r"(s3|gs|az|abfss?)://[^/]+")
+"""A store that obstore can open."""
 _WAITS = re.compile(r"\.(\d{20})\.json\.[\w-]+\.tmp")
 """What Spark writes, and renames to the commit (Delta 4.4, HadoopFileSystemLogStore.createTempPath)."""
 

@@ -27,7 +27,7 @@ from ..refusal import fenced
 from .claim import FenceTable, claim
 from .commit import NO_SAVEPOINT, REFUSED_BY_THE_BLOCK, NotNewest, ends_of, values_of
 from .refusals import LOST, OVER, refuse
-from .tables import RUN, where_is
+from .tables import RUN, refuse_unknown, where_is
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,7 @@ def new_run() -> str:
 
 def claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
     """Claim, unless this process has done so. Raises what `claim` raises."""
+    refuse_unknown(engine)
     known = _claimed.setdefault(engine.pool, set())
     if (lease.name, epoch) not in known:
         claim(lease, engine)

@@ -41,6 +41,7 @@ from ..spark.delta_fence import Fencing
 from ..spark.jvm import forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
 from ..spark.reporter import SparkReporter
 from ..spark.session import Spark
+from ..spark.shared_work import SharedWork
 from ..spark.warm_standby import WarmStandby, WarmUp
 from ..system.processes import need_linux, signal_name
 from .demotion import DYING, Demotion
@@ -136,6 +137,7 @@ class Guard:
             ends_python=self.config.on_lost == "exit",
             grace=self.config.release_on_death if isinstance(self.config.release_on_death, float) else None,
         )
+        self._shared = SharedWork(self._clock)
         self.hold, self._keepalive = open_hold(
             self.config,
             self._spark,
@@ -180,6 +182,9 @@ class Guard:
         self._fencing.prepare()
         begin_hold(self.hold, self._keepalive, still_wanted=self._still_wanted)
         self._has_begun = True
+        if held:
+            with contextlib.suppress(Exception):  # Py4J raises anything: then it is as if nothing ran
+                self._shared.begin()
         held.append(self._lease)
         self.hold.log_grant()
         if problem := self._standby.granted(max(self.hold.remaining() / 2, _ANSWERS_WITHIN)):
@@ -293,7 +298,10 @@ class Guard:
         self._leave_the_block()
         if self._has_claimed and _has_failed(error) and self.hold.loss() is None:
             look_for_a_newer_claim(self.config, self.hold, clock=self._clock)
-        if self.hold.loss() is None and is_success(error):
+        if self._is_shared(error) and self._shared.see_out(self.hold.name, lambda: self._is_shared(error)):
+            self._standby.settle()
+            self._spark.leave_running()
+        elif self.hold.loss() is None and is_success(error):
             self._standby.settle()
             self._spark.quiesce(self._interrupt.has_left)
         else:
@@ -328,6 +336,11 @@ class Guard:
             self._events.ended(self.hold)
         self._events.end(lost=lost is not None)
         return lost
+
+    def _is_shared(self, error: BaseException | None) -> bool:
+        """True if Spark is to go on after this block, for another lease of this process."""
+        is_ended = self.signalled or self._refused or isinstance(error, KeyboardInterrupt)
+        return bool(held) and not is_ended and self.hold.loss() is None
 
     def _put_away(self, *, is_over: bool = True) -> None:
         self._fencing.end()

@@ -126,6 +126,10 @@ class Spark:
         """Begin to stop Spark if it is busy; an idle one stays. Returns at once."""
         self._begin(lambda: self._quiesce(left))
 
+    def leave_running(self) -> None:
+        """Nothing of it is the work of this guard any more: it goes on for another lease of this process."""
+        self._over.set()
+
     def stop(self, left: threading.Event) -> None:
         """Begin to stop Spark, and again whatever context shows up until the block was `left`. Returns at once."""
         self._begin(lambda: self._stop(left))
@@ -311,6 +315,11 @@ def _working_threads(*kinds: str) -> list[Any]:
     if not any(kind in threads.toString() for kind in kinds or (_TASK, _STREAM)):
         return []
     return [each for each in threads.toArray() if each.getName().startswith(kinds or (_TASK, _STREAM))]
+
+
+def working_streams() -> set[str]:
+    """The names of the streams that run, each another. May hang, or raise anything."""
+    return {each.getName() for each in _working_threads(_STREAM)}
 
 
 def _runs_here(context: Any) -> bool:

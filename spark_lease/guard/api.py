@@ -101,12 +101,15 @@ def leased(
         @functools.wraps(main)
         def guarded(*args: Any, **kwargs: Any) -> _R:
             config, own_error = None, None
+            passes = wants_lease and "lease" not in signature.bind_partial(*args, **kwargs).arguments
+            # A call that cannot be is a TypeError now, and not after hours as a standby.
+            signature.bind(*args, **kwargs, **({"lease": None} if passes else {}))
             try:
                 guard = hold_lease(name, on_event=on_event, warm_up=warm_up, **settings)
                 config = guard.config
                 with guard as lease:
                     try:
-                        if wants_lease and "lease" not in signature.bind_partial(*args, **kwargs).arguments:
+                        if passes:
                             kwargs["lease"] = lease
                         result = main(*args, **kwargs)
                         _refuse_work_to_come(result)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,6 +107,18 @@ def test_a_main_gets_its_lease_arguments_and_result(url: str) -> None:
 
     assert main("monday")[0] == "monday"
     assert plain("tuesday") == "tuesday"
+
+
+def test_a_call_that_cannot_be_waits_for_no_lease(url: str) -> None:
+    @leased("n", url=url)
+    def main(lease: Lease, x: int) -> int:
+        return x
+
+    for wrong in (lambda: main(4), lambda: main(x=1, y=2), lambda: main(None, 1, lease=None)):  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            wrong()  # type: ignore[no-untyped-call]
+    assert not Path(url.removeprefix("sqlite:///")).exists()
+    assert main(x=4) == 4  # type: ignore[call-arg]
 
 
 def test_a_mains_end_is_an_exit_code_and_its_own_errors_are_its_own(url: str) -> None:

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 STANDBY, MISCONFIGURED = "standby", "misconfigured"
 NOT_ANNOUNCED = -1
+_LARGEST = 1 << 16
+_ANOTHERS = "holds something else, which would be lost"
 _WORDS = {
     AlreadyDone: ALREADY_DONE,
     LeaseHeldByOther: STANDBY,
@@ -76,8 +78,8 @@ def begin_outcome(file: str) -> None:
     folder = absolute("outcome_file", file).parent
     if not folder.is_dir():
         raise ConfigError("outcome_file", f"the folder of {file} does not exist: create it")
-    if not _may_be_replaced(file):
-        raise ConfigError("outcome_file", f"{file} holds something else, which would be lost: name another")
+    if problem := _why_not_replaced(file):
+        raise ConfigError("outcome_file", f"{file} {problem}: name another")
     try:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "its folder is not writable for this user")
@@ -89,25 +91,36 @@ def begin_outcome(file: str) -> None:
         raise ConfigError("outcome_file", f"{file}: {error.strerror}") from error
 
 
-def _may_be_replaced(file: str) -> bool:
+def _why_not_replaced(file: str) -> str:
     """No device, pipe or link (/dev/stdout is one), which would be gone for all, and no file with something else."""
-    if os.path.islink(file) or not os.path.isfile(file):
-        return not os.path.lexists(file)
-    return os.path.getsize(file) == 0 or announced_epoch(file) != NOT_ANNOUNCED
+    if os.path.lexists(file) and (os.path.islink(file) or not os.path.isfile(file)):
+        return "is no ordinary file, and would be replaced"
+    try:
+        is_ours = announced_epoch(file) != NOT_ANNOUNCED or not _beginning_of(file).strip()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        return "cannot be read by this user" if isinstance(error, OSError) else _ANOTHERS
+    return "" if is_ours else _ANOTHERS
+
+
+def _beginning_of(file: str) -> str:
+    with open(file, encoding="utf-8") as opened:
+        return opened.read(_LARGEST)
 
 
 def announced_epoch(file: str) -> int:
     """The epoch of the outcome that stands in `file`, 0 if it never held the lease; `NOT_ANNOUNCED` if none does."""
     try:
-        return int(json.loads(Path(file).read_text(encoding="utf-8"))["epoch"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(json.loads(_beginning_of(file))["epoch"])
+    except (OSError, ArithmeticError, ValueError, KeyError, TypeError, RecursionError):
         return NOT_ANNOUNCED
 
 
 def announce(outcome: Outcome, file: str, *, to: TextIO | None = None) -> None:
     """Print the line, and write it to the outcome file, if any. A failure to do so does not change what happened."""
     stdout = to or sys.stdout
-    if file and _may_be_replaced(file):
+    if file and not _why_not_replaced(file):
         draft = f"{file}.{os.getpid()}"
         try:
             Path(draft).write_text(f"{outcome}\n", encoding="utf-8")

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import ConfigError, SparkLeaseError, StoreError
-from ..fencing.delta.fence import as_hadoop, has_table, newer_than, newest_of, why_never_claimed
+from ..fencing.delta.fence import as_hadoop, has_table, newer_than, newest_of, shown, why_never_claimed
 from ..fencing.delta.tables import forget_table, note_table, noted_tables
 from ..fencing.sql import trigger_sql, triggers
 from ..fencing.sql.claim import FenceTable
@@ -46,14 +46,14 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
         raise ConfigError("on", f"{paths[0]} is a Delta table, which no SQL fences: leave out --print-sql")
     for path in _paths(arguments):
         if problem := why_never_claimed(path):
-            raise ConfigError("on", f"{redacted(path)}: {problem}")
+            raise ConfigError("on", f"{shown(path)}: {problem}")
         added = note_table(config, path)
-        print(f"{redacted(path)} is guarded by the lease {config.name}" + ("" if added else " already"))
+        print(f"{shown(path)} is guarded by the lease {config.name}" + ("" if added else " already"))
         look = functools.partial(has_table, path, config.storage_options, timeout=config.attempt_timeout)
         if _looked(config, path, look) is False:
-            forget = f"spark-lease fence forget --lease {shlex.quote(config.name)} --on {shlex.quote(redacted(path))}"
+            forget = f"spark-lease fence forget --lease {shlex.quote(config.name)} --on {shlex.quote(shown(path))}"
             message = f"there is no table yet: it is fenced once there is one. If the path is wrong: {forget}"
-            print(f"spark-lease: {redacted(path)}: {message}", file=sys.stderr)
+            print(f"spark-lease: {shown(path)}: {message}", file=sys.stderr)
     if not (names := _names(arguments)):
         return 0
     with open_database(_of_postgres(config)) as engine:
@@ -90,8 +90,8 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif rows:
-        shown = [["?" if value is None else str(value) for value in row.values()] for row in rows]
-        print_table([["TABLE", "LEASE", "EPOCH", "ALLOW UNLEASED", "STATE"], *shown])
+        cells = [["?" if value is None else str(value) for value in row.values()] for row in rows]
+        print_table([["TABLE", "LEASE", "EPOCH", "ALLOW UNLEASED", "STATE"], *cells])
         for row in rows:
             if row["state"] == "lost":
                 lease, table = (shlex.quote(str(row[key])) for key in ("lease", "table"))
@@ -111,7 +111,7 @@ def _delta_rows(config: Config) -> list[dict[str, object]]:
 
 
 def _row(table: str, lease: str, epoch: int | None, allow_unleased: bool, state: str) -> dict[str, object]:
-    return {"table": redacted(table), "lease": lease, "epoch": epoch, "allow_unleased": allow_unleased, "state": state}
+    return {"table": shown(table), "lease": lease, "epoch": epoch, "allow_unleased": allow_unleased, "state": state}
 
 
 def _claimed(config: Config, table: str) -> int | None:
@@ -126,13 +126,13 @@ def _claimed(config: Config, table: str) -> int | None:
 
 def _looked(config: Config, table: str, look: Callable[[], _T]) -> _T | None:
     """What `look` finds in a Delta table; None, and a line that says why, if it cannot be read."""
-    looking = CallTimeout(redacted(table), timeout=config.attempt_timeout)
+    looking = CallTimeout(shown(table), timeout=config.attempt_timeout)
     try:
         return looking.call(look)
     except Exception as error:  # an object store raises anything
         secrets = secrets_of(config.storage_options)
         reason = error.problem if isinstance(error, StoreError) else error_text(error, secrets)
-        print(f"spark-lease: {redacted(table)} cannot be read: {reason}", file=sys.stderr)
+        print(f"spark-lease: {shown(table)} cannot be read: {reason}", file=sys.stderr)
         return None
     finally:
         looking.close()
@@ -155,7 +155,7 @@ def _forget(arguments: argparse.Namespace, config: Config) -> int:
     if paths := _paths(arguments):
         gone = [path for path in paths if forget_table(config, path)]
         for path in paths:
-            print(f"{redacted(path)} {'is guarded no more' if path in gone else 'was not guarded, nothing to do'}")
+            print(f"{shown(path)} {'is guarded no more' if path in gone else 'was not guarded, nothing to do'}")
         return int(not gone)
     _refuse_if_held(config)
     with open_database(config) as engine:

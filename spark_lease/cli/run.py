@@ -10,7 +10,7 @@ from pathlib import Path
 from ..election.journal_entries import ALREADY_DONE
 from ..errors import ConfigError
 from ..guard.command import run as run_command
-from ..guard.held import inherited_names, refuse_own
+from ..guard.held import refuse_own
 from ..outcome import STANDBY, Outcome, announce, begin_outcome, interrupted, refused
 from ..submit.command_line import is_for_cluster
 from .settings import end_with, name_given, need_name, outcome_file, resolved
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         config = resolved(arguments).config
         begin_outcome(file := config.outcome_file)
         need_name(config.name)
-        refuse_own(config.name, inherited_names())
+        refuse_own(config)
         end_with(arguments.ends_with)
         if "spark-submit" in Path(arguments.guarded[0]).name and is_for_cluster(arguments.guarded):
             print(f"spark-lease: {_ELSEWHERE}", file=sys.stderr)

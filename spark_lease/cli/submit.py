@@ -12,7 +12,7 @@ from ..config.settings import ENV, SPARK, URLS, VERBOSE, Config
 from ..config.sources import Layer, camel, from_spark
 from ..config.urls import has_password, without_password
 from ..errors import ConfigError, SparkLeaseError
-from ..guard.held import inherited_names, refuse_own
+from ..guard.held import refuse_own
 from ..keeper.supervisor import contained
 from ..outcome import announce, begin_outcome, interrupted, refused
 from ..submit.class_archive import use_archive
@@ -33,7 +33,7 @@ from ..system.processes import need_linux
 from .settings import end_with, flags, name_given, need_name, outcome_file, resolved
 
 
-def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does not return)
+def submit(arguments: argparse.Namespace) -> int:
     """Replaces this process, unless spark-submit is contained, or a cluster runs the driver, or it cannot be made."""
     config, file = None, outcome_file(arguments)
     try:
@@ -45,7 +45,7 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
         begin_outcome(file := config.outcome_file)
         if is_for_cluster(options) or "--properties-file" not in options:
             need_name(config.name)
-        refuse_own(config.name, inherited_names())
+        refuse_own(config)
         end_with(arguments.ends_with)
         need_linux()
         if is_for_cluster(options):
@@ -57,17 +57,17 @@ def submit(arguments: argparse.Namespace) -> int:  # noqa: RET503 (execvpe does 
         command = [program, *name_of(script, options), *options, *as_conf(flags(arguments), environ), *launched]
         refuse_what_java_misreads(command)
         supervisor = contained(command, _contain(config), own_group=False)
-    except (SparkLeaseError, KeyboardInterrupt) as error:
-        if isinstance(error, KeyboardInterrupt):
-            outcome = interrupted(config, name=name_given(arguments))
-        else:
-            print(f"spark-lease: {error}", file=sys.stderr)
-            outcome = refused(config, error, name=name_given(arguments))
-        announce(outcome, file)
-        return outcome.exit_code
-    if supervisor:
-        return Submission(config, supervisor).run(environ)
-    os.execvpe(program, command, environ)
+    except KeyboardInterrupt:
+        outcome = interrupted(config, name=name_given(arguments))
+    except SparkLeaseError as error:
+        print(f"spark-lease: {error}", file=sys.stderr)
+        outcome = refused(config, error, name=name_given(arguments))
+    else:
+        if supervisor:
+            return Submission(config, supervisor).run(environ)
+        os.execvpe(program, command, environ)
+    announce(outcome, file)
+    return outcome.exit_code
 
 
 def _contain(config: Config) -> str:

@@ -181,7 +181,8 @@ class Config:
             problem = f"{redacted(self.fence_url)!r} cannot hold a fence: use postgresql:// (mysql://, sqlite:///)"
             raise ConfigError("fence_url", problem)
         for table in self.fence_tables:
-            if has_password(table) or not re.match(r"/|[A-Za-z][\w+.-]*:/", table):
+            is_url = re.match(r"[A-Za-z][\w+.-]*:/", table) and not has_password(table)
+            if not (is_url or table.startswith(("/", "file:/"))):
                 problem = f"{redacted(table)!r} is neither an absolute path nor a URL without a password"
                 raise ConfigError("fence_tables", problem)
         for key in ("retry_period", "attempt_timeout", "stop_budget", "kill_budget", "poll_period"):

@@ -69,7 +69,7 @@ def from_arguments(arguments: Mapping[str, object], origin: str = "argument") ->
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
     """`SPARK_LEASE_*`. What a guard tells its child (`guard/environment.py`) is no setting of that child."""
-    passed_on = {ENV + "EPOCH", ENV + "MARK", FRONT_DOOR, VERBOSE}
+    passed_on = {ENV + "EPOCH", ENV + "HELD", ENV + "MARK", FRONT_DOOR, VERBOSE}
     if ENV + "EPOCH" in environ:
         passed_on |= {ENV + "NAME", ENV + "HOLDER", ENV + "RUN_KEY", ENV + "OUTCOME_FILE"}
     found = {

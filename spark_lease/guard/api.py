@@ -20,7 +20,7 @@ from ..outcome import exit_code_of, is_all_done
 from ..spark.conf import submitted_conf
 from ..spark.warm_standby import WarmUp
 from .block import Guard
-from .held import held_names, inherited_names, refuse_own
+from .held import held_names, refuse_own
 from .typed import Settings
 
 log = logging.getLogger(__name__)
@@ -170,5 +170,5 @@ def load_config(strongest: Layer) -> Config:
     if not config.name:
         how = 'hold_lease("nightly-flights"), @leased("nightly-flights"), --lease or SPARK_LEASE_NAME'
         raise ConfigError("name", f"a lease needs a name: {how}")
-    refuse_own(config.name, [*inherited_names(), *held_names()])
+    refuse_own(config)
     return config

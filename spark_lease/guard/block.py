@@ -45,7 +45,7 @@ from ..spark.shared_work import SharedWork
 from ..spark.warm_standby import WarmStandby, WarmUp
 from ..system.processes import need_linux, signal_name
 from .demotion import DYING, Demotion
-from .held import held, held_names, refuse_own
+from .held import held, refuse_own
 from .interrupt import BlockInterrupt, Ended
 from .keeping import open_hold
 
@@ -101,7 +101,7 @@ class Guard:
     def __enter__(self) -> Lease:
         if not self._entered.acquire(blocking=False):
             raise ConfigError("hold_lease", "was entered before: call hold_lease again for each block")
-        refuse_own(self.config.name, held_names())
+        refuse_own(self.config)
         if self.config.enabled:
             need_linux()
         if self.config.contain == "required" and not self._front_door:

@@ -16,7 +16,7 @@ import queue
 import shutil
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
 
@@ -46,7 +46,6 @@ log = logging.getLogger(__name__)
 NOT_FOUND, NOT_RUN = 127, 126
 """The shell's exit codes for a command that does not exist, and for one that cannot be run."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_NO_MORE = "no more processes and threads may be started by this user, or in this container: raise the limit"
 _AFTER_IT = 0.5
 """Seconds in which what the command has started may end after it, and still have ended by itself."""
 _LISTEN = 0.5
@@ -73,12 +72,20 @@ def run(config: Config, command: Sequence[str]) -> Outcome:
             problem = "is a folder" if os.path.isdir(command[0]) else "is not executable (chmod +x)"
             return outcome_of(config, "failed", NOT_RUN, reason=f"{command[0]}: {problem}")
         return outcome_of(config, "failed", NOT_FOUND, reason=f"{command[0]}: command not found")
+    with _told_if_no_more_may_be_started():
+        made = _Run(config, command)
+    return made.run()
+
+
+@contextlib.contextmanager
+def _told_if_no_more_may_be_started() -> Iterator[None]:
     try:
-        return _Run(config, command).run()
+        yield
     except (BlockingIOError, RuntimeError) as error:
         if getattr(error, "errno", 0) != errno.EAGAIN and "start new thread" not in str(error):
             raise
-        raise ConfigError("ulimit -u", _NO_MORE) from error
+        problem = "no more processes and threads may be started by this user, or in this container: raise the limit"
+        raise ConfigError("ulimit -u", problem) from error
 
 
 class _Run:
@@ -153,9 +160,10 @@ class _Run:
                 self._news.put(ConfigError("require_protection", f"{wanted} is required: {describe(strangers)}"))
 
     def _run(self) -> Outcome:
-        self._begin()
+        with _told_if_no_more_may_be_started():
+            self._begin()
         lease = self._lease
-        variables = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
+        variables = announcement(self._config, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
         try:
             self._pid = self._supervisor.start(variables, self._deadline.kill_pipe)
         except OSError as error:

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from ..config.settings import ENV
+import os
+
+from ..config.settings import ENV, Config
+from ..config.urls import redacted
 from ..fencing.sql.session import session_environment
 
+HELD = ENV + "HELD"
+"""The leases under which a process was started, the outermost first, a line for each."""
 
-def announcement(*, name: str, holder: str, epoch: int, run_key: str = "") -> dict[str, str]:
+
+def announcement(config: Config, *, holder: str = "", epoch: int = 0, run_key: str = "") -> dict[str, str]:
     """The environment that tells guarded work, and its sessions of PostgreSQL, under which lease it runs."""
-    variables = {"NAME": name, "HOLDER": holder, "EPOCH": str(epoch), "RUN_KEY": run_key}
-    return {ENV + key: value for key, value in variables.items()} | session_environment(name, epoch)
+    variables = {"NAME": config.name, "HOLDER": holder, "EPOCH": str(epoch), "RUN_KEY": run_key}
+    held = [*filter(None, [os.environ.get(HELD)]), *([_line(config)] if epoch else [])]
+    return (
+        {ENV + k: v for k, v in variables.items()} | {HELD: "\n".join(held)} | session_environment(config.name, epoch)
+    )
+
+
+def is_inherited(config: Config) -> bool:
+    """True if this process was started under the lease that `config` names."""
+    return _line(config) in os.environ.get(HELD, "").split("\n")
+
+
+def _line(config: Config) -> str:
+    return f"{config.name} of {config.table} in {redacted(config.url)}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Collection
 
-from ..config.settings import ENV
+from ..config.settings import Config
 from ..errors import ConfigError
 from ..lease import Lease
+from .environment import is_inherited
 
 held: list[Lease] = []
 
@@ -22,15 +21,12 @@ def current_lease() -> Lease | None:
     return found[-1] if found else None
 
 
-def refuse_own(name: str, own: Collection[str]) -> None:
+def refuse_own(config: Config) -> None:
     """Raise ConfigError for one of the leases that this process holds, or was started under."""
-    if name in own:  # it would wait for its own parent, or for itself, until acquire_timeout
-        raise ConfigError("name", f"{name!r} is already held by this process or by one that started it: guard it once")
-
-
-def inherited_names() -> list[str]:
-    """The lease under which this process was started, if it was under one."""
-    return [os.environ.get(ENV + "NAME", "")] if ENV + "EPOCH" in os.environ else []
+    if config.name in held_names() or (config.enabled and is_inherited(config)):
+        # It would wait for its own parent, or for itself, until acquire_timeout.
+        problem = f"{config.name!r} is already held by this process or by one that started it: guard it once"
+        raise ConfigError("name", problem)
 
 
 def held_names() -> list[str]:

@@ -1,14 +1,18 @@
 """The Spark of a process that holds several leases: it goes on, for the others, when one of their blocks is left.
 
-Spark does not say for which lease a job runs. So a block that is left waits for the jobs that run then, but not for
-those that ran before it began; and for tasks of no job any more, which a failed one leaves behind.
+Spark does not say for which lease a job runs. So a block that is left waits until Spark rests, but for what ran before
+the block began. It looks more than once: Spark tells of a job a moment after it has begun, an action may be several
+jobs, and the tasks of a failed one run on.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import re
 from collections.abc import Callable
-from threading import Event
+from contextlib import suppress
+from threading import Event, Thread
 from typing import Any
 
 from ..clock import Clock
@@ -17,7 +21,9 @@ from .session import working_streams
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN, _TOLD_AFTER = 0.05, 1.0
+_LOOK_AGAIN, _LOOKS = 0.05, 8
+"""Seconds between two looks, and how many of them have to find Spark at rest, one after the other."""
+_TOLD_AFTER = 1.0
 
 
 class SharedWork:
@@ -35,26 +41,42 @@ class SharedWork:
     def see_out(self, name: str, is_wanted: Callable[[], bool]) -> bool:
         """Wait until nothing runs that may be the block's; False if that cannot be said, or not `is_wanted` any more.
 
-        A stream never ends, so one that began during the block is not waited for. May hang as long as the JVM does.
+        A stream never ends, so one that began during the block is not waited for.
         """
+        rests, given_up, tell_at = Event(), Event(), self._clock.now() + _TOLD_AFTER
+        # On a thread of its own: a JVM that is frozen makes it hang.
+        looking = Thread(target=self._look_until, args=(rests, given_up), name="wait for Spark", daemon=True)
+        with suppress(RuntimeError):  # no thread to be had
+            looking.start()
+        while not self._clock.wait(rests, _LOOK_AGAIN) and looking.is_alive() and is_wanted():
+            if self._clock.now() >= tell_at:
+                log.info("%s: waits until Spark rests: what it runs may be of this block, or of another lease's", name)
+                tell_at = math.inf
+        given_up.set()
+        return rests.is_set()
+
+    def _look_until(self, rests: Event, given_up: Event) -> None:
+        context, quiet = _context(), 0
         try:
-            return self._see_out(name, is_wanted)
+            if context is None or working_streams() - self._streams_before:
+                return
+            while quiet < _LOOKS:
+                quiet = 0 if self._works(context) else quiet + 1
+                if self._clock.wait(given_up, _LOOK_AGAIN):
+                    return
+            rests.set()
         except Exception as error:  # Py4J raises anything
             log.debug("cannot ask Spark what it does: %s", error)
-            return False
 
-    def _see_out(self, name: str, is_wanted: Callable[[], bool]) -> bool:
-        if (context := _context()) is None or working_streams() - self._streams_before:
-            return False
-        jobs, never, tell_at = _jobs(context) - self._jobs_before, Event(), self._clock.now() + _TOLD_AFTER
-        while (jobs := jobs & _jobs(context)) or _has_tasks_of_no_job(context):
-            if not is_wanted():
-                return False
-            if self._clock.now() >= tell_at:
-                log.info("%s: waits for what Spark runs now: it may be of this block, or of another lease's", name)
-                tell_at = float("inf")
-            self._clock.wait(never, _LOOK_AGAIN)
-        return True
+    def _works(self, context: Any) -> bool:
+        # First what the scheduler knows at this instant; what the tracker knows is a little older.
+        running = context._jsc.sc().taskScheduler().runningTasksByExecutors().toString()
+        if _jobs(context) - self._jobs_before:
+            return True
+        tracker = context.statusTracker()
+        stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+        known = sum(each.numActiveTasks for each in stages if each)
+        return sum(map(int, re.findall(r"-> (\d+)", running))) > int(known)
 
 
 def _context() -> Any:
@@ -64,10 +86,3 @@ def _context() -> Any:
 
 def _jobs(context: Any) -> set[int]:
     return set(context.statusTracker().getActiveJobsIds())
-
-
-def _has_tasks_of_no_job(context: Any) -> bool:
-    tracker = context.statusTracker()
-    stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
-    running = sum(each.numRunningTasks() for each in context._jsc.sc().statusTracker().getExecutorInfos())
-    return bool(running > sum(each.numActiveTasks for each in stages if each))

@@ -69,14 +69,14 @@ def main() -> int:
                 forget_outcome(config, submission)
         mark = os.environ.get(MARK, "").rpartition(":")[2]
         guard = Guard(config, mark=mark, last_words=last_words, front_door=front_door)
-        for key in announcement(name="", holder="", epoch=0):
+        for key in announcement(config):
             # Where setenv(3) adds a name it moves what getenv(3) may be reading, on a thread that connects; where it
             # replaces a value it does not. So they are added while there is no such thread.
             os.environ.setdefault(key, "")
         try:
             with guard as lease:
                 hold = guard.hold
-                variables = announcement(name=lease.name, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
+                variables = announcement(config, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
                 os.environ.update(variables)
                 if code := run_script(os.path.abspath(sys.argv[0]), config):
                     raise SystemExit(code)  # the guard has to know that it failed

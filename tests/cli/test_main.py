@@ -107,6 +107,20 @@ def test_a_guard_inside_one_of_the_same_lease_does_not_wait_for_itself(url: str,
     assert [(each["lease"], each["exit_code"]) for each in told] == [("n", 78), ("n", 78)]
 
 
+def test_a_guard_inside_one_of_another_lease_runs_and_one_around_both_is_refused(url: str, tmp_path: Path) -> None:
+    def run(name: str, *words: str, url: str = url) -> list[str]:
+        return [COMMAND, "run", "--lease", name, "--url", url, *words, "--"]
+
+    elsewhere = run("a", url=f"sqlite:///{tmp_path}/other.db")
+    done = spark_lease(*run("a")[1:], *run("b"), *elsewhere, "true")
+    assert done.returncode == 0, done.stderr
+    done = spark_lease(*run("a")[1:], *run("b"), *run("a"), "true", timeout=30)
+    assert (done.returncode, "'a' is already held" in done.stderr) == (78, True)
+    off = ["--enabled", "false"]
+    done = spark_lease(*run("a", *off)[1:], *run("a", *off), "true")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("command", ["run", "submit"])
 def test_a_signal_of_the_keyboard_before_anything_has_begun_is_told_as_well(command: str, url: str) -> None:
     words = f"""if True:
@@ -172,9 +186,9 @@ def test_the_outcome_file_is_that_of_this_run(url: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
     (tmp_path / "job.py").write_text("important = 1")
-    for name in ("pipe", "stdout", "job.py"):
+    for name, says in {"pipe": "no ordinary file", "stdout": "no ordinary file", "job.py": "something else"}.items():
         wrong = spark_lease(*command[:-2], f"{tmp_path}/{name}", "--", "true")
-        assert (wrong.returncode, "holds something else" in wrong.stderr) == (78, True)
+        assert (wrong.returncode, says in wrong.stderr) == (78, True), wrong.stderr
     assert (tmp_path / "pipe").is_fifo() and (tmp_path / "stdout").is_symlink()
     assert (tmp_path / "job.py").read_text() == "important = 1"
 

@@ -100,6 +100,7 @@ def test_the_command_runs_under_the_lease_and_knows_it(url: str) -> None:
         "SPARK_LEASE_HOLDER": outcome["holder"],
         "SPARK_LEASE_EPOCH": str(outcome["epoch"]),
         "SPARK_LEASE_RUN_KEY": "",
+        "SPARK_LEASE_HELD": f"n of spark_lease in {url}",
     }
     assert row(url)[0] is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -38,7 +39,7 @@ def test_pipelines_side_by_side_end_each_by_itself(start: Callable[..., Driver])
     assert driver.end(60) == 0, driver.log.read_text()
     said = driver.log.read_text()
     assert "counted [1, 1]" in said
-    assert "short: waits for what Spark runs now: it may be of this block, or of another lease's" in said
+    assert "short: waits until Spark rests: what it runs may be of this block, or of another lease's" in said
 
 
 def test_a_block_inside_another_leaves_the_work_of_that_one_alone(start: Callable[..., Driver]) -> None:
@@ -66,29 +67,53 @@ def test_a_block_inside_another_leaves_the_work_of_that_one_alone(start: Callabl
     assert "counted 1" in said and "stream True, job True" in said and "job 1" in said
 
 
-def test_what_a_failed_job_still_writes_is_waited_for(start: Callable[..., Driver]) -> None:
-    driver = start(
-        HELD
-        + """
+LEFT = """
     def fail_or_write(part):
         if part:
-            time.sleep(0.5)
+            time.sleep(0.02)
             raise ValueError("one of the tasks")
-        return write_for(20, "zombie")(part)
+        return write_for(3, "zombie")(part)
+    def failing_job():
+        spark.sparkContext.parallelize([0, 1], 2).map(lambda x: x).count()
+        spark.sparkContext.parallelize([0, 1], 2).map(fail_or_write).collect()
+    def begun_just_before():
+        threading.Thread(target=spark.sparkContext.parallelize([0], 1).map(write_for(3, "zombie")).count).start()
+        time.sleep(0.01)
+    def several_jobs():
+        from pyspark.sql.functions import udf
+        begun = threading.Event()
+        @udf("int")
+        def slow(x):
+            time.sleep(1)
+            return write_for(1, "zombie")(0)
+        rows = spark.range(2, numPartitions=1).select(slow("id").alias("i")).repartition(2, "i").select(slow("i"))
+        threading.Thread(target=rows.write.format("noop").mode("overwrite").save).start()
+        while not spark.sparkContext.statusTracker().getActiveJobsIds():
+            time.sleep(0.01)
     with hold("outer"):
-        try:
-            with hold("inner"):
-                spark.sparkContext.parallelize([0, 1], 2).map(fail_or_write).collect()
-        except Exception:
+        for work in (failing_job, begun_just_before, several_jobs):
+            Path(f"{FOLDER}/zombie-0").unlink(missing_ok=True)
+            try:
+                with hold("inner"):
+                    work()
+                    if work is begun_just_before:
+                        raise ValueError("beside it")
+            except Exception:
+                pass
             left = time.time()
-        time.sleep(3)
+            time.sleep(3)
+            last = float(Path(f"{FOLDER}/zombie-0").read_text().splitlines()[-1])
+            say(f"{work.__name__}: {left - last:.3f} seconds after its last write")
         say(f"alive {count(0)}")
-    last = float(Path(f"{FOLDER}/zombie-0").read_text().splitlines()[-1])
-    say(f"{left - last:.3f} seconds after its last write")
-    """
-    )
-    assert driver.end(90) == 0, driver.log.read_text()
+"""
+
+
+def test_what_a_block_has_left_running_is_waited_for(start: Callable[..., Driver]) -> None:
+    """Tasks of a job that has failed, a job of which Spark does not know yet, and an action of several jobs."""
+    driver = start(HELD + LEFT)
+    assert driver.end(150) == 0, driver.log.read_text()
     said = driver.log.read_text()
     assert "alive 1" in said
-    (after,) = [line.split()[0] for line in said.splitlines() if "after its last write" in line]
-    assert float(after) > 0, said
+    after = re.findall(r"(\w+): (-?[\d.]+) seconds after its last write", said)
+    assert [work for work, _ in after] == ["failing_job", "begun_just_before", "several_jobs"]
+    assert all(float(seconds) > 0 for _, seconds in after), after

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...clock import Clock
-from ...config.urls import has_password
+from ...config.urls import has_password, redacted
 from ...election.ports import HeldLease
 from ...errors import ConfigError, Fenced, SparkLeaseError, StoreError
 from ...stores.folders.error_text import error_text, secrets_of
@@ -134,11 +134,18 @@ def _log_of(table: str, options: Mapping[str, str], timeout: float) -> Log:
 
 def why_never_claimed(table: str) -> str:
     """What keeps `table` from being claimed, whatever is there; empty if nothing does."""
+    if local_path(table) is not None:
+        return ""
     if has_password(table):
         return "there is a password in this URL: give it by storage_options"
-    if local_path(table) is None and not BUCKET.match(address(table)):
+    if not BUCKET.match(address(table)):
         return "cannot be claimed: only folders of this machine and s3, gs, az, abfs, abfss are"
     return ""
+
+
+def shown(table: str) -> str:
+    """`table` without a password, for what was noted before one was refused."""
+    return table if local_path(table) is not None else redacted(table)
 
 
 def address(table: str) -> str:

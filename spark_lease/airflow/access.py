@@ -142,8 +142,9 @@ def refuse_waiting(settings: Mapping[str, Any], *keys: str) -> None:
         raise ValueError(f"{found[0]} in lease_settings: what a standby does is said by on_standby and standby_timeout")
 
 
-def fitting(run_key: str) -> str:
-    """A run key that is not too long: ids of DAG and task may have 250 characters each."""
+def fitting(run_key: object) -> str:
+    """A run key that is not too long: ids of DAG and task may have 250 characters each. A template may make no text."""
+    run_key = str(run_key)
     if len(run_key) <= MAX_NAME:
         return run_key
     return f"{run_key[:180].strip()} {sha256(run_key.encode()).hexdigest()}"

@@ -8,7 +8,7 @@ import functools
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from ..fencing.delta.tables import forget_table, note_table, noted_tables
 from ..fencing.sql import trigger_sql, triggers
 from ..fencing.sql.claim import FenceTable
 from ..fencing.sql.databases import open_database
+from ..fencing.sql.tables import FENCE_TABLES, FENCED
 from ..monitoring.observer import HELD, LeaseObserver
 from ..stores.folders.error_text import error_text, secrets_of
 from ..system.call_timeout import CallTimeout
@@ -56,6 +57,7 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
             print(f"spark-lease: {shown(path)}: {message}", file=sys.stderr)
     if not (names := _names(arguments)):
         return 0
+    _refuse_own(names, config)
     with open_database(_of_postgres(config)) as engine:
         for table in names:
             options = {"allow_unleased": arguments.allow_unleased}
@@ -66,6 +68,16 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
             triggers.add(engine, table, config.name, **options)
             print(f"{table} is written only under the lease {config.name}")
     return 0
+
+
+def _refuse_own(names: Sequence[str], config: Config) -> None:
+    """A fence around the lease's own tables would end every master that writes to them."""
+    own = {config.table, config.record_table, config.notes_table, *(each.name for each in (*FENCE_TABLES, FENCED))}
+    for name in names:
+        if trigger_sql.parts(name)[-1:] in [trigger_sql.parts(each)[-1:] for each in own]:
+            raise ConfigError(
+                "on", f"{name} is a table of spark_lease itself: fence the tables that your jobs write to"
+            )
 
 
 def _drop(arguments: argparse.Namespace, config: Config) -> int:

@@ -96,6 +96,7 @@ def test_a_run_key_of_long_ids_fits() -> None:
     keys = {fitting("x" * 300 + day) for day in ("2026-11-20", "2026-11-21")}
     assert len(keys) == 2 and {len(each) <= 250 for each in keys} == {True}
     assert fitting("a day") == "a day"
+    assert fitting(20261120) == "20261120"  # render_template_as_native_obj
 
 
 @pytest.mark.parametrize("connection", [{"conn_type": "http", "host": "db"}, {"conn_type": "postgres"}])

@@ -166,6 +166,15 @@ def test_what_can_never_be_claimed_is_not_noted_and_no_password_is_shown(url: st
     assert "hunter2" not in shown.stdout + shown.stderr
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("own", ["{}", "public.{}_notes", "spark_lease_fence", '"spark_lease_fence_table"'])
+def test_no_lease_is_fenced_from_its_own_tables(pg_url: str, table: str, own: str) -> None:
+    words = ["--lease", "n", "--url", pg_url, "--table", table, "--on", own.format(table)]
+    for more in ([], ["--print-sql"]):
+        done = spark_lease("fence", "add", *words, *more)
+        assert (done.returncode, "is a table of spark_lease itself" in done.stderr) == (78, True), done.stderr
+
+
 def test_a_file_that_is_not_executable_is_126(url: str, tmp_path: Path) -> None:
     (tmp_path / "script").touch(0o644)
     done = spark_lease("run", "--lease", "n", "--url", url, "--", str(tmp_path / "script"))

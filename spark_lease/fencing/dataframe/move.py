@@ -18,6 +18,12 @@ from .target import Target, demand_strict, no_key, quote, refusal, run, zeros_ke
 
 _HERE = "spark_lease_frame"
 _KEYS = "spark_lease_keys"
+_LONGEST = {
+    f"{size}{kind}": 256**length - 1
+    for length, size in ((1, "tiny"), (2, ""), (3, "medium"))
+    for kind in ("text", "blob")
+}
+"""Bytes that a column of these types of MariaDB takes."""
 _NO_SUCH_KEY = ("42P10", "ON CONFLICT clause does not match")
 _LOCKED = "55P03"
 _NAMES = {"timestamptz": "timestamp with time zone", "timestamp": "timestamp without time zone"}
@@ -96,11 +102,30 @@ def move_all(connection: Connection, move: Move, source: str, rows: int) -> None
     demand_strict(connection)
     if move.keys:
         _refuse_equal_keys(connection, move, source, rows)
+    _refuse_longer(connection, move, source)
     empty(connection, move)
     with zeros_kept(connection):
         moved = run(connection, move.statement(connection.engine, source)).rowcount
     if moved != rows or move.keys:  # a trigger may keep some from the table; MariaDB counts an updated row twice
         refuse_less(connection, run(connection, f"SELECT count(*) FROM {source}").scalar(), rows)
+
+
+def _refuse_longer(connection: Connection, move: Move, source: str) -> None:
+    """MariaDB cuts off what INSERT … SELECT moves from one of these types to a smaller one, in strict mode as well,
+    where it does not have to make other characters of it."""
+    # Another character set is made of text, and then it does look.
+    limited = [each for each in move.columns if each.field.kind in _LONGEST and not _is_made_anew(each)]
+    if not limited or connection.dialect.name not in ("mysql", "mariadb"):
+        return
+    lengths = ", ".join(f"max(octet_length({each.moved}))" for each in limited)
+    for each, longest in zip(limited, run(connection, f"SELECT {lengths} FROM {source}").one(), strict=True):
+        if (longest or 0) > (limit := _LONGEST[each.field.kind]):
+            problem = f"{each.field.name} is {each.field.kind}, which takes {limit} bytes, and a value has {longest}"
+            raise refusal(problem)
+
+
+def _is_made_anew(column: Column) -> bool:
+    return column.staged != "longblob" and column.field.category not in ("", "utf8mb4")
 
 
 def empty(connection: Connection, move: Move) -> None:

@@ -40,7 +40,7 @@ SELECT relkind IN ('r', 'p') AND NOT relhasrules AND NOT relrowsecurity AND NOT 
 FROM pg_class c WHERE oid = pg_catalog.to_regclass(%(table)s)::oid
 """
 _MYSQL = """
-SELECT column_name, data_type, '', data_type,
+SELECT column_name, data_type, coalesce(character_set_name, ''), data_type,
        is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
        extra LIKE '%% GENERATED%%' OR extra IN ('VIRTUAL', 'PERSISTENT', 'STORED'), 0
 FROM information_schema.columns WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
@@ -69,7 +69,8 @@ _SQLITE = (
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of the table. `category` is PostgreSQL's of its type (S text, A array), `kind` the short name."""
+    """A column of the table. `category` is PostgreSQL's of its type (S text, A array), or MariaDB's character set;
+    `kind` is the short name."""
 
     name: str
     type: str

@@ -22,7 +22,7 @@ _ARGUMENTS = """ARRAY(
 _LOOK = f"""
 SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text,
   {_ARGUMENTS}, pg_has_role(c.relowner, 'USAGE'),
-  coalesce(t.tgenabled IN ('D', 'R'), false), coalesce(fn.nspname, '')
+  coalesce(t.tgenabled::text, ''), coalesce(fn.nspname, '')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = '{TRIGGER}' AND NOT t.tgisinternal
 LEFT JOIN pg_proc f ON f.oid = t.tgfoid LEFT JOIN pg_namespace fn ON fn.oid = f.pronamespace
@@ -69,7 +69,8 @@ class Found:
     kind: str
     arguments: tuple[str, ...]
     owned: bool
-    is_disabled: bool
+    enabled: str
+    """A: always. D, R: the owner has switched it off. O: switched on again, but not for all (pg_trigger.tgenabled)."""
     fence: str
 
     @property

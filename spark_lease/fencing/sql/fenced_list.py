@@ -30,7 +30,8 @@ WHERE %(lease)s IN ('', f.name) AND EXISTS (
     WITH RECURSIVE below (oid) AS (
         SELECT c.oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN below ON i.inhparent = below.oid
     ) SELECT FROM below JOIN pg_class b ON b.oid = below.oid WHERE b.relpersistence <> 't' AND NOT EXISTS (
-        SELECT FROM pg_trigger t WHERE t.tgrelid = b.oid AND t.tgname = %(trigger)s AND NOT t.tgisinternal))
+        SELECT FROM pg_trigger t WHERE t.tgrelid = b.oid AND t.tgname = %(trigger)s AND NOT t.tgisinternal
+          AND t.tgenabled <> 'O'))
 ORDER BY 1, 2
 """
 _IS_LISTED = "SELECT FROM {fenced} WHERE schema_name = %(schema)s AND table_name = %(table)s AND name = %(lease)s"

@@ -29,7 +29,8 @@ BEGIN
         END IF;
         RAISE EXCEPTION 'spark_lease: %.% is written only under the lease %, and this session carries no epoch of it',
             TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[0] USING ERRCODE = '{unleased}',
-            HINT = 'Start the program by: spark-lease run --lease ' || TG_ARGV[0] || ' -- PROGRAM';
+            HINT = 'Start the program by: spark-lease run --lease ' || TG_ARGV[0] || ' -- PROGRAM'
+                || ' (options in the URL of its connection replace PGOPTIONS, which carries the epoch)';
     END IF;
     SELECT epoch INTO newest FROM {schema}{fence} WHERE name = TG_ARGV[0] FOR SHARE;
     IF newest::text IS DISTINCT FROM mine THEN

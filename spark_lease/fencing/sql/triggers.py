@@ -151,8 +151,8 @@ def _restore_one(
     refuse_below_others(connection, found, found.readable, lease)
     statements = function_if_needed(connection, schema, found, may_be_older=True)
     for each in with_those_below(connection, found):
-        if not each.arguments and each.kind != "f" and each.owned:
-            statements += trigger_sql(each.name, f"{schema}.", lease, allow_unleased)[1:]
+        if each.kind != "f" and each.owned and (not each.arguments or each.enabled == "O"):
+            statements += trigger_sql(each.name, f"{schema}.", lease, allow_unleased)
     _run(connection, statements)
     function_if_needed(connection, schema, found, may_be_older=True)
     if not fenced_list.is_listed(connection, schema, table, lease):  # `drop` was quicker
@@ -208,7 +208,7 @@ def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
                 each.readable,
                 each.arguments[0],
                 each.arguments[2:3] == ("allow unleased",),
-                "disabled" if each.is_disabled else "fenced",
+                "fenced" if each.enabled == "A" else "disabled",
             )
             for each in all_fenced(connection)
             if lease in ("", each.arguments[0])

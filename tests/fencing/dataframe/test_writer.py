@@ -14,7 +14,7 @@ import pyarrow
 import pymysql
 import pytest
 from sqlalchemy import Engine, create_engine
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
@@ -522,6 +522,37 @@ def test_two_overwrites_take_turns(engine: Engine, spark: Any) -> None:
             **OVERWRITE,
         )
     tell(engine, "DROP TABLE kinds")
+
+
+@MARIADB
+@pytest.mark.parametrize("through", ["driver", "executors"])
+def test_a_value_that_is_too_long_is_refused_and_never_cut_off(engine: Engine, spark: Any, through: str) -> None:
+    """MariaDB's INSERT … SELECT keeps the length modulo 65 536, also in strict mode."""
+    kinds = {"t text": "utf8mb4", "tt tinytext": "utf8mb4", "t1 text": "latin1"}
+    columns = ", ".join(f"{name} CHARACTER SET {kind}" for name, kind in kinds.items())
+    tell(engine, "DROP TABLE IF EXISTS long_ones", f"CREATE TABLE long_ones ({columns}, b blob, tb tinyblob)")
+
+    def write(values: str) -> int:
+        return put(spark.sql(f"SELECT {values}"), engine, "long_ones", through=through)
+
+    # As many bytes as fit; é is two of them in UTF-8, and one in latin1.
+    write("repeat('é', 32767) t, repeat('a', 255) tt, repeat('é', 65535) t1, binary(repeat('b', 65535)) b")
+    lengths = ", ".join(f"octet_length({name})" for name in ("t", "tt", "t1", "b"))
+    assert ask(engine, f"SELECT {lengths} FROM long_ones") == [(65534, 255, 65535, 65535)]
+    for value, says in {
+        "repeat('é', 32768) t": "t is text, which takes 65535 bytes, and a value has 65536",
+        "repeat('a', 300) tt": "tt is tinytext, which takes 255 bytes, and a value has 300",
+        "repeat('a', 65536) b": "b is blob, which takes 65535 bytes, and a value has 65536",
+        "binary(repeat('a', 300)) tb": "tb is tinyblob, which takes 255 bytes, and a value has 300",
+        "binary(repeat('a', 70000)) t1": "t1 is text, which takes 65535 bytes, and a value has 70000",
+        "named_struct('x', repeat('a', 66000)) t": "t is text, which takes 65535 bytes, and a value has 66008",
+    }.items():
+        with pytest.raises(ConfigError, match=says):
+            write(value)
+    with pytest.raises((ConfigError, DBAPIError)):  # the server makes other characters of it, and looks
+        write("repeat('é', 65536) t1")
+    assert len(ask(engine, "SELECT 1 FROM long_ones")) == 1
+    tell(engine, "DROP TABLE long_ones")
 
 
 OVERWRITE: dict[str, Any] = {"mode": "overwrite", "through": "driver"}

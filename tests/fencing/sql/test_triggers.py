@@ -937,6 +937,19 @@ def test_a_trigger_that_is_switched_off_is_said_to_be(fenced: Engine, how: str) 
     assert [each.state for each in postgres.fenced_tables(fenced)] == ["disabled"]
 
 
+def test_a_trigger_that_a_restore_has_switched_on_again_is_no_fence_until_the_next_claim(fenced: Engine) -> None:
+    """As `pg_restore --disable-triggers` does: from then on it is passed by with session_replication_role = replica."""
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE guarded DISABLE TRIGGER ALL")
+        connection.exec_driver_sql("ALTER TABLE guarded ENABLE TRIGGER ALL")
+    assert [each.state for each in postgres.fenced_tables(fenced)] == ["lost"]
+    claim(Holder(NAME, 6), fenced)
+    assert [each.state for each in postgres.fenced_tables(fenced)] == ["fenced"]
+    with fenced.begin() as connection:
+        enabled = connection.exec_driver_sql("SELECT tgenabled::text FROM pg_trigger WHERE tgname = 'spark_lease'")
+        assert enabled.scalars().all() == ["A"]
+
+
 # -- the claim and the sessions of older epochs
 
 

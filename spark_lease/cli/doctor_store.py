@@ -267,7 +267,7 @@ def fence_tables(config: Config) -> Finding | None:
     from ..fencing.sql.triggers import fenced_tables
 
     with open_database(config) as engine:
-        tables = fenced_tables(engine, config.name)
+        tables = [each for each in fenced_tables(engine, config.name) if each.state != "dropped"]
     open_to_all = {state: [each.name for each in tables if each.state == state] for state in ("lost", "disabled")}
     if lost := open_to_all["lost"]:
         again = f"spark-lease fence add --lease {shlex.quote(config.name or 'NAME')} --on {shlex.quote(lost[0])}"

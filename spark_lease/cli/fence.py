@@ -105,12 +105,15 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
         cells = [["?" if value is None else str(value) for value in row.values()] for row in rows]
         print_table([["TABLE", "LEASE", "EPOCH", "ALLOW UNLEASED", "STATE"], *cells])
         for row in rows:
+            lease, table = (shlex.quote(str(row[key])) for key in ("lease", "table"))
             if row["state"] == "lost":
-                lease, table = (shlex.quote(str(row[key])) for key in ("lease", "table"))
                 again = f"the next master fences it again, or now: spark-lease fence add --lease {lease} --on {table}"
                 print(
                     f"spark-lease: {table}, or a partition of it, was made without its fence: {again}", file=sys.stderr
                 )
+            elif row["state"] == "dropped":
+                end = f"once it is made again it is fenced again. If not: spark-lease fence drop --on {table}"
+                print(f"spark-lease: there is no {table}: {end}", file=sys.stderr)
     else:
         print(f"no table is fenced in {redacted(config.fence_url or config.url)}")
     return 0

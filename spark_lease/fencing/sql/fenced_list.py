@@ -34,6 +34,11 @@ WHERE %(lease)s IN ('', f.name) AND EXISTS (
           AND t.tgenabled <> 'O'))
 ORDER BY 1, 2
 """
+_DROPPED = """
+SELECT f.schema_name, f.table_name, f.allow_unleased, f.name FROM {fenced} f WHERE %(lease)s IN ('', f.name)
+AND NOT EXISTS (SELECT FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
+    WHERE n.nspname = f.schema_name AND c.relname = f.table_name)
+"""
 _IS_LISTED = "SELECT FROM {fenced} WHERE schema_name = %(schema)s AND table_name = %(table)s AND name = %(lease)s"
 
 
@@ -41,9 +46,18 @@ def lost(connection: Connection, schema: str, lease: str) -> dict[tuple[str, str
     """The listed tables of one lease, or of all, that are there without their trigger, or have a partition without:
     `allow_unleased` and the lease of each, by schema and name. Raises ConfigError where that is not to be seen.
     """
+    return _listed(connection, schema, lease, _LOST)
+
+
+def dropped(connection: Connection, schema: str, lease: str) -> dict[tuple[str, str], tuple[bool, str]]:
+    """Likewise those that are not there: they are fenced as soon as there is a table of that name again."""
+    return _listed(connection, schema, lease, _DROPPED)
+
+
+def _listed(connection: Connection, schema: str, lease: str, query: str) -> dict[tuple[str, str], tuple[bool, str]]:
     if not (fenced := _usable(connection, schema, "SELECT")):
         return {}
-    rows = connection.exec_driver_sql(_LOST.format(fenced=_escaped(fenced)), {"lease": lease, "trigger": TRIGGER}).all()
+    rows = connection.exec_driver_sql(query.format(fenced=_escaped(fenced)), {"lease": lease, "trigger": TRIGGER}).all()
     return {(each[0], each[1]): (each[2], each[3]) for each in rows}
 
 

@@ -49,7 +49,8 @@ _BRIEFLY, _GIVES_WAY = 50, 250
 class FencedTable:
     """A table, and the lease under which it is written. `allow_unleased`: also by who carries no epoch at all.
 
-    `state`: "fenced"; "lost" if it, or a partition, has no trigger any more; "disabled" if that is switched off.
+    `state`: "fenced"; "lost" if it, or a partition, has no trigger any more; "disabled" if that is switched off;
+    "dropped" if it is not there, and is fenced when it is made again.
     """
 
     name: str
@@ -213,13 +214,13 @@ def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
             for each in all_fenced(connection)
             if lease in ("", each.arguments[0])
         }
+        schema = schema_of_fence(connection)
         try:
-            found = fenced_list.lost(connection, schema_of_fence(connection), lease)
+            for state, found in {"lost": fenced_list.lost, "dropped": fenced_list.dropped}.items():
+                for table, (allow_unleased, of) in found(connection, schema, lease).items():
+                    tables[readable(*table)] = FencedTable(readable(*table), of, allow_unleased, state)
         except ConfigError as error:
             log.warning("tables that have lost their fence are not listed: %s", error)
-            found = {}
-    for table, (allow_unleased, of) in found.items():
-        tables[readable(*table)] = FencedTable(readable(*table), of, allow_unleased, "lost")
     return [tables[name] for name in sorted(tables)]
 
 

@@ -111,6 +111,12 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
                 print(
                     f"spark-lease: {table}, or a partition of it, was made without its fence: {again}", file=sys.stderr
                 )
+            elif row["state"] == "disabled":
+                again = f"no master mends that: spark-lease fence add --lease {lease} --on {table}"
+                print(
+                    f"spark-lease: any session may write to {table}, its trigger was switched off: {again}",
+                    file=sys.stderr,
+                )
             elif row["state"] == "dropped":
                 end = f"once it is made again it is fenced again. If not: spark-lease fence drop --on {table}"
                 print(f"spark-lease: there is no {table}: {end}", file=sys.stderr)

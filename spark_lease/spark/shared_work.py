@@ -71,9 +71,12 @@ class SharedWork:
     def _works(self, context: Any) -> bool:
         # First what the scheduler knows at this instant; what the tracker knows is a little older.
         running = context._jsc.sc().taskScheduler().runningTasksByExecutors().toString()
-        if _jobs(context) - self._jobs_before:
-            return True
         tracker = context.statusTracker()
+        # A batch of a stream is a job in the group that its run is called.
+        runs = re.findall(r"runId = ([\w-]+)", " ".join(self._streams_before))
+        batches = {each for run in runs for each in tracker.getJobIdsForGroup(run)}
+        if _jobs(context) - self._jobs_before - batches:
+            return True
         stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
         known = sum(each.numActiveTasks for each in stages if each)
         return sum(map(int, re.findall(r"-> (\d+)", running))) > int(known)

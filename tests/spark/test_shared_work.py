@@ -47,10 +47,22 @@ def test_a_block_inside_another_leaves_the_work_of_that_one_alone(start: Callabl
         HELD
         + """
     with hold("outer"), ThreadPoolExecutor(1) as pool:
-        stream = spark.readStream.format("rate").load().writeStream.format("noop").start()
-        job = pool.submit(count, 20)
-        while not spark.sparkContext.statusTracker().getActiveJobsIds():
-            time.sleep(0.01)
+        from pyspark.sql.functions import udf
+        @udf("int")
+        def slow(x):
+            time.sleep(0.2)
+            return 0
+        rows = spark.readStream.format("rate").option("rowsPerSecond", 4).load().coalesce(1).select(slow("value"))
+        stream = rows.writeStream.format("noop").start()
+        while not stream.recentProgress:
+            time.sleep(0.1)
+        def task(rows):
+            while not os.path.exists(f"{FOLDER}/stop"):
+                time.sleep(0.01)
+            return rows
+        job = pool.submit(spark.sparkContext.parallelize([1], 1).mapPartitions(task).count)
+        while stream.recentProgress[-1]["batchId"] < 2:
+            time.sleep(0.1)
         with hold("inner"):
             say(f"counted {count(0)}")
         try:
@@ -59,6 +71,7 @@ def test_a_block_inside_another_leaves_the_work_of_that_one_alone(start: Callabl
         except ValueError:
             say(f"stream {stream.isActive}, job {not job.done()}")
         stream.stop()
+        Path(f"{FOLDER}/stop").touch()
         say(f"job {job.result()}")
     """
     )

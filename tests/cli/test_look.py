@@ -209,7 +209,11 @@ def test_watch_tells_site_and_standbys_and_how_it_ended(
             until(lambda: look("held, by b:"), 60)
             assert "site" not in seen[-1]
             end(started[1])
-            until(lambda: look("free, last change (≤ )?20.*Z: interrupted: SIGTERM, b:"), 60)
+            until(
+                lambda: look("free, last change (≤ )?20.*Z: interrupted: SIGTERM, b:"),
+                timeout=60,
+                instead=lambda: "\n".join([*seen[-3:], started[1].communicate()[1]]),
+            )
         finally:
             for each in started:
                 each.terminate()

@@ -143,7 +143,7 @@ def refuse_waiting(settings: Mapping[str, Any], *keys: str) -> None:
 
 
 def fitting(run_key: object) -> str:
-    """A run key that is not too long: ids of DAG and task may have 250 characters each. A template may make no text."""
+    """A run key of at most 250 characters: the ids of DAG and task alone may have as many. It may be a number."""
     run_key = str(run_key)
     if len(run_key) <= MAX_NAME:
         return run_key

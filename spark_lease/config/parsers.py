@@ -16,6 +16,7 @@ OnLost = str | Callable[[LeaseLost], None]
 
 
 def absolute(key: str, path: str) -> Path:
+    """`path` as it is for every working folder. Raises ConfigError, for the setting `key`, if this one is gone."""
     try:
         return Path(path).absolute()
     except FileNotFoundError:

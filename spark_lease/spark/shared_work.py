@@ -48,11 +48,14 @@ class SharedWork:
         looking = Thread(target=self._look_until, args=(rests, given_up), name="wait for Spark", daemon=True)
         with suppress(RuntimeError):  # no thread to be had
             looking.start()
-        while not self._clock.wait(rests, _LOOK_AGAIN) and looking.is_alive() and is_wanted():
-            if self._clock.now() >= tell_at:
-                log.info("%s: waits until Spark rests: what it runs may be of this block, or of another lease's", name)
-                tell_at = math.inf
-        given_up.set()
+        try:
+            while not self._clock.wait(rests, _LOOK_AGAIN) and looking.is_alive() and is_wanted():
+                if self._clock.now() >= tell_at:
+                    told = "%s: waits until Spark rests: what it runs may be of this block, or of another lease's"
+                    log.info(told, name)
+                    tell_at = math.inf
+        finally:  # a signal may end this wait
+            given_up.set()
         return rests.is_set()
 
     def _look_until(self, rests: Event, given_up: Event) -> None:

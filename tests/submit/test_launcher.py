@@ -395,20 +395,24 @@ def test_a_scripts_threads_are_part_of_it(submit: Callable[..., Driver], url: st
     assert row(url, table) == (None, driver.epoch())
 
 
-@contained
-@pytest.mark.postgres
-def test_a_submission_that_has_to_be_killed_still_says_so(
-    submit: Callable[..., Driver], contain: str, proxy: Proxy
-) -> None:
-    driver = submit(
-        """
+SWALLOWS_ALL = """
         say("up")
         while True:
             try:
                 time.sleep(60)
             except BaseException:
                 pass
-        """,
+        """
+"""A script that no signal and no loss ends."""
+
+
+@contained
+@pytest.mark.postgres
+def test_a_submission_that_has_to_be_killed_still_says_so(
+    submit: Callable[..., Driver], contain: str, proxy: Proxy
+) -> None:
+    driver = submit(
+        SWALLOWS_ALL,
         store=proxy.url,
         contain=contain,
     )
@@ -429,13 +433,8 @@ def test_a_script_that_swallows_its_signal_was_interrupted_and_has_not_crashed(
         """
         session()
         time.sleep(1.5)  # the keeper hears where tasks run
-        say("up")
-        while True:
-            try:
-                time.sleep(60)
-            except BaseException:
-                pass
-        """,
+        """
+        + SWALLOWS_ALL,
         settings=["--stop-budget", "1"],
         contain="required",
     )

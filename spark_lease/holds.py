@@ -17,7 +17,6 @@ from .election.locker import locker_over
 from .election.ports import Grant, HasSession, Journal, Locker
 from .election.record import Protection, new_holder
 from .fencing.delta.tables import KIND as DELTA_TABLES
-from .fencing.refusal import NothingBegun
 from .fencing.sql.databases import claim_databases, is_unfenced, prepare
 from .fencing.status import Fences
 from .journal.changes import ChangeJournal
@@ -51,7 +50,7 @@ class GuardedHold(Hold):
 
         Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
         """
-        return claim_databases(self._config, NothingBegun(self), clock=self._clock)
+        return claim_databases(self._config, self)
 
     def noted(self, kind: str) -> dict[str, str]:
         """What was noted beside the lease, as `Notes.all` says; asked for by the process that keeps it.

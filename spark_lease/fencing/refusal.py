@@ -17,20 +17,3 @@ def fenced(lease: HeldLease, where: str, newest: int, advice: str = "") -> Fence
     error = Fenced(lease.name, where, lease.epoch, newest, advice)
     lease.lose(Loss.FENCED, str(error))
     return error
-
-
-class NothingBegun:
-    """A lease under which no work has begun. A refusal does not lose it: its owner gives it back."""
-
-    def __init__(self, lease: HeldLease) -> None:
-        self.name, self.holder = lease.name, lease.holder
-        self.check, self.wait_certain = lease.check, lease.wait_certain
-        self.note, self.noted = lease.note, lease.noted
-        self._lease = lease
-
-    @property
-    def epoch(self) -> int:
-        return self._lease.epoch
-
-    def lose(self, reason: Loss, detail: str = "") -> None:
-        """The error that is raised says it."""

@@ -297,7 +297,7 @@ class Guard:
             log.error("%s: the work has crashed: %s", self.hold.name, JVM_ENDED)
         self._leave_the_block()
         if self._has_claimed and _has_failed(error) and self.hold.loss() is None:
-            look_for_a_newer_claim(self.config, self.hold, clock=self._clock)
+            look_for_a_newer_claim(self.config, self.hold)
         if self._is_shared(error) and self._shared.see_out(self.hold.name, lambda: self._is_shared(error)):
             self._standby.settle()
             self._spark.leave_running()

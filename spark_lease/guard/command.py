@@ -28,7 +28,6 @@ from ..election.lifecycle import abandon, begin_hold, end_hold
 from ..election.record import Protection
 from ..errors import ConfigError, LeaseLost, SparkLeaseError
 from ..fencing.delta.tables import DeltaFence, level_of
-from ..fencing.refusal import NothingBegun
 from ..fencing.sql.databases import look_for_a_newer_claim
 from ..fencing.status import FencingStatus
 from ..holds import open_contender
@@ -203,7 +202,7 @@ class _Run:
         """Wait for the end of all that the command started, then release."""
         code = 128 + news if isinstance(news, int) else self._code()
         if self._has_claimed and by_itself and code and self._lease.loss() is None:
-            look_for_a_newer_claim(self._config, self._lease, clock=self._clock)
+            look_for_a_newer_claim(self._config, self._lease)
         unnoted: list[SparkLeaseError] = []
         lost = end_hold(
             self._lease,
@@ -233,10 +232,10 @@ class _Run:
                 return self._news.get(timeout=_LISTEN)
 
     def _claim(self) -> None:
-        held, fencing_status = NothingBegun(self._lease), FencingStatus(self._lease, self._config)
+        fencing_status = FencingStatus(self._lease, self._config)
         self._has_claimed = self._lease.claim_databases()
         sql = "claimed" if self._has_claimed else "none"
-        delta = DeltaFence(held, self._config, self._clock)
+        delta = DeltaFence(self._lease, self._config, self._clock)
         if problem := delta.claim_all():
             log.warning("%s: Delta tables are NOT FENCED: %s", self._lease.name, problem)
         fencing_status.show(sql=sql, delta=level_of(delta, problem))

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from ...database.connections import database_message
 from ...database.dialects import code_of
 from ...election.ports import HeldLease
-from ..sql.session import digest, libpq_parameters
+from ..sql.session import digest, with_epoch
 from ..sql.tables import parts_of
 from .columns import Column
 from .load import NUMBER, TASK, Place
@@ -161,5 +161,5 @@ def _of_libpq(connection: Connection, lease: HeldLease) -> dict[str, Any]:
     parameters = _BOUNDED | {key: given[key] for key in _LIBPQ if key in given}
     if not str(parameters.get("host", "/")).startswith("/"):
         parameters.setdefault("tcp_user_timeout", _BOUNDED_TCP)
-    parameters |= libpq_parameters(lease.name, lease.epoch, given)
+    parameters |= with_epoch(lease.name, lease.epoch, given)
     return parameters | ({"password": info.password} if info.password else {})

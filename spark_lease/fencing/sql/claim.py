@@ -18,12 +18,11 @@ from typing import Any, TypeVar
 from sqlalchemy import BigInteger, Connection, Engine, Executable, bindparam, delete, event, literal_column, select
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
-from ...clock import BootClock, Clock
+from ...clock import BootClock
 from ...database.connections import SocketWatchdog, database_message
 from ...database.dialects import CONFLICTS, backend_of, code_of, matches, refuses_options
 from ...election.ports import HeldLease
-from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
-from ..refusal import fenced
+from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
 from .search_path import has_fence, look_astray
 from .stale_sessions import end_holders, end_older_sessions
 from .tables import (
@@ -68,19 +67,18 @@ _LOWER = (
 )
 
 
-def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT, clock: Clock | None = None) -> None:
+def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT) -> None:
     """Raise the fence of `lease` in the database of `engine` to my epoch; at once if it is there already.
 
     The tables of the fence are made where they are missing, and a fenced table of PostgreSQL that was dropped and made
     again is fenced again. Takes no longer than `timeout` seconds and what it takes to connect. Raises LeaseLost; Fenced
-    if a newer epoch was claimed; FenceUnreachable; ConfigError.
+    if a newer epoch was claimed, which does not lose the lease; FenceUnreachable; ConfigError.
     """
-    epoch, clock = lease.check(), clock or BootClock()
-    end = clock.now() + timeout
-    table = FenceTable(engine, timeout=timeout, clock=clock)
+    epoch, end = lease.check(), BootClock().now() + timeout
+    table = FenceTable(engine, timeout=timeout)
     newest = table.raise_to(lease.name, epoch)
     if newest > epoch:
-        raise fenced(lease, where_is(engine), newest, _LOWER.format(name=shlex.quote(lease.name)))
+        raise Fenced(lease.name, where_is(engine), epoch, newest, _LOWER.format(name=shlex.quote(lease.name)))
     if table.was_raised:  # not by each worker of one master
         table.fence_again(lease.name, end)
 
@@ -88,11 +86,11 @@ def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT, clock: 
 class FenceTable:
     """Where a fence is looked at and claimed: short sessions on the user's engine, of which every wait ends."""
 
-    def __init__(self, engine: Engine, *, timeout: float = TIMEOUT, clock: Clock | None = None) -> None:
+    def __init__(self, engine: Engine, *, timeout: float = TIMEOUT) -> None:
         refuse_unknown(engine)
         # The fence is where the search path leads, as the check at COMMIT finds it, wherever the user's tables are.
         self._engine = engine.execution_options(schema_translate_map=None)
-        self._timeout, self._clock = timeout, clock or BootClock()
+        self._timeout, self._clock = timeout, BootClock()
         self._backend = backend_of(engine)
         self._is_postgres = engine.dialect.name == "postgresql"
         self.was_raised = False

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from ...clock import Clock
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...election.ports import HeldLease
@@ -24,7 +23,7 @@ from ..refusal import fenced
 log = logging.getLogger(__name__)
 
 
-def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = None) -> bool:
+def claim_databases(config: Config, lease: HeldLease) -> bool:
     """Claim the database of `fence_url`; by default the lease store itself, if it is PostgreSQL and has a fence. False
     if there is none to claim.
 
@@ -36,10 +35,10 @@ def claim_databases(config: Config, lease: HeldLease, *, clock: Clock | None = N
     from .claim import FenceTable, claim
 
     with open_database(config) as engine:
-        limits: dict[str, Any] = {"timeout": config.attempt_timeout, "clock": clock}
-        if not config.fence_url and not FenceTable(engine, **limits).has_fence(lease.name):
+        timeout = config.attempt_timeout
+        if not config.fence_url and not FenceTable(engine, timeout=timeout).has_fence(lease.name):
             return False
-        claim(lease, engine, **limits)
+        claim(lease, engine, timeout=timeout)
     return True
 
 
@@ -69,7 +68,7 @@ def _may_have_to_claim(config: Config) -> bool:
     return config.enabled and (bool(config.fence_url) or config.url.startswith("postgresql"))
 
 
-def look_for_a_newer_claim(config: Config, lease: HeldLease, *, clock: Clock) -> None:
+def look_for_a_newer_claim(config: Config, lease: HeldLease) -> None:
     """The guarded work has failed under a lease whose database was claimed: if there is a newer claim, lose the lease.
 
     A fenced table refuses in the words of whatever driver it was written through, so the fence is asked instead. Never
@@ -79,7 +78,7 @@ def look_for_a_newer_claim(config: Config, lease: HeldLease, *, clock: Clock) ->
 
     try:
         with open_database(config) as engine:
-            newest = FenceTable(engine, timeout=config.attempt_timeout, clock=clock).newest(lease.name)
+            newest = FenceTable(engine, timeout=config.attempt_timeout).newest(lease.name)
     except SparkLeaseError as error:
         log.debug("%s: cannot look whether the fence is why the work has failed: %s", lease.name, error)
         return

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from ...errors import ConfigError
 
-LONGEST_APPLICATION_NAME = 63
+_LONGEST_APPLICATION_NAME = 63
 """Bytes (NAMEDATALEN - 1); PostgreSQL cuts off what is more."""
 _OURS = re.compile(r"^spark_lease/\d+/[0-9a-f]{16}/")
 
@@ -38,33 +38,32 @@ def application_prefix(name: str, epoch: int) -> str:
     return f"spark_lease/{epoch}/{digest(name)}/"
 
 
-def application_of(name: str, epoch: int, words: str = "") -> str:
-    """The application_name of a session; `words` are for people, by default the name of the lease."""
-    readable = re.sub(r"[^ -~]", "?", _OURS.sub("", words) or name)
-    return (application_prefix(name, epoch) + readable)[:LONGEST_APPLICATION_NAME]
+def application_of(name: str, epoch: int, label: str = "") -> str:
+    """The application_name of a session; `label` is for people, by default the name of the lease."""
+    readable = re.sub(r"[^ -~]", "?", _OURS.sub("", label) or name)
+    return (application_prefix(name, epoch) + readable)[:_LONGEST_APPLICATION_NAME]
+
+
+def with_epoch(
+    name: str, epoch: int, given: Mapping[str, str], options: str = "options", application: str = "application_name"
+) -> dict[str, str]:
+    """`given[options]` and `given[application]` with the epoch in them. Nothing for epoch 0, which is no grant."""
+    if not epoch:
+        return {}
+    setting = setting_of(name)
+    kept = re.sub(rf"\s*-c\s*{re.escape(setting)}=\d+", "", given.get(options, "")).lstrip()
+    return {
+        options: f"{kept} -c {setting}={epoch}".lstrip(),
+        application: application_of(name, epoch, given.get(application, "")),
+    }
 
 
 def session_environment(name: str, epoch: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """PGOPTIONS and PGAPPNAME (PostgreSQL documentation, "Environment Variables"), besides what `environ` has there.
 
-    None for epoch 0, which is no grant: a table that is open to sessions without a lease is open to this one.
+    None for epoch 0: a table that is open to sessions without a lease is open to this one.
     """
-    if not epoch:
-        return {}
-    return {
-        "PGOPTIONS": _with_epoch(environ.get("PGOPTIONS", ""), name, epoch),
-        "PGAPPNAME": application_of(name, epoch, environ.get("PGAPPNAME", "")),
-    }
-
-
-def libpq_parameters(name: str, epoch: int, given: Mapping[str, str]) -> dict[str, str]:
-    """The same as parameters of a connection, besides what `given` has there."""
-    if not epoch:
-        return {key: given[key] for key in ("options", "application_name") if key in given}
-    return {
-        "options": _with_epoch(given.get("options", ""), name, epoch),
-        "application_name": application_of(name, epoch, given.get("application_name", "")),
-    }
+    return with_epoch(name, epoch, environ, "PGOPTIONS", "PGAPPNAME")
 
 
 def jdbc_url(url: str, name: str, epoch: int) -> str:
@@ -75,13 +74,5 @@ def jdbc_url(url: str, name: str, epoch: int) -> str:
         return url
     base, _, query = url.partition("?")
     given = dict(parse_qsl(query, keep_blank_values=True))
-    given["options"] = _with_epoch(given.get("options", ""), name, epoch)
-    given["ApplicationName"] = application_of(name, epoch, given.get("ApplicationName", ""))
     # Java's URLDecoder takes + for a blank, as this writes it.
-    return f"{base}?{urlencode(given)}"
-
-
-def _with_epoch(options: str, name: str, epoch: int) -> str:
-    setting = setting_of(name)
-    kept = re.sub(rf"\s*-c\s*{re.escape(setting)}=\d+", "", options).lstrip()
-    return f"{kept} -c {setting}={epoch}".lstrip()
+    return f"{base}?{urlencode(given | with_epoch(name, epoch, given, application='ApplicationName'))}"

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, ResourceClosedError
 
 from ...database.dialects import code_of
 from ...election.ports import HeldLease
-from ...errors import FenceUnreachable, SparkLeaseError
+from ...errors import Fenced, FenceUnreachable, Loss, SparkLeaseError
 from ..refusal import fenced
 from .claim import FenceTable, claim
 from .commit import NO_SAVEPOINT, REFUSED_BY_THE_BLOCK, NotNewest, ends_of, values_of
@@ -86,7 +86,11 @@ def claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
     refuse_unknown(engine)
     known = _claimed.setdefault(engine.pool, set())
     if (lease.name, epoch) not in known:
-        claim(lease, engine)
+        try:
+            claim(lease, engine)
+        except Fenced as error:  # work has begun
+            lease.lose(Loss.FENCED, str(error))
+            raise
         known.add((lease.name, epoch))
 
 

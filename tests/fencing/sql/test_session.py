@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pytest
 
 from spark_lease.errors import ConfigError
-from spark_lease.fencing.sql.session import application_of, jdbc_url, libpq_parameters, session_environment, setting_of
+from spark_lease.fencing.sql.session import application_of, jdbc_url, session_environment, setting_of
 
 NAME = "nightly"
 
@@ -24,7 +24,6 @@ def test_what_was_in_the_environment_stays() -> None:
 def test_without_a_lease_nothing_is_said() -> None:
     url = "jdbc:postgresql://db/x?options=-c%20search_path=etl"
     assert session_environment(NAME, 0, {"PGOPTIONS": "-c x=y"}) == {}
-    assert libpq_parameters(NAME, 0, {"options": "-c x=y", "host": "db"}) == {"options": "-c x=y"}
     assert jdbc_url(url, NAME, 0) == url
 
 

@@ -548,6 +548,9 @@ def test_a_claim_below_the_fence_says_what_it_may_mean_and_how_to_repair_it(engi
     lease = Holder(NAME, 5)
     with pytest.raises(Fenced, match=r"lost or restored from a backup .*spark-lease fence forget --lease nightly"):
         claim(lease, engine)
+    assert not lease.lost
+    with pytest.raises(Fenced), fenced_sql(lease, engine):
+        pass
     assert lease.lost == [Loss.FENCED]
     assert FenceTable(engine).forget(NAME) == 9
     claim(Holder(NAME, 5), engine)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..config.settings import Config
 from ..keeper.supervisor import NO_SETUID, why_not_contained
-from ..submit.command_line import find_java, own_spark, settle_spark_home, what_java_lacks
+from ..submit.command_line import find_java, own_spark, set_spark_home, what_java_lacks
 from ..system.containment import Namespace
 from ..system.kernel import why_not
 from .findings import Check, Finding, fail, ok, warn
@@ -136,7 +136,7 @@ def java_home() -> Path | None:
 
 def spark_home() -> Path | None:
     """As `submit` finds it."""
-    settle_spark_home("")
+    set_spark_home("")
     home = os.environ.get("SPARK_HOME") or own_spark()
     return Path(home) if home else None
 

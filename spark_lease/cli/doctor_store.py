@@ -248,7 +248,7 @@ def pooler(config: Config, shared: str, passes_options: bool, takes_options: boo
 
 
 def sessions(probe: SqlProbe) -> tuple[str, bool, bool]:
-    return probe.sharing(), probe.passes_options(), probe.takes_options()
+    return probe.sharing(), *probe.options()
 
 
 def fence(config: Config) -> Finding:

@@ -15,7 +15,7 @@ from ..election.journal_entries import KINDS
 from ..election.ports import LeaseStore
 from ..errors import ConfigError, RecordUnreadable
 from ..journal.runs import BEGUN, runs_of
-from ..monitoring.history import holds_of, settled
+from ..monitoring.history import holds_of, with_ends
 from ..stores.registry import open_notes, open_store
 from .settings import of_one_lease, resolved
 from .table import print_table
@@ -30,7 +30,7 @@ def runs(arguments: argparse.Namespace) -> int:
         if any(run.outcome == BEGUN for run in noted):
             with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
                 holds = holds_of(name, notes.every(config.row_of(name), KINDS), store.read(name), where=store.where)
-                noted = settled(noted, holds)
+                noted = with_ends(noted, holds)
         found = [asdict(run) for run in noted]
         why = f"{name} has no runs with a key"
         with contextlib.suppress(RecordUnreadable):

@@ -25,7 +25,7 @@ from ..submit.command_line import (
     local_file,
     name_of,
     refuse_what_java_misreads,
-    settle_spark_home,
+    set_spark_home,
     split,
 )
 from ..submit.contained import Submission
@@ -39,7 +39,7 @@ def submit(arguments: argparse.Namespace) -> int:
     try:
         begin_outcome(file)
         options, script, rest = split(arguments.guarded)
-        settle_spark_home(arguments.spark_submit)
+        set_spark_home(arguments.spark_submit)
         found = resolved(arguments, from_spark(conf_of(options)))
         config = found.config
         begin_outcome(file := config.outcome_file)

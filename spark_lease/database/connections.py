@@ -1,12 +1,8 @@
-"""Connections on which no wait is endless: engine, SocketWatchdog, WakeupPipe.
-
-What differs between databases is in `dialects.py`.
-"""
+"""Connections on which no wait is endless: engine, SocketWatchdog, WakeupPipe."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import re
 import select
@@ -25,9 +21,9 @@ from ..errors import ConfigError, NotesDenied, SparkLeaseError, StoreError
 from .dialects import BACKENDS, backend_of, code_of, has_bounds, matches, refuses_options, usable_url
 
 SHARED = "shared"
-"""In the `info` of a connection: true if a pooler may give its session to others, and nothing may stay set in it."""
+"""Key in the `info` of a connection: true if a pooler may give its session to others, and nothing may stay set in it."""
 WITHOUT_OPTIONS = "without options"
-"""In the same: true if a pooler takes none."""
+"""Key in the `info` of a connection: true if the pooler refuses startup options."""
 _DENIED = (
     "correct the URL or the password, let this role log in, or have the rights granted that spark-lease init "
     '--print-sql names (if_denied = "wait" tries again)'
@@ -103,19 +99,6 @@ def has_hung_up(descriptor: int) -> bool:
     return bool(looking.poll(0))
 
 
-def cursor_of(connection: Any, driver: str, *, several: bool) -> Any:
-    """A cursor of the driver; `several`: that sends several statements in one message, with values."""
-    if several and driver == "psycopg":
-        return importlib.import_module("psycopg").ClientCursor(connection)
-    return connection.cursor()
-
-
-def last_answer(cursor: Any, driver: str) -> None:
-    """Go on to the answer of the last statement of several."""
-    while driver == "psycopg" and cursor.nextset():
-        pass
-
-
 def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") -> StoreError:
     """`database_message`, put in the place of the braces of `note`."""
     advice = _READ_ONLY if code_of(error) in IS_READ_ONLY else ""
@@ -139,7 +122,7 @@ def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") 
 
 
 def notes_error(engine: Engine, config: Config, error: Exception) -> StoreError:
-    """The same for what is noted beside the leases, of which most is worth another try: NotesDenied, or StoreError."""
+    """Translate an error of the notes beside the leases: NotesDenied if another try gets the same answer, else StoreError."""
     message = store_error(engine, redacted(config.url), error)
     if _is_final(engine, config, error):
         return NotesDenied(message.where, f"{message.problem}: {_advice(engine, error)}")
@@ -186,8 +169,10 @@ class SocketWatchdog:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def arm(self, fd: int) -> None:
-        """The request on socket `fd` starts now."""
+    def arm(self, fd: int | None) -> None:
+        """The request on socket `fd` starts now; one without a socket never hangs."""
+        if fd is None:
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="spark_lease cut-off", daemon=True)
             self._thread.start()
@@ -197,9 +182,8 @@ class SocketWatchdog:
             self._armed = (os.dup(fd), self._clock.now() + self._timeout)
 
     def watch(self, connection: Any) -> None:
-        """A request on this connection of a driver starts now; one without a socket never hangs."""
-        if (fd := descriptor_of(connection)) is not None:
-            self.arm(fd)
+        """A request on this connection of a driver starts now."""
+        self.arm(descriptor_of(connection))
 
     def disarm(self) -> None:
         """The request has ended."""

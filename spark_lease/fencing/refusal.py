@@ -1,10 +1,4 @@
-"""What every fence asks of a lease, and what it does about a refusal. A fence stands below the lease and knows no more.
-
-```
- claim    the guarded store remembers my epoch, if it is newer than what it knows; before anything is read
- commit   checks, in the same atomic step, that it still knows none newer; else nothing is written, and Fenced is raised
-```
-"""
+"""What a fence does about a refusal. It stands below the lease and knows no more of it than `HeldLease`."""
 
 from __future__ import annotations
 

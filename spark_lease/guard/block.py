@@ -229,7 +229,7 @@ class Guard:
             self._standby.end()
             self._demotion.begin(lost, grace=LAST_WORDS)
         elif not is_noted:
-            self.hold.runs.settle(self.config.run_key, INTERRUPTED)
+            self.hold.runs.note_end(self.config.run_key, INTERRUPTED)
         budget = 0.0 if is_noted else self.config.stop_budget
         try:
             if self._has_begun and lost is None:  # no other is to begin before this Spark has ended
@@ -299,10 +299,10 @@ class Guard:
         if self._has_claimed and _has_failed(error) and self.hold.loss() is None:
             look_for_a_newer_claim(self.config, self.hold)
         if self._is_shared(error) and self._shared.see_out(self.hold.name, lambda: self._is_shared(error)):
-            self._standby.settle()
+            self._standby.cancel_jobs()
             self._spark.leave_running()
         elif self.hold.loss() is None and is_success(error):
-            self._standby.settle()
+            self._standby.cancel_jobs()
             self._spark.quiesce(self._interrupt.has_left)
         else:
             # After a block that failed, it is not known what its tasks still do.
@@ -353,7 +353,7 @@ class Guard:
 
     def _put_away_once_over(self) -> None:
         while not (is_over := self._spark.wait_until_over(self._clock.now() + _LOOK_AGAIN)):
-            if self._spark.is_out_of_sight.is_set():
+            if self._spark.end_is_unprovable.is_set():
                 break
         self._put_away(is_over=is_over)
 
@@ -372,7 +372,7 @@ class Guard:
     def _note_the_run(self, error: BaseException | None) -> None:
         outcome, detail = self._ending_of(error)
         self.hold.ends_as(outcome, detail)
-        self._unnoted = self.hold.runs.settle(self.config.run_key, outcome)
+        self._unnoted = self.hold.runs.note_end(self.config.run_key, outcome)
         if self.config.run_key and self.config.enabled and self._spark.was_busy and is_success(error):
             self._unnoted = [self.hold.runs.undone(self.config.run_key, "the block was left while Spark still worked")]
 

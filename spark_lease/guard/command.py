@@ -71,13 +71,13 @@ def run(config: Config, command: Sequence[str]) -> Outcome:
             problem = "is a folder" if os.path.isdir(command[0]) else "is not executable (chmod +x)"
             return outcome_of(config, "failed", NOT_RUN, reason=f"{command[0]}: {problem}")
         return outcome_of(config, "failed", NOT_FOUND, reason=f"{command[0]}: command not found")
-    with _told_if_no_more_may_be_started():
+    with _explain_thread_limit():
         made = _Run(config, command)
     return made.run()
 
 
 @contextlib.contextmanager
-def _told_if_no_more_may_be_started() -> Iterator[None]:
+def _explain_thread_limit() -> Iterator[None]:
     try:
         yield
     except (BlockingIOError, RuntimeError) as error:
@@ -159,7 +159,7 @@ class _Run:
                 self._news.put(ConfigError("require_protection", f"{wanted} is required: {describe(strangers)}"))
 
     def _run(self) -> Outcome:
-        with _told_if_no_more_may_be_started():
+        with _explain_thread_limit():
             self._begin()
         lease = self._lease
         variables = announcement(self._config, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)
@@ -248,7 +248,7 @@ class _Run:
     def _note_the_run(self, news: _News, code: int, by_itself: bool) -> list[SparkLeaseError]:
         outcome = INTERRUPTED if isinstance(news, int) or not by_itself else FAILED if code else FINISHED
         self._lease.ends_as(outcome, signal_name(news) if isinstance(news, int) else exit_text(self._status))
-        settled = self._lease.runs.settle(self._config.run_key, outcome)
+        settled = self._lease.runs.note_end(self._config.run_key, outcome)
         if self._config.run_key and self._config.enabled and not by_itself and not code:
             left = "the command left work behind, which was ended"
             return [self._lease.runs.undone(self._config.run_key, left)]
@@ -265,7 +265,7 @@ class _Run:
     def _give_up(self, outcome: str, detail: str) -> None:
         self._lease.ends_as(outcome, detail)
         if self._lease.loss() is None:
-            self._lease.runs.settle(self._config.run_key, outcome)
+            self._lease.runs.note_end(self._config.run_key, outcome)
         abandon(self._lease, self._keepalive)
         self._deadline.disarm()
 

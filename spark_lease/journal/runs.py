@@ -95,7 +95,7 @@ class Runs:
         with closing(open_notes(self._config)) as notes:
             self._note(notes, DONE, run)
 
-    def settle(self, key: str, outcome: str) -> list[SparkLeaseError]:
+    def note_end(self, key: str, outcome: str) -> list[SparkLeaseError]:
         """Note how the run of `key` ended; nothing if it did not begin. Never raises.
 
         Patient with the store if it finished: returns what kept it from being noted as done, so that it will be run

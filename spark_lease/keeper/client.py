@@ -213,13 +213,13 @@ class KeeperHold(GuardedHold):
         shared, self._deadline = self._deadline, OwnDeadline()
         if isinstance(shared, SharedDeadline):
             shared.close()
-        self.let_go()
+        self.close_descriptors()
 
     def _stays_tied(self, lost: bool) -> bool:
         """Whether this process, or the Spark that it leaves behind, still has to end, or to be killed."""
         return lost if self._config.on_lost == "exit" else not self._settled
 
-    def let_go(self) -> None:
+    def close_descriptors(self) -> None:
         """Close all that is open for it in this process, without a word; in a forked child that kills nothing."""
         _open.discard(self)
         self._waker.close()
@@ -355,7 +355,7 @@ class KeeperHold(GuardedHold):
 
 def _close_in_child() -> None:
     for lease in list(_open):
-        lease.let_go()
+        lease.close_descriptors()
         lease._started.channel.close()
 
 

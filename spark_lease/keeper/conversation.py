@@ -63,7 +63,7 @@ class Conversation:
         """Its Spark is over, after a loss."""
         self.kernel_disarmed = False
         """Its end ends nothing else any more."""
-        self.has_let_go = False
+        self.guards_nothing = False
         """What lives on is guarded by this lease no more. Or the driver cannot hear of a grant any more."""
         self.left_behind: LeftBehind | None = None
         self.outcome: Mapping[str, Any] = {}
@@ -80,7 +80,7 @@ class Conversation:
             # Nothing will ever hear of a grant. And what lives on after one is no driver any more, by exec say: the
             # lease is not renewed for it, and runs out.
             self.is_open = False
-            self.has_let_go |= not self.granted
+            self.guards_nothing |= not self.granted
             return
         if received is None:
             return
@@ -129,9 +129,9 @@ class Conversation:
                 self._settle(left=message["left"])
             case "abandon" if not self.left_behind:  # nothing has begun, whether it heard of a grant or not
                 self.unwanted = True
-                self.let_go()
+                self.stop_guarding()
             case "leave" if not (self.left_behind or (self._is_contained and self.granted)):  # what it began may run
-                self.let_go()
+                self.stop_guarding()
 
     def _stop_renewals(self) -> None:
         self.stopped = True
@@ -156,7 +156,7 @@ class Conversation:
             return
         # Published as lost before anything else: frozen here, the lease may run out without the kernel.
         self._lease.lose(Loss.RELEASED)
-        self.let_go()
+        self.stop_guarding()
         answer: dict[str, Any] = {"released": False}
         try:
             answer["released"] = self._lease.release()
@@ -195,7 +195,7 @@ class Conversation:
             self._driver.disarm_kernel()
             self._channel.tell({"settled": True})
         else:
-            self.let_go()
+            self.stop_guarding()
 
     def _look_up(self, what: str, arguments: Sequence[Any], number: int) -> None:
         answer: dict[str, Any]
@@ -205,9 +205,9 @@ class Conversation:
             answer = refusal(error)
         self._channel.tell({f"answer {number}": answer})
 
-    def let_go(self) -> None:
+    def stop_guarding(self) -> None:
         """End nothing of the driver any more: what lives on is guarded by this lease no longer."""
-        self.has_let_go = True
+        self.guards_nothing = True
         self._deadline.disarm()
         self._driver.disarm()
 

@@ -117,7 +117,7 @@ def holds_of(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Snapshot,
         notes = _parsed(lease, noted, seen)
         pairs = zip_longest(notes.grants, notes.grants[1:])
         holds = [_ended(notes, grant, following) for grant, following in pairs]
-        holds += [hold for grant in notes.grants if (hold := _healed(notes, grant))]
+        holds += [hold for grant in notes.grants if (hold := _backfilled(notes, grant))]
         if notes.now and (hold := _from_record(notes, notes.now)):
             holds.append(_as_it_stands(hold, notes.now))
         applications = defaultdict[str, list[str]](list)
@@ -141,7 +141,7 @@ def with_runs(holds: Iterable[Hold], runs: Iterable[Run]) -> list[Hold]:
     return found
 
 
-def settled(runs: Iterable[Run], holds: Iterable[Hold]) -> list[Run]:
+def with_ends(runs: Iterable[Run], holds: Iterable[Hold]) -> list[Run]:
     """The same; one that was begun and never noted as ended has ended with its hold, and as that did.
 
     Not "finished", though: a key is done only if that was noted.
@@ -256,7 +256,7 @@ def _as_it_stands(hold: Hold, now: _Seen) -> Hold:
     return hold
 
 
-def _healed(notes: _Notes, grant: _Grant) -> Hold | None:
+def _backfilled(notes: _Notes, grant: _Grant) -> Hold | None:
     """The hold that the grant put an end to, if there is no note of its own."""
     if (after := grant.after) is None or (hold := _from_record(notes, after)) is None:
         return None

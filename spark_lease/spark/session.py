@@ -69,14 +69,14 @@ class Spark:
         jvm = None if mark else jvm_pid(submitter)
         self._mark_is_proof = is_proc_there() and (jvm is None or self.mark in marks_of(jvm))
         self._jvm: tuple[int, bool] | None = None
-        self._over, self._closed, self._was_asked = threading.Event(), threading.Event(), threading.Event()
-        self.is_out_of_sight = threading.Event()
+        self._over, self._closed, self._stop_has_returned = threading.Event(), threading.Event(), threading.Event()
+        self.end_is_unprovable = threading.Event()
         """Set once it was stopped and nothing will prove that it is over: a server runs it, or executors elsewhere."""
         driver = {os.getpid(), *(each.pid for each in tree(jvm_pid(submitter) or 0))}
         self._neighbours = {(each.pid, each.started) for each in tree(os.getpid()) if each.pid not in driver}
         """What this process had started before: no part of the work."""
-        self._was_served = self._begun = self.was_busy = False
-        self._worked_elsewhere = self._ran_elsewhere = False
+        self._used_connect = self._begun = self.was_busy = False
+        self._left_remote_work = self._had_remote_tasks = False
 
     def jvm(self) -> tuple[int, bool] | None:
         """The driver's JVM, and whether it and what it started carry the mark; None if there is none."""
@@ -91,7 +91,7 @@ class Spark:
         if getattr(context, "master", None) is None:  # none, or another thread is in the middle of making it
             return False if context is None and is_connected() else None
         self._idle = None
-        self._ran_elsewhere |= not _runs_here(context)
+        self._had_remote_tasks |= not _runs_here(context)
         return _runs_here(context)
 
     def has_an_idle_jvm(self) -> bool:
@@ -145,15 +145,15 @@ class Spark:
         """True as soon as it is known that Spark was stopped, and that nothing will prove the end of its executors."""
         # Not only until `stop()` has come back: where the JVM ended with us, at Ctrl-C, it never does.
         while not self.wait_until_over(self._clock.now()) and self._clock.now() < until:
-            if (self._worked_elsewhere or self._was_served) and self._was_asked.is_set():
+            if (self._left_remote_work or self._used_connect) and self._stop_has_returned.is_set():
                 return True
-            if self._ran_elsewhere and self._grace is None and jvm_is_gone(self._submitter):
+            if self._had_remote_tasks and self._grace is None and jvm_is_gone(self._submitter):
                 return True
         return False
 
     def wait_until_asked(self, until: float) -> None:
         """Wait until the first `stop()` has come back, until the instant `until` at most."""
-        self._clock.wait(self._was_asked, until - self._clock.now())
+        self._clock.wait(self._stop_has_returned, until - self._clock.now())
 
     def close(self) -> None:
         """Stop no more contexts: what is started from now on is not guarded by us."""
@@ -191,11 +191,11 @@ class Spark:
         while True:
             last = left.is_set()  # looked at first: there is always a pass after the block was left
             is_stopped = self._stop_once()
-            self._was_asked.set()
+            self._stop_has_returned.set()
             if last and self._over.is_set():
                 return
-            if last and is_stopped and (self._was_served or self._worked_elsewhere):
-                self.is_out_of_sight.set()  # and a session that comes now is no longer the block's
+            if last and is_stopped and (self._used_connect or self._left_remote_work):
+                self.end_is_unprovable.set()  # and a session that comes now is no longer the block's
                 return
             if self._clock.wait(self._closed, _STOP_AGAIN):
                 return
@@ -204,7 +204,7 @@ class Spark:
         """True if there is no session any more."""
         context = spark_context()
         if context is None and is_connected():
-            self._mark_is_proof, self._was_served = False, True
+            self._mark_is_proof, self._used_connect = False, True
             stop_all()
             return not is_connected()
         if context is None and (jvm_is_gone(self._submitter) or self._is_forgotten()):
@@ -214,14 +214,14 @@ class Spark:
             if not _runs_here(context):
                 # No mark on this machine proves that they have ended. They are told to end, and do, some time later.
                 self._mark_is_proof = False
-                self._worked_elsewhere |= self._grace is None and _may_be_busy()
+                self._left_remote_work |= self._grace is None and _may_be_busy()
         is_stopped = stopped()
-        if is_stopped and not self._was_served:
+        if is_stopped and not self._used_connect:
             if context is not None and not self._closed.is_set():  # else it was killed
                 log.info("the guard has stopped the SparkContext of this program")
             if context is not None and not _runs_here(context) and self._grace:
                 self._clock.wait(self._closed, self._grace)
-            if not self._worked_elsewhere:
+            if not self._left_remote_work:
                 self._over.set()
         return is_stopped
 
@@ -230,7 +230,7 @@ class Spark:
         if (
             not self._mark_is_proof
             or self.is_local() is False
-            or self._ran_elsewhere
+            or self._had_remote_tasks
             or marked(self.mark)
             or marked(self.mark)
         ):

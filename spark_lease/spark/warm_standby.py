@@ -136,7 +136,7 @@ class WarmStandby:
         if self._thread and not self._has_given_up:
             watch_sessions(self._adopt)
 
-    def settle(self) -> None:
+    def cancel_jobs(self) -> None:
         """The guarded work is over: end what the warm-up still has Spark do, so that it is not taken for work."""
         if self._thread and self._thread.is_alive() and (context := spark_context()):
             cancelling = threading.Thread(target=_cancel, args=(context, self._group), name="cancel", daemon=True)
@@ -153,7 +153,7 @@ class WarmStandby:
         self._over.set()
         try:
             if not self._has_spark_of_its_own():
-                self.settle()
+                self.cancel_jobs()
             else:
                 stopping = threading.Thread(target=stopped, name="stop Spark", daemon=True)
                 stopping.start()

@@ -24,7 +24,7 @@ STORES = {
     **dict.fromkeys(_SQL, "spark_lease.stores.sql.store:SqlStore"),
 }
 LOCKS = {
-    "file": {"lease": "spark_lease.stores.folders.file:lock_of"},
+    "file": {"lease": "spark_lease.stores.folders.file:FileLock"},
     **{scheme: {"database": "spark_lease.stores.sql.row_lock:SessionLock"} for scheme in _SQL},
     "sqlite": {"database": "spark_lease.stores.sql.row_lock:lock_beside_sqlite"},
 }
@@ -33,8 +33,6 @@ NOTES = {
     **dict.fromkeys(("delta", "file"), "spark_lease.stores.folders.notes:FolderNotes"),
     **dict.fromkeys(_SQL, "spark_lease.stores.sql.notes:SqlNotes"),
 }
-EXTRAS = {"delta": "delta", "postgresql": "postgres"}
-"""What has to be installed for it."""
 
 
 def open_store(config: Config) -> LeaseStore:
@@ -86,8 +84,8 @@ def _open(scheme: str, where: str, config: Config) -> Any:
     try:
         return getattr(importlib.import_module(module), name)(config)
     except ModuleNotFoundError as error:
-        extra = f"pip install 'spark_lease[{EXTRAS[scheme]}]'" if scheme in EXTRAS else "install it"
-        raise ConfigError("url", f"{scheme}:// needs {error.name}: {extra}") from error
+        how = "pip install 'spark_lease[delta]'" if scheme == "delta" else "install it"
+        raise ConfigError("url", f"{scheme}:// needs {error.name}: {how}") from error
 
 
 def _theirs(scheme: str) -> Callable[[Config], LeaseStore] | None:

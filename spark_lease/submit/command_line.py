@@ -134,7 +134,7 @@ def what_java_lacks() -> str:
     return f"JAVA_HOME is {home}, where there is no bin/java: correct or unset it" if home else JAVA_MISSING
 
 
-def settle_spark_home(wanted: str) -> None:
+def set_spark_home(wanted: str) -> None:
     """SPARK_HOME as `wanted`, or the spark-submit on PATH, finds it: its spark-defaults.conf is read here as well."""
     command = shutil.which(wanted or "spark-submit")
     if command and "SPARK_HOME" not in os.environ and (wanted or not own_spark()):

@@ -113,6 +113,6 @@ def test_a_strand_that_could_not_be_handed_over_is_handed_over_later(url: str, p
 
     assert "hold" not in heard()
     until(lambda: "hold" in heard())
-    keeper._talk.let_go()
+    keeper._talk.stop_guarding()
     ours.close()
     theirs.close()

@@ -463,7 +463,7 @@ def test_a_second_ctrl_c_before_the_block_leaves_no_keeper_that_renews(start: St
         from spark_lease.journal.runs import Runs
         def ctrl_c(*_, **__):
             raise KeyboardInterrupt
-        it.Fencing.begin = Runs.settle = ctrl_c
+        it.Fencing.begin = Runs.note_end = ctrl_c
         try:
             with hold_lease("n", run_key="k", **SETTINGS):
                 say("never")

@@ -15,7 +15,7 @@ from spark_lease.submit.command_line import (
     is_for_cluster,
     local_file,
     refuse_what_java_misreads,
-    settle_spark_home,
+    set_spark_home,
     without_scheme,
 )
 
@@ -53,7 +53,7 @@ def test_spark_home_is_a_folder_with_jars_and_scripts(
         (tmp_path / "jars").mkdir()
     if there != "jars":
         (tmp_path / "bin" / "spark-class").touch(0o755)
-    settle_spark_home(str(tmp_path / "bin" / "spark-submit"))
+    set_spark_home(str(tmp_path / "bin" / "spark-submit"))
     assert os.environ.get("SPARK_HOME") == (str(tmp_path) if is_home else None)
 
 

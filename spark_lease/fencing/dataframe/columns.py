@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...database.dialects import BACKENDS
 from .target import Field, Target, refusal
 
 _TEXT = {"postgresql": "text", "mysql": "longtext CHARACTER SET utf8mb4", "sqlite": "text"}
@@ -64,7 +63,6 @@ def columns_of(schema: Any, target: Target, dialect: str) -> list[Column]:
     In the order of the table: a row that is laid out like the table's moves there as it is.
     """
     dialect = "mysql" if dialect == "mariadb" else dialect
-    assert dialect in BACKENDS
     sources = sorted(schema.fields, key=lambda each: target.fields.index(target.field_of(each.name)))
     found = [_column(each, target.field_of(each.name), dialect, number) for number, each in enumerate(sources)]
     names = [each.field.name for each in found]

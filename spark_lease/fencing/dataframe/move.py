@@ -113,8 +113,12 @@ def move_all(connection: Connection, move: Move, source: str, rows: int) -> None
 def _refuse_longer(connection: Connection, move: Move, source: str) -> None:
     """MariaDB cuts off what INSERT … SELECT moves from one of these types to a smaller one, in strict mode as well,
     where it does not have to make other characters of it."""
-    # Another character set is made of text, and then it does look.
-    limited = [each for each in move.columns if each.field.kind in _LONGEST and not _is_made_anew(each)]
+    plain = ("", "utf8mb4")  # of another character set text is made anew, and then it does look
+    limited = [
+        each
+        for each in move.columns
+        if each.field.kind in _LONGEST and (each.staged == "longblob" or each.field.category in plain)
+    ]
     if not limited or connection.dialect.name not in ("mysql", "mariadb"):
         return
     lengths = ", ".join(f"max(octet_length({each.moved}))" for each in limited)
@@ -122,10 +126,6 @@ def _refuse_longer(connection: Connection, move: Move, source: str) -> None:
         if (longest or 0) > (limit := _LONGEST[each.field.kind]):
             problem = f"{each.field.name} is {each.field.kind}, which takes {limit} bytes, and a value has {longest}"
             raise refusal(problem)
-
-
-def _is_made_anew(column: Column) -> bool:
-    return column.staged != "longblob" and column.field.category not in ("", "utf8mb4")
 
 
 def empty(connection: Connection, move: Move) -> None:

@@ -119,19 +119,18 @@ def run(connection: Connection, statement: str, values: Any = None) -> Any:
 def target_of(connection: Connection, table: str) -> Target:
     """Look at `table`. Raises ConfigError if it is not there, or cannot be rolled back."""
     *schema, name = parts_of(table, connection.dialect.name, "write_sql")
-    quoted = [quote(connection.engine, each) for each in (*schema, name)]
-    fields = tuple(Field(*row[:4], *map(bool, row[4:])) for row in _columns(connection, schema, name, quoted))
+    full = ".".join(quote(connection.engine, each) for each in (*schema, name))
+    fields = tuple(Field(*row[:4], *map(bool, row[4:])) for row in _columns(connection, schema, name, full))
     if not fields:
         raise refusal(f"there is no table {table}: make it first")
-    full = ".".join(quoted)
     takes = connection.dialect.name == "postgresql" and run(connection, _TAKES_COPY, {"table": full}).scalar()
     return Target(full, fields, bool(takes))
 
 
-def _columns(connection: Connection, schema: list[str], name: str, quoted: list[str]) -> Any:
+def _columns(connection: Connection, schema: list[str], name: str, full: str) -> Any:
     where = {"schema": schema[0] if schema else None, "table": name}
     if connection.dialect.name == "postgresql":
-        return run(connection, _POSTGRES, {"table": ".".join(quoted)}).all()
+        return run(connection, _POSTGRES, {"table": full}).all()
     if connection.dialect.name == "sqlite":
         return run(connection, _SQLITE, (name, schema[0] if schema else "main")).all()
     engine = run(connection, _MYSQL_ENGINE, where).scalar()

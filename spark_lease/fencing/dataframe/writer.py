@@ -18,11 +18,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from ...database.dialects import BACKENDS
 from ...election.ports import HeldLease
 from ...errors import SparkLeaseError
 from ..refusal import fenced
 from ..sql.claim import FenceTable
-from ..sql.psycopg2_driver import AUTOCOMMIT
+from ..sql.refusals import AUTOCOMMIT
 from ..sql.tables import refuse_unknown, where_is
 from ..sql.transaction import claim_once, fenced_sql
 from .columns import columns_of, selected
@@ -35,7 +36,6 @@ MODES, WAYS = ("append", "overwrite", "upsert"), ("auto", "driver", "executors")
 FEW_ROWS = 10_000
 FEW_BYTES = 64 << 20
 """What Spark guesses a frame to have, beyond which it is not tried whether it has few rows."""
-_DRIVERS = ("psycopg2", "psycopg")
 _ROWS, _BYTES = (f"spark.sql.execution.arrow.max{each}PerBatch" for each in ("Records", "Bytes"))
 _BY_ROWS = {_ROWS: "5000", _BYTES: str(2**31 - 1)}
 _OF_PYTHON = re.compile("Python|Pandas|Arrow|RDD")
@@ -72,7 +72,7 @@ def _refuse_arguments(engine: Engine, mode: str, keys: Sequence[str], through: s
         raise refusal(f"mode is one of {', '.join(MODES)}, and through one of {', '.join(WAYS)}")
     if isinstance(keys, str) or (mode == "upsert") != bool(keys):
         raise refusal('keys are for mode="upsert", and it needs them: keys=["day", "carrier"]')
-    if engine.dialect.name == "postgresql" and engine.driver not in _DRIVERS:
+    if engine.dialect.name == "postgresql" and engine.driver not in BACKENDS["postgresql"].drivers:
         raise refusal(f"the driver {engine.driver} is not known here: use psycopg2 or psycopg")
     if engine.dialect.name == "sqlite" and through == "executors":
         raise refusal("SQLite has one writer, which is the driver: leave `through` away")

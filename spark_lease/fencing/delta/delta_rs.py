@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ...clock import Clock
 from ...config.settings import Config
 from ...election.ports import HeldLease
-from .fence import address, as_hadoop, options_for
+from .fence import address, as_hadoop, local_path
 from .tables import DeltaFence
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class FencedTable:
     def __init__(self, lease: HeldLease, table: str, config: Config, clock: Clock) -> None:
         # Absolute: a master after me may stand elsewhere, and has to find it.
         self._table = as_hadoop(table)
-        self._options = options_for(table, config.storage_options)
+        self._options = dict(config.storage_options) or None if local_path(table) is None else None
         self._fence = DeltaFence(lease, config, clock)
 
     def append(self, data: Any, **how: Any) -> None:

@@ -170,10 +170,6 @@ def as_hadoop(table: str) -> str:
     return table if path is None else f"file:{path}"
 
 
-def options_for(table: str, options: Mapping[str, str]) -> dict[str, str] | None:
-    return dict(options) if options and local_path(table) is None else None
-
-
 def _unset(name: str) -> str:
     return f"ALTER TABLE … UNSET TBLPROPERTIES ('{property_of(name)}')"
 

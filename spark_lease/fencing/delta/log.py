@@ -203,11 +203,6 @@ class Log:
         return None
 
 
-def get_ready() -> None:
-    """Import what looking into a checkpoint needs."""
-    from pyarrow import parquet  # noqa: F401
-
-
 def _commit_info(state: State, key: str, value: str, user_metadata: Mapping[str, Any]) -> dict[str, Any]:
     now = round(wall_time() * 1000)
     first = {"inCommitTimestamp": max(now, (state.timestamp or 0) + 1)} if state.has_timestamps else {}

@@ -7,6 +7,7 @@ a write of an old one can still be on its way.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import logging
@@ -25,7 +26,6 @@ from ...stores.registry import open_notes
 from ...system.call_timeout import CallTimeout
 from .claims import Answer, claim_side_by_side
 from .fence import Claim, as_hadoop, newest_of, property_of, refuse_newer
-from .log import get_ready
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class DeltaFence:
     def get_ready(self) -> None:
         """Import what `aborted` needs: by then the lease may be lost, and every moment counts."""
         with contextlib.suppress(ImportError):
-            get_ready()
+            importlib.import_module("pyarrow.parquet")  # for what a checkpoint says
 
     def aborted(self, table: str) -> None:
         """A transaction on `table` came to nothing: if a newer claim may be why, raises Fenced. Any other reason stays

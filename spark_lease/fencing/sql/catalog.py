@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from ...errors import ConfigError
 from .tables import FENCE, FENCE_TABLES, FENCED, where_is
@@ -127,11 +127,11 @@ def look_for(connection: Connection, table: str) -> Found | None:
     return None
 
 
-def find(connection: Connection, engine: Engine, table: str) -> Found:
+def find(connection: Connection, table: str) -> Found:
     """A table that this role may fence. Raises ConfigError."""
     found = look_for(connection, table)
     if not found:
-        raise ConfigError("table", f"there is no {table} in {where_is(engine)}")
+        raise ConfigError("table", f"there is no {table} in {where_is(connection.engine)}")
     if found.kind not in "rp":
         raise ConfigError("table", f"{table} is {_KINDS.get(found.kind, 'no table')}: fence the tables behind it")
     if not found.owned:

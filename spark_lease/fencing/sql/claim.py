@@ -23,7 +23,7 @@ from ...database.connections import SocketWatchdog, database_message
 from ...database.dialects import CONFLICTS, backend_of, code_of, matches, refuses_options
 from ...election.ports import HeldLease
 from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
-from .search_path import has_fence, look_astray
+from .search_path import has_fence, mismatch
 from .stale_sessions import end_holders, end_older_sessions
 from .tables import (
     DONE,
@@ -48,19 +48,19 @@ _T = TypeVar("_T")
 TIMEOUT = 10.0
 _GRACE = 0.05
 """Seconds for a transaction of an older epoch to come to its end by itself, before its session is ended."""
-_AGAIN = 0.05
+_RETRY_PAUSE = 0.05
 _TO_REPORT = 0.5
 _REMEMBERED = 24 * 3600 * 1000
 """Epochs, which are milliseconds, for which a run with an unknown end is kept: its master may be frozen so long."""
 _SQLITE_LOCKED = "database is locked"
-_PASSES = (*CONFLICTS, _SQLITE_LOCKED)
+_TRANSIENT = (*CONFLICTS, _SQLITE_LOCKED)
 """Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
 _NO_CONNECTION = ("2002", "2003", "2006", "2013", "57P03")
 _NO_OPTIONS = (
     "its pooler refuses PGOPTIONS, which spark-lease run and submit set: set "
     'ignore_startup_parameters = options in pgbouncer.ini, or let the script begin with os.environ.pop("PGOPTIONS")'
 )
-_LOWER = (
+_ADVICE_IF_LOWER = (
     "If no other master is at work, the lease's own row was lost or restored from a backup and its epochs began anew "
     "below it: `spark-lease fence forget --lease {name}`, with the --fence-url of this database, clears what the fence "
     "remembers, once you are sure"
@@ -78,7 +78,7 @@ def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT) -> None
     table = FenceTable(engine, timeout=timeout)
     newest = table.raise_to(lease.name, epoch)
     if newest > epoch:
-        raise Fenced(lease.name, where_is(engine), epoch, newest, _LOWER.format(name=shlex.quote(lease.name)))
+        raise Fenced(lease.name, where_is(engine), epoch, newest, _ADVICE_IF_LOWER.format(name=shlex.quote(lease.name)))
     if table.was_raised:  # not by each worker of one master
         table.fence_again(lease.name, end)
 
@@ -100,7 +100,7 @@ class FenceTable:
         """The newest epoch of `name` after it was raised to `epoch`. Raises FenceUnreachable, ConfigError."""
 
         def ask(session: Connection) -> int:
-            if problem := self._look_at_the_tables(session, name):
+            if problem := mismatch(session, name) if self._is_postgres else look_at_server(session):
                 raise ConfigError("fence", f"{where_is(self._engine)}: {problem}")
             before = self._read(session, name)
             if before < epoch:
@@ -120,7 +120,7 @@ class FenceTable:
             return
         try:
             with self._session(end + _TO_REPORT) as session:
-                restore(session, self._engine, name, lambda: end - self._clock.now())
+                restore(session, name, lambda: end - self._clock.now())
         except Exception as error:  # whatever it is, the fence itself is claimed
             problem: object = type(error).__name__
             if isinstance(error, SQLAlchemyError | SparkLeaseError):
@@ -202,7 +202,7 @@ class FenceTable:
         self, ask: Callable[[Connection], _T], make_way: Callable[[Connection, float], str] = lambda session, end: ""
     ) -> _T:
         """What `ask` answers, tried again until it does or the time is over."""
-        end, never, hindrance = self._clock.now() + self._timeout, threading.Event(), ""
+        end, never, blocked_by = self._clock.now() + self._timeout, threading.Event(), ""
         while True:
             try:
                 with self._session(end) as session:
@@ -212,7 +212,7 @@ class FenceTable:
                         if not matches(error, self._backend.locked) or error.connection_invalidated:
                             raise
                         session.rollback()
-                        hindrance = make_way(session, end)
+                        blocked_by = make_way(session, end)
                         problem: SQLAlchemyError = error
             except SQLAlchemyError as error:
                 problem = error
@@ -220,31 +220,31 @@ class FenceTable:
                     raise ConfigError("fence", f"{where_is(self._engine)}: {_NO_OPTIONS}") from error
                 if matches(error, self._backend.shape):
                     problem = self._make_tables(end) or error
-                elif not self._may_pass(error):
+                elif not self._is_transient(error):
                     raise self._unreachable(error) from error
             except SparkLeaseError:
                 raise
             except Exception as error:  # whatever the user's own way to a connection raises
                 raise FenceUnreachable(where_is(self._engine), f"cannot be asked: {type(error).__name__}") from error
             if self._clock.now() >= end:
-                raise self._unreachable(problem, hindrance) from problem
+                raise self._unreachable(problem, blocked_by) from problem
             if not matches(problem, (*self._backend.locked, _SQLITE_LOCKED)):  # then it has waited already
-                self._clock.wait(never, _AGAIN)
+                self._clock.wait(never, _RETRY_PAUSE)
 
-    def _may_pass(self, error: SQLAlchemyError) -> bool:
+    def _is_transient(self, error: SQLAlchemyError) -> bool:
         lost = isinstance(error, DBAPIError) and error.connection_invalidated
         # No connection to be had: a server that starts again, or one whose place another takes.
         code = code_of(error)
         no_way = isinstance(error, OperationalError) and (code is None or code in _NO_CONNECTION)
         if no_way and self._engine.dialect.name != "sqlite" and not matches(error, self._backend.denied):
             return True
-        return lost or matches(error, self._backend.locked + _PASSES)
+        return lost or matches(error, self._backend.locked + _TRANSIENT)
 
     @contextlib.contextmanager
     def _session(self, end: float) -> Iterator[Connection]:
         """A session that is ended with its use. It commits what the caller says, or each statement by itself; its
         settings are those of its transactions on PostgreSQL: no other client of a pooler is to get them."""
-        cut_off = SocketWatchdog(max(end - self._clock.now(), _AGAIN))
+        cut_off = SocketWatchdog(max(end - self._clock.now(), _RETRY_PAUSE))
         try:
             with self._engine.connect() as pooled:
                 ours: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": False}
@@ -264,7 +264,7 @@ class FenceTable:
             cut_off.close()
 
     def _bounds(self, end: float) -> str:
-        left = max(end - self._clock.now(), _AGAIN)
+        left = max(end - self._clock.now(), _RETRY_PAUSE)
         if self._is_postgres:
             grace, bound = (math.ceil(seconds * 1000) for seconds in (_GRACE, left + 2 * _GRACE))
             # The last one: my host is frozen between the claim and its commit, and the next master waits for the row.
@@ -283,12 +283,6 @@ class FenceTable:
             problem = f"{FENCE.name} has EPOCH={epoch!r} for {name}, which no lease has: correct it by hand"
             raise FenceUnreachable(where_is(self._engine), problem)
         return epoch
-
-    def _look_at_the_tables(self, session: Connection, name: str) -> str:
-        """Why a claim would hold back no writer, if so."""
-        if self._engine.dialect.name == "sqlite":
-            return ""
-        return look_astray(session, name) if self._is_postgres else look_at_server(session)
 
     def _make_way(self, session: Connection, end: float, name: str, epoch: int) -> str:
         if not self._is_postgres:
@@ -325,16 +319,16 @@ class FenceTable:
                     session.commit()
         except SQLAlchemyError as error:
             # IF NOT EXISTS does not exclude another process: the slower one fails on the catalogue's own keys.
-            if self._may_pass(error) or matches(error, (*self._backend.duplicate, "1050", "already exists")):
+            if self._is_transient(error) or matches(error, (*self._backend.duplicate, "1050", "already exists")):
                 return error
             problem = f"its tables are missing and cannot be made here ({database_message(self._engine, error)})"
             sql = "; ".join(statements)
             raise ConfigError("fence", f"{where_is(self._engine)}: {problem}. Run: {sql}") from error
         return None
 
-    def _unreachable(self, error: SQLAlchemyError, hindrance: str = "") -> SparkLeaseError:
+    def _unreachable(self, error: SQLAlchemyError, blocked_by: str = "") -> SparkLeaseError:
         if code_of(error) in ("42501", "1142"):
             names = ", ".join(each.name for each in FENCE_TABLES)
-            hindrance = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names} TO this role"
+            blocked_by = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names} TO this role"
         message = database_message(self._engine, error)
-        return FenceUnreachable(where_is(self._engine), f"{hindrance} ({message})" if hindrance else message)
+        return FenceUnreachable(where_is(self._engine), f"{blocked_by} ({message})" if blocked_by else message)

@@ -13,10 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from ...errors import ConfigError
 from .guarded_connection import GuardedConnection
-from .psycopg2_driver import AUTOCOMMIT, SIGN, Psycopg2
-from .refusals import refuse_ended, unwatch, watch
+from .psycopg2_driver import RUN, SIGN, Psycopg2
+from .refusals import refuse, refuse_autocommit, refuse_ended, watch
 from .session import application_of, setting_of
 
 
@@ -68,7 +67,6 @@ class CommitProtocol(ABC):
     def leave(self) -> None:
         """The block is over. Raises ConfigError if the transaction has ended inside it."""
         refuse_ended(self._connection)
-        unwatch(self._connection)
         self._connection.is_shut = False
 
     def commit(self, run: str) -> None:
@@ -79,7 +77,6 @@ class CommitProtocol(ABC):
         """Gives the connection back, in no transaction: what was not committed is rolled back."""
         if self._connection is None:
             return
-        unwatch(self._connection)
         self._connection.is_shut = False
         try:
             self._close(self._connection)
@@ -104,14 +101,10 @@ class _Postgres(CommitProtocol):
         f"pg_catalog.set_config('application_name', %(application)s, true), pg_catalog.set_config('{SIGN}', '1', true)"
     )
     # Cast, because a driver that binds on the server tells no types.
-    _RUN = (
-        "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES (CAST(%(name)s AS text), CAST(%(run)s AS text), "
-        "(SELECT epoch FROM spark_lease_fence WHERE CAST(name AS text) = CAST(%(name)s AS text) "
-        f"AND epoch = CAST(%(epoch)s AS bigint) AND pg_catalog.current_setting('{SIGN}', true) = '1' FOR SHARE))"
-    )
+    _RUN = RUN.format(name="CAST(%(name)s AS text)", run="CAST(%(run)s AS text)", epoch="CAST(%(epoch)s AS bigint)")
 
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
-        _refuse_autocommit(getattr(connection.connection.driver_connection, "autocommit", False))
+        refuse_autocommit(getattr(connection.connection.driver_connection, "autocommit", False))
         connection.exec_driver_sql(self._BEGIN, dict(values))
 
     def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
@@ -133,7 +126,7 @@ class _MySql(CommitProtocol):
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection
         is_on = driver.get_autocommit() if hasattr(driver, "get_autocommit") else getattr(driver, "autocommit", False)
-        _refuse_autocommit(not callable(is_on) and bool(is_on))
+        refuse_autocommit(not callable(is_on) and bool(is_on))
         connection.exec_driver_sql(f"SAVEPOINT {_BLOCK}")
 
     def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
@@ -179,9 +172,9 @@ class _Sqlite(CommitProtocol):
 
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection
-        _refuse_autocommit(driver.isolation_level is None)
+        refuse_autocommit(driver.isolation_level is None)
         if getattr(driver, "autocommit", _LEGACY) != _LEGACY:
-            raise ConfigError("fenced_sql", "sqlite3's `autocommit` begins and ends transactions: leave it as it is")
+            refuse("sqlite3's `autocommit` begins and ends transactions: leave it as it is")
         self._driver, self._found = driver, driver.isolation_level
         driver.isolation_level = None  # Python's BEGIN comes late
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -218,8 +211,3 @@ def _roll_back(connection: Connection) -> None:
         driver.rollback()
     except connection.dialect.loaded_dbapi.Error:
         connection.invalidate()
-
-
-def _refuse_autocommit(is_on: bool) -> None:
-    if is_on:
-        raise ConfigError("fenced_sql", AUTOCOMMIT)

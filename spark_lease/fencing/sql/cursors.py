@@ -17,9 +17,9 @@ _READY = 1
 
 
 unbegun: dict[Any, ref[Any]] = {}
-"""The driver's connections of blocks (`Psycopg2`) that have sent nothing yet, and are not in autocommit. What goes past
-the cursors of the block by then, from a connection that was kept from before it, is refused if it has not ended its
-transaction."""
+"""The driver's connections of blocks (`Psycopg2`) that have sent nothing yet. A program that kept the driver's connection
+from before the block may use it past our cursors: if that leaves a transaction open, the block's first statement is
+refused."""
 
 
 def unbegun_block(connection: Any) -> Any:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from ...errors import ConfigError
 from .catalog import schema_of_fence
 from .tables import FENCE, FENCED
-from .trigger_sql import TRIGGER, literal, note_sql, readable
+from .trigger_sql import TRIGGER, enlist_sql, literal, readable
 
 _USABLE = """
 SELECT c.relkind = 'r' AND NOT (c.relrowsecurity OR c.relhasrules OR c.relhastriggers)
@@ -23,7 +23,8 @@ SELECT c.relkind = 'r' AND NOT (c.relrowsecurity OR c.relhasrules OR c.relhastri
   AND (SELECT bool_and(has_table_privilege(c.oid, may)) FROM unnest(%(rights)s::text[]) AS may)
 FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(%(name)s)
 """
-_LOST = """
+# Are there without their trigger, or have a partition without.
+LOST = """
 SELECT n.nspname, c.relname, f.allow_unleased, f.name FROM {fenced} f
 JOIN pg_namespace n ON n.nspname = f.schema_name JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = f.table_name
 WHERE %(lease)s IN ('', f.name) AND EXISTS (
@@ -34,7 +35,8 @@ WHERE %(lease)s IN ('', f.name) AND EXISTS (
           AND t.tgenabled <> 'O'))
 ORDER BY 1, 2
 """
-_DROPPED = """
+# Are not there: they are fenced as soon as there is a table of that name again.
+DROPPED = """
 SELECT f.schema_name, f.table_name, f.allow_unleased, f.name FROM {fenced} f WHERE %(lease)s IN ('', f.name)
 AND NOT EXISTS (SELECT FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
     WHERE n.nspname = f.schema_name AND c.relname = f.table_name)
@@ -42,19 +44,9 @@ AND NOT EXISTS (SELECT FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n
 _IS_LISTED = "SELECT FROM {fenced} WHERE schema_name = %(schema)s AND table_name = %(table)s AND name = %(lease)s"
 
 
-def lost(connection: Connection, schema: str, lease: str) -> dict[tuple[str, str], tuple[bool, str]]:
-    """The listed tables of one lease, or of all, that are there without their trigger, or have a partition without:
-    `allow_unleased` and the lease of each, by schema and name. Raises ConfigError where that is not to be seen.
-    """
-    return _listed(connection, schema, lease, _LOST)
-
-
-def dropped(connection: Connection, schema: str, lease: str) -> dict[tuple[str, str], tuple[bool, str]]:
-    """Likewise those that are not there: they are fenced as soon as there is a table of that name again."""
-    return _listed(connection, schema, lease, _DROPPED)
-
-
-def _listed(connection: Connection, schema: str, lease: str, query: str) -> dict[tuple[str, str], tuple[bool, str]]:
+def listed(connection: Connection, schema: str, lease: str, query: str) -> dict[tuple[str, str], tuple[bool, str]]:
+    """The listed tables of one lease, or of all, that are `LOST` or `DROPPED`: `allow_unleased` and the lease of each,
+    by schema and name. Raises ConfigError where that is not to be seen."""
     if not (fenced := _usable(connection, schema, "SELECT")):
         return {}
     rows = connection.exec_driver_sql(query.format(fenced=_escaped(fenced)), {"lease": lease, "trigger": TRIGGER}).all()
@@ -67,13 +59,13 @@ def is_listed(connection: Connection, schema: str, table: tuple[str, str], lease
     return connection.exec_driver_sql(query, values).first() is not None
 
 
-def note(connection: Connection, schema: str, table: tuple[str, str], lease: str, allow_unleased: bool) -> None:
+def enlist(connection: Connection, schema: str, table: tuple[str, str], lease: str, allow_unleased: bool) -> None:
     """Put a table on the list. Raises ConfigError if this role may not."""
     if fenced := _usable(connection, schema, "SELECT", "INSERT", "UPDATE"):
-        connection.exec_driver_sql(_escaped(note_sql(fenced, table, lease, allow_unleased)))
+        connection.exec_driver_sql(_escaped(enlist_sql(fenced, table, lease, allow_unleased)))
 
 
-def forget(connection: Connection, schema: str, tables: Sequence[tuple[str, str]], lease: str) -> list[str]:
+def delist(connection: Connection, schema: str, tables: Sequence[tuple[str, str]], lease: str) -> list[str]:
     """The statement that took them off the list, if they were there.
 
     Raises ConfigError if this role may not, or if one of them is listed under another lease than `lease`, if given.

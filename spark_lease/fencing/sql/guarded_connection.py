@@ -18,6 +18,8 @@ class GuardedConnection(Connection):
     def __init__(self, engine: Engine) -> None:
         self.is_shut = self.is_over = False
         """`is_over`: rolled back by what cannot be refused, an ORM session that failed for one. Nothing may follow."""
+        self.watched: Any = None
+        """The driver's own connection, while `refusals` looks at what is run on it."""
         super().__init__(engine, _allow_revalidate=False)
 
     @property

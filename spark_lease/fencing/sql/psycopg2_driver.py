@@ -19,30 +19,28 @@ from sqlalchemy import Connection, Engine, Pool, PoolProxiedConnection, event
 from sqlalchemy.exc import DBAPIError
 
 from ...database.dialects import code_of
-from ...errors import ConfigError
 from .cursors import looking, refuse_own, refuse_unlooked, unbegun, unbegun_block
 from .guarded_connection import GuardedConnection
-from .refusals import IDLE, LOST, NO_BEGIN, OVER, refuse
+from .refusals import IDLE, LOST, NO_BEGIN, OVER, refuse, refuse_autocommit
 
-AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
 SIGN = "spark_lease.block"
 """A setting that is gone with the transaction: the check finds it in no other that came in its place."""
 # Planned once for a session: without it a small transaction takes 1.33 times a plain one, not 1.0 times.
 _PREPARED = "spark_lease_commit_3"
 # The row is refused, because NULL, where my epoch is not the newest: then COMMIT behind it is not reached.
-_RUN = (
+RUN = (
     "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES "
     "({name}, {run}, (SELECT epoch FROM spark_lease_fence WHERE CAST(name AS text) = {name} AND epoch = {epoch} "
     f"AND pg_catalog.current_setting('{SIGN}', true) = '1' FOR SHARE))"
 )
-_PREPARE = f"PREPARE {_PREPARED} (text, text, bigint) AS {_RUN.format(name='$1', run='$2', epoch='$3')}".encode()
-_COMMIT = _RUN.format(name="%(name)s", run="%(run)s", epoch="%(epoch)s") + "; COMMIT"
+_PREPARE = f"PREPARE {_PREPARED} (text, text, bigint) AS {RUN.format(name='$1', run='$2', epoch='$3')}".encode()
+_COMMIT = RUN.format(name="%(name)s", run="%(run)s", epoch="%(epoch)s") + "; COMMIT"
 _COMMIT_PREPARED = f"EXECUTE {_PREPARED} (%(name)s, %(run)s, %(epoch)s); COMMIT"
 _NO_RUN = "0" * 32
 _SET = f"SET LOCAL {{setting}} = %(epoch)s; SET LOCAL application_name = %(application)s; SET LOCAL {SIGN} = 1"
 _LEVELS = {1: "READ COMMITTED", 2: "REPEATABLE READ", 3: "SERIALIZABLE", 4: "READ UNCOMMITTED"}
 _BEGINS = {level: f"BEGIN ISOLATION LEVEL {name}; ".encode() for level, name in _LEVELS.items()}
-_WORDS, _KEPT = "spark_lease_words", "spark_lease_kept"
+_STATEMENTS, _KEPT = "spark_lease_statements", "spark_lease_kept"
 _NOT_KEPT = ("26000", "42P05")
 """A prepared statement is unknown, or there already: this session is not ours alone."""
 _shared: WeakSet[Pool] = WeakSet()
@@ -73,7 +71,7 @@ class _Inside(GuardedConnection):
         self._block.roll_back()
 
 
-class _Words:
+class _Statements:
     """What is sent for one epoch of a lease; bound to its values by the driver, once for a connection."""
 
     def __init__(self, cursor: Any, values: dict[str, Any]) -> None:
@@ -107,7 +105,9 @@ def _restore(driver: Any, kept: Any) -> None:
 def _catch(driver: Any, record: Any) -> None:
     """The pool gets a connection of a block that an interrupt kept from restoring it."""
     kept = record.info.get(_KEPT)
-    if kept is None or ((block := kept[0]()) and block.is_inside):  # the one of a pool for all, and another had it too
+    if kept is None or (
+        (block := kept[0]()) and block.is_inside
+    ):  # StaticPool: another thread's block uses this connection
         return
     del record.info[_KEPT]
     unbegun.pop(kept[1].connection, None)
@@ -130,8 +130,8 @@ class Psycopg2:
         self._is_heard = self._prepared = False
         self._level: int | None = None
         self._kept: Any = None
-        self._words: Any = None
-        self._begin_words = b""
+        self._statements: Any = None
+        self._begin_sql = b""
         self._transaction: Any = None
 
     def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
@@ -139,22 +139,23 @@ class Psycopg2:
         pooled = self._pooled = connection.connection
         driver: Any = pooled.driver_connection
         self._driver = driver
-        if driver.autocommit:
-            raise ConfigError("fenced_sql", AUTOCOMMIT)
+        refuse_autocommit(driver.autocommit)
         if driver.readonly:
-            raise ConfigError("fenced_sql", "this engine's transactions are READ ONLY, and a fenced one writes")
+            refuse("this engine's transactions are READ ONLY, and a fenced one writes")
         refuse_own(driver)
         info, plain = pooled.info, engine.dialect.loaded_dbapi.extensions
-        words = self._words = info.get(_WORDS)
-        if words is None or not words.are_for(driver, values):
-            words = self._words = info[_WORDS] = _Words(driver.cursor(cursor_factory=plain.cursor), values)
+        statements = self._statements = info.get(_STATEMENTS)
+        if statements is None or not statements.are_for(driver, values):
+            statements = self._statements = info[_STATEMENTS] = _Statements(
+                driver.cursor(cursor_factory=plain.cursor), values
+            )
             if _catch not in tuple(engine.pool.dispatch.checkin):  # event.contains may mean a pool that is gone
                 event.listen(engine.pool, "checkin", _catch)
-        cursor = self._cursor = words.cursor
+        cursor = self._cursor = statements.cursor
         if unbegun_block(cursor.connection):
             refuse(NO_BEGIN)  # the pool has one connection for all
         self._level = driver.isolation_level
-        self._begin_words = _BEGINS.get(self._level, b"BEGIN; ") + words.settings
+        self._begin_sql = _BEGINS.get(self._level, b"BEGIN; ") + statements.settings
         self._prepared = engine.pool not in _shared
         if self._prepared and _PREPARED not in info:
             self._prepare()
@@ -195,14 +196,14 @@ class Psycopg2:
         """Alone, unless it has been done with the first statement."""
         if unbegun_block(self._cursor.connection) is self:
             self._to_autocommit()
-            self._send(self._begin_words)
+            self._send(self._begin_sql)
             del unbegun[self._cursor.connection]
 
     def begin_with(self, cursor: Any, execute: Any, statement: bytes) -> Any:
         """Begin, and `execute` one `statement` on `cursor`, in one message. Raises what the statement does."""
         self._to_autocommit()
         try:
-            return execute(cursor, self._begin_words + b";\n" + statement)
+            return execute(cursor, self._begin_sql + b";\n" + statement)
         except self._connection.dialect.loaded_dbapi.Error as error:
             if self._driver.get_transaction_status() != IDLE or error.pgcode == _CANCELLED:
                 raise
@@ -238,7 +239,7 @@ class Psycopg2:
     def commit(self, run: str) -> None:
         if self._is_heard:
             self._connection.commit()  # tells who listens; the driver's own does nothing in autocommit
-        self._send(self._words.commit(run) if self._prepared else self._words.commit_unprepared(run))
+        self._send(self._statements.commit(run) if self._prepared else self._statements.commit_unprepared(run))
 
     def roll_back(self) -> None:
         if self._driver.get_transaction_status() != IDLE:
@@ -283,10 +284,10 @@ class Psycopg2:
         connection = self._connection
         lost = connection.dialect.is_disconnect(error, self._driver, self._cursor)
         base = connection.dialect.loaded_dbapi.Error
-        words = statement.decode(errors="replace")
+        text = statement.decode(errors="replace")
         if lost:
             connection.invalidate(error)
         if code_of(error) in _NOT_KEPT:
             _shared.add(connection.engine.pool)
-        wrapped: Exception = DBAPIError.instance(words, None, error, base, connection_invalidated=lost)
+        wrapped: Exception = DBAPIError.instance(text, None, error, base, connection_invalidated=lost)
         return wrapped

@@ -36,6 +36,7 @@ _ENGINE = (
 _known: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 """Tables of MariaDB that have been looked at and roll back."""
 
+AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
 NO_COMMIT = "the block commits when it ends: no commit() inside"
 NO_ROLLBACK = "the block rolls back when an exception leaves it: no rollback() inside"
 NO_BEGIN = "the block has begun its transaction: no begin() inside, begin_nested() for a savepoint"
@@ -45,12 +46,15 @@ OVER = "the transaction has ended inside the block, by itself or by a statement 
 """What comes next would be committed at once."""
 IDLE = 0
 """A libpq connection in no transaction."""
-_inside: dict[Connection, Any] = {}
-"""The connections that are in a fenced transaction, and the driver's own below each of them."""
 
 
 def refuse(problem: str) -> NoReturn:
     raise ConfigError("fenced_sql", problem)
+
+
+def refuse_autocommit(is_on: bool) -> None:
+    if is_on:
+        refuse(AUTOCOMMIT)
 
 
 def refuse_end(statement: str) -> None:
@@ -59,20 +63,16 @@ def refuse_end(statement: str) -> None:
         refuse(f"the block itself begins and ends its transaction: {statement.strip()[:40]!r}")
 
 
-def watch(connection: Connection) -> None:
+def watch(connection: Any) -> None:
     """From here on refuse, with a ConfigError before it is run, what would end or evade the transaction."""
+    connection.watched = connection.connection.driver_connection
     if not event.contains(connection.engine, "before_cursor_execute", _look):
         event.listen(connection.engine, "before_cursor_execute", _look)
-    _inside[connection] = connection.connection.driver_connection
-
-
-def unwatch(connection: Connection) -> None:
-    _inside.pop(connection, None)
 
 
 def refuse_ended(connection: Any) -> None:
     """Raise ConfigError if the transaction that is watched has ended."""
-    driver: Any = _inside.get(connection)
+    driver = connection.watched
     if connection.closed or connection.connection.driver_connection is not driver:
         refuse(LOST)
     if (
@@ -83,8 +83,8 @@ def refuse_ended(connection: Any) -> None:
         refuse(OVER)
 
 
-def _look(connection: Connection, cursor: Any, statement: str, *_: object) -> None:
-    if connection not in _inside:
+def _look(connection: Any, cursor: Any, statement: str, *_: object) -> None:
+    if not getattr(connection, "is_shut", False):
         return
     refuse_ended(connection)
     refuse_end(statement)
@@ -92,9 +92,8 @@ def _look(connection: Connection, cursor: Any, statement: str, *_: object) -> No
         return
     if _DDL.match(statement):
         refuse(f"this database commits at {statement.strip()[:40]!r}, before the check: do it outside")
-    if (written := _WRITES.match(statement)) and written[1] not in (
-        known := _known.setdefault(connection.engine, set())
-    ):
+    known = _known.setdefault(connection.engine, set())
+    if (written := _WRITES.match(statement)) and written[1] not in known:
         _refuse_without_rollback(connection, written[1])
         known.add(written[1])
 

@@ -73,7 +73,7 @@ def has_fence(connection: Connection, name: str) -> bool:
     return any(each.counts for each in found)
 
 
-def look_astray(connection: Connection, name: str) -> str:
+def mismatch(connection: Connection, name: str) -> str:
     """What is wrong, and what to do about it; "" if nothing is. Raises DBAPIError."""
     found = connection.exec_driver_sql(_ASTRAY, {"name": name, "fence": FENCE.name}).all()
     for each in found:

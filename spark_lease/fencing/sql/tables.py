@@ -28,12 +28,12 @@ from sqlalchemy import (
     any_,
     cast,
     delete,
+    func,
     insert,
     literal,
     select,
-    text,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
 
 from ...config.urls import redacted
@@ -75,7 +75,7 @@ FENCED = Table(
 
 _PART = re.compile(r'"(?:[^"\0]|"")+"|`(?:[^`\0]|``)+`|[^."`\s\0]+')
 NO_EPOCH = 0
-"""Of a run that was looked for and was not there: it never will be."""
+"""Stored for a run that was looked up and not found: its transaction can no longer commit."""
 
 
 def where_is(engine: Engine) -> str:
@@ -140,6 +140,8 @@ _CLUSTERED = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_r
 def look_at_server(connection: Connection) -> str:
     """MariaDB, MySQL: what to do about a fence that would not hold: a table without locks of rows, or a server that
     knows only its own. "" if there is nothing. Raises DBAPIError."""
+    if connection.dialect.name == "sqlite":
+        return ""
     found = connection.exec_driver_sql(_OTHER_ENGINE, (FENCE.name, RUN.name, DONE.name)).first()
     if found:
         return f"{found[0]} is kept by {found[1]}: run ALTER TABLE {found[0]} ENGINE=InnoDB"
@@ -153,18 +155,11 @@ def look_at_server(connection: Connection) -> str:
     return ""
 
 
-_RAISE_OR_LEAVE = (
-    f"INSERT INTO {FENCE.name} (name, epoch) VALUES (:name, :epoch) "
-    "ON DUPLICATE KEY UPDATE epoch = greatest(epoch, :epoch)"
-)
-
-
 def raise_epoch(engine: Engine, name: str, epoch: int) -> Any:
     """A statement that raises the epoch of `name`, and leaves a higher one. Doing it twice is doing it once."""
-    values = {"name": name, "epoch": epoch}
+    new = _insert(engine)(FENCE).values({"name": name, "epoch": epoch})
     if engine.dialect.name in ("mysql", "mariadb"):
-        return text(_RAISE_OR_LEAVE).bindparams(**values)
-    new: Any = _insert(engine)(FENCE).values(values)
+        return new.on_duplicate_key_update(epoch=func.greatest(FENCE.c.epoch, epoch))
     return new.on_conflict_do_update(
         index_elements=["name"], set_={"epoch": epoch}, where=FENCE.c.epoch < new.excluded.epoch
     )
@@ -172,7 +167,7 @@ def raise_epoch(engine: Engine, name: str, epoch: int) -> Any:
 
 def _insert(engine: Engine) -> Any:
     """An INSERT that may say what happens where the row is there already."""
-    return postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+    return {"postgresql": postgresql.insert, "sqlite": sqlite.insert}.get(engine.dialect.name, mysql.insert)
 
 
 def read_epoch(name: str) -> Any:

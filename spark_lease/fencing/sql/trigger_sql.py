@@ -79,7 +79,7 @@ def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> li
     fence = ", ".join(f"public.{each.name}" for each in FENCE_TABLES)
     grant = f"-- For the role of the job:\n-- GRANT SELECT, INSERT, UPDATE, DELETE ON {fence} TO …"
     grant += f"\n-- GRANT SELECT ON public.{FENCED.name} TO …"
-    noted = note_sql(f"public.{FENCED.name}", names, lease, allow_unleased)
+    noted = enlist_sql(f"public.{FENCED.name}", names, lease, allow_unleased)
     return ["BEGIN", NO_PATH, *done, _REFUSE_OTHERS.format(table=literal(name)), noted, f"{grant}\nCOMMIT"]
 
 
@@ -102,7 +102,7 @@ def trigger_sql(name: str, schema: str, lease: str, allow_unleased: bool) -> lis
     ]
 
 
-def note_sql(fenced: str, table: Sequence[str], lease: str, allow_unleased: bool) -> str:
+def enlist_sql(fenced: str, table: Sequence[str], lease: str, allow_unleased: bool) -> str:
     """What notes in the list `fenced` that a table, of that schema and name, is fenced under `lease`."""
     # As a name: PostgreSQL cuts off what is longer than one may be.
     values = ", ".join([*(f"{literal(each)}::name" for each in table), literal(lease), str(allow_unleased).lower()])

@@ -23,20 +23,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from ...database.connections import database_message
 from ...database.dialects import backend_of, code_of, matches
 from ...errors import ConfigError, FenceUnreachable, SparkLeaseError
-from . import fenced_list
-from .catalog import (
-    all_fenced,
-    find,
-    function_if_needed,
-    leave_path,
-    look_for,
-    path_of,
-    refuse_below_others,
-    schema_of_fence,
-    schemas_of_lists,
-    those_above,
-    with_those_below,
-)
+from . import catalog, fenced_list
 from .tables import FENCE_TABLES, FENCED, tables_sql, where_is
 from .trigger_sql import TRIGGER, parts, readable, trigger_sql
 
@@ -46,7 +33,7 @@ _BRIEFLY, _GIVES_WAY = 50, 250
 
 
 @dataclass(frozen=True, slots=True)
-class FencedTable:
+class TableFence:
     """A table, and the lease under which it is written. `allow_unleased`: also by who carries no epoch at all.
 
     `state`: "fenced"; "lost" if it, or a partition, has no trigger any more; "disabled" if that is switched off;
@@ -66,11 +53,11 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
     Doing it again is no harm. Raises ConfigError for what cannot be fenced, FenceUnreachable.
     """
     with _transaction(engine) as connection:
-        found = find(connection, engine, table)
-        refuse_below_others(connection, found, table, lease)
-        schema = schema_of_fence(connection)
-        statements = [*_missing_tables(connection, schema), *function_if_needed(connection, schema, found)]
-        for each in with_those_below(connection, found):
+        found = catalog.find(connection, table)
+        catalog.refuse_below_others(connection, found, table, lease)
+        schema = catalog.schema_of_fence(connection)
+        statements = [*_missing_tables(connection, schema), *catalog.function_if_needed(connection, schema, found)]
+        for each in catalog.with_those_below(connection, found):
             which = table if each.oid == found.oid else each.readable
             if each.kind == "f":
                 raise ConfigError("table", f"{which}, below {table}, is a foreign table: detach it")
@@ -81,24 +68,24 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
             drop_it, *make_it = trigger_sql(each.name, f"{schema}.", lease, allow_unleased)
             statements += [drop_it, *make_it] if each.arguments else make_it
         _run(connection, statements)
-        function_if_needed(connection, schema, found)  # once more: another may have been quicker to make one
+        catalog.function_if_needed(connection, schema, found)  # once more: another may have been quicker to make one
         try:
-            fenced_list.note(connection, schema, (found.schema, found.table), lease, allow_unleased)
+            fenced_list.enlist(connection, schema, (found.schema, found.table), lease, allow_unleased)
         except ConfigError as error:
             log.warning("%s will not be fenced again if it is dropped and made again: %s", table, error)
     return statements
 
 
-def restore(connection: Connection, engine: Engine, lease: str, left: Callable[[], float]) -> None:
+def restore(connection: Connection, lease: str, left: Callable[[], float]) -> None:
     """Fence again what was dropped and made again since `add`, and partitions that are new, within `left()` seconds.
 
     Whatever becomes of one table, the others are tried. Logs what was done, and what has to be. Raises DBAPIError if
     the connection is gone.
     """
-    leave_path(connection)
-    schema = schema_of_fence(connection)
+    catalog.leave_path(connection)
+    schema = catalog.schema_of_fence(connection)
     try:
-        found = fenced_list.lost(connection, schema, lease)
+        found = fenced_list.listed(connection, schema, lease, fenced_list.LOST)
     except ConfigError as error:
         log.info("%s: cannot see whether a fenced table was made again: %s", lease, error)
         return
@@ -116,20 +103,20 @@ def restore(connection: Connection, engine: Engine, lease: str, left: Callable[[
                 errors.setdefault(table, "there was no time left")
                 continue
             try:
-                done[table] = _restore_one(connection, engine, table, lease, allow_unleased, bound)
+                done[table] = _restore_one(connection, table, lease, allow_unleased, bound)
             except (ConfigError, DBAPIError) as error:
                 if isinstance(error, DBAPIError) and error.connection_invalidated:
                     raise
                 errors[table] = error
                 connection.rollback()
-    leave_path(connection)
-    still_lost = fenced_list.lost(connection, schema, lease)
+    catalog.leave_path(connection)
+    still_lost = fenced_list.listed(connection, schema, lease, fenced_list.LOST)
     for table in found:
         name = readable(*table)
         if table in still_lost:
             problem = errors.get(table, "a partition is a foreign table, or of another owner")
             if isinstance(problem, SQLAlchemyError):
-                problem = _as_a_sentence(engine, problem)
+                problem = _as_a_sentence(connection.engine, problem)
             log.warning("%s: %s, or a partition of it, is without its fence: %s", lease, name, problem)
         elif done.get(table):
             log.warning(
@@ -140,22 +127,22 @@ def restore(connection: Connection, engine: Engine, lease: str, left: Callable[[
 
 
 def _restore_one(
-    connection: Connection, engine: Engine, table: tuple[str, str], lease: str, allow_unleased: bool, patience: int
+    connection: Connection, table: tuple[str, str], lease: str, allow_unleased: bool, patience: int
 ) -> bool:
     """Fence what can be fenced of it; readers do not wait for that. False if it is not to be fenced any more.
 
     Waits `patience` milliseconds for a lock."""
-    leave_path(connection)
-    schema = schema_of_fence(connection)
+    catalog.leave_path(connection)
+    schema = catalog.schema_of_fence(connection)
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = {patience}")
-    found = find(connection, engine, readable(*table))
-    refuse_below_others(connection, found, found.readable, lease)
-    statements = function_if_needed(connection, schema, found, may_be_older=True)
-    for each in with_those_below(connection, found):
+    found = catalog.find(connection, readable(*table))
+    catalog.refuse_below_others(connection, found, found.readable, lease)
+    statements = catalog.function_if_needed(connection, schema, found, may_be_older=True)
+    for each in catalog.with_those_below(connection, found):
         if each.kind != "f" and each.owned and (not each.arguments or each.enabled == "O"):
             statements += trigger_sql(each.name, f"{schema}.", lease, allow_unleased)
     _run(connection, statements)
-    function_if_needed(connection, schema, found, may_be_older=True)
+    catalog.function_if_needed(connection, schema, found, may_be_older=True)
     if not fenced_list.is_listed(connection, schema, table, lease):  # `drop` was quicker
         connection.rollback()
         return False
@@ -169,29 +156,29 @@ def drop(engine: Engine, table: str, lease: str = "") -> Sequence[str]:
     `lease`: the one that it is thought to be fenced under, if any. Raises ConfigError, FenceUnreachable.
     """
     with _transaction(engine) as connection:
-        schema = schema_of_fence(connection)
-        named = look_for(connection, table)
+        schema = catalog.schema_of_fence(connection)
+        named = catalog.look_for(connection, table)
         if not named or named.kind not in "rp":  # it was dropped itself
             *schemas, name = parts(table)
-            gone = [named.schema] if named else schemas or path_of(connection)
-            if forgotten := fenced_list.forget(connection, schema, [(each, name) for each in gone], lease):
+            gone = [named.schema] if named else schemas or catalog.path_of(connection)
+            if forgotten := fenced_list.delist(connection, schema, [(each, name) for each in gone], lease):
                 return forgotten
-        one = find(connection, engine, table)
+        one = catalog.find(connection, table)
         if one.arguments:
             fenced_list.refuse_another(table, one.arguments[0], lease)
         # `restore` may be fencing it again just now. With it what is below is locked.
         connection.exec_driver_sql(f"LOCK TABLE {one.name.replace('%', '%%')} IN SHARE ROW EXCLUSIVE MODE")
-        for above in those_above(connection, one):
+        for above in catalog.those_above(connection, one):
             if above.arguments and above.arguments[:1] == one.arguments[:1]:
                 raise ConfigError("table", f"{table} is fenced with {above.readable}: drop that")
-        found = with_those_below(connection, one)
+        found = catalog.with_those_below(connection, one)
         statements: list[str] = []
         for fence in {each.fence or schema for each in found}:  # that of another search path, maybe
             listed = [(each.schema, each.table) for each in found]
-            statements += fenced_list.forget(connection, fence, listed, lease)
+            statements += fenced_list.delist(connection, fence, listed, lease)
         dropped = [f"DROP TRIGGER {TRIGGER} ON {each.name}" for each in found if each.arguments]
         _run(connection, dropped)
-        others = [each for each in schemas_of_lists(connection) if each != schema]
+        others = [each for each in catalog.schemas_of_lists(connection) if each != schema]
         if others and not dropped and not statements:
             log.warning(
                 "%s is not fenced by the fence in schema %s. There are others, in %s: if one of them fences it, set "
@@ -201,24 +188,24 @@ def drop(engine: Engine, table: str, lease: str = "") -> Sequence[str]:
     return [*dropped, *statements]
 
 
-def fenced_tables(engine: Engine, lease: str = "") -> Sequence[FencedTable]:
+def fenced_tables(engine: Engine, lease: str = "") -> Sequence[TableFence]:
     """All fenced tables of the database, or those of one lease. Raises FenceUnreachable."""
     with _transaction(engine) as connection:
         tables = {
-            each.readable: FencedTable(
+            each.readable: TableFence(
                 each.readable,
                 each.arguments[0],
                 each.arguments[2:3] == ("allow unleased",),
                 "fenced" if each.enabled == "A" else "disabled",
             )
-            for each in all_fenced(connection)
+            for each in catalog.all_fenced(connection)
             if lease in ("", each.arguments[0])
         }
-        schema = schema_of_fence(connection)
+        schema = catalog.schema_of_fence(connection)
         try:
-            for state, found in {"lost": fenced_list.lost, "dropped": fenced_list.dropped}.items():
-                for table, (allow_unleased, of) in found(connection, schema, lease).items():
-                    tables[readable(*table)] = FencedTable(readable(*table), of, allow_unleased, state)
+            for state, query in {"lost": fenced_list.LOST, "dropped": fenced_list.DROPPED}.items():
+                for table, (allow_unleased, of) in fenced_list.listed(connection, schema, lease, query).items():
+                    tables[readable(*table)] = TableFence(readable(*table), of, allow_unleased, state)
         except ConfigError as error:
             log.warning("tables that have lost their fence are not listed: %s", error)
     return [tables[name] for name in sorted(tables)]
@@ -257,7 +244,7 @@ def _transaction(engine: Engine) -> Iterator[Connection]:
         with engine.connect() as connection:
             connection = connection.execution_options(isolation_level="READ COMMITTED")
             with connection.begin():
-                leave_path(connection)
+                catalog.leave_path(connection)
                 yield connection
     except SQLAlchemyError as error:
         raise _as_a_sentence(engine, error) from error

@@ -32,7 +32,7 @@ from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable, StoreError
 from ...system.call_timeout import CallTimeout
 from .files import UNSAFE, Files, LocalFiles, plain, refuse_unsafe
-from .paths import folder_of
+from .paths import folder_of, version_file
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class DeltaStore:
         return self._bounded.call(lambda: self._swap(name, old, new))
 
     def names(self) -> Sequence[str]:
-        return self._bounded.call(self._names)
+        return self._bounded.call(lambda: [each for each in self.files.names() if self.files.has_log(each)])
 
     def close(self) -> None:
         self._bounded.close()
@@ -95,9 +95,6 @@ class DeltaStore:
             self._create(name)
             made.append(f"made {self.files.table(name)}")
         return made
-
-    def _names(self) -> list[str]:
-        return [each for each in self.files.names() if self.files.has_log(each)]
 
     def _read(self, name: str) -> Snapshot:
         # A standby asks this all day: one look for the next version, and one at the last.
@@ -153,11 +150,11 @@ class DeltaStore:
 
     def _stands(self, name: str, record: LeaseRecord) -> bool:
         """True if `record` is what its commit wrote; what is newer than it, delta-rs finds, and nothing else."""
-        text = self.files.commit(name, record.stamp or 0)
         try:
-            lines = (text or "").splitlines()
-            (values,) = [action["add"]["partitionValues"] for line in lines if "add" in (action := json.loads(line))]
-        except (ValueError, KeyError):  # cleaned up, or another engine's: open it anew
+            text = self.files.get(name, f"_delta_log/{version_file(record.stamp or 0)}") or ""
+            actions = [json.loads(line) for line in text.splitlines()]
+            (values,) = [each["add"]["partitionValues"] for each in actions if "add" in each]
+        except (OSError, ValueError, KeyError):  # cleaned up, or another engine's: open it anew
             return False
         return (values.get("holder"), values.get("epoch")) == (record.holder, str(record.epoch))
 

@@ -156,9 +156,9 @@ class FileStore:
 class FileLock:
     """flock(2) on one file, for as long as the holder lives. Implements `Lock`."""
 
-    def __init__(self, config: Config, root: Path) -> None:
-        """In the folder of lease `config.name` below `root`."""
-        self._config, self._files = config, LocalFiles(config, root)
+    def __init__(self, config: Config, root: Path | None = None) -> None:
+        """In the folder of lease `config.name` below `root`, by default where its records are."""
+        self._config, self._files = config, LocalFiles(config, root or folder_of(config.url))
         self._where, self._path = redacted(config.url), self._files.folder(config.name) / "lock"
         self._bounded = CallTimeout(self._where, timeout=config.attempt_timeout)
         self._fd = -1
@@ -216,11 +216,6 @@ class FileLock:
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
-
-
-def lock_of(config: Config) -> FileLock:
-    """The lock beside the records of lease `config.name`."""
-    return FileLock(config, folder_of(config.url))
 
 
 def _is_record(name: str) -> bool:

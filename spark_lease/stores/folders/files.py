@@ -32,10 +32,6 @@ class Files(Protocol):
         """What delta-rs calls the table of lease `name`. Raises ConfigError for a name that it cannot have."""
         ...
 
-    def commit(self, name: str, version: int) -> str | None:
-        """The text of that commit; None if it is not there (any more)."""
-        ...
-
     def has_commit(self, name: str, version: int) -> bool: ...
 
     def has_log(self, name: str) -> bool:
@@ -98,17 +94,8 @@ class LocalFiles:
     def table(self, name: str) -> str:
         return str(self.folder(name))
 
-    def commit(self, name: str, version: int) -> str | None:
-        try:
-            return self._version(name, version).read_text(encoding="utf-8")
-        except (OSError, ValueError):  # cleaned up, or another engine's
-            return None
-
     def has_commit(self, name: str, version: int) -> bool:
-        return self._version(name, version).exists()
-
-    def _version(self, name: str, version: int) -> Path:
-        return self.folder(name) / "_delta_log" / version_file(version)
+        return (self.folder(name) / "_delta_log" / version_file(version)).exists()
 
     def has_log(self, name: str) -> bool:
         try:

@@ -80,12 +80,6 @@ class ObjectFiles:
     def table(self, name: str) -> str:
         return f"{self._url.rstrip('/')}/{spelled(name)}"
 
-    def commit(self, name: str, version: int) -> str | None:
-        try:
-            return self.get(name, f"_delta_log/{version_file(version)}")
-        except UnicodeDecodeError:  # another engine's
-            return None
-
     def has_commit(self, name: str, version: int) -> bool:
         try:
             obstore.head(self._store, f"{spelled(name)}/_delta_log/{version_file(version)}")

@@ -17,10 +17,8 @@ from ...database.connections import (
     SHARED,
     SocketWatchdog,
     WakeupPipe,
-    cursor_of,
     descriptor_of,
     has_hung_up,
-    last_answer,
     refusal,
 )
 from ...database.dialects import local_bounds
@@ -46,7 +44,7 @@ class OwnSession:
         """True if a pooler may give it to others, and nothing may stay set in it."""
         self._planned: Mapping[str, Prepared] = {}
         self._local = self._listening_to = ""
-        self._fd: int | None = None
+        self.fd: int | None = None
         self._alarm = WakeupPipe()
         self._clocks_compared = self._is_closed = False
         self._in_use = threading.Lock()
@@ -79,22 +77,17 @@ class OwnSession:
         try:
             self.need_connection()
             planned = self._planned.get(what)
-            self.arm()
+            self._cut_off.arm(self.fd)
             self.cursor.execute(planned.execute if planned else self._local + self._sql[what], values)
-            if self._local:
-                last_answer(self.cursor, self._engine.driver)
+            while self._local and self._engine.driver == "psycopg" and self.cursor.nextset():
+                pass  # to the answer of the last statement
             return self.cursor.fetchall() if self.cursor.description else None
         finally:
             self._cut_off.disarm()
 
-    def arm(self) -> None:
-        """A request starts now; one without a socket never hangs."""
-        if self._fd is not None:
-            self._cut_off.arm(self._fd)
-
     def need_connection(self) -> None:
         """Connect, unless there is a session that the server has not ended."""
-        if self.cursor is not None and self._fd is not None and has_hung_up(self._fd):
+        if self.cursor is not None and self.fd is not None and has_hung_up(self.fd):
             self.drop()  # a renewal that fails once is late, and a release is not asked again
         if self.cursor is None:
             self._connect()
@@ -108,8 +101,10 @@ class OwnSession:
         is_shared = self.connection.info.get(SHARED, False)
         self.may_be_shared |= is_shared
         self._local = local_bounds(self._config) if is_shared else ""
-        self.cursor = cursor_of(driver, self._engine.driver, several=is_shared)
-        self._fd = descriptor_of(driver)
+        # psycopg's other cursors send one statement in a message, where there are values.
+        several = is_shared and self._engine.driver == "psycopg"
+        self.cursor = self._engine.dialect.loaded_dbapi.ClientCursor(driver) if several else driver.cursor()
+        self.fd = descriptor_of(driver)
         self._planned = {} if is_shared else self._plans
         for each in self._planned.values():
             self.cursor.execute(each.prepare)
@@ -163,7 +158,7 @@ class OwnSession:
                 self._connect()
             if self.may_be_shared:
                 return  # it would stay in a session that a pooler gives to others
-            self.arm()
+            self._cut_off.arm(self.fd)
             self.cursor.execute(f'LISTEN "{channel}"')  # which takes no parameter
         finally:
             self._cut_off.disarm()

@@ -127,15 +127,11 @@ class SqlProbe:
                     return "a pooler gives one session to several connections"
         return ""
 
-    def passes_options(self) -> bool:
-        """False if a pooler drops the options of a connection: it may share sessions, and a standby does not listen."""
+    def options(self) -> tuple[bool, bool]:
+        """Whether the options of a connection pass: else a pooler may share sessions, and a standby does not listen.
+        Whether it takes a connection with PGOPTIONS, which commands under `run` and `submit` have."""
         with self._connected() as connection:
-            return not connection.info.get(SHARED, False)
-
-    def takes_options(self) -> bool:
-        """False if a pooler takes no connection with PGOPTIONS, which commands under `run` and `submit` have."""
-        with self._connected() as connection:
-            return WITHOUT_OPTIONS not in connection.info
+            return not connection.info.get(SHARED, False), WITHOUT_OPTIONS not in connection.info
 
     def _exercise_record(self, connection: Connection) -> None:
         table = self._lease_tables[0]
@@ -145,15 +141,15 @@ class SqlProbe:
         values |= {"channel": f"spark_lease_{_name()}", "old_holder": "doctor", "old_epoch": -1, "old_time": 0}
         values |= {"directive": "doctor", "old_directive": None}
         if not self._broker_row:
-            connection.exec_driver_sql(sql["insert"], _for(sql["insert"], values))
+            connection.exec_driver_sql(sql["insert"], values)
         for what in ("renew", "directive", "release", "take"):
-            rows = connection.exec_driver_sql(sql["read"], _for(sql["read"], values)).all()
+            rows = connection.exec_driver_sql(sql["read"], values).all()
             if not self._broker_row:
                 if not rows:
                     raise StoreError(self.where, f"a row of {table.fullname} that was just written cannot be seen")
                 row = rows[0]
                 values |= {"old_holder": row[0], "old_time": row[1], "old_epoch": row[2], "old_directive": row[-1]}
-            done = connection.exec_driver_sql(sql[what], _for(sql[what], values))
+            done = connection.exec_driver_sql(sql[what], values)
             written = len(done.all()) if done.returns_rows else done.rowcount
             if written != (0 if self._broker_row else 1):
                 raise StoreError(self.where, f"{what} wrote {written} rows of {table.fullname} where one stood")
@@ -193,8 +189,3 @@ class SqlProbe:
 
 def _name() -> str:
     return f"doctor-{secrets.token_hex(8)}"
-
-
-def _for(sql: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Those of the values that a statement names: sqlite3 takes no others."""
-    return {key: value for key, value in values.items() if f":{key}" in sql or f"%({key})" in sql}

@@ -23,7 +23,6 @@ from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, make_engine, refusal
 from ...database.dialects import backend_of, matches, usable_url
-from ...errors import ConfigError
 from ..folders.file import FileLock
 from . import schema
 from .statements import BROKER_ID
@@ -157,10 +156,7 @@ class SessionLock:
 
 def lock_beside_sqlite(config: Config) -> FileLock:
     """A lock on a file beside the database file."""
-    database = usable_url(config).database
-    if not database:
-        raise ConfigError("url", "names no file")
-    return FileLock(replace(config, create_table="true"), Path(f"{database}.locks"))
+    return FileLock(replace(config, create_table="true"), Path(f"{usable_url(config).database}.locks"))
 
 
 def _drop(session: Connection) -> None:

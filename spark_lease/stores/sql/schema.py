@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
@@ -28,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.types import UserDefinedType
 
 from ...config.settings import MAX_NAME, Config
@@ -64,7 +63,7 @@ class _Spelled(UserDefinedType[Any]):
         return self.words
 
 
-def lease_table(dotted: str, types: Mapping[str, str] = MappingProxyType({})) -> Table:
+def lease_table(dotted: str, types: Mapping[str, str]) -> Table:
     """`time` and `duration` are milliseconds: the expiry since 1970 by the database's clock, the holder's lease.
 
     `types` are those of the configuration, by column. Raises ConfigError for what cannot be one.
@@ -133,7 +132,7 @@ def creation(dialect: Dialect, table: Table) -> str:
 def addition(engine: Engine | Connection, table: Table, missing: Sequence[str]) -> Sequence[str]:
     """The statements that add what is missing of ours to a table that ActiveMQ made."""
     quote = engine.dialect.identifier_preparer.format_table(table)
-    columns = [CreateTable(table).columns[list(table.c.keys()).index(key)] for key in missing if key != UNIQUE]
+    columns = [CreateColumn(table.c[key]) for key in missing if key != UNIQUE]
     added = [f"ALTER TABLE {quote} ADD COLUMN {each.compile(dialect=engine.dialect)}" for each in columns]
     if UNIQUE in missing:
         index = CreateIndex(Index(f"{table.name}_name", table.c.name, unique=True))

@@ -54,8 +54,6 @@ class SqlStore:
         self._engine = make_engine(config, self._cut_off)
         self._backend = backend_of(self._engine)
         self._is_told = config.notify and self._engine.driver == "psycopg2"
-        # A broker's row that is locked for life is no place for a record.
-        self._broker_row, self._is_broker = config.has_broker_record, config.has_broker_row
         self._notes_table = notes_table(self._engine, config)
         if config.has_broker_row and not config.holder.isascii():
             raise ConfigError("holder", f"{config.holder!r} does not fit a broker's table: use ASCII")
@@ -65,7 +63,7 @@ class SqlStore:
 
     def _use_table(self, table: Table) -> None:
         self._table = table
-        ours = statements(self._engine, table, broker_row=self._broker_row, notifies=self._is_told)
+        ours = statements(self._engine, table, broker_row=self._config.has_broker_record, notifies=self._is_told)
         self._sql = overridden(ours, self._config.statements, self._engine)
         # Planned for a session that is kept, and that is ours alone.
         self._session.use(self._sql, prepared(self._sql) if self._is_told else {})
@@ -105,7 +103,7 @@ class SqlStore:
         return values
 
     def _row_of(self, name: str) -> str:
-        return self._config.row_of(name) if self._is_broker else name
+        return self._config.row_of(name) if self._config.has_broker_row else name
 
     def names(self) -> Sequence[str]:
         """Raises ConfigError as `read` does, also where no row has to be read."""
@@ -119,7 +117,7 @@ class SqlStore:
         with self._session.one_request(is_last=not self._config.notify):
             try:
                 self._session.need_connection()
-                self._session.arm()
+                self._cut_off.arm(self._session.fd)
                 yield Connection(self._engine, self._session.connection)
             except self._driver_error as error:
                 raise self._store_error(error) from error

@@ -478,7 +478,7 @@ def test_a_table_stands_under_one_lease(fenced: Engine) -> None:
     assert postgres.drop(fenced, "guarded")
     assert not postgres.drop(fenced, "guarded")
     postgres.add(fenced, "guarded", "hourly")
-    assert postgres.fenced_tables(fenced, "hourly") == [postgres.FencedTable("public.guarded", "hourly")]
+    assert postgres.fenced_tables(fenced, "hourly") == [postgres.TableFence("public.guarded", "hourly")]
 
 
 def test_the_printed_sql_is_what_a_dba_can_run(engine: Engine, session: Session) -> None:
@@ -487,7 +487,7 @@ def test_the_printed_sql_is_what_a_dba_can_run(engine: Engine, session: Session)
     assert refusal(session(4), WRITES[0]) == OLDER
     run(session(5), WRITES[0])
     postgres.add(engine, "guarded", NAME)
-    assert postgres.fenced_tables(engine) == [postgres.FencedTable("public.guarded", NAME)]
+    assert postgres.fenced_tables(engine) == [postgres.TableFence("public.guarded", NAME)]
 
 
 def test_the_printed_sql_fences_partitions_as_well(

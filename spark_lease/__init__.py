@@ -1,7 +1,5 @@
 """Only one of several redundant Spark applications may write: a lease for PySpark jobs. See README.md."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

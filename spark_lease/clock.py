@@ -4,8 +4,6 @@ Deadlines live on CLOCK_BOOTTIME, which cannot be set and which goes on while th
 The wall clock decides nothing here; it is for people to read.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import time

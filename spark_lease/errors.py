@@ -18,8 +18,6 @@ SparkLeaseError
 An exception from a store always means "don't know".
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import ClassVar
 

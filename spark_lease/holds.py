@@ -1,7 +1,5 @@
 """`GuardedHold`: a hold that fences and run keys can use; `open_contender` makes one that takes it from a store."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

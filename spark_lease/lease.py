@@ -1,7 +1,5 @@
 """The lease as guarded code holds it: `with hold_lease("nightly-flights") as lease`."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading

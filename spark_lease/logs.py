@@ -1,7 +1,5 @@
 """The log of a guarded program, where the program has none of its own."""
 
-from __future__ import annotations
-
 import logging
 
 from .clock import iso_text

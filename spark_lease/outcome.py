@@ -1,7 +1,5 @@
 """How a guarded program ended: its exit code, and the one JSON line that tells it to the program that started it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

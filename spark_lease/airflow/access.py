@@ -4,8 +4,6 @@ What a child process has to know goes into its environment, where only its user 
 line, where all users can, are the settings that are no secret.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A task's callable under its lease, in the process that the task starts. Imports nothing of Airflow."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """`@task.leased`: a Python callable under a lease, in the Python of another environment, which may have Spark."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence

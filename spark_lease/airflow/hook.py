@@ -1,7 +1,5 @@
 """The connection of `lease_conn_id`: a lease store's URL, user and password, and settings in its extra."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

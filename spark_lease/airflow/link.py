@@ -1,7 +1,5 @@
 """The link of a task to its lease."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 from urllib.parse import quote, urlencode

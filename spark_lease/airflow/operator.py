@@ -1,7 +1,5 @@
 """`SparkLeaseSubmitOperator`: the Spark provider's operator, whose job is run by one of several schedulers."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -5,8 +5,6 @@ The author of a DAG must not make this server connect anywhere: where the lease 
 neither `lease_settings` nor the server's own environment.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator, Mapping

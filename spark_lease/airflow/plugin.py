@@ -1,7 +1,5 @@
 """Airflow's plugin (entry point `airflow.plugins`): its web server shows what a task's link leads to."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin

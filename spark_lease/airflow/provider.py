@@ -1,7 +1,5 @@
 """What `airflow providers list` shows of us (entry point `apache_airflow_provider`). Imports nothing of Airflow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 _HERE = "spark_lease.airflow"

@@ -1,7 +1,5 @@
 """`SparkLeaseSensor`: is this site master, is the lease free. It looks and does not guard."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

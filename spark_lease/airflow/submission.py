@@ -4,8 +4,6 @@ The provider's hook goes on to build spark-submit's words and to read its output
 the secrets in the environment, a process group that can be ended, and the outcome in the last JSON line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`LeaseFreeTrigger`: waiting in the triggerer, without a worker, by looking at the lease."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing

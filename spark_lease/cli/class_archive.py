@@ -1,7 +1,5 @@
 """`spark-lease class-archive`: keep Spark's classes in a file, so that drivers on this machine start sooner."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """The commands of `spark-lease`: what each is for, its arguments, its help, and where it is implemented."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

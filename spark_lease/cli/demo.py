@@ -1,7 +1,5 @@
 """`spark-lease demo`: two submissions of one job on this machine. One master is killed, the next is frozen."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

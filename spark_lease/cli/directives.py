@@ -1,7 +1,5 @@
 """`spark-lease pause`, `resume` and `transfer`: what an operator wants of a lease, put into its record."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

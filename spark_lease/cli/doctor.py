@@ -1,7 +1,5 @@
 """`spark-lease doctor`: is all there that a lease needs, here and in its store? It changes no lease."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What `spark-lease doctor` looks at on this machine: the keeper, the kernel's part, Java, Spark, Delta."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

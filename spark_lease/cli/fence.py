@@ -1,7 +1,5 @@
 """`spark-lease fence`: which tables, of a database or of Delta, are written only under a lease."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

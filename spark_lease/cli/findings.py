@@ -1,7 +1,5 @@
 """What a check of `spark-lease doctor` finds, and how one is run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """`spark-lease history`: who held a lease when, for people, for programs, and as a page."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

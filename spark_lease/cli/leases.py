@@ -1,7 +1,5 @@
 """What is known of leases, their notes included, and how it is printed."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import closing

@@ -4,8 +4,6 @@ A record does not know how often its holder renews. It is held against the setti
 the duration that is stored.
 """
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`spark-lease`: parses the command line, and imports of the rest only what the command needs."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import importlib

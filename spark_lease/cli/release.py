@@ -5,8 +5,6 @@ renewal and stops. It stays taken until the moment at which it would have run ou
 start beside one that still works. Both are a swap of exactly the record that was seen.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

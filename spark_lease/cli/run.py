@@ -1,7 +1,5 @@
 """`spark-lease run`."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

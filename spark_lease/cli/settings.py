@@ -1,7 +1,5 @@
 """The settings as flags, and the configuration of a command from flags, environment and file."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

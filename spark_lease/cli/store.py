@@ -1,7 +1,5 @@
 """`spark-lease runs`, `init` and `config`: what asks or prepares the store and runs nothing."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

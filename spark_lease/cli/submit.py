@@ -2,8 +2,6 @@
 
 It runs in a namespace of its own where that can be had, else this process becomes it."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

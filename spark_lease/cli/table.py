@@ -1,7 +1,5 @@
 """Tables for people to read."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """From a text, a number or a table to the value of a setting. Each raises ConfigError with what is wrong."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

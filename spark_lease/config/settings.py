@@ -5,8 +5,6 @@ One declaration per setting gives the argument, the command line flag (`--lease-
 (`lease_duration`). A wrong value is refused with its reason, never adjusted.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

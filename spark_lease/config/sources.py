@@ -1,7 +1,5 @@
 """Where settings come from: arguments, the environment, Spark, a file; the strongest wins."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Taking a URL apart: what of it may be shown, and where its password is."""
 
-from __future__ import annotations
-
 import os
 import re
 from urllib.parse import unquote

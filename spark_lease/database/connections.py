@@ -21,7 +21,7 @@ from ..errors import ConfigError, NotesDenied, SparkLeaseError, StoreError
 from .dialects import BACKENDS, backend_of, code_of, has_bounds, matches, refuses_options, usable_url
 
 SHARED = "shared"
-"""Key in the `info` of a connection: true if a pooler may give its session to others, and nothing may stay set in it."""
+"""Key in the `info` of a connection: true if a pooler may give its session to others, so that nothing may stay set."""
 WITHOUT_OPTIONS = "without options"
 """Key in the `info` of a connection: true if the pooler refuses startup options."""
 _DENIED = (
@@ -122,7 +122,7 @@ def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") 
 
 
 def notes_error(engine: Engine, config: Config, error: Exception) -> StoreError:
-    """Translate an error of the notes beside the leases: NotesDenied if another try gets the same answer, else StoreError."""
+    """Translate an error of the notes: NotesDenied if another try would get the same answer, else StoreError."""
     message = store_error(engine, redacted(config.url), error)
     if _is_final(engine, config, error):
         return NotesDenied(message.where, f"{message.problem}: {_advice(engine, error)}")

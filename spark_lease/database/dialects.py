@@ -1,7 +1,5 @@
 """What differs between databases: drivers, clocks, timeouts, how a write is answered, how errors are told apart."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

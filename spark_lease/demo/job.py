@@ -1,7 +1,5 @@
 """The job of `spark-lease demo`, as a user would write one: it computes a number per step and writes each step once."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What happened in a demo, as a picture of letters: one lane per site, time from left to right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

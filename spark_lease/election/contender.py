@@ -1,7 +1,5 @@
 """Taking a lease from a store and keeping it: what an answer means that came late, or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

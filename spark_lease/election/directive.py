@@ -5,8 +5,6 @@ as after any loss, and gives it back once the end of that work is proven; else i
 1970 by the store's clock; where the store has none, by that of the machine that looks.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, dataclass

@@ -13,8 +13,6 @@ the lease was good and lands after it ran out. Only a fence in the guarded store
 ```
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

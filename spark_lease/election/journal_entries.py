@@ -5,8 +5,6 @@ them. An entry that is missing is filled in by the next one, which names the rec
 store's, in milliseconds since 1970.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 

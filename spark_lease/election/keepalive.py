@@ -5,8 +5,6 @@ the first may hold: it goes on demoting while the store hangs. Both are thin: wh
 `watch_once`, so that a process beside the driver, or a simulator, can run the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

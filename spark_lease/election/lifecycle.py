@@ -1,7 +1,5 @@
 """How a hold begins and ends: nothing begins before it is certain, and the release comes last, whatever happens."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Protocol

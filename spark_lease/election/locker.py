@@ -3,8 +3,6 @@
 It knows no deadline and stops nothing: that is in `hold.py` and `contender.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

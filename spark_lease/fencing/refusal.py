@@ -1,7 +1,5 @@
 """What a fence does about a refusal. It stands below the lease and knows no more of it than `HeldLease`."""
 
-from __future__ import annotations
-
 from ..election.ports import HeldLease
 from ..errors import Fenced, Loss
 

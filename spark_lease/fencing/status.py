@@ -3,8 +3,6 @@
 Nothing is decided by it, and nothing waits for it: a thread of its own has the note written.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

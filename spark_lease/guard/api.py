@@ -1,7 +1,5 @@
 """The public functions: `hold_lease` around a block, `@leased` on a main."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

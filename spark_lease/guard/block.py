@@ -10,8 +10,6 @@ Then the keeper ends it, or the kernel. With threads alone the work may go on be
 returns or the process thaws.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

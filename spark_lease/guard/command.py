@@ -5,8 +5,6 @@ with all that it started: on loss by `stop_by`, on a signal within `stop_budget`
 of them is gone. If this process ends, or stands still past the lease, the kernel and the supervisor end the command.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

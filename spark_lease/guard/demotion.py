@@ -1,7 +1,5 @@
 """What ends the guarded work of a lost lease: Spark is stopped, the block interrupted, what is left is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

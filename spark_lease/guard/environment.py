@@ -1,7 +1,5 @@
 """The environment that tells guarded work under which lease it runs."""
 
-from __future__ import annotations
-
 import os
 
 from ..config.settings import ENV, Config

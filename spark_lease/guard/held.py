@@ -1,7 +1,5 @@
 """The leases that this process holds, in the order of their blocks."""
 
-from __future__ import annotations
-
 import threading
 
 from ..config.settings import Config

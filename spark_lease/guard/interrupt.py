@@ -1,7 +1,5 @@
 """How the guarded block is made to end: an exception in its thread, for a signal or because the lease is lost."""
 
-from __future__ import annotations
-
 import math
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Who keeps the lease of a block: a process beside this one, or two threads of it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 

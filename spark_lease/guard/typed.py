@@ -1,7 +1,5 @@
 """The settings as keyword arguments, for type checkers and editors. `config/settings.py` says what each means."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal, TypedDict
 

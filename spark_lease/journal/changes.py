@@ -1,7 +1,5 @@
 """Writes the history of a lease: each change of hands that this process makes, right after the change."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from contextlib import closing

@@ -4,8 +4,6 @@ Three kinds of notes beside the lease: a run has begun (under an epoch), it has 
 done. A key is done when a master says so while it is master; there is one such note for a key, for good.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

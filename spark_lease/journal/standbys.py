@@ -1,7 +1,5 @@
 """Who stands by for a lease: each contender that waits is noted beside it, seldom, and nothing waits for the note."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

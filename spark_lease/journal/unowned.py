@@ -1,7 +1,5 @@
 """A note beside a lease by a process that does not hold it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 

@@ -3,8 +3,6 @@
 Nothing has to be searched for: the end of the namespace's init is the end of everything that the submission started.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection
 

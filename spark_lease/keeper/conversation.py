@@ -1,7 +1,5 @@
 """What a driver asks of its keeper, and what it is told: `main.py` has the picture."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math
@@ -63,7 +61,7 @@ class Conversation:
         """Its Spark is over, after a loss."""
         self.kernel_disarmed = False
         """Its end ends nothing else any more."""
-        self.guards_nothing = False
+        self.has_stopped = False
         """What lives on is guarded by this lease no more. Or the driver cannot hear of a grant any more."""
         self.left_behind: LeftBehind | None = None
         self.outcome: Mapping[str, Any] = {}
@@ -80,7 +78,7 @@ class Conversation:
             # Nothing will ever hear of a grant. And what lives on after one is no driver any more, by exec say: the
             # lease is not renewed for it, and runs out.
             self.is_open = False
-            self.guards_nothing |= not self.granted
+            self.has_stopped |= not self.granted
             return
         if received is None:
             return
@@ -207,7 +205,7 @@ class Conversation:
 
     def stop_guarding(self) -> None:
         """End nothing of the driver any more: what lives on is guarded by this lease no longer."""
-        self.guards_nothing = True
+        self.has_stopped = True
         self._deadline.disarm()
         self._driver.disarm()
 

@@ -5,8 +5,6 @@ cannot be torn, so there is no lock and no version; the epoch is fixed for the l
 before it: how far the wall clock was ahead when the renewal was sent.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import os

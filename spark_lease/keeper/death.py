@@ -5,8 +5,6 @@ driver proves nothing about its workers: they are found by the mark that they in
 is left. Only this machine is looked at.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -8,8 +8,6 @@ python ─── watched by a pidfd ─── pipe end        Its own forked chi
 ```
 """
 
-from __future__ import annotations
-
 import errno
 import signal
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """A deadline that the kernel enforces: this process ends with it, and with this process all that is tied to it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

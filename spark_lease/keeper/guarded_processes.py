@@ -3,8 +3,6 @@
 Only for a driver that is not contained: what it started has to be searched for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence

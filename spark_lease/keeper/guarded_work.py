@@ -1,7 +1,5 @@
 """The command of a front door and all that it started: to signal it, to kill it, and to know that it is over."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

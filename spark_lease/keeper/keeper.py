@@ -1,7 +1,5 @@
 """One lease of one driver, from the wait for it to its release: what `main.py` promises."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math
@@ -130,13 +128,11 @@ class Keeper:
 
     def run(self) -> None:
         talk = self._talk
-        while not (talk.wanted or self._dead or talk.guards_nothing):
+        while not (talk.wanted or self._dead or talk.has_stopped):
             self._attend(math.inf)
         if not talk.wanted or not self._acquire():
             return
-        while (
-            not (talk.guards_nothing or self._dead or talk.finished or talk.left_behind) and self._lease.loss() is None
-        ):
+        while not (talk.has_stopped or self._dead or talk.finished or talk.left_behind) and self._lease.loss() is None:
             self._attend(math.inf)
         if talk.left_behind:
             self._see_out_what_is_left_behind(talk.left_behind)
@@ -146,7 +142,7 @@ class Keeper:
             self._see_out()
         elif self._dead and self._lease.loss() is None:
             self._hand_over()
-        elif not talk.guards_nothing:
+        elif not talk.has_stopped:
             self._see_demotion()
 
     def _acquire(self) -> bool:
@@ -154,7 +150,7 @@ class Keeper:
         acquiring = threading.Thread(target=self._begin, name="acquire", daemon=True)
         acquiring.start()
         self._driver.look_ahead()
-        while self._begun.empty() and not (self._dead or self._talk.guards_nothing):
+        while self._begun.empty() and not (self._dead or self._talk.has_stopped):
             self._attend(math.inf)
         if self._begun.empty():  # the driver ended, or does not want it any more
             self._end_a_dead_standby()
@@ -168,7 +164,7 @@ class Keeper:
             self._talk.stop_guarding()
             self._channel.tell(refusal(error))
             return False
-        if self._talk.guards_nothing or self._dead:  # it never heard of the grant
+        if self._talk.has_stopped or self._dead:  # it never heard of the grant
             self._end_a_dead_standby()
             abandon(self._lease, self._keepalive)
             return False
@@ -181,14 +177,14 @@ class Keeper:
 
     def close(self) -> None:
         """This process ends by itself: dismiss the sweeper, unless the driver has crashed and a process lives on."""
-        if self._talk.guards_nothing or not self._dead or self._driver.is_gone(self._clock.now()):
+        if self._talk.has_stopped or not self._dead or self._driver.is_gone(self._clock.now()):
             self._driver.close()
 
     def wait_until_over(self, until: float) -> bool:
         # Once it is lost, it is enough that nothing of it is left here: what is released then is asked for more, by
         # `_is_over_everywhere`. So it is where the driver has said that Spark is over.
         is_over = self._driver.is_gone if self._talk.finished or self._lease.loss() else self._driver.is_over
-        while not (over := self._talk.guards_nothing or is_over(until)) and self._clock.now() < until:
+        while not (over := self._talk.has_stopped or is_over(until)) and self._clock.now() < until:
             if self._dead and not self._talk.kernel_disarmed:
                 self._driver.kill()  # no driver is left that could stop it politely
             self._attend(until)
@@ -286,7 +282,7 @@ class Keeper:
 
     def _is_over_everywhere(self) -> bool:
         """To be asked when nothing of it is left to be ended here: what the driver said, or what its end proves."""
-        if self._talk.guards_nothing:  # what lives on there is not ours any more
+        if self._talk.has_stopped:  # what lives on there is not ours any more
             return self._talk.settled
         end = self._clock.now() + self._driver.early_release.grace + _SWEEP
         while not (over := self._talk.settled or (self._driver.python.ended and self._driver.is_over(end))):

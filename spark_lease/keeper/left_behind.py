@@ -3,8 +3,6 @@
 Python is not one of them: it may go on with something else, under another lease maybe.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ..system.processes import Process, kill, processes

@@ -15,8 +15,6 @@ driver ── order ─────────────→ keeper     acquir
 ```
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import logging

@@ -3,8 +3,6 @@
 Both ends stand here side by side: `refusal` and `refused`, and `ToDriver`, whose lines `client.py` logs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The supervisor's own side: it starts the command when that is ordered, and ends after its last child."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

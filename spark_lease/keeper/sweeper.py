@@ -4,8 +4,6 @@ The kernel ends the driver with the keeper, and what is tied to them. A process 
 start: one that was started just before both were frozen would write on after their lease has run out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

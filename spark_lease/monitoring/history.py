@@ -4,8 +4,6 @@ Nothing here asks a store or a clock. Times are milliseconds since 1970 by the s
 known is said to be unknown, and is never taken for an overlap.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

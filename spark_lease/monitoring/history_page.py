@@ -4,8 +4,6 @@ One file that loads nothing: what it needs is in it, and it forbids its own brow
 is drawn here; the script only shows the details of what is pointed at. Words of users are escaped wherever they stand.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ configuration says so. Whether a lease is held is computed when it is asked for;
 what a process that is gone has left behind. A lease waits for nothing here.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

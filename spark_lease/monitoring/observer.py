@@ -1,7 +1,5 @@
 """Looking at a lease without taking it: who has it, and whether it is worth trying. Guards nothing, asks the store."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Noting beside the lease which Spark applications worked under it, as each of them comes to life."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The `spark.lease.*` settings that spark-submit was given, as the driver sees them before there is a session."""
 
-from __future__ import annotations
-
 from .jvm import ended_jvm, spark_context, under_spark_submit
 
 

@@ -4,8 +4,6 @@
 seconds. What was interrupted is therefore never taken for over.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Notices each SparkContext of this process as soon as it exists, whichever code makes it."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator

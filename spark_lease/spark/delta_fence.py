@@ -1,7 +1,5 @@
 """The Delta fence of a guarded driver: claims before its work begins, and the hook in every Spark that it makes."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """The driver's JVM and its context: found, known to have ended, forgotten, dropped. Never imports pyspark."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

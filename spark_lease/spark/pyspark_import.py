@@ -5,8 +5,6 @@
   (1.2 s). Here it asks only once the job itself has imported NumPy.
 """
 
-from __future__ import annotations
-
 import sys
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tells the keeper about the Spark in this process, and watches the lease from this side."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ workers write for seconds. It is repeated, because user code may start a new ses
 of its own, because a JVM that is frozen makes it hang for ever.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -5,8 +5,6 @@ the block began. It looks more than once: Spark tells of a job a moment after it
 jobs, and the tasks of a failed one run on.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re

@@ -7,8 +7,6 @@ It begins once the lease is known to be another's: where it is free, nothing is 
 warm-up: the step under way goes on beside the guarded work, which would need it as well, and the others are left out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import logging

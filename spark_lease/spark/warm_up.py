@@ -1,7 +1,5 @@
 """Makes Spark ready for its first write by a small write in a scratch folder."""
 
-from __future__ import annotations
-
 import json
 import sys
 from contextlib import closing, suppress

@@ -4,8 +4,6 @@ Another package adds a scheme by an entry point in the group `spark_lease.stores
 a callable that takes a Config and returns a LeaseStore. It cannot take the place of one that is here.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from importlib import metadata

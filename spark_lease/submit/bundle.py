@@ -6,8 +6,6 @@ It holds this package and what it needs, as far as that is pure Python (SQLAlche
 not, and have to be where the driver runs.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import zipfile

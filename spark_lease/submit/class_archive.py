@@ -3,8 +3,6 @@
 It is made once, by a command, and used from then on. A JVM that it does not fit starts as ever.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

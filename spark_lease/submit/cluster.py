@@ -5,8 +5,6 @@ script as a file beside the launcher; no secret does. How the driver ended is re
 managers do not hand its exit code back. A standby waits here, and takes nothing of the cluster.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """spark-submit: where it is, and what stands on its command line."""
 
-from __future__ import annotations
-
 import importlib.util
 import locale
 import logging

@@ -8,8 +8,6 @@ This process is the front door. spark-submit starts at once, and its driver asks
 process ends, the kernel ends everything inside. The lease is given back after everything inside has ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -3,8 +3,6 @@
 No cluster manager hands a driver's exit code back, and none knows of leases.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

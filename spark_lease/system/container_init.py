@@ -5,8 +5,6 @@ The kernel drops every signal that a container's own processes, timers or pipes 
 ended pid 1 ends too, and with pid 1 the kernel ends everything in the container.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -11,8 +11,6 @@ init with stage, also if they are frozen.
 It needs CAP_SYS_ADMIN, or a user namespace, in which setuid programs such as sudo do not work.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

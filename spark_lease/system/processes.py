@@ -10,8 +10,6 @@ python                                java SparkSubmit
 Workers outlive a JVM that was killed, and then hang on no tree any more: a mark in the environment finds them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A clock that stands still until it is told otherwise, so that an hour of policy takes no time and no luck."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

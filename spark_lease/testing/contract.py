@@ -5,8 +5,6 @@ class TestMyStore(LeaseStoreContract):
     def open_store(self): ...   # a function that returns a new LeaseStore on the same, empty place
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A lease for the tests of code that is given one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

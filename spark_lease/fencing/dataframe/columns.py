@@ -5,8 +5,6 @@ turns into the text that the database reads for that type: as CSV an hour once a
 Times without a zone are wall times of Spark's session, as they are for its JDBC writer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """From a staging table into the user's, in the one fenced transaction; and the rehearsal that goes before."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@
 there of an older epoch is a dead run's, because mine has claimed the database: the next write of the lease sweeps it.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import uuid

@@ -3,8 +3,6 @@
 What only the database can judge (types, keys, rights) it is asked for in `move.rehearse`.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

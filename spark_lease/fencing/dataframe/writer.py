@@ -8,8 +8,6 @@ Small ones, and all of SQLite's, go without executors: collected, and staged, or
 What it does not do: it makes no table. What differs between databases stands in `columns` and `target`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress

@@ -1,7 +1,5 @@
 """The folder of a Delta table's log in an object store, through obstore."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ A file system or an object store may hang for as long as it likes, and nothing b
 that waits for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -4,8 +4,6 @@ delta-rs has no hook, but each of its writes is made on a snapshot that we hold:
 snapshot, and a claim that comes after it is a conflict ("Metadata changed since last commit").
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

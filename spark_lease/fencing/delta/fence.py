@@ -9,8 +9,6 @@ What it does not hold back: the creation of a table, which has no property yet; 
 Spark without the hook that begins after the claim.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The folder of a Delta table's log, and that on this machine. `bucket.py` has those in object stores."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

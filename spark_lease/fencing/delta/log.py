@@ -8,8 +8,6 @@ feature: a timestamp (`inCommitTimestamp`) and a tag (`rowTracking`). The rest c
 vacuuming, of which this commit has none.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

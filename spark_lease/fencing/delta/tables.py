@@ -4,8 +4,6 @@ So there is no list to keep, and a new holder, who claims all of them before his
 a write of an old one can still be on its way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

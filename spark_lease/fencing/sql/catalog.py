@@ -3,8 +3,6 @@
 Everything here is asked without the role's search path, in a transaction that has called `leave_path`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from sqlalchemy import Connection

@@ -5,8 +5,6 @@ was lost does no harm. On PostgreSQL it is a transaction, and the server ends th
 Where a transaction of an older epoch is in its way, PostgreSQL is told to end that session. Every wait ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -5,8 +5,6 @@ cannot both commit it. Beside the lease, where `is_done` looks, it is noted afte
 crash, say, the next contender that finds the row here notes it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Cursors of psycopg2 that refuse what would end a fenced transaction, and begin it with the first statement."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Any
@@ -17,9 +15,8 @@ _READY = 1
 
 
 unbegun: dict[Any, ref[Any]] = {}
-"""The driver's connections of blocks (`Psycopg2`) that have sent nothing yet. A program that kept the driver's connection
-from before the block may use it past our cursors: if that leaves a transaction open, the block's first statement is
-refused."""
+"""The driver's connections of blocks (`Psycopg2`) that have sent nothing yet. A program that kept one from before the
+block may use it past our cursors: if that leaves a transaction open, the block's first statement is refused."""
 
 
 def unbegun_block(connection: Any) -> Any:

@@ -4,8 +4,6 @@ Then nothing of the master before can still be on its way into a table that is f
 there is something to claim.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import logging

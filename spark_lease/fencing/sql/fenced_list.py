@@ -4,8 +4,6 @@ It is used only if it is an ordinary table of an owner who is trusted. The owner
 reads that. A column's type, or an index, may run its owner's code with the rights of the role that reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sqlalchemy import Connection

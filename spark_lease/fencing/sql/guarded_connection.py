@@ -1,7 +1,5 @@
 """The connection of a fenced transaction: it neither ends it, nor begins another, nor goes to another session."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, RootTransaction, TwoPhaseTransaction

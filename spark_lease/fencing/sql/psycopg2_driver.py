@@ -105,9 +105,7 @@ def _restore(driver: Any, kept: Any) -> None:
 def _catch(driver: Any, record: Any) -> None:
     """The pool gets a connection of a block that an interrupt kept from restoring it."""
     kept = record.info.get(_KEPT)
-    if kept is None or (
-        (block := kept[0]()) and block.is_inside
-    ):  # StaticPool: another thread's block uses this connection
+    if kept is None or ((block := kept[0]()) and block.is_inside):  # StaticPool: another thread's block has it
         return
     del record.info[_KEPT]
     unbegun.pop(kept[1].connection, None)

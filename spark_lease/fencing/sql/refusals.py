@@ -1,7 +1,5 @@
 """Refuses statements that would end a fenced transaction before its check, as far as their text shows that."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary

@@ -5,8 +5,6 @@ role can put such a trigger on a table of its own. So a table of a role that is 
 warning.
 """
 
-from __future__ import annotations
-
 import logging
 
 from sqlalchemy import Connection

@@ -7,8 +7,6 @@ sessions of older ones (`stale_sessions.py`). Both come with the connection: fro
 libpq, in the URL for JDBC.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

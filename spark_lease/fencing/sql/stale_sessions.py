@@ -5,8 +5,6 @@ program may have set its own. Such a one is found by the row of the fence that i
 an older epoch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Sequence

@@ -9,8 +9,6 @@ is dropped and made again is fenced again.
 All are found by the session's search path, in its default schema.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase

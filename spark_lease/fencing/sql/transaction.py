@@ -8,8 +8,6 @@ with lease.fenced_sql(engine) as connection:     waits until the lease is certai
 What it does not do: it holds back no writer that goes past it. On PostgreSQL a fenced table does (`triggers.py`).
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -1,7 +1,5 @@
 """The SQL that fences a table of PostgreSQL, as text: asks no database. `triggers.py` runs it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

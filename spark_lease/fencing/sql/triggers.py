@@ -10,8 +10,6 @@ what has lost it.
 What it does not hold back is in docs/reference/fenced.md.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

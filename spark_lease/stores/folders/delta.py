@@ -10,8 +10,6 @@ no clock that all share: a lease has run out when its record stood still for its
 column `expires` is for people.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

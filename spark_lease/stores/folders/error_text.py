@@ -1,7 +1,5 @@
 """What delta-rs and obstore say, in one line and without credentials: their texts hold keys and signatures."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

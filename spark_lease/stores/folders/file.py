@@ -10,8 +10,6 @@ fcntl(2)), and it goes with the process. It is not trusted alone: a file server 
 free waits, as with every store without a clock, until the record stood still for the duration that it names.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

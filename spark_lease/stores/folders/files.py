@@ -3,8 +3,6 @@
 `object_store.py` has those in an object store.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Readers of a Delta table pass over what begins with an underscore.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

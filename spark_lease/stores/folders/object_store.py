@@ -8,8 +8,6 @@ delta-rs commits by a put that the store must refuse if the object is there (If-
 ignore it, and then every contender is master: so it is tried before the first write.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

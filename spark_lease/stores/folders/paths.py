@@ -1,7 +1,5 @@
 """What the folder of a lease is called, below the folder that a URL names, and how a file gets there."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit

@@ -1,7 +1,5 @@
 """Tests what a folder or an object store lets this user do, by a file beside the leases that is then removed."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

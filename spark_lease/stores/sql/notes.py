@@ -1,7 +1,5 @@
 """Notes beside leases in a SQL database: one table, `<table>_notes`, a row for each."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

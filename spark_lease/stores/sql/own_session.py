@@ -1,7 +1,5 @@
 """The one session with the database that a store keeps for its requests, made when it is needed."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import ssl

@@ -4,8 +4,6 @@ What is written is written in a transaction that is rolled back, under a name th
 row is made at all: statements that can match none are refused like any other where a right is missing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import secrets

@@ -8,8 +8,6 @@ The row is that of the lease in `table` (or an ActiveMQ broker's, ID 1, whose da
 record is in the table `<table>_epoch`, where it survives the session. SQLite locks no rows: there it is a file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from dataclasses import replace

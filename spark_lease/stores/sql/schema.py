@@ -4,8 +4,6 @@ ActiveMQ's statements name their columns, so columns that are nullable or have a
 Ours are added to a table that a broker made, never the other way round, and no row is ever deleted.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Every statement of the SQL store, compiled once for the dialect, with named parameters; what a row says."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Mapping, Sequence

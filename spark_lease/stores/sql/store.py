@@ -5,8 +5,6 @@ autocommit connection of the driver, because the way through its execution layer
 Every request is one statement, and "now" is the database's, read inside that statement.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

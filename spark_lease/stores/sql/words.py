@@ -6,8 +6,6 @@ may CREATE there could make one that runs with the rights of the job. So both si
 still used. Functions are written with their schema for the same reason, and numbers are given the other side's type.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import ClauseElement, String, Text, literal

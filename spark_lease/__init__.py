@@ -48,7 +48,6 @@ _WHERE = {
     "Lease": "lease",
 }
 
-
 if not TYPE_CHECKING:  # for which every name would be one
 
     def __getattr__(name: str) -> Any:

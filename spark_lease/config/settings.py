@@ -33,23 +33,18 @@ from .urls import has_password, redacted
 
 ENV, SPARK = "SPARK_LEASE_", "spark.lease."
 
-
 MAX_NAME = 250
 """Characters of a lease name and of a holder: the width of ActiveMQ's BROKER_NAME."""
-
 
 FRONT_DOOR = ENV + "FRONT_DOOR"
 """Environment variable: where a contained driver finds the keeper that started it."""
 VERBOSE = ENV + "VERBOSE"
 """Environment variable: the driver of `submit -v` is to log each renewal."""
 
-
 LONGEST = 86400.0
-
 
 CLOCK_RATE_ERROR = 0.01
 """The most by which one clock may gain on another (1 %): far more than NTP's 500 ppm, enough for a bad VM."""
-
 
 BROKER = "activemq"
 """What the lease of a broker's row is called, whatever those who contend for it call it."""
@@ -264,10 +259,8 @@ class Config:
 
 SETTINGS = {each.name: each.metadata for each in fields(Config)}
 
-
 SECRETS = frozenset({"password", "fence_password", "storage_options"})
 """Settings that have no command line flag and are never printed."""
-
 
 URLS = {"url": "password", "fence_url": "fence_password"}
 """Settings that may carry a password, and where it belongs instead."""

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 WATCH_PERIOD = 0.1
 """Seconds between two looks at the deadline and at the liveness checks: what demotion may start late by."""
 _RETRIES_IN_A_PERIOD = 5
-_LATE = 1.2
+LATE = 1.2
 """A request that has to be cut off ends a little after its time."""
 
 LivenessCheck = Callable[[], tuple[Loss, str] | None]
@@ -52,9 +52,9 @@ def renew_once(lease: Contender, config: Config, clock: Clock) -> float | None:
 
 def watch_once(lease: Hold, liveness_checks: Sequence[LivenessCheck] = ()) -> LeaseLost | None:
     """The loss, if the lease is lost by now: by its deadline, by what a renewal learned, by a liveness check."""
-    for sign in liveness_checks:
-        with contextlib.suppress(Exception):  # a sign that fails must not end the watch, which all else relies on
-            if finding := sign():
+    for check in liveness_checks:
+        with contextlib.suppress(Exception):  # a check that fails must not end the watch, which all else relies on
+            if finding := check():
                 lease.lose(*finding)
     return lease.loss()
 
@@ -77,7 +77,7 @@ class Keepalive:
         """`on_look` is called at each look. `watch_period` is longer where another thread watches as well. `thread`
         makes one: a simulator has its own."""
         self._lease, self._config, self._clock = lease, config, clock
-        self._on_lost, self._vital_signs = on_lost, liveness_checks
+        self._on_lost, self._liveness_checks = on_lost, liveness_checks
         self._on_look, self._watch_period = on_look, watch_period
         self._stop = threading.Event()
         self._renewer = thread(target=self._renew, name=f"renew {lease.name}", daemon=True)
@@ -92,7 +92,7 @@ class Keepalive:
         self._stop.set()
         for thread in (self._renewer, self._watcher):
             if thread.is_alive() and thread is not threading.current_thread():
-                thread.join(self._config.attempt_timeout * _LATE + WATCH_PERIOD)
+                thread.join(self._config.attempt_timeout * LATE + WATCH_PERIOD)
         return not self._renewer.is_alive()
 
     def _renew(self) -> None:
@@ -103,7 +103,7 @@ class Keepalive:
     def _watch(self) -> None:
         lost = None
         while lost is None and not self._clock.wait(self._stop, self._watch_period):
-            lost = watch_once(self._lease, self._vital_signs)
+            lost = watch_once(self._lease, self._liveness_checks)
             if lost is None:
                 with contextlib.suppress(Exception):  # who looks on must not end the watch
                     self._on_look()

@@ -48,7 +48,6 @@ _AFTER_IT = 0.5
 _LISTEN = 0.5
 """Seconds after which a signal is heard that came just before the wait for the command's end."""
 
-
 _News = int | LeaseLost | ConfigError | None
 """What there is to react to: a signal's number, a loss, a protection that is not enough, or the end of the command."""
 

@@ -17,7 +17,7 @@ from ..clock import Clock
 from ..config.settings import Config
 from ..election.contender import OnRenewal
 from ..election.hold import OwnDeadline
-from ..election.keepalive import WATCH_PERIOD
+from ..election.keepalive import LATE, WATCH_PERIOD
 from ..election.record import Protection
 from ..errors import ConfigError, LeaseLost, Loss, StoreError
 from ..fencing.delta.tables import KIND as DELTA_TABLES
@@ -31,7 +31,6 @@ from .spawn import Started
 
 log = logging.getLogger(__name__)
 
-_LATE = 1.2
 _LOOK_AGAIN = 0.5
 """Seconds after which a standby looks whether it still can become master, and what became of its Spark."""
 _SELDOM, _OF_WHAT_IS_LEFT = 0.4, 1 / 30
@@ -127,15 +126,14 @@ class KeeperHold(GuardedHold):
             return False  # nothing will be given back: what it still asks the store is not waited for
         if self.answer("stopped", 0.0) is None:
             self.tell({"order": "stop"})
-        request = self._config.attempt_timeout * _LATE + 2 * WATCH_PERIOD
+        request = self._config.attempt_timeout * LATE + 2 * WATCH_PERIOD
         return bool(self.answer("stopped", max(request, min(self.remaining(), _LINGER))))
 
     def report_loss(self, lost: LeaseLost) -> None:
         """Tell the keeper of a loss that was noticed here, so that it renews no more and says why the work ended.
 
-        A process that ends itself says nothing: its end does, and its keeper need not kill it first. But inside a
-        namespace its exit code is lost with spark-submit's JVM, and the front door has to know that it was fenced.
-        """
+        A process that ends itself says nothing, its end does. But inside a namespace its exit code is lost with
+        spark-submit's JVM, and the front door has to hear that it was fenced."""
         is_fenced_inside = lost.reason is Loss.FENCED and self.protection is Protection.CONTAINED
         if (self._config.on_lost != "exit" or is_fenced_inside) and "lost" not in self._received:
             self.tell({"lost": [lost.reason, lost.detail]})
@@ -166,8 +164,7 @@ class KeeperHold(GuardedHold):
     def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
         if self._is_forked:
             return super().note(kind, key, text, newest)
-        noted: str | None = self._ask("note", kind, key, text, newest)
-        return noted
+        return self._ask("note", kind, key, text, newest)  # type: ignore[no-any-return]
 
     def _at_hand(self, what: str) -> Any:
         """What the keeper looked up at the grant, given once. None: it has to be asked."""
@@ -198,7 +195,9 @@ class KeeperHold(GuardedHold):
     def close(self, *, lost: bool = False) -> None:
         if os.getpid() != self._pid or self._closing:
             return
-        if self._taken and "released" not in self._received and self._stays_tied(lost):
+        # This process, or the Spark that it leaves behind, still has to end, or to be killed.
+        stays_tied = lost if self._config.on_lost == "exit" else not self._settled
+        if self._taken and "released" not in self._received and stays_tied:
             return
         # An interrupted wait may have been granted by now, and only that process knows: it gives the lease back.
         self.tell({"order": "leave" if self._taken else "abandon"})
@@ -214,10 +213,6 @@ class KeeperHold(GuardedHold):
         if isinstance(shared, SharedDeadline):
             shared.close()
         self.close_descriptors()
-
-    def _stays_tied(self, lost: bool) -> bool:
-        """Whether this process, or the Spark that it leaves behind, still has to end, or to be killed."""
-        return lost if self._config.on_lost == "exit" else not self._settled
 
     def close_descriptors(self) -> None:
         """Close all that is open for it in this process, without a word; in a forked child that kills nothing."""
@@ -337,8 +332,7 @@ class KeeperHold(GuardedHold):
         self._log_queue.put((logger, level, text))
 
     def _say(self) -> None:
-        while entry := self._log_queue.get():
-            logger, level, text = entry
+        for logger, level, text in iter(self._log_queue.get, None):
             logging.getLogger(logger).log(level, "%s", text)
 
     @property
@@ -348,9 +342,8 @@ class KeeperHold(GuardedHold):
 
     def _refuse_in_a_fork(self) -> None:
         if self._is_forked:
-            raise ConfigError(
-                "lease", f"{self.name} belongs to process {self._pid}: a forked child cannot renew or release it"
-            )
+            problem = f"{self.name} belongs to process {self._pid}: a forked child cannot renew or release it"
+            raise ConfigError("lease", problem)
 
 
 def _close_in_child() -> None:

@@ -4,13 +4,12 @@ Nothing has to be searched for: the end of the namespace's init is the end of ev
 """
 
 import os
-from collections.abc import Collection
 
 from ..clock import Clock
 from ..system.containment import Init, pid_of
 from ..system.kernel import PipeEnd
 from ..system.processes import Process
-from .death import Watched
+from .death import Watched, stopped
 from .driver import EarlyRelease, Tasks
 
 
@@ -26,11 +25,10 @@ class ContainedDriver:
         self.jvm: Watched | None = None
         self._told_jvm = 0
 
-    def look_ahead(self) -> None:
-        """There is nothing to be told apart."""
+    def _nothing(self, *_: object, **__: object) -> None:
+        """The end of init is the end of all inside: nothing has to be told apart, tied or swept."""
 
-    def begin(self) -> None:
-        """What was there before is outside."""
+    look_ahead = begin = untie_all_but = close = disarm_kernel = disarm = _nothing
 
     def hold(self, target: int, fd: int) -> None:
         """Take a pidfd of the JVM that is attached next: its number here is another than inside."""
@@ -49,10 +47,7 @@ class ContainedDriver:
         return [self.python, self._init]
 
     def stands_still(self) -> str:
-        """Which of Python and its JVM was stopped from outside; empty if neither was."""
-        if self.python.stopped:
-            return f"the driver (pid {self.python.pid}) was stopped"
-        return f"its JVM (pid {self.jvm.pid}) was stopped" if self.jvm and self.jvm.stopped else ""
+        return stopped(self.python, self.jvm)
 
     def kill(self) -> None:
         """End everything inside. Waits for nothing."""
@@ -70,12 +65,6 @@ class ContainedDriver:
         """Nothing: the lease is kept until everything inside has ended."""
         return []
 
-    def untie_all_but(self, left: Collection[tuple[int, int]]) -> None:
-        """Nothing is tied."""
-
-    def close(self) -> None:
-        """There is no sweeper."""
-
     def pipe_end_to(self, target: int) -> PipeEnd | None:
         """None: the parent-death signal ends everything inside with the keeper."""
         return None
@@ -87,9 +76,3 @@ class ContainedDriver:
     def out_of_reach(self) -> list[Process]:
         """The kernel ends every user's processes inside."""
         return []
-
-    def disarm_kernel(self) -> None:
-        """The end of Python ends nothing else."""
-
-    def disarm(self) -> None:
-        """The end of the keeper goes on to end what is inside."""

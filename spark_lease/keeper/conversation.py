@@ -16,9 +16,9 @@ from ..errors import Loss, StoreError
 from ..holds import LocalHold
 from .channel import Channel, Closed
 from .contained import ContainedDriver
+from .death import LeftBehind
 from .driver import Driver, Tasks
 from .enforced import Enforced
-from .left_behind import LeftBehind
 from .messages import AT_ONCE, LAST_WORDS, refusal
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from ..clock import Clock
 from ..system.processes import Process, kill, look, mapping, marked, processes
@@ -79,6 +79,13 @@ class Watched:
             self._fd = -1
 
 
+def stopped(python: Watched, jvm: Watched | None) -> str:
+    """Which of Python and its JVM was stopped from outside; empty if neither was."""
+    if python.stopped:
+        return f"the driver (pid {python.pid}) was stopped"
+    return f"its JVM (pid {jvm.pid}) was stopped" if jvm and jvm.stopped else ""
+
+
 def sweep(
     mark: str,
     *,
@@ -109,3 +116,26 @@ def processes_of(mark: str, groups: Collection[int], mapped: str) -> list[Proces
     others = [each for each in processes().values() if each.alive and each.pid != os.getpid()]
     found = marked(mark, others) + (mapping(mapped, others) if mapped else [])
     return found + [each for each in others if each.group in groups]
+
+
+class LeftBehind:
+    """What a block that failed has left running: these processes and what they start from now on, and no others.
+
+    Python is not one of them: it may go on with something else, under another lease maybe.
+    """
+
+    def __init__(self, left: Iterable[tuple[int, int]]) -> None:
+        """`left`: pid, and when it was started."""
+        self._members = set(left)
+
+    def alive(self) -> list[Process]:
+        """Those that still run. A grandchild whose parent has ended is known if it was seen before."""
+        everything = [each for each in processes().values() if each.alive]
+        pids = {each.pid for each in everything if (each.pid, each.started) in self._members}
+        while fresh := [each for each in everything if each.parent in pids and each.pid not in pids]:
+            pids |= {each.pid for each in fresh}
+            self._members |= {(each.pid, each.started) for each in fresh}
+        return [each for each in everything if each.pid in pids]
+
+    def kill(self) -> None:
+        kill(self.alive())

@@ -17,7 +17,7 @@ from ..clock import Clock
 from ..system.containment import Init
 from ..system.kernel import KillPipe, PipeEnd
 from ..system.processes import Process, is_proc_there, kill, look, marked, processes, sees_others
-from .death import Watched, processes_of, sweep
+from .death import Watched, processes_of, stopped, sweep
 from .guarded_processes import GuardedProcesses, is_helper
 from .sweeper import Sweeper
 
@@ -227,10 +227,7 @@ class Driver:
         return [-group]
 
     def stands_still(self) -> str:
-        """Who of Python and its JVM was stopped from outside; empty if neither was."""
-        if self.python.stopped:
-            return f"the driver (pid {self.python.pid}) was stopped"
-        return f"its JVM (pid {self.jvm.pid}) was stopped" if self.jvm and self.jvm.stopped else ""
+        return stopped(self.python, self.jvm)
 
     def kill(self) -> None:
         """End all of it, Python as well if it is not to survive. Waits for nothing."""

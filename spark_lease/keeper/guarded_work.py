@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Protocol
 
 from ..clock import Clock
+from ..election.lifecycle import Work
 from ..system.containment import Init
 from ..system.processes import Process, kill, look, proc_file, processes
 from .channel import Channel, Closed
@@ -19,14 +20,10 @@ _LOOK_AGAIN, _LOOK_SOON, _AT_ONCE = 0.05, 0.005, 0.02
 _NEVER = threading.Event()
 
 
-class GuardedWork(Protocol):
-    """The command and all that it started. Implements `hold.Work`."""
+class GuardedWork(Work, Protocol):
+    """The command and all that it started."""
 
     def signal(self, number: int) -> None: ...
-
-    def wait_until_over(self, until: float) -> bool: ...
-
-    def kill(self) -> None: ...
 
     def out_of_reach(self) -> list[Process]:
         """Those of it that have become another user: nothing of ours can end them."""

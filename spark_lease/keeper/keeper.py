@@ -1,6 +1,7 @@
 """One lease of one driver, from the wait for it to its release: what `main.py` promises."""
 
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -25,10 +26,10 @@ from .channel import Channel
 from .contained import ContainedDriver
 from .conversation import Conversation
 from .deadline import new_mapping
+from .death import LeftBehind
 from .driver import Driver
 from .enforced import Enforced
 from .guarded_processes import describe
-from .left_behind import LeftBehind
 from .messages import AT_ONCE, LAST_WORDS, refusal, say_on_stderr
 from .sweeper import Sweeper
 
@@ -76,7 +77,18 @@ class Keeper:
         if init:
             self._driver = ContainedDriver(pid, init, release_on_death=config.release_on_death, clock=self._clock)
         else:
-            self._driver = self._swept_driver(pid, order["mark"], mapped)
+            kill_pipe, on_lost_exit, mark = self._deadline.kill_pipe, config.on_lost == "exit", order["mark"]
+            self._driver = Driver(
+                pid,
+                mark=mark,
+                mapped=mapped,
+                kill_pipe=kill_pipe,
+                clock=self._clock,
+                on_lost_exit=on_lost_exit,
+                release_on_death=config.release_on_death,
+                # A fork, and so made before anything here has threads.
+                sweeper=Sweeper(mark, mapped, config.name) if kill_pipe is not None and on_lost_exit else None,
+            )
         channel.send({"ready": level, "why": why, "holder": holder})
         if self._driver.hidden:
             log.warning(
@@ -103,23 +115,10 @@ class Keeper:
             driver=self._driver,
             deadline=self._deadline,
         )
+        self._end_hold = functools.partial(end_hold, self._lease, self._keepalive, self, clock=self._clock)
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._dead = self._said_why = False
         self._next_tick = 0.0
-
-    def _swept_driver(self, pid: int, mark: str, mapped: str) -> Driver:
-        """To be called before anything here has threads: its sweeper is a fork."""
-        kill_pipe, on_lost_exit = self._deadline.kill_pipe, self._config.on_lost == "exit"
-        return Driver(
-            pid,
-            mark=mark,
-            mapped=mapped,
-            kill_pipe=kill_pipe,
-            clock=self._clock,
-            on_lost_exit=on_lost_exit,
-            release_on_death=self._config.release_on_death,
-            sweeper=Sweeper(mark, mapped, self._config.name) if kill_pipe is not None and on_lost_exit else None,
-        )
 
     @property
     def outcome(self) -> Mapping[str, Any]:
@@ -234,15 +233,7 @@ class Keeper:
         self._lease.ends_as(*(INTERRUPTED, signal_name(signalled)) if signalled else (CRASHED, f"its {first} ended"))
         early = self._driver.early_release
         dying = self._config.lease_duration + early.grace if early.is_provable else 0.0
-        end_hold(
-            self._lease,
-            self._keepalive,
-            self,
-            clock=self._clock,
-            stop_budget=0.0,
-            dying=dying,
-            is_proven=self._is_over_everywhere,
-        )
+        self._end_hold(stop_budget=0.0, dying=dying, is_proven=self._is_over_everywhere)
         self._announce(crashed(self._lease))
 
     def _stands_still(self) -> str:
@@ -252,8 +243,7 @@ class Keeper:
 
     def _see_out(self) -> None:
         """The driver has done its work: wait until the last process inside has ended, then release."""
-        budget = self._config.stop_budget
-        end_hold(self._lease, self._keepalive, self, clock=self._clock, stop_budget=budget, dying=math.inf)
+        self._end_hold(stop_budget=self._config.stop_budget, dying=math.inf)
 
     def _see_demotion(self) -> None:
         """The lease is lost: the driver ends its work itself, or is killed, or the kernel does that."""
@@ -263,15 +253,7 @@ class Keeper:
         self._deadline.end_by(max(stop_by, now + patience))
         self._channel.tell({"lost": [lost.reason, lost.detail], "stop_by": stop_by})
         self.wait_until_over(now + max(patience, AT_ONCE))
-        end_hold(
-            self._lease,
-            self._keepalive,
-            self,
-            clock=self._clock,
-            stop_budget=math.inf,
-            dying=math.inf,
-            is_proven=self._is_over_everywhere,
-        )
+        self._end_hold(stop_budget=math.inf, dying=math.inf, is_proven=self._is_over_everywhere)
         self._announce(refused(self._config, lost, self._lease))
 
     def _announce(self, outcome: Outcome) -> None:
@@ -281,7 +263,8 @@ class Keeper:
             announce(outcome, self._config.outcome_file)
 
     def _is_over_everywhere(self) -> bool:
-        """To be asked when nothing of it is left to be ended here: what the driver said, or what its end proves."""
+        """Whether it has ended on other machines too: the driver said so, or its end proves it. Call it once nothing is
+        left here."""
         if self._talk.has_stopped:  # what lives on there is not ours any more
             return self._talk.settled
         end = self._clock.now() + self._driver.early_release.grace + _SWEEP

@@ -13,9 +13,8 @@ from collections.abc import Collection
 
 from ..clock import BootClock
 from ..system.processes import Process
-from .death import sweep
+from .death import LeftBehind, sweep
 from .guarded_processes import SWEEPS
-from .left_behind import LeftBehind
 
 _SET_NAME, _NAME = 15, b"lease sweeper"  # linux/prctl.h, PR_SET_NAME
 _ARGUMENTS = slice(45, 47)  # proc_pid_stat(5), arg_start and arg_end, counted from behind the name

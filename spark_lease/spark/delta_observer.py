@@ -20,8 +20,6 @@ from typing import Any, Protocol
 from ..errors import NotMaster, SparkLeaseError
 from .jvm import spark_context
 
-log = logging.getLogger(__name__)
-
 NO_DELTA = "Delta"
 """What is missing where there is nothing to fence."""
 WARM_UP = "spark_lease.warm_up"

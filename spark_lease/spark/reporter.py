@@ -29,7 +29,7 @@ class SparkReporter:
     ) -> None:
         """`on_unprotected` is told, on the listening thread, why some of the work cannot be ended any more."""
         self.on_unprotected = on_unprotected
-        self._lease, self._spark, self._on_lost, self._signs = lease, spark, on_lost, liveness_checks
+        self._lease, self._spark, self._on_lost, self._liveness_checks = lease, spark, on_lost, liveness_checks
         self._on_look = on_look
         self._level = lease.protection
         self._jvm: tuple[int, bool] | None = None
@@ -69,7 +69,7 @@ class SparkReporter:
 
     def judge_the_end_of(self, jvm: int) -> None:
         """Tell whether that was meant, or lose the lease by it."""
-        if self._over or not watch_once(self._lease, self._signs):
+        if self._over or not watch_once(self._lease, self._liveness_checks):
             self._lease.tell({"expected": jvm})
 
     def report(self) -> None:

@@ -18,7 +18,6 @@ __all__ = [
     "memory_lease",
 ]
 
-
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

@@ -13,7 +13,6 @@ _LOOKS = "looks_for_spark_lease"
 _READY = 1
 """Of psycopg2, which is imported by those who have it: has begun no transaction."""
 
-
 unbegun: dict[Any, ref[Any]] = {}
 """The driver's connections of blocks (`Psycopg2`) that have sent nothing yet. A program that kept one from before the
 block may use it past our cursors: if that leaves a transaction open, the block's first statement is refused."""

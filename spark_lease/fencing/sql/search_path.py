@@ -40,11 +40,9 @@ AND n.oid IS DISTINCT FROM (SELECT f.relnamespace FROM pg_class f WHERE f.oid = 
 ORDER BY fenced
 """
 
-
 _PATH = """
 SELECT pg_catalog.to_regclass(%(fence)s) IS NOT NULL, pg_catalog.current_setting('search_path')
 """
-
 
 _ANY = """
 SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = %(fence)s)

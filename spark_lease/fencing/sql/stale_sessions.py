@@ -36,7 +36,6 @@ SELECT pid, application_name, usename FROM (
 ) AS session WHERE epoch < %(epoch)s
 """
 
-
 # Between an oid and a regclass an operator could have been planted that is no cast.
 # A claim of another take-over is no write of a former master: `application_name` of `_libpq`, which has a space.
 _BLOCKING = """

@@ -14,6 +14,7 @@ from .election.hold import Deadline, Hold
 from .election.locker import locker_over
 from .election.ports import Grant, HasSession, Journal, Locker
 from .election.record import Protection, new_holder
+from .errors import SparkLeaseError
 from .fencing.delta.tables import KIND as DELTA_TABLES
 from .fencing.sql.databases import claim_databases, is_unfenced, prepare
 from .fencing.status import Fences
@@ -49,6 +50,16 @@ class GuardedHold(Hold):
         Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
         """
         return claim_databases(self._config, self)
+
+    def note_run(self, outcome: str, detail: str = "", *, left: str = "") -> list[SparkLeaseError]:
+        """Note how the work ended, a word of `journal_entries.GIVEN_BACK`; what to raise after it seemed to end well.
+
+        `left`: work that it left behind, for which its run key is not done."""
+        self.ends_as(outcome, detail)
+        problems = self.runs.note_end(self.run_key, outcome)
+        if left and self.run_key and self._config.enabled:
+            return [SparkLeaseError(f"{self.name}: {left}: its run key {self.run_key!r} is not marked as done")]
+        return problems
 
     def noted(self, kind: str) -> dict[str, str]:
         """What was noted beside the lease, as `Notes.all` says; asked for by the process that keeps it.

@@ -179,16 +179,14 @@ def refused(
     code = exit_code_of(error, config)
     if lease:
         return replace(_of(lease, word, code), reason=str(error))
-    return outcome_of(config, word, code, str(error)) if config else Outcome(name, word, code, reason=str(error))
+    return outcome_of(config, word, code, str(error), name=name)
 
 
-def interrupted(config: Config | None, *, name: str) -> Outcome:
-    """Ctrl-C came before anything was begun. `name` is that of the lease without a `config`."""
-    return outcome_of(config, "interrupted", 130) if config else Outcome(name, "interrupted", 130)
-
-
-def outcome_of(config: Config, word: str, exit_code: int, reason: str = "") -> Outcome:
-    """What became of work that never had the lease, or of which nothing else is known here."""
+def outcome_of(config: Config | None, word: str, exit_code: int, reason: str = "", *, name: str = "") -> Outcome:
+    """What became of work that never had the lease, or of which nothing else is known here. `name` is that of the lease
+    without a `config`."""
+    if config is None:
+        return Outcome(name, word, exit_code, reason=reason)
     store = redacted(config.url)
     return Outcome(config.name, word, exit_code, reason=reason, run_key=config.run_key, store=store)
 

@@ -40,9 +40,11 @@ class SparkLeaseHook(BaseHook):  # type: ignore[misc]
         }
 
     def config(self, lease: str, settings: Mapping[str, Any]) -> Config:
+        """All settings of `lease`. Raises ConfigError."""
         return config_of(lease, self._connection(), settings)
 
     def seen_from_elsewhere(self, lease: str, settings: Mapping[str, Any]) -> Config:
+        """What it takes to look at `lease` where only the connection is known. Raises ConfigError."""
         return seen_from_elsewhere(lease, self._connection(), settings)
 
     def environment(self) -> dict[str, str]:

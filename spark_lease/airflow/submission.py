@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from ..clock import BootClock
 from ..submit.command_line import is_for_cluster
+from ..system.processes import shell_code
 from .access import as_flags
 
 _POLITE = 3.0
@@ -97,7 +98,7 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
     def exit_code(self) -> int | None:
         """As a shell says it; None if nothing was started, or it has not ended."""
         code = self._submit_sp.returncode if self._submit_sp else None
-        return 128 - code if code is not None and code < 0 else code
+        return None if code is None else shell_code(code)
 
     def on_kill(self) -> None:
         """End driver and JVM; its keeper releases the lease once they are gone."""

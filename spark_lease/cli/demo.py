@@ -24,7 +24,7 @@ from ..config.settings import ENV
 from ..demo.picture import ENDED, FROZEN, KILLED, MASTER, STANDBY, WROTE, Event, picture
 from ..errors import ConfigError, SparkLeaseError
 from ..submit.command_line import find_spark_submit
-from ..system.processes import Process, kill, look, need_linux, tree
+from ..system.processes import Process, kill, look, need_linux, shell_code, tree
 from .table import print_table
 
 LEASE = 6.0
@@ -148,7 +148,7 @@ class _Demo:
                     if found := pattern.search(line):
                         self._news.put((site, what, found[1]))
         code = site.process.wait()
-        self._news.put((site, ENDED, str(code if code >= 0 else 128 - code)))  # as a shell says it
+        self._news.put((site, ENDED, str(shell_code(code))))
 
     def _all_news(self) -> Iterator[tuple[_Site, str, str]]:
         """Until the last master has ended."""

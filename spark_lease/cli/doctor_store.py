@@ -97,17 +97,17 @@ def store(config: Config, *, makes_tables: bool) -> Finding:
     return ok("store", f"{redacted(config.url)}: {answer}, the first answer after {took * 1000:.0f} ms")
 
 
+def _timed(what: Callable[[], T]) -> tuple[T, float]:
+    began = _CLOCK.now()
+    return what(), _CLOCK.now() - began
+
+
 def first_answer(config: Config) -> tuple[str, float]:
     """What the store says of itself, and how long that took."""
-
-    def timed(what: Callable[[], str]) -> tuple[str, float]:
-        began = _CLOCK.now()
-        return what(), _CLOCK.now() - began
-
     if config.scheme in _SQL:
-        return _ask(config, lambda probe: timed(probe.server))
+        return _ask(config, lambda probe: _timed(probe.server))
     with closing(open_store(config)) as opened:
-        return timed(lambda: f"{len(opened.names())} leases")
+        return _timed(lambda: f"{len(opened.names())} leases")
 
 
 def lease(config: Config) -> Finding | None:
@@ -134,13 +134,9 @@ def reads(config: Config) -> list[float]:
     took: list[float] = []
     with closing(open_store(config)) as opened:
         with contextlib.suppress(StoreError):  # a pooler that shares sessions refuses once what is prepared
-            began = _CLOCK.now()
-            opened.read(config.name or "doctor")
-            took.append(_CLOCK.now() - began)
+            took.append(_timed(lambda: opened.read(config.name or "doctor"))[1])
         while len(took) <= _READS and sum(took) < config.attempt_timeout:
-            began = _CLOCK.now()
-            opened.read(config.name or "doctor")
-            took.append(_CLOCK.now() - began)
+            took.append(_timed(lambda: opened.read(config.name or "doctor"))[1])
     return took
 
 

@@ -88,6 +88,14 @@ def _drop(arguments: argparse.Namespace, config: Config) -> int:
     return 0
 
 
+_ADVICE = {
+    "lost": "{table}, or a partition of it, was made without its fence: the next master fences it again, or now: {add}",
+    "disabled": "any session may write to {table}, its trigger was switched off: no master mends that: {add}",
+    "dropped": "there is no {table}: once it is made again it is fenced again. If not: "
+    "spark-lease fence drop --on {table}",
+}
+
+
 def _list(arguments: argparse.Namespace, config: Config) -> int:
     rows: list[dict[str, object]] = []
     if not _is_postgres(config):
@@ -103,21 +111,10 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
         cells = [["?" if value is None else str(value) for value in row.values()] for row in rows]
         print_table([["TABLE", "LEASE", "EPOCH", "ALLOW UNLEASED", "STATE"], *cells])
         for row in rows:
-            lease, table = (shlex.quote(str(row[key])) for key in ("lease", "table"))
-            if row["state"] == "lost":
-                again = f"the next master fences it again, or now: spark-lease fence add --lease {lease} --on {table}"
-                print(
-                    f"spark-lease: {table}, or a partition of it, was made without its fence: {again}", file=sys.stderr
-                )
-            elif row["state"] == "disabled":
-                again = f"no master mends that: spark-lease fence add --lease {lease} --on {table}"
-                print(
-                    f"spark-lease: any session may write to {table}, its trigger was switched off: {again}",
-                    file=sys.stderr,
-                )
-            elif row["state"] == "dropped":
-                end = f"once it is made again it is fenced again. If not: spark-lease fence drop --on {table}"
-                print(f"spark-lease: there is no {table}: {end}", file=sys.stderr)
+            if advice := _ADVICE.get(str(row["state"])):
+                lease, table = (shlex.quote(str(row[key])) for key in ("lease", "table"))
+                add = f"spark-lease fence add --lease {lease} --on {table}"
+                print("spark-lease:", advice.format(table=table, add=add), file=sys.stderr)
     else:
         print(f"no table is fenced in {redacted(config.fence_url or config.url)}")
     return 0

@@ -9,7 +9,7 @@ from ..election.journal_entries import ALREADY_DONE
 from ..errors import ConfigError
 from ..guard.command import run as run_command
 from ..guard.held import refuse_own
-from ..outcome import STANDBY, Outcome, announce, begin_outcome, interrupted, refused
+from ..outcome import STANDBY, Outcome, announce, begin_outcome, outcome_of, refused
 from ..submit.command_line import is_for_cluster
 from .settings import end_with, name_given, need_name, outcome_file, resolved
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         outcome = refused(config, error, name=name_given(arguments))
         print(f"spark-lease: {outcome.reason}", file=sys.stderr)
     except KeyboardInterrupt:
-        outcome = interrupted(config, name=name_given(arguments))
+        outcome = outcome_of(config, "interrupted", 130, name=name_given(arguments))
     else:
         _log_why(outcome)
     announce(outcome, file)

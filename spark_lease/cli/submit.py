@@ -12,7 +12,7 @@ from ..config.urls import has_password, without_password
 from ..errors import ConfigError, SparkLeaseError
 from ..guard.held import refuse_own
 from ..keeper.supervisor import contained
-from ..outcome import announce, begin_outcome, interrupted, refused
+from ..outcome import announce, begin_outcome, outcome_of, refused
 from ..submit.class_archive import use_archive
 from ..submit.cluster import submit_to_cluster
 from ..submit.command_line import (
@@ -56,7 +56,7 @@ def submit(arguments: argparse.Namespace) -> int:
         refuse_what_java_misreads(command)
         supervisor = contained(command, _contain(config), own_group=False)
     except KeyboardInterrupt:
-        outcome = interrupted(config, name=name_given(arguments))
+        outcome = outcome_of(config, "interrupted", 130, name=name_given(arguments))
     except SparkLeaseError as error:
         print(f"spark-lease: {error}", file=sys.stderr)
         outcome = refused(config, error, name=name_given(arguments))

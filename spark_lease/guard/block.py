@@ -5,9 +5,8 @@ of it) while the block runs, and ends the work when the lease is lost or a signa
 always the same: no more `check()`, stop Spark, interrupt the block, kill what is left when `stop_budget` is spent; and
 the release comes last, after it is known that nothing runs any more.
 
-What it does not do: nothing of this process can act while a C call of the block holds the GIL, or while it is frozen.
-Then the keeper ends it, or the kernel. With threads alone the work may go on beside the next master until the call
-returns or the process thaws.
+No thread of this process acts while a C call of the block holds the GIL, or while it is frozen: then the keeper ends
+it, or the kernel.
 """
 
 import contextlib
@@ -52,11 +51,6 @@ log = logging.getLogger(__name__)
 JVM_ENDED = "its JVM ended"
 _LOOK_AGAIN = 1.0
 _ANSWERS_WITHIN = 2.0
-
-
-def _has_failed(error: BaseException | None) -> bool:
-    """By itself: it was not ended from outside."""
-    return isinstance(error, Exception | SystemExit) and not is_success(error)
 
 
 class Guard:
@@ -289,12 +283,13 @@ class Guard:
 
     def _leave(self, error: BaseException | None) -> LeaseLost | None:
         """End all work, then release; the loss if there was one."""
+        has_failed = isinstance(error, Exception | SystemExit) and not is_success(error)  # not ended from outside
         # Its JVM was killed, and the error of the call that noticed it has left the block before the watch saw it.
-        if _has_failed(error) and self._jvm_ended() is not None:
+        if has_failed and self._jvm_ended() is not None:
             self.has_crashed = True
             log.error("%s: the work has crashed: %s", self.hold.name, JVM_ENDED)
         self._leave_the_block()
-        if self._has_claimed and _has_failed(error) and self.hold.loss() is None:
+        if self._has_claimed and has_failed and self.hold.loss() is None:
             look_for_a_newer_claim(self.config, self.hold)
         if self._is_shared(error) and self._shared.see_out(self.hold.name, lambda: self._is_shared(error)):
             self._standby.cancel_jobs()
@@ -325,10 +320,10 @@ class Guard:
             self._events.lost(lost)  # last of all, whichever thread is about to say it
         unwatch_contexts(self._on_context)
         if self._spark.wait_until_over(self._clock.now()):
-            self._put_away()
+            self._put_away(is_over=True)
         else:  # what Spark may still write is refused as long as it lives
             with contextlib.suppress(RuntimeError):
-                threading.Thread(target=self._put_away_once_over, name="put away", daemon=True).start()
+                threading.Thread(target=self._put_away, name="put away", daemon=True).start()
         self.hold.close(lost=lost is not None)
         if lost is None:
             self._events.ended(self.hold)
@@ -340,7 +335,9 @@ class Guard:
         is_ended = self.signalled or self._refused or isinstance(error, KeyboardInterrupt)
         return bool(held) and not is_ended and self.hold.loss() is None
 
-    def _put_away(self, *, is_over: bool = True) -> None:
+    def _put_away(self, *, is_over: bool = False) -> None:
+        while not (is_over or self._spark.end_is_unprovable.is_set()):
+            is_over = self._spark.wait_until_over(self._clock.now() + _LOOK_AGAIN)
         self._fencing.end()
         self._standby.close()
         if is_over:
@@ -348,12 +345,6 @@ class Guard:
         self._spark.close()
         if not held:
             forget_a_jvm_that_ended()
-
-    def _put_away_once_over(self) -> None:
-        while not (is_over := self._spark.wait_until_over(self._clock.now() + _LOOK_AGAIN)):
-            if self._spark.end_is_unprovable.is_set():
-                break
-        self._put_away(is_over=is_over)
 
     def _ending_of(self, error: BaseException | None) -> tuple[str, str]:
         """How the block ended: a word of `journal_entries.GIVEN_BACK`, and more. No message: it may have a secret."""
@@ -368,11 +359,9 @@ class Guard:
         return (CRASHED, JVM_ENDED) if self.has_crashed else ending_of(error)
 
     def _note_the_run(self, error: BaseException | None) -> None:
-        outcome, detail = self._ending_of(error)
-        self.hold.ends_as(outcome, detail)
-        self._unnoted = self.hold.runs.note_end(self.config.run_key, outcome)
-        if self.config.run_key and self.config.enabled and self._spark.was_busy and is_success(error):
-            self._unnoted = [self.hold.runs.undone(self.config.run_key, "the block was left while Spark still worked")]
+        is_left = self._spark.was_busy and is_success(error)
+        left = "the block was left while Spark still worked" if is_left else ""
+        self._unnoted = self.hold.note_run(*self._ending_of(error), left=left)
 
     def _jvm_ended(self) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.

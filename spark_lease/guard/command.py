@@ -35,14 +35,14 @@ from ..keeper.guarded_work import GuardedWork
 from ..keeper.supervisor import Supervisor, contained
 from ..monitoring.events import open_events
 from ..outcome import Outcome, ended, ending_of, outcome_of, refused
-from ..system.processes import exit_text, look, need_linux, signal_name
+from ..system.processes import exit_text, look, need_linux, shell_code, signal_name
+from ..system.signals import Interrupted, handled
 from .environment import announcement
 
 log = logging.getLogger(__name__)
 
 NOT_FOUND, NOT_RUN = 127, 126
 """The shell's exit codes for a command that does not exist, and for one that cannot be run."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _AFTER_IT = 0.5
 """Seconds in which what the command has started may end after it, and still have ended by itself."""
 _LISTEN = 0.5
@@ -50,10 +50,6 @@ _LISTEN = 0.5
 
 _News = int | LeaseLost | ConfigError | None
 """What there is to react to: a signal's number, a loss, a protection that is not enough, or the end of the command."""
-
-
-class _Interrupted(BaseException):
-    """A signal came while we waited for the lease."""
 
 
 def run(config: Config, command: Sequence[str]) -> Outcome:
@@ -113,32 +109,27 @@ class _Run:
         self._has_claimed = False
 
     def run(self) -> Outcome:
-        old = {number: signal.getsignal(number) for number in _SIGNALS}
-        for number in _SIGNALS:
-            if old[number] is not signal.SIG_IGN:
-                signal.signal(number, self._on_signal)
-        # Ctrl-Z would stop this process, and not the command, which has a group of its own: it would outlive the lease.
-        old[signal.SIGTSTP] = signal.signal(
-            signal.SIGTSTP, lambda *_: log.warning("Ctrl-Z is ignored: a guarded command cannot be suspended")
-        )
-        try:
-            self._events.begin(self._lease)
-            return self._run()
-        except _Interrupted as interrupted:
-            return ended(self._lease, 128 + interrupted.args[0], interrupted=True)
-        except SparkLeaseError as error:
-            return refused(self._config, error, self._lease)
-        finally:
-            self._events.end(lost=self._lease.loss() is not None)
-            self._supervisor.dismiss()
-            self._lease.close()
-            for number, handler in old.items():
-                signal.signal(number, handler)
+        def on_suspend(*_: object) -> None:
+            # It would stop this process, and not the command, which has a group of its own: that would outlive the lease.
+            log.warning("Ctrl-Z is ignored: a guarded command cannot be suspended")
+
+        with handled(self._on_signal), handled(on_suspend, (signal.SIGTSTP,)):
+            try:
+                self._events.begin(self._lease)
+                return self._run()
+            except Interrupted as interrupted:
+                return ended(self._lease, 128 + interrupted.args[0], interrupted=True)
+            except SparkLeaseError as error:
+                return refused(self._config, error, self._lease)
+            finally:
+                self._events.end(lost=self._lease.loss() is not None)
+                self._supervisor.dismiss()
+                self._lease.close()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._interrupted_by = number
         if self._waiting:
-            raise _Interrupted(number)
+            raise Interrupted(number)
         self._news.put(number)
 
     def _on_lost(self, lost: LeaseLost) -> None:
@@ -189,7 +180,7 @@ class _Run:
             self._events.held(self._lease)
             self._waiting = False
             if self._interrupted_by:  # Python drops what a handler raises while a finalizer runs
-                raise _Interrupted(self._interrupted_by)
+                raise Interrupted(self._interrupted_by)
         except BaseException as error:
             self._waiting = False
             self._give_up(*self._ending_of(error))
@@ -239,17 +230,13 @@ class _Run:
 
     def _code(self) -> int:
         """The command's exit code, as a shell says it."""
-        code = os.waitstatus_to_exitcode(self._status) if self._status is not None else -signal.SIGKILL
-        return code if code >= 0 else 128 - code
+        return shell_code(-signal.SIGKILL if self._status is None else os.waitstatus_to_exitcode(self._status))
 
     def _note_the_run(self, news: _News, code: int, by_itself: bool) -> list[SparkLeaseError]:
         outcome = INTERRUPTED if isinstance(news, int) or not by_itself else FAILED if code else FINISHED
-        self._lease.ends_as(outcome, signal_name(news) if isinstance(news, int) else exit_text(self._status))
-        settled = self._lease.runs.note_end(self._config.run_key, outcome)
-        if self._config.run_key and self._config.enabled and not by_itself and not code:
-            left = "the command left work behind, which was ended"
-            return [self._lease.runs.undone(self._config.run_key, left)]
-        return settled
+        detail = signal_name(news) if isinstance(news, int) else exit_text(self._status)
+        left = "" if by_itself or code else "the command left work behind, which was ended"
+        return self._lease.note_run(outcome, detail, left=left)
 
     def _stands_still(self) -> str:
         found = look(self._pid) if self._pid else None
@@ -257,7 +244,7 @@ class _Run:
 
     @staticmethod
     def _ending_of(error: BaseException) -> tuple[str, str]:
-        return (INTERRUPTED, signal_name(error.args[0])) if isinstance(error, _Interrupted) else ending_of(error)
+        return (INTERRUPTED, signal_name(error.args[0])) if isinstance(error, Interrupted) else ending_of(error)
 
     def _give_up(self, outcome: str, detail: str) -> None:
         self._lease.ends_as(outcome, detail)

@@ -120,10 +120,6 @@ class Runs:
             self._clock.wait(never, self._config.retry_period / 5)
         return []
 
-    def undone(self, key: str, why: str) -> SparkLeaseError:
-        """What to raise for work that seems to have ended well, and has not."""
-        return SparkLeaseError(f"{self._lease.name}: {why}: its run key {key!r} is not marked as done")
-
     def _prune(self, notes: Notes) -> None:
         """Once in a hold: folders are listed for it."""
         if self._is_pruned:
@@ -140,7 +136,7 @@ class Runs:
         return Run(self._lease.name, key, self._lease.check(), self._lease.holder, outcome, **fields)
 
     def _note(self, notes: Notes, kind: str, run: Run) -> str:
-        """What is noted then."""
+        """Add the note; the text that is stored then, mine or that of the first who wrote it."""
         item = run.key if kind == DONE else f"{run.key}\n{run.epoch}"
         text = json.dumps(asdict(run), default=int)  # a count may be a number of numpy's
         there = notes.add(run.lease, kind, item, text, holder=self._lease.holder, epoch=self._lease.epoch)

@@ -15,6 +15,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
+START_TIMEOUT = 30.0
+"""Seconds in which the other process, on a loaded machine, has started its Python and says its first word."""
 _LARGEST = 1 << 17
 _MOST_FILES = 16
 

@@ -18,14 +18,12 @@ from typing import Any
 
 from ..config.settings import FRONT_DOOR, Config
 from ..system.processes import MARK, PYTHON, import_path
-from .channel import Channel, Closed
+from .channel import START_TIMEOUT, Channel, Closed
 from .guarded_processes import KEEPS
 from .messages import refused
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT = 30.0
-"""Seconds that a loaded machine may take to start a Python."""
 _BOOT = (
     "import json, socket, sys; s = socket.socket(fileno=int(sys.argv[1])); "
     "sys.path[:] = json.loads(s.recv(1 << 17))['path']; "

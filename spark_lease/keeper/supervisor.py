@@ -28,9 +28,9 @@ from ..errors import ConfigError
 from ..system.containment import CannotContain, Init, Namespace, pid_of
 from ..system.kernel import KillPipe, adopts_orphans
 from ..system.processes import tree
-from .channel import Channel, Closed
+from .channel import START_TIMEOUT, Channel, Closed
 from .guarded_work import ContainedWork, GuardedWork, SearchedWork
-from .supervisor_process import START_TIMEOUT, SupervisorProcess
+from .supervisor_process import SupervisorProcess
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,9 @@ from typing import Any, NoReturn
 from ..system.containment import CannotContain, Namespace, become_init, end_with, make_namespace
 from ..system.kernel import adopts_orphans, die_with_parent
 from ..system.processes import kill, tree
-from .channel import Channel, Closed
+from .channel import START_TIMEOUT, Channel, Closed
 from .death import Watched
 
-START_TIMEOUT = 30.0
-"""Seconds that each side waits for a word of the other."""
 _POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
 _LOOK_AGAIN = 0.05
 

@@ -243,14 +243,9 @@ class Spark:
     def _others(self) -> list[Process]:
         jvm = jvm_pid(self._submitter)
         found = {each.pid: each for each in [*(tree(jvm) if jvm else []), *tree(os.getpid()), *marked(self.mark)]}
-        roots = [*running(), *(pid for pid, started in self._neighbours if _started(pid) == started)]
-        spared = {os.getpid(), *(each.pid for each in tree(*roots))}
+        neighbours = [pid for pid, started in self._neighbours if (now := look(pid)) and now.started == started]
+        spared = {os.getpid(), *(each.pid for each in tree(*running(), *neighbours))}
         return [each for pid, each in found.items() if pid not in spared]
-
-
-def _started(pid: int) -> int | None:
-    found = look(pid)
-    return found.started if found else None
 
 
 def stopped() -> bool:

@@ -11,12 +11,11 @@ import os
 import secrets
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
 from ..journal.standbys import Presence
 from ..monitoring.observer import LeaseObserver
 from ..outcome import STANDBY, Outcome, announce, outcome_of
+from ..system.signals import Interrupted, handled
 from .bundle import write_bundle
 from .command_line import (
     LAUNCHER,
@@ -55,16 +55,11 @@ _DRIVER_WAITS, _UNWATCHED, _MARGIN = 60.0, 480.0, 100.0
 """Seconds for which a driver may wait that finds the lease taken after all, before the waiting goes on here; or, where
 this command gave up on it, before YARN ends it, which it does after ten minutes without a SparkContext."""
 _TO_DRIVER = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driver.secretKeyRef.", "spark.kubernetes.driverEnv.")
-_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PATIENCE = 10.0
 """Seconds that spark-submit has to end after it was told to."""
 _LISTEN = 0.5
 """Seconds after which a signal is heard that came just before the wait for spark-submit's end."""
 _never = threading.Event()
-
-
-class _Interrupted(BaseException):
-    """A signal told us to end; args[0] is its number."""
 
 
 def submit_to_cluster(
@@ -73,7 +68,7 @@ def submit_to_cluster(
     """The driver's exit code, once it has ended. Raises ConfigError, and what keeps it from being submitted."""
     config, clock = found.config, BootClock()
     end = clock.now() + config.acquire_timeout
-    with tempfile.TemporaryDirectory(prefix="spark-lease-") as folder, _ended_by_signals():
+    with tempfile.TemporaryDirectory(prefix="spark-lease-") as folder, handled(_on_signal):
         try:
             job = _Job(found, spark_submit, options, script, rest, Path(folder))
             while True:
@@ -81,7 +76,7 @@ def submit_to_cluster(
                 outcome = job.run(max(end - clock.now(), 0.0))
                 if outcome.outcome != STANDBY or config.if_held != "wait" or clock.now() >= end:
                     break
-        except _Interrupted as interrupted:
+        except Interrupted as interrupted:
             reason = "if the application was submitted, it still runs in the cluster: stop it there"
             log.warning("%s: %s", config.name, reason)
             outcome = outcome_of(config, "interrupted", 128 + interrupted.args[0], reason=reason)
@@ -89,18 +84,8 @@ def submit_to_cluster(
     return outcome.exit_code
 
 
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    def on_signal(number: int, _: object) -> None:
-        raise _Interrupted(number)
-
-    heard = [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup's is not
-    old = {number: signal.signal(number, on_signal) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+def _on_signal(number: int, _: object) -> None:
+    raise Interrupted(number)
 
 
 def _stand_by(config: Config, end: float) -> None:
@@ -250,7 +235,7 @@ def _call(command: Sequence[str], environ: Mapping[str, str]) -> int:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(_LISTEN)
-    except _Interrupted:
+    except Interrupted:
         process.terminate()
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -33,6 +33,7 @@ from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed
 from ..stores.registry import open_store
 from ..system.container_init import came_from_a_terminal
 from ..system.kernel import why_not
+from ..system.processes import shell_code
 
 log = logging.getLogger(__name__)
 
@@ -177,4 +178,4 @@ class Submission:
         """spark-submit's, as a shell says it; None if it was killed, by this process as a rule."""
         if self._status is None or (code := os.waitstatus_to_exitcode(self._status)) == -signal.SIGKILL:
             return None
-        return code if code >= 0 else 128 - code
+        return shell_code(code)

@@ -36,7 +36,7 @@ def main() -> int:
     from spark_lease.guard.environment import announcement
     from spark_lease.keeper.spawn import FrontDoor
     from spark_lease.logs import log_to_stderr
-    from spark_lease.outcome import Outcome, crashed, ended, outcome_of, refused
+    from spark_lease.outcome import crashed, ended, outcome_of, refused
     from spark_lease.spark.pyspark_import import import_pyspark
     from spark_lease.submit.outcomes import forget_outcome
     from spark_lease.system.processes import MARK
@@ -60,7 +60,7 @@ def main() -> int:
     def stopped(code: int) -> Outcome:
         if hold:
             return ended(hold, code, interrupted=True)
-        return outcome_of(config, "interrupted", code) if config else Outcome("", "interrupted", code)
+        return outcome_of(config, "interrupted", code)
 
     try:
         config = _with_absolute_paths(load_config(from_arguments({})))

@@ -53,6 +53,11 @@ def need_linux() -> None:
         raise ConfigError("system", f"{problem}, or enabled = false for development without a lease")
 
 
+def shell_code(code: int) -> int:
+    """The return code of a child as a shell says it: 137 for one that SIGKILL ended."""
+    return code if code >= 0 else 128 - code
+
+
 def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import contextlib
 import functools
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _handled: list[HandledSignals] = []
 _held_back: set[int] = set()
 """While a fork is made. One that reaches a child before Python is ready in it is forgotten if it has a handler, and
 `Pool.terminate` sends one to children that are just born."""
+
+
+class Interrupted(BaseException):
+    """A signal told us to end; args[0] is its number."""
+
+
+@contextlib.contextmanager
+def handled(handler: Callable[[int, Any], object], numbers: Sequence[int] = _ENDS) -> Iterator[None]:
+    """Have `handler` called for those of `numbers` that are not ignored, as by nohup, until the block is left."""
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    old = {number: signal.signal(number, handler) for number in heard}
+    try:
+        yield
+    finally:
+        for number, before in old.items():
+            signal.signal(number, before)
 
 
 class HandledSignals:

@@ -10,7 +10,6 @@ it, or the kernel.
 """
 
 import contextlib
-import functools
 import logging
 import os
 import signal
@@ -26,14 +25,12 @@ from ..election.lifecycle import abandon, begin_hold, end_hold
 from ..errors import AlreadyDone, ConfigError, LeaseLost, Loss, SparkLeaseError
 from ..fencing.delta.tables import KIND as DELTA_TABLES
 from ..fencing.sql.databases import look_for_a_newer_claim
-from ..fencing.status import FencingStatus
 from ..keeper.messages import LAST_WORDS
 from ..keeper.spawn import FrontDoor
 from ..lease import Lease
 from ..monitoring.events import OnEvent, open_events
 from ..outcome import ending_of, is_all_done, is_success
-from ..spark.applications import note_application
-from ..spark.contexts import application_id, unwatch_contexts, watch_contexts
+from ..spark.applications import Applications
 from ..spark.delta_fence import Fencing
 from ..spark.jvm import forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
 from ..spark.reporter import SparkReporter
@@ -70,9 +67,8 @@ class Guard:
         has to be killed: for a launcher that owes an outcome. `front_door` keeps the lease, if it has started us.
         `warm_up` is what a warm standby calls."""
         self.config, self._mark, self._front_door = config, mark, front_door
-        self._warm_up = warm_up
+        self._last_words, self._warm_up = last_words, warm_up
         self._clock = BootClock()
-        self._last_words = last_words
         self._events = open_events(config, on_event)
         self._interrupt = BlockInterrupt(self._clock, is_lost=self._is_lost)
         self._has_begun = self._has_claimed = False
@@ -122,13 +118,7 @@ class Guard:
         if not held:
             forget_a_jvm_that_ended()
         submitter = submitting_jvm() if under_spark_submit() else 0
-        self._spark = Spark(
-            clock=self._clock,
-            submitter=submitter,
-            mark=self._mark,
-            ends_python=self.config.on_lost == "exit",
-            grace=self.config.release_on_death if isinstance(self.config.release_on_death, float) else None,
-        )
+        self._spark = Spark(self.config, clock=self._clock, submitter=submitter, mark=self._mark)
         self._shared = SharedWork(self._clock)
         self.hold, self._keepalive = open_hold(
             self.config,
@@ -151,10 +141,8 @@ class Guard:
             events=self._events,
             last_words=self._last_words,
         )
-        self._fencing_status = FencingStatus(self.hold, self.config)
-        self._fencing = Fencing(self.hold, self.config, self._clock, self._fencing_status)
-        self._on_context = functools.partial(note_application, self.hold)
-        self.hold.runs.application = application_id
+        self._fencing = Fencing(self.hold, self.config, self._clock)
+        self._applications = Applications(self.hold, self.config)
         self._standby = WarmStandby(
             self.config,
             self._clock,
@@ -183,14 +171,9 @@ class Guard:
             self.hold.lose(Loss.SPARK_GONE, problem)
         if self.config.run_key:
             self.hold.runs.begin(self.config.run_key)
-        self._has_claimed = self.hold.claim_databases()
-        if self._has_claimed:
-            self._fencing_status.show(sql="claimed")
-        self._fencing.begin()
+        self._has_claimed = self._fencing.begin()
         self._standby.end()
-        # To import pyspark takes longer than all else: only where that has been done, or has to be done anyway.
-        if self.config.enabled and (self.config.fence_delta != "off" or "pyspark" in sys.modules):
-            watch_contexts(self._on_context)
+        self._applications.begin()
         self.hold.check()  # all that may have taken its time
         self._events.held(self.hold)
         return self._lease
@@ -215,7 +198,7 @@ class Guard:
         self.hold.ends_as(*self._ending_of(error))
         lost = self.hold.loss() if self._has_begun else None
         self._leave_the_block()
-        unwatch_contexts(self._on_context)
+        self._applications.end()
         self._fencing.end()
         if lost is not None:
             self._standby.end()
@@ -318,7 +301,7 @@ class Guard:
         if lost is not None:  # the block may have seen it first
             self._demotion.begin(lost, grace=LAST_WORDS)
             self._events.lost(lost)  # last of all, whichever thread is about to say it
-        unwatch_contexts(self._on_context)
+        self._applications.end()
         if self._spark.wait_until_over(self._clock.now()):
             self._put_away(is_over=True)
         else:  # what Spark may still write is refused as long as it lives
@@ -359,8 +342,7 @@ class Guard:
         return (CRASHED, JVM_ENDED) if self.has_crashed else ending_of(error)
 
     def _note_the_run(self, error: BaseException | None) -> None:
-        is_left = self._spark.was_busy and is_success(error)
-        left = "the block was left while Spark still worked" if is_left else ""
+        left = "the block was left while Spark still worked" * (self._spark.was_busy and is_success(error))
         self._unnoted = self.hold.note_run(*self._ending_of(error), left=left)
 
     def _jvm_ended(self) -> tuple[Loss, str] | None:

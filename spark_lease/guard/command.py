@@ -110,7 +110,7 @@ class _Run:
 
     def run(self) -> Outcome:
         def on_suspend(*_: object) -> None:
-            # It would stop this process, and not the command, which has a group of its own: that would outlive the lease.
+            # It would stop this process, and not the command, whose group is its own: that would outlive the lease.
             log.warning("Ctrl-Z is ignored: a guarded command cannot be suspended")
 
         with handled(self._on_signal), handled(on_suspend, (signal.SIGTSTP,)):

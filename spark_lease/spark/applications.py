@@ -2,21 +2,38 @@
 
 import json
 import logging
+import sys
 import threading
 from typing import Any
 
+from ..config.settings import Config
 from ..election.journal_entries import APPLICATION
 from ..holds import GuardedHold
+from .contexts import application_id, unwatch_contexts, watch_contexts
 
 log = logging.getLogger(__name__)
 
 
-def note_application(lease: GuardedHold, context: Any | None) -> None:
-    """Note that of a context which was just made. Never raises, and no Spark waits for a note."""
-    if context is None:  # a session on a Spark Connect server is no application of its own
-        return
-    application = str(context.applicationId)
-    threading.Thread(target=_note, args=(lease, application), name="note application", daemon=True).start()
+class Applications:
+    """Notes those of one hold, between `begin` and `end`. Never raises, and no Spark waits for a note."""
+
+    def __init__(self, lease: GuardedHold, config: Config) -> None:
+        self._lease, self._config = lease, config
+        lease.runs.application = application_id
+
+    def begin(self) -> None:
+        # To import pyspark takes longer than all else: only where that has been done, or has to be done anyway.
+        if self._config.enabled and (self._config.fence_delta != "off" or "pyspark" in sys.modules):
+            watch_contexts(self.note)
+
+    def end(self) -> None:
+        unwatch_contexts(self.note)
+
+    def note(self, context: Any | None) -> None:
+        if context is None:  # a session on a Spark Connect server is no application of its own
+            return
+        application = str(context.applicationId)
+        threading.Thread(target=_note, args=(self._lease, application), name="note application", daemon=True).start()
 
 
 def _note(lease: GuardedHold, application: str) -> None:

@@ -25,8 +25,8 @@ hook = DeltaObserver()
 class Fencing:
     """From the grant of one lease to its end."""
 
-    def __init__(self, lease: GuardedHold, config: Config, clock: Clock, levels: FencingStatus) -> None:
-        self._lease, self._config, self._levels = lease, config, levels
+    def __init__(self, lease: GuardedHold, config: Config, clock: Clock) -> None:
+        self._lease, self._config, self._levels = lease, config, FencingStatus(lease, config)
         self._fence = DeltaFence(lease, config, clock)
         self._problem = self._said = ""
 
@@ -36,17 +36,20 @@ class Fencing:
             with contextlib.suppress(Exception):  # whatever it is, it is said when it is needed
                 is_watchable()
 
-    def begin(self) -> None:
-        """Claim, then watch for Sparks. Raises Fenced, LeaseLost, StoreError, ConfigError: then nothing must begin."""
+    def begin(self) -> bool:
+        """Claim, then watch for Sparks; True if a database was claimed. Raises Fenced, LeaseLost, StoreError,
+        ConfigError: then nothing must begin."""
+        if has_claimed := self._lease.claim_databases():
+            self._levels.show(sql="claimed")
         self._problem = self._fence.claim_all()
         self._levels.show(delta=level_of(self._fence, self._problem))
-        if not self._fence.is_wanted:
-            return
-        if not self._problem:
-            hook.add(self._fence)
-        watch_contexts(self._install)
-        if is_connected():
-            self._install(None)
+        if self._fence.is_wanted:
+            if not self._problem:
+                hook.add(self._fence)
+            watch_contexts(self._install)
+            if is_connected():
+                self._install(None)
+        return has_claimed
 
     def end(self) -> None:
         """After the work has ended. Never raises, waits for nothing."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..clock import Clock
+from ..config.settings import Config
 from ..errors import Loss
 from ..keeper.spawn import running
 from ..system.processes import Process, is_proc_there, kill, look, marked, marks_of, tree
@@ -55,11 +56,12 @@ def is_busy() -> bool:
 class Spark:
     """The Spark work of this driver, from the moment the guard is entered. Knows whether it is over."""
 
-    def __init__(self, *, clock: Clock, submitter: int, mark: str, ends_python: bool, grace: float | None) -> None:
-        """`submitter` is the JVM that started this process, or 0; `mark` is given if the JVM was started with it.
-        `ends_python`: to kill its work includes what Python started, and not the JVM alone. `grace` are the seconds
-        after which executors elsewhere count as ended, once they were told to; None: nothing proves that they have."""
-        self._clock, self._submitter, self._ends_python, self._grace = clock, submitter, ends_python, grace
+    def __init__(self, config: Config, *, clock: Clock, submitter: int, mark: str) -> None:
+        """`submitter` is the JVM that started this process, or 0; `mark` is given if the JVM was started with it."""
+        self._clock, self._submitter = clock, submitter
+        self._ends_python, after_death = config.on_lost == "exit", config.release_on_death
+        self._grace = after_death if isinstance(after_death, float) else None
+        """Seconds after which executors elsewhere count as ended, once they were told to; None: nothing proves it."""
         self.mark = mark or mark_of_this_process()
         self._idle = gateway_process() if spark_context() is None else None
         """A JVM from before, until it works for the first time under this guard."""

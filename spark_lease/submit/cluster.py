@@ -35,6 +35,7 @@ from ..system.signals import Interrupted, handled
 from .bundle import write_bundle
 from .command_line import (
     LAUNCHER,
+    SUBMISSION,
     conf_of,
     find_spark_submit,
     local_file,
@@ -43,7 +44,6 @@ from .command_line import (
     value_of,
     without_scheme,
 )
-from .launcher import SUBMISSION
 from .outcomes import noted_outcome
 
 log = logging.getLogger(__name__)

@@ -18,6 +18,8 @@ from ..system.processes import add_mark
 log = logging.getLogger(__name__)
 
 JAVA_MISSING = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
+SUBMISSION = "--submission"
+"""To the launcher, before the number of a submission to a cluster."""
 LAUNCHER = Path(__file__).parents[1] / "submit" / "launcher.py"
 
 _SWITCHES = {"--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error", "--load-spark-defaults"}

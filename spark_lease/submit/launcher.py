@@ -4,8 +4,6 @@ The script finds what it would find under plain spark-submit: its own `sys.argv`
 first in `sys.path`, and its exit code is the exit code. Nothing of Spark is started before the lease is held.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import runpy
@@ -16,31 +14,30 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-if TYPE_CHECKING:
-    from spark_lease.config.settings import Config
-    from spark_lease.holds import GuardedHold
-    from spark_lease.keeper.spawn import FrontDoor
-    from spark_lease.outcome import Outcome
+if __name__ == "__main__":
+    # Python put this file's folder first, where the script's will be. The package may be a plain folder, not installed.
+    sys.path.append(str(Path(__file__).absolute().parents[2]))
 
-SUBMISSION = "--submission"
+from spark_lease.clock import BootClock
+from spark_lease.config.settings import VERBOSE, Config
+from spark_lease.config.sources import from_arguments
+from spark_lease.errors import LeaseLost, SparkLeaseError
+from spark_lease.guard.api import INTERRUPTED, end_process, load_config
+from spark_lease.guard.block import JVM_ENDED, Guard
+from spark_lease.guard.environment import announcement
+from spark_lease.holds import GuardedHold
+from spark_lease.keeper.spawn import FrontDoor
+from spark_lease.logs import log_to_stderr
+from spark_lease.outcome import Outcome, announce, crashed, ended, is_all_done, outcome_of, refused
+from spark_lease.spark.pyspark_import import import_pyspark
+from spark_lease.submit.command_line import SUBMISSION
+from spark_lease.submit.outcomes import code_for_cluster, forget_outcome, note_outcome
+from spark_lease.system.processes import MARK
 
 
 def main() -> int:
-    from spark_lease.config.settings import VERBOSE
-    from spark_lease.config.sources import from_arguments
-    from spark_lease.errors import LeaseLost, SparkLeaseError
-    from spark_lease.guard.api import INTERRUPTED, end_process, load_config
-    from spark_lease.guard.block import JVM_ENDED, Guard
-    from spark_lease.guard.environment import announcement
-    from spark_lease.keeper.spawn import FrontDoor
-    from spark_lease.logs import log_to_stderr
-    from spark_lease.outcome import crashed, ended, outcome_of, refused
-    from spark_lease.spark.pyspark_import import import_pyspark
-    from spark_lease.submit.outcomes import forget_outcome
-    from spark_lease.system.processes import MARK
-
     log_to_stderr(logging.DEBUG if os.environ.pop(VERBOSE, "") else logging.INFO)
     import_pyspark()
     submission = ""
@@ -117,11 +114,6 @@ def _tell(
     outcome: Outcome, config: Config | None, front_door: FrontDoor | None, submission: str, stdout: TextIO | None
 ) -> int:
     """The exit code; where a cluster runs us, the one that it is to see."""
-    from spark_lease.clock import BootClock
-    from spark_lease.errors import SparkLeaseError
-    from spark_lease.outcome import announce
-    from spark_lease.submit.outcomes import code_for_cluster, note_outcome
-
     with suppress(OSError, ValueError, AttributeError):  # whatever the script has made of it
         sys.stdout.flush()
     if front_door:  # prints it, once everything has ended and the lease is given back
@@ -142,8 +134,6 @@ def run_script(script: str, config: Config) -> int:
 
     Raises KeyboardInterrupt, and AlreadyDone if the script did because all of its work was done.
     """
-    from spark_lease.outcome import is_all_done
-
     code = 0
     try:
         runpy.run_path(script, run_name="__main__")
@@ -187,6 +177,4 @@ def _of_script(error: BaseException, script: str) -> TracebackType | None:
 
 
 if __name__ == "__main__":
-    # Python put this file's folder first, where the script's will be. The package may be a plain folder, not installed.
-    sys.path.append(str(Path(__file__).absolute().parents[2]))
     sys.exit(main())

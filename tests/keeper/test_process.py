@@ -31,7 +31,7 @@ from spark_lease.fencing.status import fences_of
 from spark_lease.keeper import spawn as starting
 from spark_lease.keeper.channel import Channel, Closed
 from spark_lease.keeper.client import KeeperHold
-from spark_lease.spark.applications import note_application
+from spark_lease.spark.applications import Applications
 from spark_lease.stores.registry import open_notes
 from spark_lease.system.processes import look, tree
 from tests.services.proxy import Proxy
@@ -109,7 +109,7 @@ def test_no_thread_of_the_driver_connects_while_the_program_may_change_its_envir
     monkeypatch.setattr(psycopg2, "connect", noticed)
     config = configure(name="n", url=pg_url, create_table="true", keeper="process")
     with hold_lease("n", url=pg_url, create_table="true", keeper="process") as lease:
-        note_application(lease._hold, SimpleNamespace(applicationId="app-1"))
+        Applications(lease._hold, lease._config).note(SimpleNamespace(applicationId="app-1"))
         with closing(open_notes(config)) as notes:
             until(lambda: fences_of(notes, "n", lease.epoch))
             until(lambda: f"{lease.epoch}\napp-1" in notes.all("n", APPLICATION))

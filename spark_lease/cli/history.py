@@ -110,11 +110,9 @@ def _tell(name: str, both: Sequence[Overlap]) -> None:
 
 
 def _row(hold: Hold) -> list[str]:
-    to = "now" if hold.goes_on else "?" if hold.end is None else f"{'' if hold.ends_exactly else '≤ '}{_time(hold.end)}"
     lasted = "" if hold.end is None or hold.start is None else f"{(hold.end - hold.start) / 1000:.1f} s"
-    begun = "?" if hold.start is None else _time(hold.start)
     who = [hold.holder, hold.where, " ".join(hold.applications), " ".join(hold.run_keys)]
-    return [begun, to, lasted, hold.why or "holds it", str(hold.epoch or "–"), *who]
+    return [*hold.times, lasted, hold.why or "holds it", str(hold.epoch or "–"), *who]
 
 
 def _as_json(name: str, holds: Sequence[Hold], both: Sequence[Overlap]) -> dict[str, object]:

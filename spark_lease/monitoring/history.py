@@ -52,6 +52,14 @@ class Hold:
         return self.is_exact and self.why != TAKEN_AWAY
 
     @property
+    def times(self) -> tuple[str, str]:
+        """From when and until when, for people: "?" is not known, "≤" at the latest."""
+        begun = "?" if self.start is None else iso_text(self.start / 1000)
+        if self.goes_on or self.end is None:
+            return begun, "now" if self.goes_on else "?"
+        return begun, f"{'' if self.ends_exactly else '≤ '}{iso_text(self.end / 1000)}"
+
+    @property
     def ended_by(self) -> str:
         """For people: "failed: exit 3"."""
         return ": ".join(filter(None, (self.why, self.detail)))

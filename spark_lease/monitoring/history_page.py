@@ -141,13 +141,11 @@ def _verdict(holds: Sequence[Hold], both: Sequence[Overlap]) -> str:
 
 
 def _row(number: int, hold: Hold) -> str:
-    end = (
-        "now" if hold.goes_on else "?" if hold.end is None else f"{'' if hold.ends_exactly else '≤ '}{_time(hold.end)}"
-    )
+    begun, end = hold.times
     lasted = "" if hold.end is None or hold.start is None else _span(hold.end - hold.start)
     why = (hold.why or "holds it") + (f": {hold.detail}" if hold.detail else "")
     cells = {
-        "From": "?" if hold.start is None else _time(hold.start),
+        "From": begun,
         "To": end,
         "Lasted": lasted,
         "Ended by": why,

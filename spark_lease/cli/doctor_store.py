@@ -188,14 +188,17 @@ def rights(config: Config) -> Finding:
             return fail("rights", str(error), "free space on its disk")
         tables = " and ".join(dict.fromkeys((config.table, config.record_table)))
         return fail("rights", str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {tables}")
-    try:
-        _ask(config, lambda probe: probe.exercise_notes())
-    except StoreError as error:
+    if refused := _ask(config, lambda probe: probe.exercise_notes()):
+        problem = next(iter(refused.values()))
         advice = f"{_INIT}; else grant SELECT, INSERT, UPDATE, DELETE on {config.notes_table}"
         _, are_there = _ask(config, lambda probe: probe.notes())
-        if are_there and (config.fence_delta != "off" or config.run_key):
-            return fail("rights", f"no master can begin, without its run keys and fenced tables: {error}", advice)
-        return warn("rights", f"no run keys, no fence for Delta: {error}", advice)
+        begins = config.fence_delta == "off" or "SELECT" not in refused
+        begins &= not config.run_key or refused.keys() == {"DELETE"}
+        if are_there and not begins:
+            return fail("rights", f"no master can begin, without its run keys and fenced tables: {problem}", advice)
+        if refused.keys() == {"DELETE"}:
+            return warn("rights", f"what is noted beside the leases is never removed: {problem}", advice)
+        return warn("rights", f"no run keys, no fence for Delta: {problem}", advice)
     done = "no row of it was touched" if config.has_broker_record else "rolled back"
     return ok("rights", f"this user may take, renew and release a lease, and note things beside it ({done})")
 

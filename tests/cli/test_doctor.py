@@ -27,6 +27,7 @@ from spark_lease.config.sources import configure
 from spark_lease.errors import StoreError
 from tests.services.pooler import Pooler
 from tests.services.postgres import PostgreSql, own_postgres
+from tests.support.command import spark_lease
 from tests.support.shop import KINDS, Shop
 from tests.support.users import unprivileged
 
@@ -212,6 +213,12 @@ def test_a_right_that_is_missing_is_named(server: PostgreSql, capsys: pytest.Cap
     code, findings = examined(capsys, "--url", url, "--fence-delta", "off")
     assert (code, findings["rights"].verdict) == (0, "warn"), "a lease needs no notes"
     assert "no run keys" in findings["rights"].message
+    kept = "GRANT ALL ON spark_lease TO keeps", "GRANT SELECT, INSERT ON spark_lease_notes TO keeps"
+    command = ["--url", as_user(server, "keeps", *kept), "--run-key", "monday"]
+    code, findings = examined(capsys, *command)
+    assert (code, findings["rights"].verdict) == (0, "warn")
+    assert "never removed: " in findings["rights"].message and "DELETE" in findings["rights"].advice
+    assert spark_lease("run", "--lease", "n", *command, "--", "true").returncode == 0, "as doctor says"
     granted = "GRANT ALL ON spark_lease_notes TO unlocked", "GRANT ALL ON spark_lease_epoch TO unlocked"
     assert main(["init", "--url", server.url, "--locker", "database"]) == 0
     url = as_user(server, "unlocked", *granted, "GRANT SELECT ON spark_lease TO unlocked")

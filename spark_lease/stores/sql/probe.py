@@ -103,14 +103,22 @@ class SqlProbe:
             self._exercise_record(connection)
             self._exercise_row(connection)
 
-    def exercise_notes(self) -> None:
-        """Note something beside a lease, and take it away. Raises StoreError for what is refused."""
+    def exercise_notes(self) -> dict[str, str]:
+        """Note something beside a lease, and take it away: by the right that is lacking, what the database says."""
         row = dict.fromkeys(("lease", "digest", "item", "content"), literal(_name())) | {"kind": literal("doctor")}
         notes = notes_table(self._engine, self._config)
-        with self._connected(transaction=True) as connection:
-            connection.execute(insert(notes).values(row | {"noted": 0}))
-            connection.execute(select(notes.c.content).where(notes.c.kind == "doctor"))
-            connection.execute(delete(notes).where(notes.c.kind == "doctor"))
+        refused = dict[str, str]()
+        for right, statement in {
+            "SELECT": select(notes.c.content).where(notes.c.kind == "doctor"),
+            "INSERT": insert(notes).values(row | {"noted": 0}),
+            "DELETE": delete(notes).where(notes.c.kind == "doctor"),
+        }.items():
+            try:
+                with self._connected(transaction=True) as connection:
+                    connection.execute(statement)
+            except StoreError as error:
+                refused[right] = str(error)
+        return refused
 
     def sharing(self) -> str:
         """Why a session is not ours alone; empty if it is.

@@ -54,6 +54,8 @@ def checks(config: Config, *, makes_tables: bool) -> Iterator[Check]:
     if scheme in _SQL:
         yield Check("notes", lambda: notes(config), needs="table")
         yield Check("rights", lambda: rights(config), needs="table")
+        if scheme != "sqlite":
+            yield Check("durability", lambda: durability(config), needs="store")
         yield Check(
             "clock", lambda: clocks(config, *_ask(config, lambda probe: probe.clock_difference())), needs="store"
         )
@@ -201,6 +203,14 @@ def rights(config: Config) -> Finding:
         return warn("rights", f"no run keys, no fence for Delta: {problem}", advice)
     done = "no row of it was touched" if config.has_broker_record else "rolled back"
     return ok("rights", f"this user may take, renew and release a lease, and note things beside it ({done})")
+
+
+def durability(config: Config) -> Finding:
+    if setting := _ask(config, lambda probe: probe.forgets()):
+        name = setting.partition(" ")[0]
+        message = f"{setting}: after a crash of the server or its machine, two masters may work at one time"
+        return warn("durability", message, f"have an administrator set {name} = {'on' if name == 'fsync' else 1}")
+    return ok("durability", "what the server confirms outlives its crash")
 
 
 def clocks(config: Config, ahead: float, error: float) -> Finding:

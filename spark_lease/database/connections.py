@@ -18,7 +18,7 @@ from ..clock import BootClock
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import ConfigError, NotesDenied, SparkLeaseError, StoreError
-from .dialects import BACKENDS, backend_of, code_of, has_bounds, matches, refuses_options, usable_url
+from .dialects import BACKENDS, backend_of, begin_session, code_of, matches, refuses_options, usable_url
 
 SHARED = "shared"
 """Key in the `info` of a connection: true if a pooler may give its session to others, so that nothing may stay set."""
@@ -34,8 +34,7 @@ _NO_RIGHTS = (
     '(if_denied = "wait" tries again)'
 )
 _FILE = 'make the file and its folder writable for this user, or name another file (if_denied = "wait" tries again)'
-IS_READ_ONLY = ("25006", "1290")
-_READ_ONLY = ": it is a replica, or read-only: name the primary"
+IS_READ_ONLY = ("25006", "1290", "read-write mode during recovery")
 
 
 def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
@@ -62,6 +61,8 @@ def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
         if dialect.driver == "pymysql" and isinstance(keywords.get("password"), str):
             keywords["password"] = keywords["password"].encode()  # it would take latin-1, and the server has UTF-8
         try:
+            if dialect.driver == "psycopg" and "prepare_threshold" in keywords:  # the only number that is not libpq's
+                keywords["prepare_threshold"] = int(keywords["prepare_threshold"])
             connection = dialect.connect(*arguments, **keywords)
         except (TypeError, RuntimeError, ValueError, FileNotFoundError, PermissionError) as error:
             # A parameter, or a way to authenticate, that the driver has not; a certificate that is not there.
@@ -81,7 +82,7 @@ def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, record: Any) -> None:
         if engine.dialect.name == "postgresql":
-            record.info[SHARED] = not has_bounds(connection, config)
+            record.info[SHARED] = not begin_session(connection, config)
 
     return engine
 
@@ -101,14 +102,14 @@ def has_hung_up(descriptor: int) -> bool:
 
 def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") -> StoreError:
     """`database_message`, put in the place of the braces of `note`."""
-    advice = _READ_ONLY if code_of(error) in IS_READ_ONLY else ""
-    return StoreError(where, note.format(database_message(engine, error)) + advice)
+    return StoreError(where, note.format(database_message(engine, error)))
 
 
 def database_message(engine: Engine, error: Exception) -> str:
-    """What the database said, in one line and without the password."""
+    """What the database said, in one line and without the password, with advice if it is the wrong one to write to."""
     message = " ".join(str(getattr(error, "orig", None) or error).split())
     message = re.sub(r" LINE \d+: .*?(?= (?:HINT|DETAIL|CONTEXT): |$)", "", message)  # the statement, and a caret
+    message += ": it is a replica, or read-only: name the primary" if matches(error, IS_READ_ONLY) else ""
     secret: Any = engine.url.password
     return message.replace(str(secret), "***") if secret else message
 

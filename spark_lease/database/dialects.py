@@ -58,17 +58,33 @@ def _bounds(config: Config) -> dict[str, int]:
     return {"statement_timeout": math.ceil(limit), "lock_timeout": math.ceil(limit * _LOCKED)}
 
 
+# A role or database may have it off: then a server that crashes forgets who was master, or which epoch was claimed. No
+# other value has these letters, and an operator could have been planted.
+KEEP_COMMITS = (
+    "pg_catalog.set_config('synchronous_commit', "
+    "pg_catalog.replace(pg_catalog.current_setting('synchronous_commit'), 'off', 'on'), {local})"
+)
+"""Has PostgreSQL confirm no commit that a crash could undo; `local`: in this transaction."""
+
+
 def local_bounds(config: Config) -> str:
     """The same for one transaction of PostgreSQL: words before a statement, to be sent with it."""
-    return "".join(f"SET LOCAL {name} = {ms}; " for name, ms in _bounds(config).items())
+    bounds = "".join(f"SET LOCAL {name} = {ms}; " for name, ms in _bounds(config).items())
+    return f"{bounds}SELECT {KEEP_COMMITS.format(local='true')}; "
 
 
-def has_bounds(connection: Any, config: Config) -> bool:
-    """False if a pooler passed over the options of this connection to PostgreSQL: its session is not ours alone."""
+def begin_session(connection: Any, config: Config) -> bool:
+    """False if a pooler passed over the options of this connection to PostgreSQL: its session is not ours alone.
+
+    If it is, its commits are kept from now on."""
     with connection.cursor() as cursor:
         wanted = f"'{_bounds(config)['statement_timeout']} ms'"
-        cursor.execute(f"SELECT pg_catalog.current_setting('statement_timeout')::interval = {wanted}::interval")
-        return bool(cursor.fetchone()[0])
+        found = f"pg_catalog.current_setting('statement_timeout')::interval = {wanted}::interval"
+        cursor.execute(f"SELECT {found}, pg_catalog.current_setting('synchronous_commit')")
+        is_ours, commits = cursor.fetchone()
+        if is_ours and commits == "off":
+            cursor.execute(f"SELECT {KEEP_COMMITS.format(local='false')}")
+        return bool(is_ours)
 
 
 _REFUSED_OPTIONS = ("startup parameter", "startup option", "command-line option")

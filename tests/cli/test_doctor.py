@@ -33,8 +33,8 @@ from tests.support.users import unprivileged
 
 MACHINE = ["keeper", "contain", "java", "spark", "delta"]
 OF_STORE = {
-    "postgresql": ["store", "schemas", "table", "lease", "timings", "notes", "rights", "clock", "pooler"],
-    "mariadb": ["store", "table", "lease", "timings", "notes", "rights", "clock"],
+    "postgresql": ["store", "schemas", "table", "lease", "timings", "notes", "rights", "durability", "clock", "pooler"],
+    "mariadb": ["store", "table", "lease", "timings", "notes", "rights", "durability", "clock"],
     "sqlite": ["store", "table", "lease", "timings", "notes", "rights", "clock"],
     "delta": ["store", "lease", "timings", "rights", "clock"],
     "objects": ["store", "lease", "timings", "rights", "clock"],

@@ -35,6 +35,7 @@ RELAXED_TIMEOUTS = NUMBER + "".join(
         "tcp_keepalives_idle": 10,
         "tcp_keepalives_interval": 10,
         "tcp_keepalives_count": 3,
+        "array_nulls": "on",
     }.items()
 )
 """The same, and the transaction may wait for Spark."""

@@ -158,7 +158,10 @@ def refuse_other_keys(connection: Connection, table: str, keys: Sequence[str], w
 
 
 def demand_strict(connection: Connection) -> None:
-    """MariaDB and MySQL cut off in silence what does not fit, unless they are told to refuse it. Raises ConfigError."""
+    """No value is changed in silence. MariaDB and MySQL cut off what does not fit, unless they are told to refuse it;
+    PostgreSQL takes the NULL in an array for a text where a role has it so. Raises ConfigError."""
+    if connection.dialect.name == "postgresql":
+        run(connection, "SET LOCAL array_nulls = on")
     if connection.dialect.name in ("mysql", "mariadb"):
         mode = str(run(connection, "SELECT @@sql_mode").scalar())
         if not _STRICT & set(mode.split(",")):

@@ -16,7 +16,6 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from ...database.dialects import BACKENDS
 from ...election.ports import HeldLease
 from ...errors import SparkLeaseError
 from ..refusal import fenced
@@ -28,7 +27,7 @@ from .columns import columns_of, selected
 from .load import RESULT, copy, inserting, loader, rows_of, values
 from .move import Move, drop_here, empty, here, make_here, move_all, refuse_less, rehearse
 from .staging import staging, sweep
-from .target import quote, refusal, refuse_other_keys, run, target_of
+from .target import demand_strict, quote, refusal, refuse_other_keys, run, target_of
 
 MODES, WAYS = ("append", "overwrite", "upsert"), ("auto", "driver", "executors")
 FEW_ROWS = 10_000
@@ -70,8 +69,6 @@ def _refuse_arguments(engine: Engine, mode: str, keys: Sequence[str], through: s
         raise refusal(f"mode is one of {', '.join(MODES)}, and through one of {', '.join(WAYS)}")
     if isinstance(keys, str) or (mode == "upsert") != bool(keys):
         raise refusal('keys are for mode="upsert", and it needs them: keys=["day", "carrier"]')
-    if engine.dialect.name == "postgresql" and engine.driver not in BACKENDS["postgresql"].drivers:
-        raise refusal(f"the driver {engine.driver} is not known here: use psycopg2 or psycopg")
     if engine.dialect.name == "sqlite" and through == "executors":
         raise refusal("SQLite has one writer, which is the driver: leave `through` away")
 
@@ -111,8 +108,10 @@ def _collected(rows: Any) -> list[Any]:
 
 def _from_the_driver(lease: HeldLease, batches: Sequence[Any], engine: Engine, move: Move) -> int:
     rows: int = sum(each.num_rows for each in batches)
+    _refresh(engine)
     with fenced_sql(lease, engine) as connection:
         if move.is_copied():
+            demand_strict(connection)
             empty(connection, move)
             names = [quote(engine, each.field.name) for each in move.columns]
             refuse_less(connection, _copy(connection, move.target.name, batches, names), rows)
@@ -156,11 +155,18 @@ def _through_executors(lease: HeldLease, rows: Any, engine: Engine, table: str, 
             raise
         lease.check()
         total, source = sum(each["rows"] for each in won), rows_of(place, [each["number"] for each in won])
+        _refresh(engine)
         with fenced_sql(lease, engine) as connection:
             if place.mark and not run(connection, f"SELECT 1 FROM {rows_of(place, [place.mark])} LIMIT 1").scalar():
                 refuse_less(connection, 0, total)
             move_all(connection, move, source, total)
     return int(total)
+
+
+def _refresh(engine: Engine) -> None:
+    """The pool's connections were idle while Spark computed, and may have been cut: then it makes each anew."""
+    with suppress(DBAPIError), engine.connect() as connection:
+        connection.exec_driver_sql("SELECT 1")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 Everything here is asked without the role's search path, in a transaction that has called `leave_path`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -53,6 +54,14 @@ WHERE p.oid = to_regprocedure(%(name)s)
 _FENCE_THERE = f"""
 SELECT c.relkind = 'r' AND NOT c.relrowsecurity AND NOT c.relhasrules AND {_TRUSTED}, r.rolname
 FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(%(name)s)
+"""
+_OWNERS = """
+WITH owner AS (SELECT DISTINCT c.relowner AS oid FROM pg_class c WHERE c.oid = ANY (%(tables)s::int8[]::oid[]))
+SELECT format('GRANT SELECT, UPDATE ON %%s TO %%s', %(fence)s, oid::regrole) FROM owner
+WHERE NOT (has_table_privilege(oid, to_regclass(%(fence)s), 'SELECT')
+       AND has_table_privilege(oid, to_regclass(%(fence)s), 'UPDATE'))
+UNION ALL SELECT format('GRANT USAGE ON SCHEMA %%s TO %%s', %(schema)s, oid::regrole) FROM owner
+WHERE NOT has_schema_privilege(oid, to_regnamespace(%(schema)s), 'USAGE')
 """
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 
@@ -187,6 +196,13 @@ def function_if_needed(connection: Connection, schema: str, found: Found, *, may
         if source and (source[0] == wanted.split("$check$")[1] or may_be_older) and source[1]:
             return []
     return [wanted]
+
+
+def grants_to_owners(connection: Connection, schema: str, tables: Sequence[Found]) -> list[str]:
+    """What the owners of `tables` lack to ask the fence: what a foreign key cascades is written in their name, and what
+    SECURITY DEFINER code of theirs does."""
+    values = {"tables": [each.oid for each in tables], "schema": schema, "fence": f"{schema}.{FENCE.name}"}
+    return list(connection.exec_driver_sql(_OWNERS, values).scalars())
 
 
 def _look(connection: Connection, which: str, values: dict[str, object]) -> list[Found]:

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ...clock import BootClock
 from ...database.connections import SocketWatchdog, database_message
-from ...database.dialects import CONFLICTS, backend_of, code_of, matches, refuses_options
+from ...database.dialects import CONFLICTS, KEEP_COMMITS, backend_of, code_of, matches, refuses_options
 from ...election.ports import HeldLease
 from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
 from .search_path import has_fence, mismatch
@@ -136,12 +136,12 @@ class FenceTable:
                     return 0
                 raise
 
-        return self._ask(ask)
+        return self._ask(ask, reads=True)
 
     def has_fence(self, name: str) -> bool:
         """True if the database, which is PostgreSQL, has a fence for this role, or fenced tables of lease `name`.
         Raises FenceUnreachable."""
-        return self._ask(lambda session: has_fence(session, name))
+        return self._ask(lambda session: has_fence(session, name), reads=True)
 
     def was_committed(self, name: str, epoch: int, run: str) -> bool:
         """Whether the transaction that was to write the row of `run` was committed; if not, it cannot be any more.
@@ -182,7 +182,7 @@ class FenceTable:
     def done_under(self, name: str, key: str) -> int | None:
         """The epoch under which the run key was completed; None if it was not. Raises FenceUnreachable, ConfigError."""
         done = select(DONE.c.epoch).where(DONE.c.name == name, DONE.c.run_key == key)
-        return self._ask(lambda session: session.execute(done).scalar())
+        return self._ask(lambda session: session.execute(done).scalar(), reads=True)
 
     def forget_done(self, name: str, age: float) -> None:
         """Those that were completed more than `age` seconds ago. Raises FenceUnreachable."""
@@ -197,13 +197,18 @@ class FenceTable:
         self._ask(ask)
 
     def _ask(
-        self, ask: Callable[[Connection], _T], make_way: Callable[[Connection, float], str] = lambda session, end: ""
+        self,
+        ask: Callable[[Connection], _T],
+        make_way: Callable[[Connection, float], str] = lambda session, end: "",
+        *,
+        reads: bool = False,
     ) -> _T:
-        """What `ask` answers, tried again until it does or the time is over."""
+        """What `ask` answers, tried again until it does or the time is over. `make_way` says what still holds a lock.
+        `reads`: it writes nothing, and may be asked of a replica."""
         end, never, blocked_by = self._clock.now() + self._timeout, threading.Event(), ""
         while True:
             try:
-                with self._session(end) as session:
+                with self._session(end, reads=reads) as session:
                     try:
                         return ask(session)
                     except DBAPIError as error:
@@ -239,13 +244,13 @@ class FenceTable:
         return lost or matches(error, self._backend.locked + _TRANSIENT)
 
     @contextlib.contextmanager
-    def _session(self, end: float) -> Iterator[Connection]:
+    def _session(self, end: float, *, reads: bool = False) -> Iterator[Connection]:
         """A session that is ended with its use. It commits what the caller says, or each statement by itself; its
         settings are those of its transactions on PostgreSQL: no other client of a pooler is to get them."""
         cut_off = SocketWatchdog(max(end - self._clock.now(), _RETRY_PAUSE))
         try:
             with self._engine.connect() as pooled:
-                ours: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": False}
+                ours: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": reads}
                 connection = pooled.execution_options(
                     **ours if self._is_postgres else {"isolation_level": "AUTOCOMMIT"}
                 )
@@ -253,7 +258,7 @@ class FenceTable:
                 connection.detach()
                 bounds = self._bounds(end)
                 if self._is_postgres:
-                    event.listen(connection, "begin", lambda begun: begun.exec_driver_sql(bounds))
+                    event.listen(connection, "begin", lambda begun: begun.exec_driver_sql(bounds).close())
                 else:
                     connection.exec_driver_sql(bounds)
                 yield connection
@@ -267,7 +272,9 @@ class FenceTable:
             grace, bound = (math.ceil(seconds * 1000) for seconds in (_GRACE, left + 2 * _GRACE))
             # The last one: my host is frozen between the claim and its commit, and the next master waits for the row.
             bounds = {"lock_timeout": grace, "statement_timeout": bound, "idle_in_transaction_session_timeout": bound}
-            return "; ".join(f"SET LOCAL {name} = {ms}" for name, ms in bounds.items())
+            ours = [f"pg_catalog.set_config('{name}', '{ms}', true)" for name, ms in bounds.items()]
+            # One statement: a driver that prepares it takes no more.
+            return f"SELECT {', '.join(ours)}, {KEEP_COMMITS.format(local='true')}"
         if self._engine.dialect.name == "sqlite":
             # Shorter than SQLite's own pauses become: against a busy writer one has to ask often.
             return f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}"
@@ -329,4 +336,7 @@ class FenceTable:
             names = ", ".join(each.name for each in FENCE_TABLES)
             blocked_by = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names} TO this role"
         message = database_message(self._engine, error)
-        return FenceUnreachable(where_is(self._engine), f"{blocked_by} ({message})" if blocked_by else message)
+        if blocked_by:  # then a connection that was lost was cut off here, when the time was over
+            was_cut = isinstance(error, DBAPIError) and error.connection_invalidated
+            message = blocked_by if was_cut else f"{blocked_by} ({message})"
+        return FenceUnreachable(where_is(self._engine), message)

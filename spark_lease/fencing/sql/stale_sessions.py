@@ -28,6 +28,7 @@ SELECT pid, pg_catalog.pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = pg_catalog.current_database() AND pid = %(pid)s AND application_name = %(application)s
 AND coalesce((SELECT epoch FROM {FENCE.name} WHERE CAST(name AS text) = %(name)s), 0) <= CAST(%(epoch)s AS bigint)
 """
+_IS_SUPER = "SELECT rolsuper FROM pg_roles WHERE CAST(rolname AS text) = %(role)s"
 _OLDER = """
 SELECT pid, application_name, usename FROM (
     SELECT pid, application_name, usename,
@@ -100,8 +101,8 @@ def _end(connection: Connection, name: str, epoch: int, found: Sequence[Any]) ->
             if code_of(error) != _MUST_NOT:
                 raise
             connection.rollback()
-            denied = (
-                f"session {pid} of an older epoch belongs to the role {user}, and this one may not end it: "
-                "GRANT pg_signal_backend TO CURRENT_USER"
-            )
+            denied = f"session {pid} of an older epoch belongs to the role {user}, and this one may not end it: "
+            is_super = connection.exec_driver_sql(_IS_SUPER, {"role": user}).scalar()
+            end_it = f"have a superuser run SELECT pg_terminate_backend({pid})"
+            denied += end_it if is_super else "GRANT pg_signal_backend TO CURRENT_USER"
     return denied

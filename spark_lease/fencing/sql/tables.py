@@ -95,6 +95,8 @@ def refuse_unknown(engine: Engine) -> None:
     if engine.dialect.name not in BACKENDS:
         known = ", ".join(BACKENDS)
         raise ConfigError("fence", f"{engine.dialect.name} is no database that is known here: {known}")
+    if engine.dialect.name == "postgresql" and engine.driver not in BACKENDS["postgresql"].drivers:
+        raise ConfigError("fence", f"the driver {engine.driver} is not known here: use psycopg2 or psycopg")
     if engine.dialect.name == "sqlite" and (
         engine.url.database in (None, "", ":memory:") or "mode=memory" in str(engine.url)
     ):

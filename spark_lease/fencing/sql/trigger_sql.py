@@ -67,6 +67,23 @@ END
 $fence$"""
 
 
+# What a foreign key cascades is written in the name of the table's owner.
+_GRANT_TO_OWNERS = """DO $fence$
+DECLARE
+    owner regrole;
+BEGIN
+    FOR owner IN
+        WITH RECURSIVE found (oid) AS (
+            SELECT {table}::regclass::oid
+            UNION SELECT i.inhrelid FROM pg_inherits i JOIN found ON i.inhparent = found.oid
+        ) SELECT DISTINCT c.relowner::regrole FROM pg_class c JOIN found ON found.oid = c.oid
+    LOOP
+        EXECUTE format('GRANT SELECT, UPDATE ON public.{fence} TO %s', owner);
+    END LOOP;
+END
+$fence$"""
+
+
 def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> list[str]:
     """What fences `table`, for a DBA to read and run; the fence stands in the schema public. Raises ConfigError."""
     made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT(), (*FENCE_TABLES, FENCED))]
@@ -74,6 +91,7 @@ def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> li
     names = names if len(names) > 1 else ["public", *names]
     name, how = spelled(names), ("public.", lease, allow_unleased)
     done = [*made, function_sql("public."), *trigger_sql(name, *how), _trigger_below(name, *how)]
+    done.append(_GRANT_TO_OWNERS.format(table=literal(name), fence=FENCE.name))
     fence = ", ".join(f"public.{each.name}" for each in FENCE_TABLES)
     grant = f"-- For the role of the job:\n-- GRANT SELECT, INSERT, UPDATE, DELETE ON {fence} TO …"
     grant += f"\n-- GRANT SELECT ON public.{FENCED.name} TO …"

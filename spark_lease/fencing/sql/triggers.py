@@ -26,6 +26,7 @@ from .tables import FENCE_TABLES, FENCED, tables_sql, where_is
 from .trigger_sql import TRIGGER, parts, readable, trigger_sql
 
 log = logging.getLogger(__name__)
+_MUST_NOT = "42501"
 _BRIEFLY, _GIVES_WAY = 50, 250
 """Milliseconds: for a lock at first; after `deadlock_timeout`, when an autovacuum that is in the way has ended."""
 
@@ -55,7 +56,8 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
         catalog.refuse_below_others(connection, found, table, lease)
         schema = catalog.schema_of_fence(connection)
         statements = [*_missing_tables(connection, schema), *catalog.function_if_needed(connection, schema, found)]
-        for each in catalog.with_those_below(connection, found):
+        below = catalog.with_those_below(connection, found)
+        for each in below:
             which = table if each.oid == found.oid else each.readable
             if each.kind == "f":
                 raise ConfigError("table", f"{which}, below {table}, is a foreign table: detach it")
@@ -66,6 +68,7 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
             drop_it, *make_it = trigger_sql(each.name, f"{schema}.", lease, allow_unleased)
             statements += [drop_it, *make_it] if each.arguments else make_it
         _run(connection, statements)
+        statements += _grant_to_owners(connection, schema, below)
         catalog.function_if_needed(connection, schema, found)  # once more: another may have been quicker to make one
         try:
             fenced_list.enlist(connection, schema, (found.schema, found.table), lease, allow_unleased)
@@ -207,6 +210,26 @@ def fenced_tables(engine: Engine, lease: str = "") -> Sequence[TableFence]:
         except ConfigError as error:
             log.warning("tables that have lost their fence are not listed: %s", error)
     return [tables[name] for name in sorted(tables)]
+
+
+def _grant_to_owners(connection: Connection, schema: str, tables: Sequence[catalog.Found]) -> list[str]:
+    """Have them ask the fence, if this role may grant that; what was granted."""
+    needed = catalog.grants_to_owners(connection, schema, tables)
+    for each in needed:
+        try:
+            with connection.begin_nested():
+                _run(connection, [each])
+        except DBAPIError as error:
+            if code_of(error) != _MUST_NOT:
+                raise
+    lacking = catalog.grants_to_owners(connection, schema, tables)  # some the server passes over, and only warns
+    if lacking:
+        log.warning(
+            "what foreign keys cascade, and SECURITY DEFINER functions write, in the name of the table's owner is "
+            "refused, under every lease, until: %s",
+            "; ".join(lacking),
+        )
+    return [each for each in needed if each not in lacking]
 
 
 def _deadlock_timeout(connection: Connection) -> int:

@@ -17,7 +17,7 @@ from ...clock import wall_time
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import IS_READ_ONLY, SHARED, WITHOUT_OPTIONS, SocketWatchdog, make_engine, store_error
-from ...database.dialects import backend_of, code_of
+from ...database.dialects import backend_of, matches
 from ...errors import ConfigError, StoreError
 from . import schema
 from .notes import notes_table
@@ -56,6 +56,15 @@ class SqlProbe:
             product = "mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name
             version = [each for each in dialect.server_version_info if isinstance(each, int)]
             return f"{product} {'.'.join(map(str, version))}"
+
+    def forgets(self) -> str:
+        """The setting by which a server that crashes forgets what it has confirmed; empty if it keeps that."""
+        query = "SELECT 'fsync', setting FROM pg_catalog.pg_settings WHERE name = 'fsync'"
+        if self._engine.dialect.name != "postgresql":
+            query = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_flush_log_at_trx_commit'"
+        with self._connected() as connection:
+            found = connection.exec_driver_sql(query).first()
+        return "" if found is None or found[1] in ("on", "1") else f"{found[0]} = {found[1]}"
 
     def makers(self) -> list[tuple[str, str]]:
         """PostgreSQL: schemas of the search path, and the roles that may make functions and operators there, quoted.
@@ -186,7 +195,7 @@ class SqlProbe:
                 yield connection.execution_options(isolation_level=level) if transaction else connection
                 connection.rollback()
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
-            if code_of(error) in IS_READ_ONLY:
+            if matches(error, IS_READ_ONLY):
                 raise ConfigError("url", f"{self.where} is a replica, or read-only: name the primary") from error
             raise store_error(self._engine, self.where, error) from error
         finally:

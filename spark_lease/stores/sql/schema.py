@@ -300,7 +300,8 @@ def make_or_refuse(connection: Connection, config: Config, table: Table) -> Tabl
     if missing is None and may_make(connection, config):
         complete(connection, table)
     elif missing is None:
-        raise ConfigError("table", f"{table.fullname} does not exist: run spark-lease init, or set create_table = true")
+        how = "spark-lease init" + " --locker database" * (config.locker == "database")
+        raise ConfigError("table", f"{table.fullname} does not exist: run {how}, or set create_table = true")
     elif missing:
         refuse_foreign(table, missing)
         raise ConfigError("table", f"{table.fullname} lacks {', '.join(missing)}: run spark-lease init")

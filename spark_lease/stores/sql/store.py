@@ -252,8 +252,10 @@ class SqlStore:
             return StoreError(self.where, waited)
         note = "{}"
         if matches(error, self._backend.locked):
-            note = (
-                f"a row of {self._table.fullname} is locked by another transaction; an ActiveMQ broker with the "
-                "database locker does that for as long as it is master: {}"
-            )
+            note = f"{self._table.fullname} or a row of it is locked by another transaction: {{}}"
+            if self._config.has_broker_row:
+                note = (
+                    f"a row of {self._table.fullname} is locked by another transaction; an ActiveMQ broker with the "
+                    "database locker does that for as long as it is master: {}"
+                )
         return refusal(self._engine, self._config, error, note)

@@ -33,7 +33,7 @@ from spark_lease.fencing.sql.completion import completing_sql
 from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.holds import open_contender
 from tests.services.pooler import Pooler
-from tests.services.postgres import own_postgres
+from tests.services.postgres import own_postgres, with_psycopg
 from tests.services.proxy import Proxy
 from tests.support.guarded import DOORS, SERVERS, Writer, engine_for, rows
 from tests.support.holders import Holder
@@ -526,6 +526,21 @@ def test_an_engine_in_autocommit_is_refused(engine: Engine) -> None:
         write(other, Holder(NAME, 5))
     assert rows(engine) == 0
     other.dispose()
+
+
+@pytest.mark.postgres
+def test_a_driver_that_is_not_known_is_refused(pg_url: str) -> None:
+    engine = create_engine(pg_url)
+    engine.dialect.driver = "pg8000"
+    with pytest.raises(ConfigError, match="the driver pg8000 is not known here: use psycopg2 or psycopg"):
+        claim(Holder(NAME, 5), engine)
+
+
+@pytest.mark.postgres
+def test_psycopg_may_prepare_every_statement(pg_url: str) -> None:
+    engine = create_engine(with_psycopg(pg_url), connect_args={"prepare_threshold": 0}, poolclass=NullPool)
+    with fenced_sql(Holder("prepares", 5), engine) as connection:
+        assert connection.exec_driver_sql("SELECT 1").scalar() == 1
 
 
 def test_a_database_in_memory_is_refused() -> None:

@@ -1037,12 +1037,78 @@ def test_the_session_of_another_role_is_ended_with_a_grant(fenced: Engine, sessi
     weak = role(fenced, "weak")
     with fenced.begin() as connection:
         connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO weak")
-    zombie = frozen_in_a_transaction(session)
-    with pytest.raises(FenceUnreachable, match="GRANT pg_signal_backend TO CURRENT_USER"):
-        claim(Holder(NAME, 6), weak, timeout=0.5)
-    zombie.rollback()
+    role(fenced, "other")
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO other")
+    for user, advice in {
+        "other": "GRANT pg_signal_backend TO CURRENT_USER",
+        "postgres": r"have a superuser run SELECT pg_terminate_backend\(\d+\)",
+    }.items():
+        zombie = session(5, user=user)
+        zombie.cursor().execute(WRITES[0])
+        with pytest.raises(FenceUnreachable, match=f"the role {user}, and this one may not end it: {advice}"):
+            claim(Holder(NAME, 6), weak, timeout=0.5)
+        zombie.rollback()
     claim(Holder(NAME, 6), weak)
     unrole(fenced, "weak")
+    unrole(fenced, "other")
+
+
+@pytest.mark.parametrize("printed", [False, True])
+def test_what_a_foreign_key_cascades_is_written_in_the_name_of_the_owner(engine: Engine, printed: bool) -> None:
+    """So is what a SECURITY DEFINER function of the owner's writes."""
+    owner, job = role(engine, "app_owner"), role(engine, "job")
+    tables = "fence_parent", "fence_child"
+    with engine.begin() as connection:
+        connection.exec_driver_sql("GRANT USAGE, CREATE ON SCHEMA public TO app_owner")
+    with owner.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE fence_parent (id int PRIMARY KEY)")
+        refers = "REFERENCES fence_parent ON DELETE CASCADE"
+        connection.exec_driver_sql(f"CREATE TABLE fence_child (id int {refers})")
+        connection.exec_driver_sql("GRANT ALL ON fence_parent TO job")
+        connection.exec_driver_sql("INSERT INTO fence_parent VALUES (1)")
+        connection.exec_driver_sql("INSERT INTO fence_child VALUES (1)")
+    if printed:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            for each in statements_of("fence_child", NAME):
+                connection.exec_driver_sql(each.replace("%", "%%"))
+    else:
+        assert any("TO app_owner" in each for each in postgres.add(engine, "fence_child", NAME))
+    claim(Holder(NAME, 5), engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO job")
+        connection.exec_driver_sql("GRANT pg_signal_backend TO job")
+    with fenced_sql(Holder(NAME, 5), job) as connection:
+        connection.exec_driver_sql("DELETE FROM fence_parent WHERE id = 1")
+    with engine.begin() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM fence_child").scalar() == 0
+    postgres.drop(engine, "fence_child")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP TABLE {', '.join(tables)}")
+        connection.exec_driver_sql("REVOKE ALL ON SCHEMA public FROM app_owner")
+    for each in (owner, job):
+        each.dispose()
+    unrole(engine, "app_owner")
+    unrole(engine, "job")
+
+
+def test_an_owner_that_may_not_ask_the_fence_is_named(fenced: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    owner, member = role(fenced, "app_owner"), role(fenced, "dba")
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("GRANT USAGE, CREATE ON SCHEMA public TO app_owner, dba")
+        connection.exec_driver_sql("GRANT app_owner TO dba")
+        connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE ON spark_lease_fence, spark_lease_fence_table TO dba")
+    with owner.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE fence_owned (id int)")
+    postgres.add(member, "fence_owned", NAME)
+    assert "refused, under every lease, until: GRANT SELECT, UPDATE ON" in caplog.text and "app_owner" in caplog.text
+    for each in (owner, member):
+        each.dispose()
+    postgres.drop(fenced, "fence_owned")
+    with fenced.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE fence_owned")
+    unrole(fenced, "app_owner")
+    unrole(fenced, "dba")
 
 
 def test_a_server_process_that_stands_still_cannot_commit_later(fenced: Engine, session: Session) -> None:

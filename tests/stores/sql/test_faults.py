@@ -23,13 +23,15 @@ from spark_lease.election.keepalive import Keepalive
 from spark_lease.election.ports import Denied
 from spark_lease.election.record import taken
 from spark_lease.errors import LeaseLost, Loss, StoreError
+from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.sql.store import SqlStore
 from tests.services.mariadb import MariaDb
 from tests.services.pooler import Pooler
-from tests.services.postgres import PostgreSql, own_postgres
+from tests.services.postgres import PostgreSql, own_postgres, with_psycopg
 from tests.services.proxy import Proxy
 from tests.support.drivers import until, wait_until_noted
+from tests.support.holders import Holder
 
 LIMIT = 1.0
 
@@ -200,6 +202,26 @@ def test_a_postgresql_that_is_restarted_costs_a_warning(
     assert lease.check() == epoch and not lost.is_set()
     assert {each.levelname for each in caplog.records} == {"WARNING"}
     lease.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("through", [str, with_psycopg], ids=["psycopg2", "psycopg"])
+def test_what_a_grant_and_a_claim_were_told_outlives_a_crash_where_commits_may_be_lost(
+    through: Callable[[str], str],
+) -> None:
+    with own_postgres(synchronous_commit="off", wal_writer_delay="10s") as server:
+        config = limits(through(server.url), "spark_lease")
+        lease = open_contender(config, BootClock())
+        epoch = lease.acquire()
+        claim(Holder("n", epoch), create_engine(config.url, poolclass=NullPool))
+        lease.renew()
+        server.stop(signal.SIGQUIT)
+        server.start()
+        standby = open_contender(config, BootClock())
+        assert isinstance(standby.try_acquire(), Denied)
+        assert FenceTable(create_engine(config.url, poolclass=NullPool)).newest("n") == epoch
+        for each in (lease, standby):
+            each.close()
 
 
 @pytest.mark.postgres

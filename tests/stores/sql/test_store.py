@@ -37,6 +37,7 @@ from spark_lease.stores.sql.row_lock import SessionLock
 from spark_lease.stores.sql.store import SqlStore
 from spark_lease.testing import LeaseStoreContract
 from tests.services.mariadb import MariaDb
+from tests.services.postgres import with_psycopg
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND, last_line
 from tests.support.command import spark_lease as run_command
@@ -479,6 +480,14 @@ def test_a_role_that_may_not_update_becomes_no_master(pg_url: str, table: str) -
             with pytest.raises(ConfigError, match=f"permission denied for table {table}: have the rights granted"):
                 contender.acquire()
         assert owner.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == 0
+
+
+@pytest.mark.postgres
+def test_a_parameter_that_is_a_number_may_stand_in_the_url(pg_url: str, table: str) -> None:
+    url = with_psycopg(pg_url) + ("&" if "?" in pg_url else "?") + "prepare_threshold="
+    assert not SqlStore(configure(url=f"{url}0", table=table, name="n", create_table="true")).names()
+    with pytest.raises(ConfigError, match="cannot be used"):
+        SqlStore(configure(url=f"{url}many", table=table, name="n")).names()
 
 
 @pytest.mark.postgres

@@ -75,6 +75,10 @@ class Demotion:
                 self._spark.kill()
             if self._spark.wait_until_over(stop_by + DYING):
                 self._hold.settle(left=self._interrupt.has_left.is_set())
+            elif self._spark.has_callbacks():
+                log.error(
+                    "%s: a foreachBatch body or a listener works on, and cannot be ended: end this process", lost.name
+                )
             self._interrupt.insist()
             return
         # The block may be left and the process still have threads that write: it has to be gone by then.

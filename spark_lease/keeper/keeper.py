@@ -192,7 +192,8 @@ class Keeper:
     def kill(self) -> None:
         if (lost := self._lease.loss()) and not self._said_why:
             self._said_why = True  # which it may not have come to itself
-            say_on_stderr(f"spark-lease ERROR {lost}; killing what is left of the driver")
+            left = "what is left of the driver" if self._config.on_lost == "exit" else "its JVM"
+            say_on_stderr(f"spark-lease ERROR {lost}; killing {left}")
         self._driver.kill()
 
     def _begin(self) -> None:

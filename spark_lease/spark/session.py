@@ -17,6 +17,7 @@ from ..config.settings import Config
 from ..errors import Loss
 from ..keeper.spawn import running
 from ..system.processes import Process, is_proc_there, kill, look, marked, marks_of, tree
+from .callbacks import callbacks, end_callback
 from .connect import interrupt_all, is_connected, stop_all
 from .jvm import (
     context_class,
@@ -31,12 +32,14 @@ from .jvm import (
 
 log = logging.getLogger(__name__)
 
-_STOP_AGAIN = 0.2
+_STOP_AGAIN, _END_AGAIN = 0.2, 1.0
 _LOOK_AGAIN = 0.05
 _LOOKS = 6
 _TOLD_WITHIN = 1.0
 _TASK, _STREAM = "Executor task launch worker for task", "stream execution thread for"
 """How the names of threads begin that run a task, or a stream."""
+_CALLED, _CALL = "Thread-", "py4j.commands.CallCommand"
+"""How Java names Py4J's threads, which have no names of their own; what is on the stack of one in a call."""
 
 
 def is_busy() -> bool:
@@ -75,6 +78,9 @@ class Spark:
         driver = {os.getpid(), *(each.pid for each in tree(jvm_pid(submitter) or 0))}
         self._neighbours = {(each.pid, each.started) for each in tree(os.getpid()) if each.pid not in driver}
         """What this process had started before: no part of the work."""
+        self._callbacks_before = callbacks()
+        """The guard itself may be entered in one."""
+        self._ended_callbacks = dict[int, float]()
         self._used_connect = self._begun = self.was_busy = False
         self._left_remote_work = self._had_remote_tasks = False
 
@@ -155,6 +161,10 @@ class Spark:
         """Wait until the first `stop()` has come back, until the instant `until` at most."""
         self._clock.wait(self._stop_has_returned, until - self._clock.now())
 
+    def has_callbacks(self) -> bool:
+        """True if a foreachBatch body, or a listener, works in this process."""
+        return bool(self._callbacks())
+
     def close(self) -> None:
         """Stop no more contexts: what is started from now on is not guarded by us."""
         self._closed.set()
@@ -185,13 +195,24 @@ class Spark:
         # A server is asked once: the question itself ends the work there.
         while (found := _may_be_busy()) and spark_context() is not None and self._clock.now() < end:
             self._clock.wait(self._closed, _LOOK_AGAIN)
-        return found
+        return found or bool(self._callbacks())
+
+    def _callbacks(self) -> set[int]:
+        return callbacks() - self._callbacks_before
+
+    def _end_callbacks(self) -> None:
+        """Once in a while, and not all the time: they may tidy up."""
+        for thread in self._callbacks():
+            if self._clock.now() >= self._ended_callbacks.get(thread, 0.0):
+                self._ended_callbacks[thread] = self._clock.now() + _END_AGAIN
+                end_callback(thread)
 
     def _stop(self, left: threading.Event) -> None:
         while True:
             last = left.is_set()  # looked at first: there is always a pass after the block was left
             is_stopped = self._stop_once()
             self._stop_has_returned.set()
+            self._end_callbacks()  # now: Py4J answers what ends one call by cutting those of all threads
             if last and self._over.is_set():
                 return
             if last and is_stopped and (self._used_connect or self._left_remote_work):
@@ -221,14 +242,15 @@ class Spark:
                 log.info("the guard has stopped the SparkContext of this program")
             if context is not None and not _runs_here(context) and self._grace:
                 self._clock.wait(self._closed, self._grace)
-            if not self._left_remote_work:
+            if not self._left_remote_work and not self._callbacks():
                 self._over.set()
         return is_stopped
 
     def _nobody_is_left(self) -> bool:
         """Twice none: a worker may be between fork and the first look. One that is being killed shows no mark."""
         if (
-            not self._mark_is_proof
+            self._callbacks()
+            or not self._mark_is_proof
             or self.is_local() is False
             or self._had_remote_tasks
             or marked(self.mark)
@@ -290,9 +312,10 @@ def _may_be_busy() -> bool:
 def _interrupt_work() -> bool:
     """Interrupt what still works in a JVM whose context was stopped; True if there is anything.
 
-    A thread of a task that has nothing to do any more ends with its context, and a stream's with its query.
+    A thread of a task that has nothing to do any more ends with its context, and a stream's with its query. A call of
+    Python's that was cut off, by Ctrl-C for one, goes on: it may be moving the files of a job to where they belong.
     """
-    working = _working_threads()
+    working = [*_working_threads(), *_called_threads()]
     for each in working:
         each.interrupt()
     return bool(working)
@@ -310,6 +333,17 @@ def _working_threads(*kinds: str) -> list[Any]:
     if not any(kind in threads.toString() for kind in kinds or (_TASK, _STREAM)):
         return []
     return [each for each in threads.toArray() if each.getName().startswith(kinds or (_TASK, _STREAM))]
+
+
+def _called_threads() -> list[Any]:
+    """The JVM's threads that work for a call of Python's, but for this very one. May hang, or raise anything."""
+    jvm = getattr(context_class(), "_jvm", None)
+    if jvm is None or ended_jvm() is not None:
+        return []
+    thread, text = jvm.java.lang.Thread, jvm.java.util.Arrays.toString
+    me, threads = thread.currentThread().getId(), thread.getAllStackTraces().keySet().toArray()
+    others = [each for each in threads if each.getName().startswith(_CALLED) and each.getId() != me]
+    return [each for each in others if _CALL in text(each.getStackTrace())]
 
 
 def working_streams() -> set[str]:

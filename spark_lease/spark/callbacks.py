@@ -1,0 +1,31 @@
+"""Code of the program's that the JVM calls: the body of a foreachBatch, a listener. It runs on threads of Py4J's.
+
+No stop of Spark ends them: the JVM gives up the stream, and Python goes on.
+"""
+
+import sys
+import traceback
+
+_SERVE = {"ClientServerConnection.wait_for_commands", "CallbackConnection.run"}
+"""What a thread of Py4J's runs all its life; with and without pinned threads (Py4J 0.10.9)."""
+
+
+class _Ended(SystemExit):
+    """No Exception, so that no retry swallows it; and Python says nothing of a thread that it ends."""
+
+
+def callbacks() -> set[int]:
+    """The threads, by `threading.get_ident`, on which such code runs now."""
+    found = set[int]()
+    for thread, last in sys._current_frames().items():
+        names = {frame.f_code.co_qualname for frame, _ in traceback.walk_stack(last)}
+        if names & _SERVE and any(each.endswith("._call_proxy") for each in names):
+            found.add(thread)
+    return found
+
+
+def end_callback(thread: int) -> None:
+    """Raise in it, as soon as it runs Python: what waits in a C call goes on."""
+    import ctypes  # heavy, and hardly ever needed
+
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_Ended))

@@ -118,6 +118,8 @@ class KeeperHold(GuardedHold):
         listening = threading.current_thread() is self._listener or os.getpid() != self._pid
         if self._acquired and not self._lost and self._deadline.instant == 0.0 and not listening:
             self.answer("lost", WATCH_PERIOD)  # the reason is on its way
+        if self._acquired and not self._lost and self._is_forked:
+            self.lose(Loss.EXPIRED, f"process {self._pid}, which held it, gave it back or renews it no more")
         return super().lost_error()
 
     def stop(self) -> bool:

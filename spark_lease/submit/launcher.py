@@ -6,14 +6,13 @@ first in `sys.path`, and its exit code is the exit code. Nothing of Spark is sta
 
 import logging
 import os
-import runpy
 import sys
 import threading
 import traceback
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TextIO
 
 if __name__ == "__main__":
@@ -135,8 +134,10 @@ def run_script(script: str, config: Config) -> int:
     Raises KeyboardInterrupt, and AlreadyDone if the script did because all of its work was done.
     """
     code = 0
+    module = sys.modules["__main__"] = ModuleType("__main__")  # and stays: threads and pools of the script look it up
+    module.__file__ = script
     try:
-        runpy.run_path(script, run_name="__main__")
+        exec(compile(Path(script).read_bytes(), script, "exec", dont_inherit=True), vars(module))
     except SystemExit as exit:
         code = _code_of(exit)
     except BaseException as error:  # as Python itself does, whatever ends the script

@@ -46,6 +46,8 @@ class HandledSignals:
         self._handler = handler
         self._pid = 0
         self._old: dict[int, Any] = {}
+        self._before: dict[int, Any] = {}
+        """What was there when it ended, for a handler of the program's that goes on calling ours."""
 
     @property
     def are_heard(self) -> bool:
@@ -71,6 +73,7 @@ class HandledSignals:
         try:
             for number, old in self._old.items():
                 self._put_back(number, old)
+            self._before |= self._old
             self._old.clear()
             if self in _handled:
                 _handled.remove(self)
@@ -90,9 +93,11 @@ class HandledSignals:
         # Else the program has put its own in the place, and that stays.
 
     def _on_signal(self, number: int, frame: object) -> None:
-        if os.getpid() == self._pid:
-            self._handler(number, frame)
-        else:  # a child whose birth was disturbed
+        # A child whose birth was disturbed has none.
+        before = self._before.get(number, self._handler if os.getpid() == self._pid else signal.SIG_DFL)
+        if callable(before):
+            before(number, frame)
+        elif before != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -554,6 +555,28 @@ with hold_lease("n", **SETTINGS) as lease:
     say(f"still {{lease.check()}}")
     time.sleep({})
 """
+
+
+def test_a_forked_child_is_told_that_the_lease_was_given_back(start: Start) -> None:
+    driver = start(
+        """
+    hears, says = os.pipe()
+    with hold_lease("n", **SETTINGS) as lease:
+        child = os.fork()
+        if not child:
+            os.close(says)
+            os.read(hears, 1)
+            try:
+                lease.check()
+            except LeaseLost as lost:
+                say(f"child: {lost}")
+            os._exit(0)
+    os.close(says)
+    os.waitpid(child, 0)
+    """
+    )
+    assert driver.end() == 0, driver.log.read_text()
+    assert re.search(r"child: .*process \d+, which held it, gave it back or renews it no more", driver.log.read_text())
 
 
 def test_a_forked_child_can_check_and_nothing_else(start: Start, url: str, table: str) -> None:

@@ -1,4 +1,4 @@
-"""The body of a foreachBatch works on a thread of Py4J's, and a call that was cut off goes on in the JVM: both end first."""
+"""The body of a foreachBatch, on a thread of Py4J's, and a call of the JVM's that was cut off end first."""
 
 from __future__ import annotations
 

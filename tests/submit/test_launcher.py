@@ -223,7 +223,7 @@ import sys
 from spark_lease.config.sources import configure
 from spark_lease.submit.launcher import run_script
 sys.exit(run_script(sys.argv[1], configure(name="n", url="local", run_key=sys.argv[2])))"""
-    return subprocess.run([sys.executable, "-c", runs, script, run_key], stderr=subprocess.PIPE, text=True)
+    return subprocess.run([sys.executable, "-c", runs, script, run_key], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(("hook", "code", "says"), [("sys.exit(3)", 3, ""), ("1 / 0", 1, "ZeroDivisionError")])
@@ -232,6 +232,21 @@ def test_a_hook_of_the_script_ends_it_as_python_would(tmp_path: Path, hook: str,
     ended = ran_as_a_script(tmp_path / "job.py")
     assert ended.returncode == code, ended.stderr
     assert says in ended.stderr
+
+
+def test_threads_that_outlive_the_last_line_still_find_the_script(tmp_path: Path) -> None:
+    """Python waits for those of a pool at its exit, and they pickle what is the script's by its name."""
+    (tmp_path / "job.py").write_text(
+        "import pickle, time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "def load(): pass\n"
+        "def work():\n"
+        "    time.sleep(0.5)\n"
+        "    print('loaded', pickle.loads(pickle.dumps(load)) is load, flush=True)\n"
+        "ThreadPoolExecutor(1).submit(work)\n"
+    )
+    ended = ran_as_a_script(tmp_path / "job.py")
+    assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, "loaded True"), ended.stderr
 
 
 @pytest.mark.parametrize("raised", ["AlreadyDone('n', 'monday', 5)", "AlreadyDone('another', 'week', 5)"])

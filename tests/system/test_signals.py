@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 START = """
     import os, signal, sys, threading, time
     from spark_lease.system.signals import HandledSignals
@@ -111,6 +113,35 @@ def test_guards_that_end_in_any_order_give_back_what_was_there() -> None:
         """
     )
     assert said == "True True\nTrue\n"
+
+
+@pytest.mark.parametrize("before", ["signal.SIG_DFL", "signal.SIG_IGN", "handler"])
+def test_a_handler_of_the_program_that_goes_on_calling_ours_calls_what_was_there_before(before: str) -> None:
+    said = run(
+        """
+        handled.end()
+        handler = lambda *_: print("as before", flush=True)
+        signal.signal(signal.SIGTERM, BEFORE)
+        handled = HandledSignals(told)
+        handled.begin()
+        ours = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, lambda *args: (print("mine", flush=True), ours(*args)))
+        handled.end()
+        if not os.fork():
+            os.kill(os.getpid(), signal.SIGTERM)
+            print("alive", flush=True)
+            os._exit(0)
+        print(os.WIFSIGNALED(os.wait()[1]))
+        """.replace("BEFORE", before)
+    )
+    assert (
+        said
+        == {
+            "signal.SIG_DFL": "mine\nTrue\n",
+            "signal.SIG_IGN": "mine\nalive\nFalse\n",
+            "handler": "mine\nas before\nalive\nFalse\n",
+        }[before]
+    )
 
 
 def test_a_handler_that_the_program_has_put_in_the_place_stays() -> None:

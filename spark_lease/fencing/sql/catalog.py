@@ -57,10 +57,10 @@ FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(
 """
 _OWNERS = """
 WITH owner AS (SELECT DISTINCT c.relowner AS oid FROM pg_class c WHERE c.oid = ANY (%(tables)s::int8[]::oid[]))
-SELECT format('GRANT SELECT, UPDATE ON %%s TO %%s', %(fence)s, oid::regrole) FROM owner
+SELECT format('GRANT SELECT, UPDATE ON %%s TO %%s', %(fence)s::text, oid::regrole) FROM owner
 WHERE NOT (has_table_privilege(oid, to_regclass(%(fence)s), 'SELECT')
        AND has_table_privilege(oid, to_regclass(%(fence)s), 'UPDATE'))
-UNION ALL SELECT format('GRANT USAGE ON SCHEMA %%s TO %%s', %(schema)s, oid::regrole) FROM owner
+UNION ALL SELECT format('GRANT USAGE ON SCHEMA %%s TO %%s', %(schema)s::text, oid::regrole) FROM owner
 WHERE NOT has_schema_privilege(oid, to_regnamespace(%(schema)s), 'USAGE')
 """
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}

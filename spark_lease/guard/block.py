@@ -39,7 +39,7 @@ from ..spark.shared_work import SharedWork
 from ..spark.warm_standby import WarmStandby, WarmUp
 from ..system.processes import need_linux, signal_name
 from .demotion import DYING, Demotion
-from .held import held, refuse_own
+from .held import enter, held, leave, refuse_own
 from .interrupt import BlockInterrupt, Ended
 from .keeping import open_hold
 
@@ -165,7 +165,7 @@ class Guard:
         if held:
             with contextlib.suppress(Exception):  # Py4J raises anything: then it is as if nothing ran
                 self._shared.begin()
-        held.append(self._lease)
+        enter(self._lease, self.config)
         self.hold.log_grant()
         if problem := self._standby.granted(max(self.hold.remaining() / 2, _ANSWERS_WITHIN)):
             self.hold.lose(Loss.SPARK_GONE, problem)
@@ -221,8 +221,7 @@ class Guard:
 
     def _leave_the_block(self) -> None:
         self._interrupt.leave()
-        if self._lease in held:
-            held.remove(self._lease)
+        leave(self._lease, self.config)
 
     def _on_unprotected(self, why: str) -> None:
         """End the block if that is not to be; the lease is renewed until it has ended."""

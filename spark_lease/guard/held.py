@@ -5,9 +5,22 @@ import threading
 from ..config.settings import Config
 from ..errors import ConfigError
 from ..lease import Lease
-from .environment import is_inherited
+from .environment import is_inherited, tell_children, tell_children_no_more
 
 held: list[Lease] = []
+
+
+def enter(lease: Lease, config: Config) -> None:
+    """The block of `lease` begins; so does what this process starts from now on."""
+    held.append(lease)
+    tell_children(config)
+
+
+def leave(lease: Lease, config: Config) -> None:
+    """It was left. May be called again."""
+    if lease in held:
+        held.remove(lease)
+        tell_children_no_more(config)
 
 
 def current_lease() -> Lease | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from spark_lease import hold_lease
 from spark_lease.system.processes import kill, processes, tree
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND, last_line, spark_lease
@@ -490,6 +491,14 @@ def test_a_lease_that_the_parent_holds_is_not_waited_for(url: str) -> None:
     done = spark_lease("run", "--lease", "n", "--url", url, "--", sys.executable, "-c", script)
     assert done.returncode == 1
     assert "is already held by this process or by one that started it: guard it once" in done.stderr
+
+
+def test_what_a_block_starts_does_not_wait_for_it(url: str) -> None:
+    with hold_lease("n", url=url, contain="off"):
+        done = spark_lease("run", "--lease", "n", "--url", url, "--", "true")
+        assert done.returncode == 78
+        assert "is already held by this process or by one that started it: guard it once" in done.stderr
+    assert spark_lease("run", "--lease", "n", "--url", url, "--", "true").returncode == 0
 
 
 @pytest.mark.parametrize("contain", ["auto", "off"])

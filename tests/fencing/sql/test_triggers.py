@@ -1048,7 +1048,7 @@ def test_the_session_of_another_role_is_ended_with_a_grant(fenced: Engine, sessi
         zombie.cursor().execute(WRITES[0])
         with pytest.raises(FenceUnreachable, match=f"the role {user}, and this one may not end it: {advice}"):
             claim(Holder(NAME, 6), weak, timeout=0.5)
-        zombie.rollback()
+        zombie.close()
     claim(Holder(NAME, 6), weak)
     unrole(fenced, "weak")
     unrole(fenced, "other")

@@ -6,7 +6,9 @@ seconds. What was interrupted is therefore never taken for over.
 
 import gc
 import logging
+import os
 import sys
+import threading
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,20 @@ def stop_all() -> None:
     for session in _sessions():
         session.stop()
         log.warning("Spark Connect session stopped")
+
+
+def forget_a_local_server() -> None:
+    """This process started it (`remote("local")`), and its JVM has ended: a builder would go on giving sessions of
+    it, whose calls are tried again for minutes."""
+    if (kind := _session_class()) is None or "SPARK_LOCAL_REMOTE" not in os.environ:
+        return
+    for session in _sessions():  # gRPC may take its time
+        threading.Thread(target=session.client.close, name="close Spark Connect", daemon=True).start()
+    kind._default_session, kind._active_session = None, threading.local()
+    classic = sys.modules["pyspark.sql.session"].SparkSession
+    classic._instantiatedSession = classic._activeSession = None
+    for key in ("SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE"):  # as `SparkSession.stop` does
+        os.environ.pop(key, None)
 
 
 def _sessions() -> list[Any]:

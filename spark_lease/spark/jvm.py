@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from ..system.processes import add_mark, kill, look, tree
+from .connect import forget_a_local_server
 
 _GONE_WITHIN = 5.0
 
@@ -101,3 +102,4 @@ def _forget(jvm: Any) -> None:
     made._active_spark_context = made._gateway = made._jvm = None  # as before the first session
     if jvm.stdin:
         jvm.stdin.close()
+    forget_a_local_server()

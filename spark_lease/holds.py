@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import logging
+import os
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -35,6 +36,11 @@ class GuardedHold(Hold):
         super().__init__(config, holder=holder, clock=clock, deadline=deadline, protection=protection)
         self.run_key, self.runs = config.run_key, Runs(self, config, clock)
         self.fences = Fences()
+
+    @property
+    def kept_by(self) -> int:
+        """The process that keeps it, which ends when it is not kept any more."""
+        return os.getpid()
 
     def prepare(self) -> None:
         """Import what the work needs from the grant on, while another may still be master. Never raises."""

@@ -74,6 +74,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in [key for key in os.environ if key.startswith("SPARK_LEASE_") and "_TEST_" not in key]:
         monkeypatch.delenv(key)
+    # Tests hold leases in this process, and start those that contend for them: other programs, not its own children.
+    monkeypatch.setattr("spark_lease.guard.held.tell_children", lambda leases: None)
 
 
 @pytest.fixture

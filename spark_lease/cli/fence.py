@@ -91,7 +91,7 @@ def _drop(arguments: argparse.Namespace, config: Config) -> int:
 _ADVICE = {
     "lost": "{table}, or a partition of it, was made without its fence: the next master fences it again, or now: {add}",
     "disabled": "any session may write to {table}, its trigger was switched off: no master mends that: {add}",
-    "dropped": "there is no {table}: once it is made again it is fenced again. If not: "
+    "dropped": "there is no {table}: once it is made again it is fenced again. If it is gone for good: "
     "spark-lease fence drop --on {table}",
 }
 

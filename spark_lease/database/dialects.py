@@ -58,8 +58,8 @@ def _bounds(config: Config) -> dict[str, int]:
     return {"statement_timeout": math.ceil(limit), "lock_timeout": math.ceil(limit * _LOCKED)}
 
 
-# A role or database may have it off: then a server that crashes forgets who was master, or which epoch was claimed. No
-# other value has these letters, and an operator could have been planted.
+# A role or database may have it off: then a server that crashes forgets who was master, or which epoch was claimed. Of
+# the values only "off" contains it. replace() and no CASE … =: that operator could be one planted in the search path.
 KEEP_COMMITS = (
     "pg_catalog.set_config('synchronous_commit', "
     "pg_catalog.replace(pg_catalog.current_setting('synchronous_commit'), 'off', 'on'), {local})"

@@ -165,7 +165,7 @@ class Guard:
         if held:
             with contextlib.suppress(Exception):  # Py4J raises anything: then it is as if nothing ran
                 self._shared.begin()
-        enter(self._lease, self.config)
+        enter(self._lease)
         self.hold.log_grant()
         if problem := self._standby.granted(max(self.hold.remaining() / 2, _ANSWERS_WITHIN)):
             self.hold.lose(Loss.SPARK_GONE, problem)
@@ -221,7 +221,7 @@ class Guard:
 
     def _leave_the_block(self) -> None:
         self._interrupt.leave()
-        leave(self._lease, self.config)
+        leave(self._lease)
 
     def _on_unprotected(self, why: str) -> None:
         """End the block if that is not to be; the lease is renewed until it has ended."""

@@ -76,9 +76,8 @@ class Demotion:
             if self._spark.wait_until_over(stop_by + DYING):
                 self._hold.settle(left=self._interrupt.has_left.is_set())
             elif self._spark.has_callbacks():
-                log.error(
-                    "%s: a foreachBatch body or a listener works on, and cannot be ended: end this process", lost.name
-                )
+                what = "a foreachBatch body or a listener runs on and may still write: kill process"
+                log.error("%s: %s %d", lost.name, what, os.getpid())
             self._interrupt.insist()
             return
         # The block may be left and the process still have threads that write: it has to be gone by then.

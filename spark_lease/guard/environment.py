@@ -1,41 +1,49 @@
 """The environment that tells guarded work under which lease it runs."""
 
 import os
+from collections.abc import Iterable
 
 from ..config.settings import ENV, Config
 from ..config.urls import redacted
 from ..fencing.sql.session import session_environment
+from ..lease import Lease
+from ..system.processes import look
 
 HELD = ENV + "HELD"
-"""The leases under which a process was started, the outermost first, a line for each."""
+"""The leases under which a process was started, the outermost first, a line for each; behind a tab which process keeps
+it, where that may end before what was started."""
+_INHERITED = os.environ.get(HELD, "")
 
 
 def announcement(config: Config, *, holder: str = "", epoch: int = 0, run_key: str = "") -> dict[str, str]:
     """The environment that tells guarded work, and its sessions of PostgreSQL, under which lease it runs."""
     variables = {"NAME": config.name, "HOLDER": holder, "EPOCH": str(epoch), "RUN_KEY": run_key}
-    held = [*filter(None, [os.environ.get(HELD)]), *([_line(config)] if epoch and not is_inherited(config) else [])]
+    held = [*filter(None, [_INHERITED]), *([_line(config)] if epoch else [])]
     return (
         {ENV + k: v for k, v in variables.items()} | {HELD: "\n".join(held)} | session_environment(config.name, epoch)
     )
 
 
-def tell_children(config: Config) -> None:
-    """What this process starts from now on is started under the lease that `config` names."""
-    if config.enabled:
-        os.environ[HELD] = "\n".join([*filter(None, [os.environ.get(HELD)]), _line(config)])
-
-
-def tell_children_no_more(config: Config) -> None:
-    lines = os.environ.get(HELD, "").split("\n")
-    if config.enabled and _line(config) in lines:
-        lines.remove(_line(config))
-        os.environ[HELD] = "\n".join(lines)
+def tell_children(leases: Iterable[Lease]) -> None:
+    """What this process starts from now on is started under these, and those that it was started under itself."""
+    lines = [f"{_line(each._config)}\t{_who(each._hold.kept_by)}" for each in leases if each._config.enabled]
+    os.environ[HELD] = "\n".join(filter(None, [_INHERITED, *lines]))
 
 
 def is_inherited(config: Config) -> bool:
-    """True if this process was started under the lease that `config` names."""
-    return _line(config) in os.environ.get(HELD, "").split("\n")
+    """True if this process was started under the lease that `config` names, and that is still kept."""
+    for each in _INHERITED.split("\n"):
+        line, _, who = each.partition("\t")
+        if line == _line(config) and (not who or who == _who(int(who.partition(":")[0]))):
+            return True
+    return False
 
 
 def _line(config: Config) -> str:
     return f"{config.name} of {config.table} in {redacted(config.url)}"
+
+
+def _who(pid: int) -> str:
+    """A process: its number, and when it was started; empty if there is none."""
+    found = look(pid)
+    return f"{pid}:{found.started}" if found and found.alive else ""

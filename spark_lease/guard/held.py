@@ -5,22 +5,28 @@ import threading
 from ..config.settings import Config
 from ..errors import ConfigError
 from ..lease import Lease
-from .environment import is_inherited, tell_children, tell_children_no_more
+from .environment import is_inherited, tell_children
 
 held: list[Lease] = []
+_telling = threading.Lock()
 
 
-def enter(lease: Lease, config: Config) -> None:
-    """The block of `lease` begins; so does what this process starts from now on."""
+def enter(lease: Lease) -> None:
+    """The block of `lease` begins, and what this process starts from now on is started under it."""
     held.append(lease)
-    tell_children(config)
+    _tell_children()
 
 
-def leave(lease: Lease, config: Config) -> None:
+def leave(lease: Lease) -> None:
     """It was left. May be called again."""
     if lease in held:
         held.remove(lease)
-        tell_children_no_more(config)
+    _tell_children()
+
+
+def _tell_children() -> None:
+    with _telling:
+        tell_children(held)
 
 
 def current_lease() -> Lease | None:

@@ -88,6 +88,10 @@ class KeeperHold(GuardedHold):
         keeper = look(self._started.process.pid) if self._started.process else None
         return not self._ended and keeper is not None and keeper.state not in "Tt"
 
+    @property
+    def kept_by(self) -> int:
+        return self._started.process.pid if self._started.process else self._pid
+
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         # Only now: a driver that was interrupted before this has no lease, and its keeper takes none.
         self.tell({"order": "acquire"})

@@ -3,15 +3,12 @@
 No stop of Spark ends them: the JVM gives up the stream, and Python goes on.
 """
 
+import logging
 import sys
 import traceback
 
 _SERVE = {"ClientServerConnection.wait_for_commands", "CallbackConnection.run"}
 """What a thread of Py4J's runs all its life; with and without pinned threads (Py4J 0.10.9)."""
-
-
-class _Ended(SystemExit):
-    """No Exception, so that no retry swallows it; and Python says nothing of a thread that it ends."""
 
 
 def callbacks() -> set[int]:
@@ -25,7 +22,11 @@ def callbacks() -> set[int]:
 
 
 def end_callback(thread: int) -> None:
-    """Raise in it, as soon as it runs Python: what waits in a C call goes on."""
+    """Raise SystemExit in it, of which Python says nothing, as soon as it runs Python: what waits in a C call goes on.
+
+    Not while it logs, and may hold the lock of a handler: then ask again later."""
     import ctypes  # heavy, and hardly ever needed
 
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_Ended))
+    frames = traceback.walk_stack(sys._current_frames().get(thread))
+    if thread in callbacks() and not any(frame.f_code.co_filename == logging.__file__ for frame, _ in frames):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))

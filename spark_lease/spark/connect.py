@@ -4,6 +4,7 @@
 seconds. What was interrupted is therefore never taken for over.
 """
 
+import contextlib
 import gc
 import logging
 import os
@@ -47,13 +48,15 @@ def forget_a_local_server() -> None:
     it, whose calls are tried again for minutes."""
     if (kind := _session_class()) is None or "SPARK_LOCAL_REMOTE" not in os.environ:
         return
-    for session in _sessions():  # gRPC may take its time
-        threading.Thread(target=session.client.close, name="close Spark Connect", daemon=True).start()
+    sessions = _sessions()
     kind._default_session, kind._active_session = None, threading.local()
     classic = sys.modules["pyspark.sql.session"].SparkSession
     classic._instantiatedSession = classic._activeSession = None
     for key in ("SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE"):  # as `SparkSession.stop` does
         os.environ.pop(key, None)
+    for session in sessions:  # gRPC may take its time
+        with contextlib.suppress(RuntimeError):  # no thread to be had
+            threading.Thread(target=session.client.close, name="close Spark Connect", daemon=True).start()
 
 
 def _sessions() -> list[Any]:

@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 _STOP_AGAIN, _END_AGAIN = 0.2, 1.0
 _LOOK_AGAIN = 0.05
 _LOOKS = 6
-_TOLD_WITHIN = 1.0
+_TOLD_WITHIN, _CALLED_BACK_WITHIN = 1.0, 5.0
 _TASK, _STREAM = "Executor task launch worker for task", "stream execution thread for"
 """How the names of threads begin that run a task, or a stream."""
-_CALLED, _CALL = "Thread-", "py4j.commands.CallCommand"
-"""How Java names Py4J's threads, which have no names of their own; what is on the stack of one in a call."""
+_CALLED, _CALL, _OUTERMOST = "Thread-", "py4j.commands.", 6
+"""How Java names Py4J's threads, which have no names of their own; what stands among these frames of one in a call."""
 
 
 def is_busy() -> bool:
@@ -119,6 +119,8 @@ class Spark:
         """To be called now and then: what there was is not known any more once it has ended."""
         self.jvm()
         self.is_local()
+        if self._callbacks_before:
+            self._callbacks()
 
     def _is_forgotten(self) -> bool:
         """There was a JVM, and `forget_a_jvm_that_ended` was called for the next block."""
@@ -191,14 +193,18 @@ class Spark:
 
     def _is_still_busy(self) -> bool:
         """By more than one look: Spark tells of a job's end a moment after its action has returned."""
-        end = self._clock.now() + _TOLD_WITHIN
+        end, end_of_callbacks = (self._clock.now() + each for each in (_TOLD_WITHIN, _CALLED_BACK_WITHIN))
         # A server is asked once: the question itself ends the work there.
         while (found := _may_be_busy()) and spark_context() is not None and self._clock.now() < end:
             self._clock.wait(self._closed, _LOOK_AGAIN)
-        return found or bool(self._callbacks())
+        while not found and (found := bool(self._callbacks())) and self._clock.now() < end_of_callbacks:
+            found = self._clock.wait(self._closed, _LOOK_AGAIN)
+        return found
 
     def _callbacks(self) -> set[int]:
-        return callbacks() - self._callbacks_before
+        found = callbacks()
+        self._callbacks_before &= found  # one that has ended is not meant by its number any more
+        return found - self._callbacks_before
 
     def _end_callbacks(self) -> None:
         """Once in a while, and not all the time: they may tidy up."""
@@ -212,7 +218,8 @@ class Spark:
             last = left.is_set()  # looked at first: there is always a pass after the block was left
             is_stopped = self._stop_once()
             self._stop_has_returned.set()
-            self._end_callbacks()  # now: Py4J answers what ends one call by cutting those of all threads
+            # Only now: raised in a thread that waits for Py4J, it would cut the connections of all, `stop()` too.
+            self._end_callbacks()
             if last and self._over.is_set():
                 return
             if last and is_stopped and (self._used_connect or self._left_remote_work):
@@ -340,10 +347,15 @@ def _called_threads() -> list[Any]:
     jvm = getattr(context_class(), "_jvm", None)
     if jvm is None or ended_jvm() is not None:
         return []
-    thread, text = jvm.java.lang.Thread, jvm.java.util.Arrays.toString
+    thread = jvm.java.lang.Thread
     me, threads = thread.currentThread().getId(), thread.getAllStackTraces().keySet().toArray()
     others = [each for each in threads if each.getName().startswith(_CALLED) and each.getId() != me]
-    return [each for each in others if _CALL in text(each.getStackTrace())]
+    return [each for each in others if _is_called(each.getStackTrace())]
+
+
+def _is_called(stack: Any) -> bool:
+    outermost = range(max(len(stack) - _OUTERMOST, 0), len(stack))  # each frame is two questions to the JVM
+    return any(stack[each].getClassName().startswith(_CALL) for each in outermost)
 
 
 def working_streams() -> set[str]:

@@ -4,6 +4,8 @@ The script finds what it would find under plain spark-submit: its own `sys.argv`
 first in `sys.path`, and its exit code is the exit code. Nothing of Spark is started before the lease is held.
 """
 
+import builtins
+import io
 import logging
 import os
 import sys
@@ -135,7 +137,7 @@ def run_script(script: str, config: Config) -> int:
     """
     code = 0
     module = sys.modules["__main__"] = ModuleType("__main__")  # and stays: threads and pools of the script look it up
-    module.__file__ = script
+    module.__file__, module.__dict__["__builtins__"] = script, builtins
     try:
         exec(compile(Path(script).read_bytes(), script, "exec", dont_inherit=True), vars(module))
     except SystemExit as exit:
@@ -158,6 +160,10 @@ def run_script(script: str, config: Config) -> int:
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
+    for each in vars(module).values():  # Python would flush it at its exit, after the release
+        if isinstance(each, io.IOBase):
+            with suppress(OSError, ValueError):
+                each.flush()
     return code
 
 

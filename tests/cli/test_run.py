@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from spark_lease import hold_lease
 from spark_lease.system.processes import kill, processes, tree
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND, last_line, spark_lease
@@ -493,12 +492,25 @@ def test_a_lease_that_the_parent_holds_is_not_waited_for(url: str) -> None:
     assert "is already held by this process or by one that started it: guard it once" in done.stderr
 
 
-def test_what_a_block_starts_does_not_wait_for_it(url: str) -> None:
-    with hold_lease("n", url=url, contain="off"):
-        done = spark_lease("run", "--lease", "n", "--url", url, "--", "true")
-        assert done.returncode == 78
-        assert "is already held by this process or by one that started it: guard it once" in done.stderr
-    assert spark_lease("run", "--lease", "n", "--url", url, "--", "true").returncode == 0
+BLOCK = """
+import os, subprocess, sys
+from spark_lease import hold_lease
+run = [sys.argv[1], "run", "--lease", "n", "--", "true"]
+with hold_lease("n", contain="off"):
+    inside = subprocess.run(run, capture_output=True, text=True)
+    environ = dict(os.environ)
+print(inside.returncode, inside.stderr)
+print([subprocess.run(run, env=each, stdout=subprocess.DEVNULL).returncode for each in (None, environ)])
+"""
+
+
+def test_what_a_block_starts_does_not_wait_for_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the block has it, and no longer."""
+    monkeypatch.setenv("SPARK_LEASE_URL", url)
+    done = subprocess.run([sys.executable, "-c", BLOCK, COMMAND], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("78 "), done.stderr
+    assert "is already held by this process or by one that started it: guard it once" in done.stdout
+    assert done.stdout.endswith("[0, 0]\n")
 
 
 @pytest.mark.parametrize("contain", ["auto", "off"])

@@ -139,10 +139,12 @@ def _restore_one(
     found = catalog.find(connection, readable(*table))
     catalog.refuse_below_others(connection, found, found.readable, lease)
     statements = catalog.function_if_needed(connection, schema, found, may_be_older=True)
-    for each in catalog.with_those_below(connection, found):
+    below = catalog.with_those_below(connection, found)
+    for each in below:
         if each.kind != "f" and each.owned and (not each.arguments or each.enabled == "O"):
             statements += trigger_sql(each.name, f"{schema}.", lease, allow_unleased)
     _run(connection, statements)
+    _grant_to_owners(connection, schema, below)
     catalog.function_if_needed(connection, schema, found, may_be_older=True)
     if not fenced_list.is_listed(connection, schema, table, lease):  # `drop` was quicker
         connection.rollback()
@@ -225,8 +227,8 @@ def _grant_to_owners(connection: Connection, schema: str, tables: Sequence[catal
     lacking = catalog.grants_to_owners(connection, schema, tables)  # some the server passes over, and only warns
     if lacking:
         log.warning(
-            "what foreign keys cascade, and SECURITY DEFINER functions write, in the name of the table's owner is "
-            "refused, under every lease, until: %s",
+            "the table's owner may not read the fence: foreign keys that cascade, and SECURITY DEFINER functions, fail "
+            "under every lease. Run: %s",
             "; ".join(lacking),
         )
     return [each for each in needed if each not in lacking]

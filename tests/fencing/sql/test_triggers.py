@@ -1101,7 +1101,7 @@ def test_an_owner_that_may_not_ask_the_fence_is_named(fenced: Engine, caplog: py
     with owner.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE fence_owned (id int)")
     postgres.add(member, "fence_owned", NAME)
-    assert "refused, under every lease, until: GRANT SELECT, UPDATE ON" in caplog.text and "app_owner" in caplog.text
+    assert "fail under every lease. Run: GRANT SELECT, UPDATE ON" in caplog.text and "app_owner" in caplog.text
     for each in (owner, member):
         each.dispose()
     postgres.drop(fenced, "fence_owned")

@@ -160,7 +160,7 @@ def run_script(script: str, config: Config) -> int:
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
-    for each in vars(module).values():  # Python would flush it at its exit, after the release
+    for each in list(vars(module).values()):  # Python would flush it at its exit, after the release
         if isinstance(each, io.IOBase):
             with suppress(OSError, ValueError):
                 each.flush()

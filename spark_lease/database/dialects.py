@@ -315,7 +315,8 @@ def _sqlite_file(url: URL, config: Config) -> URL:
             file.parent.mkdir(parents=True, exist_ok=True)
         there = file.parent.is_dir()
     except OSError as error:
-        raise ConfigError("url", f"{file}: {error.strerror}: set HOME, or XDG_STATE_HOME") from error
+        how = "set HOME, or XDG_STATE_HOME" if str(url) == local_url() else "have this user let into its folders"
+        raise ConfigError("url", f"{file}: {error.strerror}: {how}") from error
     if not there:
         raise ConfigError("url", f"the folder {file.parent} does not exist: create it")
     if file.is_dir():

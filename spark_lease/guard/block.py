@@ -32,7 +32,7 @@ from ..monitoring.events import OnEvent, open_events
 from ..outcome import ending_of, is_all_done, is_success
 from ..spark.applications import Applications
 from ..spark.delta_fence import Fencing
-from ..spark.jvm import forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
+from ..spark.jvm import drop_local_server, forget_a_jvm_that_ended, submitting_jvm, under_spark_submit
 from ..spark.reporter import SparkReporter
 from ..spark.session import Spark
 from ..spark.shared_work import SharedWork
@@ -300,6 +300,7 @@ class Guard:
         if lost is not None:  # the block may have seen it first
             self._demotion.begin(lost, grace=LAST_WORDS)
             self._events.lost(lost)  # last of all, whichever thread is about to say it
+            drop_local_server()
         self._applications.end()
         if self._spark.wait_until_over(self._clock.now()):
             self._put_away(is_over=True)

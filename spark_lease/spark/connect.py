@@ -43,6 +43,11 @@ def stop_all() -> None:
         log.warning("Spark Connect session stopped")
 
 
+def has_a_local_server() -> bool:
+    """True if the server was started by this process: its JVM is ours to end."""
+    return is_connected() and "SPARK_LOCAL_REMOTE" in os.environ
+
+
 def forget_a_local_server() -> None:
     """This process started it (`remote("local")`), and its JVM has ended: a builder would go on giving sessions of
     it, whose calls are tried again for minutes."""

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from ..system.processes import add_mark, kill, look, tree
-from .connect import forget_a_local_server
+from .connect import forget_a_local_server, has_a_local_server
 
 _GONE_WITHIN = 5.0
 
@@ -93,6 +93,12 @@ def drop_jvm() -> None:
         kill(family)
         with contextlib.suppress(subprocess.TimeoutExpired):
             jvm.wait(_GONE_WITHIN)
+
+
+def drop_local_server() -> None:
+    """Likewise, if a Spark Connect server runs in it: to ask one that is being killed takes minutes."""
+    if has_a_local_server():
+        drop_jvm()
 
 
 def _forget(jvm: Any) -> None:

@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from ..clock import Clock
 from ..config.settings import Config
@@ -18,9 +17,8 @@ from ..errors import Loss
 from ..keeper.spawn import running
 from ..system.processes import Process, is_proc_there, kill, look, marked, marks_of, tree
 from .callbacks import callbacks, end_callback
-from .connect import interrupt_all, is_connected, stop_all
+from .connect import is_connected, stop_all
 from .jvm import (
-    context_class,
     ended_jvm,
     gateway_process,
     jvm_is_gone,
@@ -29,31 +27,13 @@ from .jvm import (
     spark_context,
     under_spark_submit,
 )
+from .work import may_be_busy, runs_here, stopped
 
 log = logging.getLogger(__name__)
 
 _STOP_AGAIN, _END_AGAIN = 0.2, 1.0
 _LOOK_AGAIN = 0.05
-_LOOKS = 6
 _TOLD_WITHIN, _CALLED_BACK_WITHIN = 1.0, 5.0
-_TASK, _STREAM = "Executor task launch worker for task", "stream execution thread for"
-"""How the names of threads begin that run a task, or a stream."""
-_CALLED, _CALL, _OUTERMOST = "Thread-", "py4j.commands.", 6
-"""How Java names Py4J's threads, which have no names of their own; what stands among these frames of one in a call."""
-
-
-def is_busy() -> bool:
-    """True if Spark still runs a job, a task or a stream; what runs on a server is interrupted by that question.
-
-    May hang, or raise whatever Py4J raises.
-    """
-    context = spark_context()
-    if context is None or context._jsc is None:
-        return interrupt_all() or _active_in_jvm() is not None or bool(_working_threads())
-    tracker = context._jsc.sc().statusTracker()
-    if list(tracker.getActiveJobIds()) or any(each.numRunningTasks() for each in tracker.getExecutorInfos()):
-        return True
-    return bool(_working_threads(_STREAM))
 
 
 class Spark:
@@ -97,8 +77,8 @@ class Spark:
         if getattr(context, "master", None) is None:  # none, or another thread is in the middle of making it
             return False if context is None and is_connected() else None
         self._idle = None
-        self._had_remote_tasks |= not _runs_here(context)
-        return _runs_here(context)
+        self._had_remote_tasks |= not runs_here(context)
+        return runs_here(context)
 
     def has_an_idle_jvm(self) -> bool:
         """True if the JVM, dead or alive, was there before this guard and has had no session under it."""
@@ -195,7 +175,7 @@ class Spark:
         """By more than one look: Spark tells of a job's end a moment after its action has returned."""
         end, end_of_callbacks = (self._clock.now() + each for each in (_TOLD_WITHIN, _CALLED_BACK_WITHIN))
         # A server is asked once: the question itself ends the work there.
-        while (found := _may_be_busy()) and spark_context() is not None and self._clock.now() < end:
+        while (found := may_be_busy()) and spark_context() is not None and self._clock.now() < end:
             self._clock.wait(self._closed, _LOOK_AGAIN)
         while not found and (found := bool(self._callbacks())) and self._clock.now() < end_of_callbacks:
             found = self._clock.wait(self._closed, _LOOK_AGAIN)
@@ -239,15 +219,15 @@ class Spark:
             return True  # its workers may be left, and it cannot be asked
         if context is not None:
             self._over.clear()
-            if not _runs_here(context):
+            if not runs_here(context):
                 # No mark on this machine proves that they have ended. They are told to end, and do, some time later.
                 self._mark_is_proof = False
-                self._left_remote_work |= self._grace is None and _may_be_busy()
+                self._left_remote_work |= self._grace is None and may_be_busy()
         is_stopped = stopped()
         if is_stopped and not self._used_connect:
             if context is not None and not self._closed.is_set():  # else it was killed
                 log.info("the guard has stopped the SparkContext of this program")
-            if context is not None and not _runs_here(context) and self._grace:
+            if context is not None and not runs_here(context) and self._grace:
                 self._clock.wait(self._closed, self._grace)
             if not self._left_remote_work and not self._callbacks():
                 self._over.set()
@@ -277,105 +257,3 @@ class Spark:
         neighbours = [pid for pid, started in self._neighbours if (now := look(pid)) and now.started == started]
         spared = {os.getpid(), *(each.pid for each in tree(*running(), *neighbours))}
         return [each for pid, each in found.items() if pid not in spared]
-
-
-def stopped() -> bool:
-    """Stop the context. True if the JVM says afterwards that nothing of Spark runs. May hang."""
-    try:
-        context = spark_context()
-        if context is not None:
-            _cancel(context)
-            context.stop()
-        # It only warns where its connection was cut, which Py4J does to all of them when one thread is interrupted,
-        # and where the JVM is gone; and it returns at once where the JVM is stopping by itself already.
-        active = _active_in_jvm()
-        if active is not None:
-            active.stop()
-        return _active_in_jvm() is None and not _is_ending() and not _interrupt_work()
-    except Exception as error:  # Py4J raises anything once the JVM is on its way out
-        log.debug("SparkContext.stop: %s", error)
-        return False
-
-
-def _cancel(context: Any) -> None:
-    """Mark all tasks as killed: in local mode `stop()` ends no thread of a task that runs in the JVM."""
-    with contextlib.suppress(Exception):  # Py4J raises anything
-        context.cancelAllJobs()
-        tracker, never = context._jsc.sc().statusTracker(), threading.Event()
-        for _ in range(_LOOKS):  # it returns before the jobs have heard of it, and what is stopped hears no more
-            if not list(tracker.getActiveJobIds()):
-                break
-            never.wait(_LOOK_AGAIN)
-
-
-def _may_be_busy() -> bool:
-    try:
-        return is_busy()
-    except Exception as error:  # Py4J raises anything
-        log.debug("cannot ask Spark what it does: %s", error)
-        return True
-
-
-def _interrupt_work() -> bool:
-    """Interrupt what still works in a JVM whose context was stopped; True if there is anything.
-
-    A thread of a task that has nothing to do any more ends with its context, and a stream's with its query. A call of
-    Python's that was cut off, by Ctrl-C for one, goes on: it may be moving the files of a job to where they belong.
-    """
-    working = [*_working_threads(), *_called_threads()]
-    for each in working:
-        each.interrupt()
-    return bool(working)
-
-
-def _working_threads(*kinds: str) -> list[Any]:
-    """The JVM's threads that run a task or a stream, of all sessions. May hang, or raise anything.
-
-    Executor.TaskRunner and StreamExecution name them so in Spark 3.5 to 4.2.
-    """
-    jvm = getattr(context_class(), "_jvm", None)
-    if jvm is None or ended_jvm() is not None:
-        return []
-    threads = jvm.java.lang.Thread.getAllStackTraces().keySet()
-    if not any(kind in threads.toString() for kind in kinds or (_TASK, _STREAM)):
-        return []
-    return [each for each in threads.toArray() if each.getName().startswith(kinds or (_TASK, _STREAM))]
-
-
-def _called_threads() -> list[Any]:
-    """The JVM's threads that work for a call of Python's, but for this very one. May hang, or raise anything."""
-    jvm = getattr(context_class(), "_jvm", None)
-    if jvm is None or ended_jvm() is not None:
-        return []
-    thread = jvm.java.lang.Thread
-    me, threads = thread.currentThread().getId(), thread.getAllStackTraces().keySet().toArray()
-    others = [each for each in threads if each.getName().startswith(_CALLED) and each.getId() != me]
-    return [each for each in others if _is_called(each.getStackTrace())]
-
-
-def _is_called(stack: Any) -> bool:
-    outermost = range(max(len(stack) - _OUTERMOST, 0), len(stack))  # each frame is two questions to the JVM
-    return any(stack[each].getClassName().startswith(_CALL) for each in outermost)
-
-
-def working_streams() -> set[str]:
-    """The names of the streams that run, each another. May hang, or raise anything."""
-    return {each.getName() for each in _working_threads(_STREAM)}
-
-
-def _runs_here(context: Any) -> bool:
-    """True if all tasks run on this machine, in the driver's JVM and its workers."""
-    return str(context.master).startswith("local")
-
-
-def _active_in_jvm() -> Any:
-    """The JVM's own SparkContext, until its end is complete; None if there is none. May hang, or raise anything."""
-    jvm = getattr(context_class(), "_jvm", None)
-    active = jvm and getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
-    return active.get() if active and active.isDefined() else None
-
-
-def _is_ending() -> bool:
-    """True if the JVM is stopping by itself."""
-    jvm = getattr(context_class(), "_jvm", None)
-    return bool(jvm and jvm.org.apache.spark.util.ShutdownHookManager.inShutdown())

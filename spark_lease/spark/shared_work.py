@@ -15,7 +15,7 @@ from typing import Any
 
 from ..clock import Clock
 from .jvm import spark_context
-from .session import working_streams
+from .work import working_streams
 
 log = logging.getLogger(__name__)
 

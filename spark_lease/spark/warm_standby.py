@@ -25,8 +25,8 @@ from .contexts import is_watchable, unwatch_contexts, unwatch_sessions, watch_co
 from .delta_fence import hook
 from .delta_observer import NO_DELTA, WARM_UP
 from .jvm import drop_jvm, jvm_pid, spark_context
-from .session import is_busy, stopped
 from .warm_up import checkpoint_of, compute, has_delta, is_fixed, make_active, merge, streams
+from .work import is_busy, stopped
 
 log = logging.getLogger(__name__)
 

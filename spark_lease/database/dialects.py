@@ -315,7 +315,7 @@ def _sqlite_file(url: URL, config: Config) -> URL:
             file.parent.mkdir(parents=True, exist_ok=True)
         there = file.parent.is_dir()
     except OSError as error:
-        how = "set HOME, or XDG_STATE_HOME" if str(url) == local_url() else "have this user let into its folders"
+        how = "set HOME, or XDG_STATE_HOME" if str(url) == local_url() else "give this user access to its folder"
         raise ConfigError("url", f"{file}: {error.strerror}: {how}") from error
     if not there:
         raise ConfigError("url", f"the folder {file.parent} does not exist: create it")

@@ -25,8 +25,9 @@ def announcement(config: Config, *, holder: str = "", epoch: int = 0, run_key: s
 
 
 def tell_children(leases: Iterable[Lease]) -> None:
-    """What this process starts from now on is started under these, and those that it was started under itself."""
-    lines = [f"{_line(each._config)}\t{_who(each._hold.kept_by)}" for each in leases if each._config.enabled]
+    """Tell what this process starts from now on that it is started under these, and under those of this process."""
+    kept = [(_line(each._config), _who(each._hold.kept_by)) for each in leases if each._config.enabled]
+    lines = [f"{line}\t{who}" for line, who in kept if who]  # else a child could not see when it is not kept any more
     os.environ[HELD] = "\n".join(filter(None, [_INHERITED, *lines]))
 
 
@@ -34,7 +35,8 @@ def is_inherited(config: Config) -> bool:
     """True if this process was started under the lease that `config` names, and that is still kept."""
     for each in _INHERITED.split("\n"):
         line, _, who = each.partition("\t")
-        if line == _line(config) and (not who or who == _who(int(who.partition(":")[0]))):
+        pid = who.partition(":")[0]
+        if line == _line(config) and (not who or (pid.isdigit() and who == _who(int(pid)))):
             return True
     return False
 
@@ -44,6 +46,6 @@ def _line(config: Config) -> str:
 
 
 def _who(pid: int) -> str:
-    """A process: its number, and when it was started; empty if there is none."""
+    """The process `pid`: its number, and when it was started; empty if there is none, or it cannot be seen."""
     found = look(pid)
     return f"{pid}:{found.started}" if found and found.alive else ""

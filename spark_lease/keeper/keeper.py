@@ -77,18 +77,7 @@ class Keeper:
         if init:
             self._driver = ContainedDriver(pid, init, release_on_death=config.release_on_death, clock=self._clock)
         else:
-            kill_pipe, on_lost_exit, mark = self._deadline.kill_pipe, config.on_lost == "exit", order["mark"]
-            self._driver = Driver(
-                pid,
-                mark=mark,
-                mapped=mapped,
-                kill_pipe=kill_pipe,
-                clock=self._clock,
-                on_lost_exit=on_lost_exit,
-                release_on_death=config.release_on_death,
-                # A fork, and so made before anything here has threads.
-                sweeper=Sweeper(mark, mapped, config.name) if kill_pipe is not None and on_lost_exit else None,
-            )
+            self._driver = self._swept_driver(pid, order["mark"], mapped)
         channel.send({"ready": level, "why": why, "holder": holder})
         if self._driver.hidden:
             log.warning(
@@ -119,6 +108,20 @@ class Keeper:
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._dead = self._said_why = False
         self._next_tick = 0.0
+
+    def _swept_driver(self, pid: int, mark: str, mapped: str) -> Driver:
+        """Call it before anything here has threads: the sweeper is a fork."""
+        kill_pipe, on_lost_exit = self._deadline.kill_pipe, self._config.on_lost == "exit"
+        return Driver(
+            pid,
+            mark=mark,
+            mapped=mapped,
+            kill_pipe=kill_pipe,
+            clock=self._clock,
+            on_lost_exit=on_lost_exit,
+            release_on_death=self._config.release_on_death,
+            sweeper=Sweeper(mark, mapped, self._config.name) if kill_pipe is not None and on_lost_exit else None,
+        )
 
     @property
     def outcome(self) -> Mapping[str, Any]:

@@ -22,9 +22,9 @@ def callbacks() -> set[int]:
 
 
 def end_callback(thread: int) -> None:
-    """Raise SystemExit in it, of which Python says nothing, as soon as it runs Python: what waits in a C call goes on.
+    """Raise SystemExit in the thread when it next runs Python code; one that waits in a C call goes on until then.
 
-    Not while it logs, and may hold the lock of a handler: then ask again later."""
+    Does nothing while the thread logs, because it may hold the lock of a log handler: call it again later."""
     import ctypes  # heavy, and hardly ever needed
 
     frames = traceback.walk_stack(sys._current_frames().get(thread))

@@ -31,7 +31,7 @@ BODY = """
         return len(FILE.read_text().splitlines())
     def look():
         before = lines()
-        time.sleep(1)
+        time.sleep(1)  # for what must not come there is nothing to wait for
         say(f"wrote {lines() - before} more")
 """
 

@@ -28,7 +28,7 @@ transaction, and has no column more than the user's table: then it moves there a
 RESULT = "number bigint, rows bigint"
 NUMBER = "SELECT pg_catalog.txid_current() & 4294967295"
 """That of a transaction, as `xmin` has it (PostgreSQL documentation, "System Columns")."""
-RELAXED_TIMEOUTS = NUMBER + "".join(
+BEGIN_STAGING = NUMBER + "".join(
     f", pg_catalog.set_config('{key}', '{value}', true)"
     for key, value in {
         "idle_in_transaction_session_timeout": 0,  # instead of it: a machine that is gone is noticed
@@ -38,7 +38,7 @@ RELAXED_TIMEOUTS = NUMBER + "".join(
         "array_nulls": "on",
     }.items()
 )
-"""The same, and the transaction may wait for Spark."""
+"""The same, for a transaction that may wait for Spark and takes each value as it is."""
 _AHEAD, _ENOUGH = 4, 4 << 20
 """Batches that may wait for the server; bytes of those that are there already beyond which no more go into a COPY."""
 
@@ -101,7 +101,7 @@ def _load(place: Place, batches: Iterator[Any], attempt: int) -> int:
     engine = create_engine(f"{place.dialect}+{place.driver}://", connect_args=dict(place.words), poolclass=NullPool)
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
         if place.dialect == "postgresql":
-            cursor.execute(RELAXED_TIMEOUTS)
+            cursor.execute(BEGIN_STAGING)
             ((attempt, *_),) = cursor.fetchall()
             copy(cursor, place.name, batches)
         else:

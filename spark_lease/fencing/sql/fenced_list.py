@@ -21,7 +21,7 @@ SELECT c.relkind = 'r' AND NOT (c.relrowsecurity OR c.relhasrules OR c.relhastri
   AND (SELECT bool_and(has_table_privilege(c.oid, may)) FROM unnest(%(rights)s::text[]) AS may)
 FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(%(name)s)
 """
-# Are there without their trigger, or have a partition without.
+# Listed tables that exist without their trigger, or have a partition without it.
 LOST = """
 SELECT n.nspname, c.relname, f.allow_unleased, f.name FROM {fenced} f
 JOIN pg_namespace n ON n.nspname = f.schema_name JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = f.table_name
@@ -33,7 +33,7 @@ WHERE %(lease)s IN ('', f.name) AND EXISTS (
           AND t.tgenabled <> 'O'))
 ORDER BY 1, 2
 """
-# Are not there: they are fenced as soon as there is a table of that name again.
+# Listed tables that do not exist: each is fenced as soon as there is a table of that name again.
 DROPPED = """
 SELECT f.schema_name, f.table_name, f.allow_unleased, f.name FROM {fenced} f WHERE %(lease)s IN ('', f.name)
 AND NOT EXISTS (SELECT FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid

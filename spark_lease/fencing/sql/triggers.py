@@ -215,7 +215,7 @@ def fenced_tables(engine: Engine, lease: str = "") -> Sequence[TableFence]:
 
 
 def _grant_to_owners(connection: Connection, schema: str, tables: Sequence[catalog.Found]) -> list[str]:
-    """Have them ask the fence, if this role may grant that; what was granted."""
+    """Let the owners of `tables` read the fence, as far as this role may grant that. Returns what was granted."""
     needed = catalog.grants_to_owners(connection, schema, tables)
     for each in needed:
         try:

@@ -10,9 +10,11 @@ from sqlalchemy import Connection, create_engine, make_url
 
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
+from spark_lease.database.dialects import usable_url
 from spark_lease.fencing.delta.tables import KIND as DELTA_TABLES
 from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.registry import open_notes
+from tests.services.mariadb import MariaDb
 from tests.support.command import spark_lease
 from tests.support.drivers import until
 
@@ -24,15 +26,12 @@ def contender(url: str, table: str, **settings: object) -> LocalHold:
 
 
 def test_what_is_at_hand_takes_no_other_session(pg_url: str, table: str) -> None:
-    """For a role that may have one."""
+    """For a role that may have one, also where it makes the tables."""
     user = f"u{table}"
     engine = create_engine(make_url(pg_url), isolation_level="AUTOCOMMIT")
-    with closing(contender(pg_url, table)) as first:
-        first.acquire()
-        first.release()
     with engine.connect() as admin:
         admin.exec_driver_sql(f"CREATE ROLE {user} LOGIN CONNECTION LIMIT 1")
-        admin.exec_driver_sql(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}")
+        admin.exec_driver_sql(f"GRANT ALL ON SCHEMA public TO {user}")
         try:
             theirs = make_url(pg_url).set(username=user).render_as_string(hide_password=False)
             with closing(contender(theirs, table)) as hold:
@@ -42,6 +41,25 @@ def test_what_is_at_hand_takes_no_other_session(pg_url: str, table: str) -> None
         finally:
             admin.exec_driver_sql(f"DROP OWNED BY {user}")
             admin.exec_driver_sql(f"DROP ROLE {user}")
+    engine.dispose()
+
+
+@pytest.mark.mariadb
+def test_an_account_of_mariadb_that_may_have_one_session_becomes_master_of_a_new_lease(
+    mariadb: MariaDb, table: str
+) -> None:
+    user, engine = f"u{table}"[:30], create_engine(usable_url(configure(url=mariadb.url)), isolation_level="AUTOCOMMIT")
+    with engine.connect() as admin:
+        limits = "WITH MAX_USER_CONNECTIONS 1"
+        admin.exec_driver_sql(f"CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'lease' {limits}")
+        admin.exec_driver_sql(f"GRANT ALL ON leases.* TO {user}@'127.0.0.1'")
+        try:
+            theirs = make_url(mariadb.url).set(username=user, password="lease")
+            with closing(contender(theirs.render_as_string(hide_password=False), table)) as hold:
+                hold.acquire()
+                assert hold.release()
+        finally:
+            admin.exec_driver_sql(f"DROP USER {user}@'127.0.0.1'")
     engine.dispose()
 
 

@@ -60,17 +60,23 @@ def _bounds(config: Config) -> dict[str, int]:
 
 # A role or database may have it off: then a server that crashes forgets who was master, or which epoch was claimed. Of
 # the values only "off" contains it. replace() and no CASE … =: that operator could be one planted in the search path.
-KEEP_COMMITS = (
+_KEEP_COMMITS = (
     "pg_catalog.set_config('synchronous_commit', "
     "pg_catalog.replace(pg_catalog.current_setting('synchronous_commit'), 'off', 'on'), {local})"
 )
-"""Has PostgreSQL confirm no commit that a crash could undo; `local`: in this transaction."""
+"""Has PostgreSQL confirm no commit that a crash could undo."""
 
 
-def local_bounds(config: Config) -> str:
-    """The same for one transaction of PostgreSQL: words before a statement, to be sent with it."""
-    bounds = "".join(f"SET LOCAL {name} = {ms}; " for name, ms in _bounds(config).items())
-    return f"{bounds}SELECT {KEEP_COMMITS.format(local='true')}; "
+def transaction_bounds(bounds: Mapping[str, int]) -> str:
+    """One statement: within `bounds`, in milliseconds, this transaction of PostgreSQL waits, and its commit is kept."""
+    # One: a driver that prepares it takes no more.
+    ours = [f"pg_catalog.set_config('{name}', '{ms}', true)" for name, ms in bounds.items()]
+    return f"SELECT {', '.join(ours)}, {_KEEP_COMMITS.format(local='true')}"
+
+
+def shared_bounds(config: Config) -> str:
+    """`transaction_bounds` for a session that is not ours alone."""
+    return transaction_bounds(_bounds(config))
 
 
 def begin_session(connection: Any, config: Config) -> bool:
@@ -83,7 +89,7 @@ def begin_session(connection: Any, config: Config) -> bool:
         cursor.execute(f"SELECT {found}, pg_catalog.current_setting('synchronous_commit')")
         is_ours, commits = cursor.fetchone()
         if is_ours and commits == "off":
-            cursor.execute(f"SELECT {KEEP_COMMITS.format(local='false')}")
+            cursor.execute(f"SELECT {_KEEP_COMMITS.format(local='false')}")
         return bool(is_ours)
 
 

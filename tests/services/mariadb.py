@@ -27,7 +27,7 @@ PASSWORD = "s3cret"
 INIT = f"""\
 CREATE DATABASE IF NOT EXISTS leases CHARACTER SET latin1;
 CREATE USER IF NOT EXISTS lease@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
-GRANT ALL ON *.* TO lease@'127.0.0.1';
+GRANT ALL ON *.* TO lease@'127.0.0.1' WITH GRANT OPTION;
 """
 """latin1 and case-insensitive: a server's default of many years, and that of a broker's table."""
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ...clock import BootClock
 from ...database.connections import SocketWatchdog, database_message
-from ...database.dialects import CONFLICTS, KEEP_COMMITS, backend_of, code_of, matches, refuses_options
+from ...database.dialects import CONFLICTS, backend_of, code_of, matches, refuses_options, transaction_bounds
 from ...election.ports import HeldLease
 from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
 from .search_path import has_fence, mismatch
@@ -271,10 +271,9 @@ class FenceTable:
         if self._is_postgres:
             grace, bound = (math.ceil(seconds * 1000) for seconds in (_GRACE, left + 2 * _GRACE))
             # The last one: my host is frozen between the claim and its commit, and the next master waits for the row.
-            bounds = {"lock_timeout": grace, "statement_timeout": bound, "idle_in_transaction_session_timeout": bound}
-            ours = [f"pg_catalog.set_config('{name}', '{ms}', true)" for name, ms in bounds.items()]
-            # One statement: a driver that prepares it takes no more.
-            return f"SELECT {', '.join(ours)}, {KEEP_COMMITS.format(local='true')}"
+            return transaction_bounds(
+                {"lock_timeout": grace, "statement_timeout": bound, "idle_in_transaction_session_timeout": bound}
+            )
         if self._engine.dialect.name == "sqlite":
             # Shorter than SQLite's own pauses become: against a busy writer one has to ask often.
             return f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}"

@@ -27,8 +27,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...config.settings import Config
 from ...config.urls import redacted
-from ...database.connections import SocketWatchdog, make_engine, notes_error
-from ...database.dialects import backend_of, matches
+from ...database.connections import SHARED, SocketWatchdog, make_engine, notes_error
+from ...database.dialects import backend_of, matches, shared_bounds
 from ...errors import ConfigError
 from . import schema
 from .statements import BROKER_ID
@@ -154,8 +154,14 @@ class SqlNotes:
     def _run_once(self, statement: Any, values: dict[str, object] | None) -> Any:
         try:
             with self._session() as connection:
+                is_shared = connection.info.get(SHARED, False)
+                for each in ("BEGIN", shared_bounds(self._config)) if is_shared else ():
+                    connection.exec_driver_sql(each).close()
                 result = connection.execute(statement, values or {})
-                return result.freeze()() if result.returns_rows else result
+                found = result.freeze()() if result.returns_rows else result
+                if is_shared:
+                    connection.exec_driver_sql("COMMIT")
+                return found
         finally:
             self._cut_off.disarm()
 

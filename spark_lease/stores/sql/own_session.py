@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from ...clock import wall_time
 from ...config.settings import Config
@@ -19,7 +19,7 @@ from ...database.connections import (
     has_hung_up,
     refusal,
 )
-from ...database.dialects import local_bounds
+from ...database.dialects import shared_bounds
 from .statements import Prepared
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class OwnSession:
     def ask(self, what: str, values: Mapping[str, object]) -> list[Any] | None:
         """Run one statement; its rows, None if it is one that returns none. To be called in `one_request`."""
         try:
-            self.need_connection()
+            self._need_connection()
             planned = self._planned.get(what)
             self._cut_off.arm(self.fd)
             self.cursor.execute(planned.execute if planned else self._local + self._sql[what], values)
@@ -83,7 +83,17 @@ class OwnSession:
         finally:
             self._cut_off.disarm()
 
-    def need_connection(self) -> None:
+    @contextlib.contextmanager
+    def as_connection(self) -> Iterator[Connection]:
+        """It, as SQLAlchemy knows it. To be called in `one_request`."""
+        try:
+            self._need_connection()
+            self._cut_off.arm(self.fd)
+            yield Connection(self._engine, self.connection)
+        finally:
+            self._cut_off.disarm()
+
+    def _need_connection(self) -> None:
         """Connect, unless there is a session that the server has not ended."""
         if self.cursor is not None and self.fd is not None and has_hung_up(self.fd):
             self.drop()  # a renewal that fails once is late, and a release is not asked again
@@ -98,7 +108,7 @@ class OwnSession:
         driver: Any = self.connection.driver_connection
         is_shared = self.connection.info.get(SHARED, False)
         self.may_be_shared |= is_shared
-        self._local = local_bounds(self._config) if is_shared else ""
+        self._local = f"{shared_bounds(self._config)}; " if is_shared else ""
         # psycopg's other cursors send one statement in a message, where there are values.
         several = is_shared and self._engine.driver == "psycopg"
         self.cursor = self._engine.dialect.loaded_dbapi.ClientCursor(driver) if several else driver.cursor()

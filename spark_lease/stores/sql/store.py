@@ -114,13 +114,10 @@ class SqlStore:
     def session(self) -> Iterator[Connection]:
         with self._session.one_request(is_last=not self._config.notify):
             try:
-                self._session.need_connection()
-                self._cut_off.arm(self._session.fd)
-                yield Connection(self._engine, self._session.connection)
+                with self._session.as_connection() as connection:
+                    yield connection
             except self._driver_error as error:
                 raise self._store_error(error) from error
-            finally:
-                self._cut_off.disarm()
 
     @functools.cached_property
     def notes(self) -> SqlNotes:
@@ -192,8 +189,7 @@ class SqlStore:
         try:
             with self._session.one_request(is_last=not (self._config.notify or what in ("read", "names"))):
                 if not self._table_seen and schema.has_engines(self._engine):
-                    self._session.need_connection()  # which says what is wrong with a certificate
-                    with self._connected() as connection:
+                    with self._session.as_connection() as connection:
                         schema.refuse_engine(connection, self._table)
                 rows = self._session.ask(what, values)
                 self._table_seen |= what != "names"  # which needs one column only
@@ -226,6 +222,8 @@ class SqlStore:
         return [(now + values["duration"], epoch if what == "renew" else max(epoch, now))]
 
     def _make_or_refuse_table(self) -> None:
+        with self._session.one_request(is_last=True):
+            pass  # a role may be allowed one connection at a time
         with self._connected() as connection:
             self._use_table(schema.make_or_refuse(connection, self._config, self._table))
             if schema.may_make(self._engine, self._config):

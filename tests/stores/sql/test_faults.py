@@ -206,19 +206,23 @@ def test_a_postgresql_that_is_restarted_costs_a_warning(
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("through", [str, with_psycopg], ids=["psycopg2", "psycopg"])
-def test_what_a_grant_and_a_claim_were_told_outlives_a_crash_where_commits_may_be_lost(
-    through: Callable[[str], str],
+@pytest.mark.parametrize("is_pooled", [False, True], ids=["", "pooler"])
+def test_what_a_grant_a_claim_and_a_note_were_told_outlives_a_crash_where_commits_may_be_lost(
+    through: Callable[[str], str], is_pooled: bool
 ) -> None:
-    with own_postgres(synchronous_commit="off", wal_writer_delay="10s") as server:
+    with own_postgres(synchronous_commit="off", wal_writer_delay="10s") as server, contextlib.ExitStack() as opened:
         config = limits(through(server.url), "spark_lease")
-        lease = open_contender(config, BootClock())
+        pooler = opened.enter_context(contextlib.closing(Pooler(server.url))) if is_pooled else server
+        lease = open_contender(limits(through(pooler.url), "spark_lease", notify=False), BootClock())
         epoch = lease.acquire()
         claim(Holder("n", epoch), create_engine(config.url, poolclass=NullPool))
         lease.renew()
+        assert lease.note("run", "2026-01-01", "done") == "done"
         server.stop(signal.SIGQUIT)
         server.start()
         standby = open_contender(config, BootClock())
         assert isinstance(standby.try_acquire(), Denied)
+        assert standby.noted("run") == {"2026-01-01": "done"}
         assert FenceTable(create_engine(config.url, poolclass=NullPool)).newest("n") == epoch
         for each in (lease, standby):
             each.close()

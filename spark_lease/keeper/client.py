@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import logging
 import os
-import queue
 import sys
 import threading
 import weakref
@@ -26,7 +25,7 @@ from ..system.kernel import KillPipe
 from ..system.processes import look
 from .channel import Closed
 from .deadline import SharedDeadline
-from .messages import AT_ONCE, LAST_WORDS, refused
+from .messages import AT_ONCE, LAST_WORDS, LogThread, refused
 from .spawn import Started
 
 log = logging.getLogger(__name__)
@@ -46,10 +45,7 @@ class Reporter(Protocol):
 
     on_unprotected: Callable[[str], None]
 
-    @property
-    def is_starting(self) -> bool: ...
-
-    def look(self) -> None: ...
+    def look(self) -> bool: ...
 
     def judge_the_end_of(self, jvm: int) -> None: ...
 
@@ -74,13 +70,12 @@ class KeeperHold(GuardedHold):
         self._stop_by = 0.0
         self._own_turn = max(AT_ONCE, config.kill_budget)
         self._closing = self._ended = self._settled = self._taken = False
-        self._log_queue: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
+        self.log = LogThread(f"log of {self.name}'s keeper")
         self._waker = open(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+b", buffering=0)  # noqa: SIM115
         self.reporter: Reporter | None = None
         _open.add(self)
         self._listener = threading.Thread(target=self._listen, name=f"keeper of {self.name}", daemon=True)
         self._listener.start()
-        threading.Thread(target=self._say, name=f"log of {self.name}'s keeper", daemon=True).start()
 
     @property
     def is_kept_by_another(self) -> bool:
@@ -214,7 +209,7 @@ class KeeperHold(GuardedHold):
         self._listener.join(patience)
         self._started.wait(patience)
         self._wake()  # the socket is closed once no thread waits for it
-        self._log_queue.put(None)
+        self.log.end()
         shared, self._deadline = self._deadline, OwnDeadline()
         if isinstance(shared, SharedDeadline):
             shared.close()
@@ -241,19 +236,19 @@ class KeeperHold(GuardedHold):
         self._refuse_in_a_fork()
         if "jvm" in message:
             self._tied = {self._pid, target}
-        fd = self._end_of(target) if target else -1
-        self._started.channel.tell(message, [fd] if fd >= 0 else [])
-        if fd >= 0:
+        ends = self._ends_of(target) if target else []
+        self._started.channel.tell(message, ends)
+        for fd in ends:
             os.close(fd)
 
-    def _end_of(self, target: int) -> int:
-        """The descriptor that the keeper needs to see, or cause, the end of `target`; -1: none."""
+    def _ends_of(self, target: int) -> list[int]:
+        """The descriptor, if any, that the keeper needs to see, or cause, the end of `target`."""
         with contextlib.suppress(OSError):  # it has ended
             if self._kill_pipe:
-                return self._kill_pipe.pipe_end(target).fd
+                return [self._kill_pipe.pipe_end(target).fd]
             if not self._started.process:
-                return os.pidfd_open(target)
-        return -1
+                return [os.pidfd_open(target)]
+        return []
 
     def answer(self, key: str, timeout: float, *others: str) -> Any:
         """What was said under `key`, waited for; None if nothing was, or something under one of `others`."""
@@ -263,11 +258,11 @@ class KeeperHold(GuardedHold):
 
     def _listen(self) -> None:
         try:
+            is_starting = False
             while not self._closing:
-                if received := self._started.channel.receive(self._pause(), self._waker):
+                if received := self._started.channel.receive(self._pause(is_starting), self._waker):
                     self._take(*received)
-                if self.reporter:
-                    self.reporter.look()
+                is_starting = self.reporter is not None and self.reporter.look()
         except Closed:
             pass
         except Exception:  # any error: without a listener, the lease is lost
@@ -280,9 +275,9 @@ class KeeperHold(GuardedHold):
             if self.reporter:
                 self.reporter.look()
 
-    def _pause(self) -> float:
-        """Seconds until the next look at what no message tells: the deadline, and Spark."""
-        if self.reporter and self.reporter.is_starting:
+    def _pause(self, is_starting: bool) -> float:
+        """Seconds until the next look at what no message tells: the deadline, and Spark, which may be starting."""
+        if is_starting:
             return WATCH_PERIOD
         return max(WATCH_PERIOD, min(_SELDOM, self.remaining() * _OF_WHAT_IS_LEFT))
 
@@ -302,7 +297,7 @@ class KeeperHold(GuardedHold):
     def _take(self, message: dict[str, Any], files: Sequence[int]) -> None:
         match message:
             case {"log": [name, level, text]}:
-                self.say(name, level, text)
+                self.log.say(name, level, text)
             case {"granted": epoch}:
                 self._deadline = SharedDeadline(files[0])
                 self._epoch, self._acquired = epoch, True
@@ -319,7 +314,7 @@ class KeeperHold(GuardedHold):
                 return
             case {"unprotected": why}:
                 self.protection = Protection.NONE
-                self.say(__name__, logging.ERROR, f"{self.name}: protection none from now on: {why}")
+                self.log.say(__name__, logging.ERROR, f"{self.name}: protection none from now on: {why}")
                 if self.reporter:
                     self.reporter.on_unprotected(str(why))
                 return
@@ -332,14 +327,6 @@ class KeeperHold(GuardedHold):
         with self._changed:
             self._received |= message
             self._changed.notify_all()
-
-    def say(self, logger: str, level: int, text: str) -> None:
-        """Have it logged by another thread: a log handler may block, and this one has to go on listening."""
-        self._log_queue.put((logger, level, text))
-
-    def _say(self) -> None:
-        for logger, level, text in iter(self._log_queue.get, None):
-            logging.getLogger(logger).log(level, "%s", text)
 
     @property
     def _is_forked(self) -> bool:

@@ -6,7 +6,9 @@ Both ends stand here side by side: `refusal` and `refused`, and `ToDriver`, whos
 import contextlib
 import logging
 import os
+import queue
 import select
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,6 +53,25 @@ class ToDriver(logging.Handler):
             self._channel.send({"log": [record.name, record.levelno, record.getMessage()]})
         except Closed:
             say_on_stderr(f"spark-lease {record.levelname} {record.getMessage()}")
+
+
+class LogThread:
+    """Logs lines on a thread of its own: a log handler may block, and the thread that listens has to go on."""
+
+    def __init__(self, name: str) -> None:
+        self._lines: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._log, name=name, daemon=True).start()
+
+    def say(self, logger: str, level: int, text: str) -> None:
+        self._lines.put((logger, level, text))
+
+    def end(self) -> None:
+        """Log what was said until now, and no more."""
+        self._lines.put(None)
+
+    def _log(self) -> None:
+        for logger, level, text in iter(self._lines.get, None):
+            logging.getLogger(logger).log(level, "%s", text)
 
 
 def say_on_stderr(line: str) -> None:

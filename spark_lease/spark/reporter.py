@@ -49,23 +49,21 @@ class SparkReporter:
         self._over = True
         return self._lease.stop()
 
-    @property
-    def is_starting(self) -> bool:
-        """True while a JVM is there without a Spark: the keeper has to know at once where that will work."""
-        return self._jvm is not None and self._local is None
+    def look(self) -> bool:
+        """To be called again and again, on the listening thread; soon again if it is True.
 
-    def look(self) -> None:
-        """To be called again and again, on the listening thread."""
+        That is while a JVM is there without a Spark: the keeper has to know at once where that will work."""
         if self._over:
-            return
+            return False
         if lost := watch_once(self._lease):
             self._over = True
             self._on_lost(lost)
-            return
+            return False
         with contextlib.suppress(Exception):  # whatever it is: this thread has to go on listening
             self._on_look()
         with contextlib.suppress(Exception):  # user code may be in the middle of making a session
             self.report()
+        return self._jvm is not None and self._local is None
 
     def judge_the_end_of(self, jvm: int) -> None:
         """Tell whether that was meant, or lose the lease by it."""
@@ -89,6 +87,6 @@ class SparkReporter:
             if not local:
                 level = self._lease.protection
                 message = f"tasks run outside the driver: no early release after a crash, protection {level}"
-                self._lease.say(__name__, logging.WARNING, f"{self._lease.name}: its {message}")
+                self._lease.log.say(__name__, logging.WARNING, f"{self._lease.name}: its {message}")
                 if level is Protection.SERVER:
                     self.on_unprotected("a Spark Connect server runs the work, and can only be asked to end it")

@@ -389,11 +389,8 @@ def test_a_loss_that_the_block_sees_first_ends_the_process_as_any_other(
 def test_a_loss_that_the_driver_finds_is_acted_on_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_lease.errors import Loss
     from spark_lease.keeper import client
-    from spark_lease.spark.reporter import SparkReporter
 
-    monkeypatch.setattr(SparkReporter, "is_starting", False)
-    monkeypatch.setattr(client, "_SELDOM", 60.0)
-    monkeypatch.setattr(client, "_OF_WHAT_IS_LEFT", 60.0)  # nor is it looked at because the deadline is near
+    monkeypatch.setattr(client, "WATCH_PERIOD", 60.0)  # nor is it looked at because the deadline is near
     told: list[LeaseLost] = []
     never = threading.Event()
     with (

@@ -92,9 +92,7 @@ def add_notes(config: Config, store: LeaseStore, notes: Notes, row: Row) -> None
     if row["state"] == "held" and not is_forced(row["holder"]):
         found = fences_of(notes, name, row["epoch"])
         row["fences"] = asdict(found) if found else {}
-    # The new master's own note as a standby is removed soon after its grant.
-    waiting = [each for each in standbys_of(notes, name, wall_time()) if each.holder != row["holder"]]
-    row["standbys"] = [{**asdict(each), "at": moment(each.at), "since": moment(each.since)} for each in waiting]
+    masters = {row["holder"]}
     with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
         noted = notes.every(name, KINDS)
         holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)
@@ -102,6 +100,10 @@ def add_notes(config: Config, store: LeaseStore, notes: Notes, row: Row) -> None
         its_own = [hold for hold in holds if hold.epoch == row["epoch"] and row["state"] == "held"]
         row["last_change"] = _last_change([hold for hold in holds if hold not in its_own])
         row["site"] = its_own[0].site if its_own and its_own[0].holder == row["holder"] else ""
+        masters |= {hold.holder for hold in holds}
+    # A master's own note as a standby is removed soon after its grant: it may be over by then.
+    waiting = [each for each in standbys_of(notes, name, wall_time()) if each.holder not in masters]
+    row["standbys"] = [{**asdict(each), "at": moment(each.at), "since": moment(each.since)} for each in waiting]
 
 
 def _last_change(holds: Sequence[Hold]) -> str:

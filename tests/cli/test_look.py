@@ -23,11 +23,13 @@ from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.election.record import LeaseRecord, Snapshot, forced
 from spark_lease.errors import ConfigError
+from spark_lease.holds import open_contender
+from spark_lease.journal.standbys import Presence
 from spark_lease.monitoring.observer import LeaseObserver
 from spark_lease.stores.registry import open_notes, open_store
 from spark_lease.testing import MemoryStore, VirtualClock
 from tests.support.command import COMMAND
-from tests.support.drivers import until
+from tests.support.drivers import until, wait_until_noted
 from tests.support.faults import lost_request
 from tests.support.shop import Shop
 
@@ -170,6 +172,18 @@ def test_a_store_that_is_down_is_69(command: list[str], capsys: pytest.CaptureFi
 def test_a_standby_whose_spark_is_ready_is_called_warm() -> None:
     cold = {"holder": "a:1:2:3", "state": "cold", "since": "2026-11-26T11:00:00Z"}
     assert cell([cold, cold | {"holder": "b:1:2:3", "state": "warm"}]) == "a, b (warm since 2026-11-26T11:00:00Z)"
+
+
+def test_a_master_stands_by_no_more_while_its_note_as_a_standby_is_still_there(shop_of: Callable[..., Shop]) -> None:
+    shop = shop_of("sqlite")
+    with closing(open_contender(replace(shop.config, name="n", create_table="true"), BootClock())) as hold:
+        hold.acquire()
+        wait_until_noted(hold)
+        for holder in (hold.holder, "b:1:2:3"):
+            Presence(hold._config, BootClock(), holder=holder)._note()
+        assert cell(shop.row("n")["standbys"]) == "b"
+        hold.release()
+        assert cell(shop.row("n")["standbys"]) == "b"
 
 
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgres), "sqlite", "file", "delta"])

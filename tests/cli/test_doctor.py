@@ -28,6 +28,7 @@ from spark_lease.errors import StoreError
 from tests.services.pooler import Pooler
 from tests.services.postgres import PostgreSql, own_postgres
 from tests.support.command import spark_lease
+from tests.support.drivers import until
 from tests.support.shop import KINDS, Shop
 from tests.support.users import unprivileged
 
@@ -231,6 +232,29 @@ def test_a_right_that_is_missing_is_named(server: PostgreSql, capsys: pytest.Cap
     as_user(server, "nobody_else", as_granted)
     code, findings = examined(capsys, "--url", url)
     assert code == 1 and "read-only: name the primary" in findings["rights"].message
+
+
+@pytest.mark.postgres
+def test_a_server_that_may_forget_what_it_has_confirmed_is_named(
+    server: PostgreSql, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def durability() -> str:
+        found = examined(capsys, "--url", server.url)[1]["durability"]
+        return f"{found.verdict}: {found.message}: {found.advice}"
+
+    assert main(["init", "--url", server.url]) == 0
+    capsys.readouterr()
+    assert durability().startswith("ok: ")
+    admin = psycopg2.connect(server.url)
+    admin.autocommit = True
+    with closing(admin), admin.cursor() as cursor:
+        cursor.execute("ALTER SYSTEM SET fsync = off")
+        cursor.execute("SELECT pg_reload_conf()")
+        until(lambda: durability().startswith("warn: "))
+        assert "fsync = off" in durability() and "set fsync = on" in durability()
+        cursor.execute("ALTER SYSTEM RESET fsync")
+        cursor.execute("SELECT pg_reload_conf()")
+        until(lambda: durability().startswith("ok: "))
 
 
 def test_a_table_for_notes_that_is_missing_is_no_failure(url: str, capsys: pytest.CaptureFixture[str]) -> None:

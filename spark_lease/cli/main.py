@@ -93,7 +93,7 @@ def _carry_out(given: Sequence[str], name: str) -> int:
         cut = given.index("--")
         given, guarded = given[:cut], [*given[cut + 1 :]]
     elif command and command.is_guard and not {"-h", "--help", "--help-all"} & {*given}:
-        return _what_is_missing(name)
+        return _what_is_missing(name, f"Put -- before what is to {name}")
     arguments, unknown = parser().parse_known_args(given)
     command = COMMANDS[arguments.command]
     if unknown:
@@ -105,7 +105,7 @@ def _carry_out(given: Sequence[str], name: str) -> int:
         print(f"{of_it}: unknown: {' '.join(options or unknown)}\n{hint}See {of_it} --help", file=sys.stderr)
         return USAGE
     if command.is_guard and not guarded:
-        return _what_is_missing(arguments.command)
+        return _what_is_missing(name, f"Nothing stands behind --: put there what is to {name}")
     _begin(arguments)
     arguments.guarded = guarded
     module, _, function = command.implemented.partition(":")
@@ -132,8 +132,8 @@ def _begin(arguments: argparse.Namespace) -> None:
         leave_pid_1()
 
 
-def _what_is_missing(command: str) -> int:
-    print(f"usage: {_usage(command)}\nPut -- before what is to {command}", file=sys.stderr)
+def _what_is_missing(command: str, advice: str) -> int:
+    print(f"usage: {_usage(command)}\n{advice}", file=sys.stderr)
     return USAGE
 
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, overload
 from ..config.settings import Config
 from ..config.sources import Layer, from_arguments, from_environment, from_file, from_spark, resolve
 from ..errors import AlreadyDone, ConfigError, LeaseLost, SparkLeaseError
+from ..lease import Lease
 from ..monitoring.events import OnEvent
 from ..outcome import exit_code_of, is_all_done
 from ..spark.conf import submitted_conf
@@ -40,8 +41,8 @@ def hold_lease(
 
     `settings` are those of `config/settings.py`; what is not given comes from spark.lease.*, the environment,
     the TOML file and the defaults, in this order. Entering waits as `acquire_timeout` and `if_held` say and raises
-    LeaseHeldByOther, AlreadyDone (the `run_key` is), StoreError, Fenced or ConfigError. Leaving stops Spark if it still
-    works, then releases.
+    LeaseHeldByOther, AlreadyDone (the `run_key` is), StoreError, Fenced or ConfigError. Leaving stops a Spark that is
+    busy, then releases; what an idle one does later has no lease.
 
     Raises LeaseLost, `from` whatever the block died of, if the lease was lost before the block ended. With
     `on_lost = "exit"` (default) the process is then gone within `stop_budget`, by SIGKILL of its JVM and exit code 75
@@ -79,7 +80,8 @@ def leased(
 ) -> Any:
     """Decorate a program's main: it runs under the lease `name`. `@leased` alone takes the name from the settings.
 
-    A main with a parameter `lease` gets the lease there, as a keyword, unless the caller gives something for it.
+    A main with a parameter `lease` gets the lease there, as a keyword, unless the caller gives something for it. What
+    else it takes is given by name, where `lease` is the first: TypeError if not.
 
     Settings and waiting are those of `hold_lease`. As a main's end is the program's end, whatever keeps it from
     running becomes an exit code: 0 already done, 99 standby, 75 lost, 69 no store, 78 configuration, 128 + n a signal.
@@ -99,7 +101,11 @@ def leased(
         @functools.wraps(main)
         def guarded(*args: Any, **kwargs: Any) -> _R:
             config, own_error = None, None
-            passes = wants_lease and "lease" not in signature.bind_partial(*args, **kwargs).arguments
+            by_place = signature.bind_partial(*args).arguments
+            # `main("2026-01-02")` of `def main(lease, day="2026-01-01")` would do another day, and note it as done.
+            if wants_lease and "lease" in by_place and not isinstance(by_place["lease"], Lease):
+                raise TypeError(f"{main.__qualname__}() takes its lease first: give all else by name")
+            passes = wants_lease and "lease" not in {*by_place, *kwargs}
             # A call that cannot be is a TypeError now, and not after hours as a standby.
             signature.bind(*args, **kwargs, **({"lease": None} if passes else {}))
             try:

@@ -54,7 +54,7 @@ class Fencing:
     def end(self) -> None:
         """After the work has ended. Never raises, waits for nothing."""
         unwatch_contexts(self._install)
-        hook.discard(self._fence)
+        hook.retire(self._fence)
 
     def _install(self, context: Any | None) -> None:
         try:

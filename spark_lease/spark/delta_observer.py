@@ -55,6 +55,18 @@ class TransactionFence(Protocol):
         ...
 
 
+class LastingFence(TransactionFence, Protocol):
+    """One that is asked after its lease has ended, too, as long as its process goes on."""
+
+    def has_known(self, table: str) -> bool:
+        """Whether it is to be asked about `table`."""
+        ...
+
+    def begin_after_the_end(self, table: str, newest: str | None, *, is_guarded: bool) -> None:
+        """A transaction on `table` begins; `is_guarded`: another fence is asked too."""
+        ...
+
+
 class Refusals:
     """The last that came back as Java errors. After `install` pyspark raises them as what they were."""
 
@@ -92,6 +104,7 @@ class DeltaObserver:
 
     def __init__(self) -> None:
         self.fences: tuple[TransactionFence, ...] = ()
+        self.ended: tuple[LastingFence, ...] = ()
         self.has_warmed_up = False
         self.scratch: tuple[str, ...] = ()
         """Folders (file:/path/) of warm-ups: a write to a table there may always begin. They end with their Spark."""
@@ -102,12 +115,22 @@ class DeltaObserver:
     def add(self, fence: TransactionFence, *, is_of_warm_up: bool = False) -> None:
         with self._changing:
             self.fences = (*self.fences, fence)
+            self.ended = tuple(each for each in self.ended if each.property != fence.property)
             self.has_warmed_up |= is_of_warm_up
 
     def discard(self, fence: TransactionFence) -> None:
         """Ask it no more. The hook stays, and asks nothing: no thread has to wait for a JVM that may hang."""
         with self._changing:
             self.fences = tuple(each for each in self.fences if each is not fence)
+
+    def retire(self, fence: LastingFence) -> None:
+        """Its lease has ended: ask it only about what the next master may have claimed by now. Not if this process has
+        the same lease anew."""
+        was_asked = fence in self.fences
+        self.discard(fence)
+        with self._changing:
+            if was_asked and all(each.property != fence.property for each in (*self.fences, *self.ended)):
+                self.ended = (*self.ended, fence)
 
     def allow(self, folder: str) -> None:
         """Let every write to a table there begin."""
@@ -182,9 +205,13 @@ class _Observer:
             # Of the thread of the JVM that calls us.
             if self._hook.has_warmed_up and (name := spark_context()._jsc.sc().getLocalProperty(WARM_UP)):
                 raise NotMaster(str(name), table)
-            for fence in self._hook.fences:
-                newest = properties.get(fence.property)
-                fence.begin(table, str(newest.get()) if newest.isDefined() else None)
+            fences = self._hook.fences
+            for fence in fences:
+                fence.begin(table, _value(properties.get(fence.property)))
+            for ended in self._hook.ended:
+                if ended.has_known(table):
+                    newest = _value(properties.get(ended.property))
+                    ended.begin_after_the_end(table, newest, is_guarded=bool(fences))
         return transaction
 
     def preparingCommit(self, prepare: Any) -> Any:
@@ -236,6 +263,11 @@ class _Observer:
 
     class Java:
         implements = (_DELTA + _OBSERVER,)
+
+
+def _value(option: Any) -> str | None:
+    """What a Scala Option has."""
+    return str(option.get()) if option.isDefined() else None
 
 
 class _Observers:

@@ -43,7 +43,9 @@ def open_store(config: Config) -> LeaseStore:
         return opens(config)
     known = ", ".join(f"{each}://" for each in [*STORES, *metadata.entry_points(group=GROUP).names])
     near = {"postgres": "postgresql", "jdbc": "postgresql", "s3": "delta+s3", "s3a": "delta+s3"}.get(scheme)
-    problem = f"did you mean {near}://?" if near else f"known here: {known}"
+    problem = f"did you mean {near}://?" if near else f"known here: {known} and the word local"
+    if config.url.startswith("/"):
+        problem = f"did you mean sqlite:///{config.url}, or file://{config.url} for a shared folder?"
     raise ConfigError("url", f"{redacted(config.url)!r} names no lease store; {problem}")
 
 

@@ -40,7 +40,7 @@ def test_help_has_examples(command: list[str]) -> None:
     ("words", "code", "says"),
     [
         (["run"], 64, "Put -- before"),
-        (["submit", "--lease", "n", "--"], 64, "Put -- before"),
+        (["submit", "--lease", "n", "--"], 64, "Nothing stands behind --: put there what is to submit"),
         (["runn"], 64, "invalid choice"),
         (["run", "--lease-durration", "3", "--", "true"], 64, "See spark-lease run --help"),
         (["run", "--lease", "n", "sleep", "1"], 64, "Put -- before what is to run"),

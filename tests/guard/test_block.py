@@ -26,6 +26,7 @@ from spark_lease.holds import open_contender
 from spark_lease.keeper.client import KeeperHold
 from spark_lease.spark import session as demotion
 from spark_lease.spark.delta_fence import hook
+from spark_lease.testing import memory_lease
 from tests.support.drivers import row, until
 
 
@@ -119,6 +120,19 @@ def test_a_call_that_cannot_be_waits_for_no_lease(url: str) -> None:
             wrong()  # type: ignore[no-untyped-call]
     assert not Path(url.removeprefix("sqlite:///")).exists()
     assert main(x=4) == 4  # type: ignore[call-arg]
+
+
+def test_what_is_given_by_place_is_not_taken_for_the_lease(url: str) -> None:
+    @leased("n", url=url)
+    def main(lease: Lease, day: str = "monday") -> str:
+        return day
+
+    with pytest.raises(TypeError, match="takes its lease first: give all else by name"):
+        main("tuesday")  # type: ignore[arg-type]
+    assert not Path(url.removeprefix("sqlite:///")).exists()
+    assert main(day="tuesday") == "tuesday"  # type: ignore[call-arg]
+    with memory_lease() as lease:
+        assert main(lease, "tuesday") == "tuesday"
 
 
 def test_a_mains_end_is_an_exit_code_and_its_own_errors_are_its_own(url: str) -> None:

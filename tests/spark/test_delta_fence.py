@@ -296,6 +296,44 @@ def test_a_write_under_way_at_the_claim_is_told_as_fenced_and_ends_its_driver(st
     assert _rows(tmp_path / "flights", master.epoch()) == 1
 
 
+AFTER_THE_BLOCK = """
+    from spark_lease import Fenced
+    spark = delta_session()
+    def append(what):
+        spark.range(1).write.format("delta").mode("append").save(TABLE)
+        say(f"wrote {what}")
+    for number in (1, 2):
+        with hold_lease("n", **SETTINGS) as lease:
+            append(f"in block {number}")
+        append(f"after block {number}")
+    say("waits")
+    while not Path(f"{FOLDER}/go").exists():
+        time.sleep(0.01)
+    try:
+        append("beside the next master")
+    except Fenced as error:
+        say(f"refused: {error}")
+    with hold_lease("n", **SETTINGS, acquire_timeout=60):
+        append("in block 3")
+"""
+
+
+def test_what_a_driver_writes_after_its_block_is_refused_once_the_next_master_has_claimed(
+    start: Start, tmp_path: Path
+) -> None:
+    driver = start(_with_delta(AFTER_THE_BLOCK))
+    driver.until("waits", 60)
+    standby = start(TAKES_OVER)
+    assert standby.end() == 0, standby.log.read_text()
+    (tmp_path / "go").touch()
+    assert driver.end(60) == 0, driver.log.read_text()
+    said = driver.log.read_text()
+    written = ["in block 1", "after block 1", "in block 2", "after block 2", "in block 3"]
+    assert re.findall("wrote (.*)", said) == written, said
+    assert re.search(rf"refused: n: fenced, .* epoch {standby.epoch()} and mine is .* write inside its block", said)
+    assert len(re.findall("WARNING.* is written to after the end of the block", said)) == 2, "once for each block"
+
+
 FIRST = """
     spark = delta_session()
     with hold_lease("n", **SETTINGS) as lease:

@@ -17,13 +17,13 @@ from ...config.settings import Config
 from ...config.urls import redacted
 from ...election.ports import HeldLease
 from ...election.record import LeaseRecord
-from ...errors import ConfigError, Loss, StoreError
+from ...errors import ConfigError, Fenced, Loss, StoreError
 from ...journal.unowned import note_beside
 from ...stores.folders.error_text import error_text, secrets_of
 from ...stores.registry import open_notes
 from ...system.call_timeout import CallTimeout
 from .claims import Answer, claim_side_by_side
-from .fence import Claim, as_hadoop, newest_of, property_of, refuse_newer
+from .fence import Claim, as_hadoop, newer_than, newest_of, property_of, refuse_newer
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ class DeltaFence:
         self._lease, self._config, self._clock = lease, config, clock
         self._name = config.shared_name
         self._known: set[str] = set()
+        self._warned = False
         self.property = property_of(self._name)
 
     @property
@@ -84,6 +85,23 @@ class DeltaFence:
         """It is about to be committed. Raises LeaseLost to refuse that."""
         if self.is_wanted:
             self._lease.check()
+
+    def has_known(self, table: str) -> bool:
+        """True if the lease guards `table`, as far as is known here."""
+        return table in self._known
+
+    def begin_after_the_end(self, table: str, newest: str | None, *, is_guarded: bool) -> None:
+        """A transaction on `table` begins after the lease has ended, guarded by another lease or by none.
+
+        Raises Fenced if the next master has claimed the table, ConfigError."""
+        if newer := newer_than(self._name, self._lease.epoch, table, newest):
+            raise Fenced(
+                self._lease.name, table, self._lease.epoch, newer, "The lease has ended: write inside its block"
+            )
+        if not (is_guarded or self._warned):
+            self._warned = True
+            message = "%s: %s is written to after the end of the block, without a lease: write inside the block"
+            log.warning(message, self._lease.name, redacted(table))
 
     def get_ready(self) -> None:
         """Import what `aborted` needs: by then the lease may be lost, and every moment counts."""

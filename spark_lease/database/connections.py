@@ -18,7 +18,7 @@ from ..clock import BootClock
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import ConfigError, NotesDenied, SparkLeaseError, StoreError
-from .dialects import BACKENDS, backend_of, begin_session, code_of, matches, refuses_options, usable_url
+from .dialects import BACKENDS, UNKNOWN_LETTER, backend_of, begin_session, code_of, matches, refuses_options, usable_url
 
 SHARED = "shared"
 """Key in the `info` of a connection: true if a pooler may give its session to others, so that nothing may stay set."""
@@ -34,7 +34,7 @@ _NO_RIGHTS = (
     '(if_denied = "wait" tries again)'
 )
 _FILE = 'make the file and its folder writable for this user, or name another file (if_denied = "wait" tries again)'
-IS_READ_ONLY = ("25006", "1290", "read-write mode during recovery")
+IS_READ_ONLY = ("25006", "1290", "1792", "read-write mode during recovery")
 
 
 def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
@@ -133,6 +133,8 @@ def notes_error(engine: Engine, config: Config, error: Exception) -> StoreError:
 def _advice(engine: Engine, error: Exception) -> str:
     if engine.dialect.name == "sqlite":
         return _FILE
+    if code_of(error) == UNKNOWN_LETTER:
+        return "the database's encoding lacks a letter of this name: use others, or a database in UTF-8"
     return _NO_RIGHTS if code_of(error) in _RIGHTS else _DENIED
 
 

@@ -117,6 +117,8 @@ def _mysql_session(config: Config) -> list[str]:
     limit = config.attempt_timeout * _LOCKED
     whole = max(1, math.floor(limit))
     return [
+        # Else a long list is cut off without a word; and SQLAlchemy cannot read what a table is made of.
+        f"SET SESSION sql_select_limit = {2**64 - 1}, sql_quote_show_create = 1",
         # Else a ROLLBACK, of SQLAlchemy's for one, begins a transaction that no grant leaves: the session's end takes
         # all grants back.
         "SET SESSION completion_type = NO_CHAIN",
@@ -177,6 +179,8 @@ class Backend:
         return self.now_ms if self.returning else f"LAST_INSERT_ID({self.now_ms})"
 
 
+UNKNOWN_LETTER = "22P05"
+"""PostgreSQL's code of a text that its database, in another encoding than UTF-8, cannot hold."""
 CONFLICTS = ("40001", "40P01", "1213", "1020")
 """Codes of deadlocks and serialization failures, of all databases: nothing was done, another try may do it."""
 
@@ -231,7 +235,7 @@ BACKENDS: Mapping[str, Backend] = {
         shape=("42P01", "42703", "3F000"),
         # No code comes with a refusal to connect. The last ones are libpq's, of what stands in the URL.
         denied=(
-            *("42501", "28P01", "28000", "3D000", "password authentication failed", "does not exist"),
+            *("42501", "28P01", "28000", "3D000", UNKNOWN_LETTER, "password authentication failed", "does not exist"),
             *("no password supplied", "permission denied for database", "not permitted to log in"),
             *("invalid dsn", "invalid connection option", "invalid sslmode value"),
             *("unrecognized configuration parameter", "server does not support SSL"),

@@ -9,14 +9,18 @@ from typing import Any
 
 import psycopg2
 import pytest
+from sqlalchemy import create_engine, make_url
 
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
+from spark_lease.database.dialects import usable_url
 from spark_lease.election.keepalive import Keepalive
 from spark_lease.election.ports import Denied
-from spark_lease.errors import StoreError
+from spark_lease.election.record import taken
+from spark_lease.errors import ConfigError, StoreError
 from spark_lease.holds import LocalHold, open_contender
 from spark_lease.stores.sql.store import SqlStore
+from tests.services.mariadb import MariaDb
 from tests.services.postgres import own_postgres
 from tests.support.drivers import until, wait_until_noted
 
@@ -84,6 +88,35 @@ def test_a_clock_that_differs_is_said_once_and_not_at_each_connection(
 
 
 Fill = Callable[[], None]
+
+
+@pytest.mark.postgres
+def test_a_letter_that_the_database_lacks_ends_the_wait(pg_url: str, table: str) -> None:
+    name, admin = f"l{table}", psycopg2.connect(pg_url)
+    admin.autocommit = True
+    with contextlib.closing(admin), admin.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+        try:
+            url = str(make_url(pg_url).set(database=name).render_as_string(hide_password=False))
+            contender = open_contender(configure(name="日本", url=url, create_table="true"), BootClock())
+            with contextlib.closing(contender), pytest.raises(ConfigError, match="lacks a letter of this name"):
+                contender.acquire()
+        finally:
+            cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.mark.mariadb
+def test_no_setting_of_mariadbs_cuts_a_list_off_or_hides_the_columns_of_a_table(mariadb: MariaDb, table: str) -> None:
+    config = configure(name="n", url=mariadb.url, table=table, create_table="true")
+    admin = create_engine(usable_url(config), isolation_level="AUTOCOMMIT").connect()
+    with contextlib.closing(admin), contextlib.closing(SqlStore(config)) as store:
+        admin.exec_driver_sql("SET GLOBAL sql_select_limit = 1, GLOBAL sql_quote_show_create = 0")
+        try:
+            for name in ("a", "b"):
+                assert store.swap(name, None, taken(None, holder="me", duration=30.0))
+            assert sorted(store.names()) == ["a", "b"]
+        finally:
+            admin.exec_driver_sql("SET GLOBAL sql_select_limit = DEFAULT, GLOBAL sql_quote_show_create = DEFAULT")
 
 
 @pytest.fixture(params=["postgres", "lease"])

@@ -145,16 +145,41 @@ def missing_columns(connection: Connection, table: Table) -> Sequence[str] | Non
         try:
             there = {column["name"].lower() for column in seen.get_columns(**where)}
             unique: list[Any] = [each["column_names"] for each in seen.get_unique_constraints(**where)]
-            unique += [each["column_names"] for each in seen.get_indexes(**where) if each["unique"]]
+            unique += [each["column_names"] for each in _unique_indexes(connection, seen, **where)]
         except NoSuchTableError:
             return None
         if table.name in seen.get_view_names(schema=schema):
             raise a_view(table)
+        if connection.dialect.name == "postgresql":
+            _refuse_unlogged(connection, table, schema)
     if not there:  # SQLite: it was made between two questions of the inspection
         return None
     # Without it two contenders insert a row each, and both are master.
     there |= {UNIQUE} if ["name"] in [[str(column).lower() for column in key] for key in unique] else set()
     return [each for each in (*ACTIVEMQ_COLUMNS, *OUR_COLUMNS, UNIQUE) if each not in there]
+
+
+def _unique_indexes(connection: Connection, seen: Inspector, **where: Any) -> list[Any]:
+    """Without those over some rows only, and those whose making has failed: they let a second row of a name in."""
+    partial, invalid = f"{connection.dialect.name}_where", set[Any]()
+    if connection.dialect.name == "postgresql":
+        invalid = set(connection.exec_driver_sql(_INVALID, {"schema": where["schema"]}).scalars())
+    found = [each for each in seen.get_indexes(**where) if each["unique"] and each["name"] not in invalid]
+    return [each for each in found if partial not in each.get("dialect_options", ())]
+
+
+def _refuse_unlogged(connection: Connection, table: Table, schema: str | None) -> None:
+    if connection.exec_driver_sql(_UNLOGGED, {"schema": schema, "name": table.name}).first():
+        how = f"ALTER TABLE {connection.dialect.identifier_preparer.format_table(table)} SET LOGGED"
+        raise ConfigError("table", f"{table.fullname} is unlogged, and empty after a crash: run {how}")
+
+
+_INVALID = """\
+SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_index i ON i.indexrelid = c.oid WHERE n.nspname = %(schema)s AND NOT i.indisvalid"""
+_UNLOGGED = """\
+SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %(schema)s AND c.relname = %(name)s AND c.relpersistence = 'u'"""
 
 
 def refuse_foreign(table: Table, missing: Sequence[str]) -> None:
@@ -212,11 +237,22 @@ def complete(connection: Connection, table: Table) -> Sequence[str]:
         statements = [creation(connection.dialect, table)]
     elif missing:
         refuse_foreign(table, missing)
+        if UNIQUE in missing:
+            _refuse_namesake(connection, table)
         renamed = _renamed(connection, table, missing)
         added = addition(connection, table, [each for each in missing if each not in renamed])
         statements = [*renamed.values(), *added]
     _run(connection, statements, lambda: missing_columns(connection, table) == [])
     return statements
+
+
+def _refuse_namesake(connection: Connection, table: Table) -> None:
+    """Raise ConfigError for an index in the place of that which is to be made."""
+    with _looking(connection, table) as (seen, schema):
+        there = [each["name"] for each in seen.get_indexes(table.name, schema=schema)]
+    if f"{table.name}_name" in there:
+        problem = f"the index {table.name}_name of {table.fullname} lets a name stand twice"
+        raise ConfigError("table", f"{problem}: DROP INDEX {table.name}_name, then run spark-lease init")
 
 
 def _run(connection: Connection, statements: Sequence[str], is_done: Callable[[], bool]) -> None:

@@ -70,6 +70,9 @@ class SqlStore:
         rows = self._rows("read", {"name": self._row_of(name)})
         if not rows:
             return Snapshot(None, 0.0)
+        if len(rows) > 1:
+            twice = f"{self._table.fullname} has {len(rows)} rows NAME={name!r}, and may have had as many masters"
+            raise RecordUnreadable(self.where, f"{twice}: end their jobs, delete the rows, run spark-lease init")
         return observed(rows[0], self.where, f"{self._table.fullname} row NAME={name!r}")
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:

@@ -281,6 +281,50 @@ def test_a_table_where_a_name_may_stand_twice_is_refused(open_store: Any, config
     assert store.swap("n", None, taken(None, holder="me", duration=30.0)) is not None
 
 
+@pytest.mark.parametrize("config", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+def test_an_index_over_some_rows_only_is_no_unique_key(open_store: Any, config: Config, execute: Any) -> None:
+    columns = "ID BIGINT PRIMARY KEY, TIME BIGINT, BROKER_NAME VARCHAR(250), NAME VARCHAR(250)"
+    columns += ", EPOCH BIGINT DEFAULT 0 NOT NULL, DURATION BIGINT, PROTECTION TEXT, DIRECTIVE TEXT"
+    execute(f"CREATE TABLE {config.table}({columns})")
+    execute(f"CREATE UNIQUE INDEX {config.table}_part ON {config.table}(NAME) WHERE BROKER_NAME IS NULL")
+    store = open_store()
+    with pytest.raises(ConfigError, match=r"lacks name \(unique\): run spark-lease init"):
+        store.swap("n", None, taken(None, holder="me", duration=30.0))
+    execute(f"INSERT INTO {config.table}(ID, NAME, BROKER_NAME, EPOCH) VALUES (1, 'n', 'a', 1), (2, 'n', 'b', 2)")
+    with pytest.raises(RecordUnreadable, match="has 2 rows NAME='n'"):
+        store.read("n")
+    execute(f"DELETE FROM {config.table}")
+    assert [each for each in store.init() if "UNIQUE" in each]
+    assert store.swap("n", None, taken(None, holder="me", duration=30.0)) is not None
+
+
+@pytest.mark.parametrize("config", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+def test_an_index_whose_making_has_failed_is_no_unique_key(open_store: Any, config: Config, execute: Any) -> None:
+    store = open_store()
+    store.init()
+    execute(f"ALTER TABLE {config.table} DROP CONSTRAINT {config.table}_name")
+    execute(f"INSERT INTO {config.table}(ID, NAME) VALUES (1, 'a'), (2, 'a')")
+    with pytest.raises(Exception, match="could not create unique index"):
+        execute(f"CREATE UNIQUE INDEX CONCURRENTLY {config.table}_name ON {config.table}(NAME)")
+    execute(f"DELETE FROM {config.table}")
+    with pytest.raises(ConfigError, match=r"lacks name \(unique\): run spark-lease init"):
+        store.swap("n", None, taken(None, holder="me", duration=30.0))
+    with pytest.raises(ConfigError, match=f"DROP INDEX .*{config.table}_name"):
+        store.init()
+    execute(f"DROP INDEX {config.table}_name")
+    assert store.init()
+    assert store.swap("n", None, taken(None, holder="me", duration=30.0)) is not None
+
+
+@pytest.mark.parametrize("config", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+def test_a_table_that_a_crash_empties_is_refused(open_store: Any, config: Config, execute: Any) -> None:
+    open_store().init()
+    execute(f"ALTER TABLE {config.table} SET UNLOGGED")
+    for ask in (open_store().init, lambda: open_store().swap("n", None, taken(None, holder="me", duration=30.0))):
+        with pytest.raises(ConfigError, match=f"unlogged, .*: run ALTER TABLE {config.table} SET LOGGED"):
+            ask()
+
+
 @pytest.mark.parametrize("config", [pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True)
 def test_a_table_that_is_not_innodb_is_refused_by_init_and_at_first_use(
     open_store: Any, config: Config, execute: Any

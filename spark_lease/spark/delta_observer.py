@@ -27,6 +27,8 @@ WARM_UP = "spark_lease.warm_up"
 _DELTA = "org.apache.spark.sql.delta."
 _OBSERVER = "TransactionExecutionObserver"
 _SETTER = "_setter_$threadObserver_$eq"
+_OF_ONE = "executionObserver_$eq"
+"""Sets the observer of an OptimisticTransaction."""
 _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 """Set by it in each of its drivers."""
 _AT_ONCE = 4
@@ -46,7 +48,7 @@ class TransactionFence(Protocol):
         """A transaction on `table` begins, in whose snapshot the property is `newest`."""
         ...
 
-    def commit(self) -> None:
+    def commit(self, table: str) -> None:
         """It is about to be committed."""
         ...
 
@@ -149,6 +151,7 @@ class DeltaObserver:
         calls = logging.getLogger("py4j.clientserver")
         if calls.level == logging.NOTSET:
             calls.setLevel(logging.WARNING)  # it logs every call, and there are some for each transaction
+        calls.addFilter(_is_no_refusal)
         ensure_callback_server_started(gateway)
         self.refusals.install()
         companion = getattr(getattr(context._jvm.org.apache.spark.sql.delta, _OBSERVER + "$"), "MODULE$")
@@ -158,6 +161,11 @@ class DeltaObserver:
         getattr(companion, setters[0])(context._jvm.java.lang.ThreadLocal.withInitial(_Observers(self)))
         self._gateways.append(gateway)
         return ""
+
+
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    """False for the traceback of what is raised in the program as well."""
+    return not (record.exc_info and isinstance(record.exc_info[1], SparkLeaseError))
 
 
 def _missing(context: Any) -> str:
@@ -187,11 +195,12 @@ def _has_class(context: Any, name: str) -> bool:
 
 
 class _Observer:
-    """What one thread of the JVM tells. Called on the Python thread that waits for it, or on one made for it."""
+    """What one thread of the JVM tells, or of `table` one transaction. Called on the Python thread that waits for it,
+    or on one made for it."""
 
-    def __init__(self, hook: DeltaObserver) -> None:
-        self._hook = hook
-        self._begun: deque[str] = deque(maxlen=_AT_ONCE)
+    def __init__(self, hook: DeltaObserver, table: str = "", begun: deque[str] | None = None) -> None:
+        self._hook, self._table = hook, table
+        self._begun: deque[str] = deque(maxlen=_AT_ONCE) if begun is None else begun
 
     def startingTransaction(self, start: Any) -> Any:
         transaction = start.apply()
@@ -212,6 +221,8 @@ class _Observer:
                 if ended.has_known(table):
                     newest = _value(properties.get(ended.property))
                     ended.begin_after_the_end(table, newest, is_guarded=bool(fences))
+        # Delta tells the observer of a transaction what becomes of it, and not of which it is.
+        getattr(transaction, _OF_ONE)(_Observer(self._hook, table, self._begun))
         return transaction
 
     def preparingCommit(self, prepare: Any) -> Any:
@@ -221,7 +232,7 @@ class _Observer:
     def beginDoCommit(self) -> None:
         with self._told():
             for fence in self._hook.fences:
-                fence.commit()
+                fence.commit(self._table)
 
     def transactionCommitted(self) -> None:
         self._begun.clear()

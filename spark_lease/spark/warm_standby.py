@@ -58,7 +58,7 @@ class StandbyFence:
         if not self.is_open and not self._is_master():
             raise NotMaster(self._name, table)
 
-    def commit(self) -> None:
+    def commit(self, table: str) -> None:
         """What has begun was allowed to."""
 
     def aborted(self, table: str) -> None:

@@ -147,7 +147,7 @@ EVERY_OPERATION = """
         # Whatever begins under it is overtaken by a commit of another between its snapshot and its own commit.
         def _record(self, table, epoch):
             pass
-        def commit(self):
+        def commit(self, table):
             if CLAIMED:
                 claim(Claim("mine", self._lease.epoch + 1, "another"), TABLE, clock=BootClock(), timeout=10)
             else:
@@ -302,8 +302,10 @@ AFTER_THE_BLOCK = """
     def append(what):
         spark.range(1).write.format("delta").mode("append").save(TABLE)
         say(f"wrote {what}")
+    spark.range(1).write.format("delta").save(f"{FOLDER}/theirs")
     for number in (1, 2):
         with hold_lease("n", **SETTINGS) as lease:
+            spark.sql(f"CREATE TABLE IF NOT EXISTS theirs USING delta LOCATION '{FOLDER}/theirs'")
             append(f"in block {number}")
         append(f"after block {number}")
     say("waits")
@@ -331,6 +333,7 @@ def test_what_a_driver_writes_after_its_block_is_refused_once_the_next_master_ha
     written = ["in block 1", "after block 1", "in block 2", "after block 2", "in block 3"]
     assert re.findall("wrote (.*)", said) == written, said
     assert re.search(rf"refused: n: fenced, .* epoch {standby.epoch()} and mine is .* write inside its block", said)
+    assert DeltaTable(tmp_path / "theirs").version() == 0, "what is registered and read is claimed from no other team"
     assert len(re.findall("WARNING.* is written to after the end of the block", said)) == 2, "once for each block"
 
 

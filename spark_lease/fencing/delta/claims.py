@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...clock import BootClock, Clock
-from ...errors import ConfigError, Fenced, SparkLeaseError, StoreError
+from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
 from ...system.processes import PYTHON, import_path
 from .fence import Claim, claim
 
@@ -42,7 +42,9 @@ def claim_side_by_side(
             [PYTHON, "-I", "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
     except OSError as error:
-        return dict.fromkeys(tables, StoreError("Delta", f"no process can be started for claims: {error.strerror}"))
+        return dict.fromkeys(
+            tables, FenceUnreachable("Delta", f"no process can be started for claims: {error.strerror}")
+        )
     found: dict[str, Answer] = {}
     reading = threading.Thread(target=_read, args=(process, order, found), name="claims", daemon=True)
     end = clock.now() + timeout
@@ -56,7 +58,7 @@ def claim_side_by_side(
         with contextlib.suppress(subprocess.TimeoutExpired):  # a file system that hangs holds up even that
             process.wait(_LINGER)
     why = f"no answer within {timeout:g} s" if clock.now() >= end else "the process for claims ended without an answer"
-    return dict.fromkeys(tables, StoreError("Delta", why)) | dict(found)
+    return dict.fromkeys(tables, FenceUnreachable("Delta", why)) | dict(found)
 
 
 def _read(process: subprocess.Popen[bytes], order: Mapping[str, Any], found: dict[str, Answer]) -> None:
@@ -75,7 +77,7 @@ _ANSWERS: dict[str, Callable[..., Answer]] = {
     "found": bool,
     "Fenced": Fenced,
     "ConfigError": ConfigError,
-    "StoreError": StoreError,
+    "FenceUnreachable": FenceUnreachable,
 }
 
 
@@ -87,7 +89,7 @@ def main(order: Mapping[str, Any]) -> None:
         try:
             answer: tuple[str, list[Any]] = ("found", [claim(wanted, table, clock=clock, timeout=order["timeout"])])
         except ModuleNotFoundError as error:
-            answer = ("StoreError", [table, f"{error.name} is not installed: pip install 'spark_lease[delta]'"])
+            answer = ("FenceUnreachable", [table, f"{error.name} is not installed: pip install 'spark_lease[delta]'"])
         except SparkLeaseError as error:
             answer = (type(error).__name__, list(error.args))
         with saying:

@@ -65,7 +65,7 @@ class FencedTable:
                 raise
             there = None
         self._begin(there)
-        self._fence.commit()
+        self._fence.commit(self._table)
         try:
             return write(there)
         except CommitFailedError:

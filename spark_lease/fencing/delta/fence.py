@@ -18,7 +18,7 @@ from pathlib import Path
 from ...clock import Clock
 from ...config.urls import has_password, redacted
 from ...election.ports import HeldLease
-from ...errors import ConfigError, Fenced, SparkLeaseError, StoreError
+from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
 from ...stores.folders.error_text import error_text, secrets_of
 from ..refusal import fenced
 from .folders import BUCKET, LocalFolder
@@ -74,10 +74,10 @@ def has_table(table: str, options: Mapping[str, str], *, timeout: float) -> bool
 
 
 def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
-    """Raise the epoch of the Delta table at path or URL `table`; False if there is no such table.
+    """Raise the epoch of the Delta table at path or URL `table`; False if there is no such table, and no start of one.
 
     May be repeated: a claim that was made, and whose answer was lost, is found. Raises Fenced if a newer epoch has it,
-    ConfigError, ModuleNotFoundError, StoreError if it could not be made, or not within `timeout` seconds. A file
+    ConfigError, ModuleNotFoundError, FenceUnreachable if it could not be made, or not within `timeout` seconds. A file
     system or an object store may hang beyond that: `claims.py` has a process for it.
     """
     end, errors = clock.now() + timeout, 0
@@ -92,9 +92,9 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
             errors += 1
             if errors >= _TRIES:
                 message = error_text(error, secrets_of(wanted.options))
-                raise StoreError(table, f"cannot be claimed: {message}") from None
+                raise FenceUnreachable(table, f"cannot be claimed: {message}") from None
         clock.wait(_NEVER, min(_PAUSE * 4**errors, _LONGEST_PAUSE))
-    raise StoreError(table, f"cannot be claimed: others kept writing to it for {timeout:g} s")
+    raise FenceUnreachable(table, f"cannot be claimed: others kept writing to it for {timeout:g} s")
 
 
 def _claim_once(wanted: Claim, table: str, timeout: float) -> bool | None:
@@ -102,7 +102,8 @@ def _claim_once(wanted: Claim, table: str, timeout: float) -> bool | None:
     log, key = _log_of(table, wanted.options, timeout), property_of(wanted.name)
     there = log.newest()
     if there is None:
-        return False
+        # A former master may be frozen as it makes the table: thawed, it would replace the first version of ours.
+        return False if not log.drop_first() else None if log.newest() else True
     newest = there.properties.get(key)
     if newer := newer_than(wanted.name, wanted.epoch, table, newest):
         raise Fenced(wanted.name, table, wanted.epoch, newer, _advice(wanted.name))
@@ -124,7 +125,7 @@ def _log_of(table: str, options: Mapping[str, str], timeout: float) -> Log:
     if path is not None:
         return Log(table, LocalFolder(path))
     if problem := why_never_claimed(table):
-        raise StoreError(table, problem)
+        raise FenceUnreachable(table, problem)
     from .bucket import ObjectFolder  # heavy, and most tables are in no object store
 
     return Log(table, ObjectFolder(address(table), options, timeout))

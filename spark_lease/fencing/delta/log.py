@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...clock import wall_time
-from ...errors import StoreError
+from ...errors import FenceUnreachable
 from ...stores.folders.paths import version_file
 from .folders import LogFolder
 
@@ -40,6 +40,8 @@ _NEWEST_PROTOCOL = {"minReaderVersion": 3, "minWriterVersion": 7}
 _COORDINATOR = "delta.coordinatedCommits.commitCoordinator-preview"
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.(\d{10})\.(\d{10})|\.[\w-]+)?\.(parquet|json)")
+_MADE_BEFORE = {"_staged_commits", "_commits"}
+"""What Delta makes in a log before the first version."""
 _AT_ONCE = 16
 """Commits that are read at once, the newest first."""
 
@@ -77,8 +79,8 @@ class State:
 class Log:
     """The log of Delta table `table` in `folder`.
 
-    Every method raises Unsettled, and what the file system or the object store raises; StoreError where that does not
-    change by asking again.
+    Every method raises Unsettled, and what the file system or the object store raises; FenceUnreachable where that does
+    not change by asking again.
     """
 
     def __init__(self, table: str, folder: LogFolder) -> None:
@@ -113,8 +115,15 @@ class Log:
         """
         return self._folder.drop_late(state.version)
 
+    def drop_first(self) -> bool:
+        """The same where no version is there, but the first may be under way. False if there is no log either."""
+        try:
+            return self._folder.drop_late(0)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def _refuse(self, state: State) -> None:
-        """Raise StoreError for a table whose commits are not ours to make."""
+        """Raise FenceUnreachable for a table whose commits are not ours to make."""
         for key, newest in _NEWEST_PROTOCOL.items():
             if state.protocol[key] > newest:
                 raise self._refusal(f"its {key} is {state.protocol[key]}, and this version knows up to {newest}")
@@ -125,8 +134,8 @@ class Log:
         if state.has_timestamps and state.timestamp is None:
             raise self._refusal(f"its log has no timestamp of version {state.version}: the next commit heals that")
 
-    def _refusal(self, why: str) -> StoreError:
-        return StoreError(self._table, f"cannot be claimed: {why}")
+    def _refusal(self, why: str) -> FenceUnreachable:
+        return FenceUnreachable(self._table, f"cannot be claimed: {why}")
 
     def _hint(self) -> int:
         """The version of a checkpoint that a writer noted; 0 if there is none."""
@@ -141,9 +150,9 @@ class Log:
         commits = {int(match[1]) for each in names if (match := _COMMIT.fullmatch(each))}
         checkpoints = _complete(names)
         if not commits and not checkpoints:
-            if names or first:
+            if first or {*names} - _MADE_BEFORE:
                 raise Unsettled("its log has no version")
-            return None
+            return None  # or its first commit is under way
         base, newest = max(checkpoints, default=-1), max([*commits, *checkpoints])
         if missing := sorted(set(range(base + 1, newest + 1)) - commits):
             raise Unsettled(f"its log has no version {missing[0]}, and goes up to {newest}")

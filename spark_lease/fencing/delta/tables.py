@@ -1,4 +1,4 @@
-"""Which Delta tables a lease guards: those that its holders wrote to, noted beside it before the first write.
+"""Which Delta tables a lease guards: those that its holders wrote to, noted beside it before the first commit.
 
 So there is no list to keep, and a new holder, who claims all of them before his work begins, knows each table to which
 a write of an old one can still be on its way.
@@ -17,7 +17,7 @@ from ...config.settings import Config
 from ...config.urls import redacted
 from ...election.ports import HeldLease
 from ...election.record import LeaseRecord
-from ...errors import ConfigError, Fenced, Loss, StoreError
+from ...errors import ConfigError, Fenced, FenceUnreachable, Loss, StoreError
 from ...journal.unowned import note_beside
 from ...stores.folders.error_text import error_text, secrets_of
 from ...stores.registry import open_notes
@@ -71,20 +71,20 @@ class DeltaFence:
 
     def begin(self, table: str, newest: str | None) -> None:
         """A transaction on `table` begins, in whose snapshot the property is `newest`. To refuse it, raises
-        Fenced, LeaseLost, StoreError or ConfigError."""
+        Fenced, LeaseLost or ConfigError. Not every one writes: a table may just be registered in a catalog."""
+        if self.is_wanted:
+            refuse_newer(self._lease, self._name, table, newest)
+            self._lease.wait_certain()
+
+    def commit(self, table: str) -> None:
+        """It is about to be committed; "" for a scratch table. To refuse that, raises LeaseLost or StoreError."""
         if not self.is_wanted:
             return
-        refuse_newer(self._lease, self._name, table, newest)
-        epoch = self._lease.wait_certain()
-        if table not in self._known:
+        if table and table not in self._known:
             # Before it goes on: a master after me claims what is noted, and nothing else.
-            self._record(table, epoch)
+            self._record(table, self._lease.check())
             self._known.add(table)
-
-    def commit(self) -> None:
-        """It is about to be committed. Raises LeaseLost to refuse that."""
-        if self.is_wanted:
-            self._lease.check()
+        self._lease.check()
 
     def has_known(self, table: str) -> bool:
         """True if the lease guards `table`, as far as is known here."""
@@ -143,7 +143,7 @@ class DeltaFence:
             # It may be a share that is not mounted. Nothing is forgotten by itself: it would not be claimed again.
             forget = f"spark-lease fence forget --lease {shlex.quote(self._name)} --on {shlex.quote(where)}"
             problem = f"there is no such table; if it is gone for good: {forget}"
-            answer = StoreError(where, problem)
+            answer = FenceUnreachable(where, problem)
         if not isinstance(answer, StoreError) or self._config.fence_delta == "required":
             raise answer  # type: ignore[misc]
         log.warning("%s: NOT FENCED: %s: %s", self._lease.name, where, answer.problem)

@@ -204,7 +204,9 @@ def test_a_table_is_noted_before_the_first_write_and_claimed_by_the_next_holder(
     first = grant(config, "paris:1")
     fence = DeltaFence(first, config, BootClock())
     fence.begin(table, None)
-    fence.begin(table, None)
+    assert recorded(config) == [], "it may write nothing: a table that is there is registered in a catalog, say"
+    fence.commit(table)
+    fence.commit(table)
     assert recorded(config) == [table]
     second = grant(config, "lyon:1")
     assert DeltaFence(second, config, BootClock()).claim_all() == ""
@@ -213,23 +215,23 @@ def test_a_table_is_noted_before_the_first_write_and_claimed_by_the_next_holder(
         fence.begin(table, str(second.epoch))
 
 
-def test_a_holder_whose_lease_was_taken_begins_nothing_on_a_table_that_is_new(config: Config) -> None:
+def test_a_holder_whose_lease_was_taken_commits_nothing_to_a_table_that_is_new(config: Config) -> None:
     """The next holder has looked already which tables there are: this one he would never claim."""
     zombie = grant(config, "paris:1")
     grant(config, "lyon:1")
     with pytest.raises(LeaseLost):
-        DeltaFence(zombie, config, BootClock()).begin("/lake/new", None)
+        DeltaFence(zombie, config, BootClock()).commit("/lake/new")
     assert recorded(config) == []
 
 
-def test_nothing_begins_where_a_table_cannot_be_noted(config: Config) -> None:
+def test_nothing_is_committed_where_a_table_cannot_be_noted(config: Config) -> None:
     lease = grant(config, "paris:1")
     fence = DeltaFence(lease, config, BootClock())
     Path(config.url.removeprefix("sqlite:///")).write_bytes(b"garbage" * 1000)
     for each in Path(config.url.removeprefix("sqlite:///")).parent.glob("leases.db-*"):
         each.unlink()
     with pytest.raises((StoreError, ConfigError)):
-        fence.begin("/lake/new", None)
+        fence.commit("/lake/new")
 
 
 def test_tables_of_the_configuration_are_claimed_too(config: Config, tmp_path: Path) -> None:
@@ -246,7 +248,7 @@ def test_a_table_that_is_not_there_is_said_and_stays_noted(
 ) -> None:
     """It may be a share that is not mounted."""
     append(tmp_path / "share" / "t")
-    DeltaFence(grant(config, "paris:1"), config, BootClock()).begin(f"file:{tmp_path}/share/t", None)
+    DeltaFence(grant(config, "paris:1"), config, BootClock()).commit(f"file:{tmp_path}/share/t")
     shutil.rmtree(tmp_path / "share")
     DeltaFence(grant(config, "lyon:1"), config, BootClock()).claim_all()
     assert "NOT FENCED" in caplog.text and "spark-lease fence forget" in caplog.text
@@ -270,6 +272,18 @@ def test_a_table_that_is_to_be_made_may_be_named_before(
     later = grant(config, "lyon:1")
     DeltaFence(later, required, BootClock()).claim_all()
     assert claimed(tmp_path / "new") == str(later.epoch)
+
+
+def test_a_table_whose_making_was_cut_off_holds_up_no_later_master(config: Config, tmp_path: Path) -> None:
+    """And what waits to become its first version cannot any more: it would replace that of the later master."""
+    required = configure(name="n", url=config.url, fence_delta="required")
+    log = tmp_path / "t" / "_delta_log"
+    DeltaFence(grant(config, "paris:1"), required, BootClock()).commit(f"file:{tmp_path}/t")
+    (log / "_staged_commits").mkdir(parents=True)
+    waits = log / f".{0:020}.json.8a76-1.tmp"
+    waits.touch()
+    assert DeltaFence(grant(config, "lyon:1"), required, BootClock()).claim_all() == ""
+    assert not waits.exists()
 
 
 @pytest.fixture

@@ -19,6 +19,9 @@ from ..journal.runs import BEGUN, Run
 
 UNKNOWN = "unknown"
 
+_SLACK, _DRIFT = 100, 0.01
+"""Milliseconds, and a share of the hold, by which two clocks may differ over it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
@@ -238,8 +241,10 @@ def _next_epoch(notes: _Notes, hold: Hold, following: _Grant | None) -> int | No
 def _as_noted(hold: Hold, end: Mapping[str, Any], next_epoch: int | None) -> Hold:
     why, detail = str(end["why"]), str(end.get("detail", ""))
     latest = int(end["at"] if "at" in end else end["by"])
-    # Given back, it ended before the next one began, whatever the clock of its holder says.
-    if next_epoch and ("by" in end or why in (*GIVEN_BACK, Loss.PREEMPTED)):
+    # Given back, it ended before the next one began, as well as the clock of its holder can tell.
+    slack = max(_SLACK, (latest - hold.epoch) * _DRIFT)
+    is_close = next_epoch is not None and latest - next_epoch <= slack
+    if next_epoch and ("by" in end or (is_close and why in (*GIVEN_BACK, Loss.PREEMPTED))):
         latest = min(latest, next_epoch)
     # A store whose clock went back may have granted it by a larger number.
     return replace(hold, why=why, detail=detail, end=max(latest, hold.epoch), is_exact="at" in end)

@@ -7,6 +7,7 @@ import functools
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -120,6 +121,15 @@ def test_a_call_that_cannot_be_waits_for_no_lease(url: str) -> None:
             wrong()  # type: ignore[no-untyped-call]
     assert not Path(url.removeprefix("sqlite:///")).exists()
     assert main(x=4) == 4  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("keeper", ["thread", "process"])
+def test_a_lease_that_is_gone_at_the_release_is_told(url: str, keeper: str, caplog: pytest.LogCaptureFixture) -> None:
+    with hold_lease("n", url=url, keeper=keeper):
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+            database.execute("DELETE FROM spark_lease")
+        database.close()
+    assert "n: not released: its record has another holder, or none" in caplog.text
 
 
 def test_what_is_given_by_place_is_not_taken_for_the_lease(url: str) -> None:

@@ -125,6 +125,16 @@ def test_two_that_held_it_at_one_time_are_found() -> None:
     assert (both.first.holder, both.second.holder, both.start, both.end) == ("a", "b", 2000, 2500)
 
 
+def test_one_that_was_given_back_long_after_another_was_granted_is_an_overlap() -> None:
+    """A row stood twice: a clock that differs does not explain it."""
+    found = holds(
+        {1000: grant("a"), 3000: grant("b")},
+        {1000: {"why": "finished", "at": 9000}, 3000: {"why": "finished", "at": 9500}},
+        standing(None, 3000, 0.0),
+    )
+    assert [(both.start, both.end) for both in overlaps(found)] == [(3000, 9000)]
+
+
 def test_an_overlap_with_one_long_before_is_found_as_well() -> None:
     found = holds(
         {1000: grant("a"), 2000: grant("b"), 3000: grant("c", (None, 2000, 0))},

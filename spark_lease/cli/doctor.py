@@ -2,13 +2,17 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 
+from ..clock import BootClock
 from ..config.settings import Config
 from . import doctor_machine, doctor_store
 from .findings import Finding, Verdict, run
 from .settings import resolved
+
+_WIDTH = len("fence schemas")
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -16,34 +20,34 @@ def doctor(arguments: argparse.Namespace) -> int:
     config = resolved(arguments).config
     # First: it forks, which needs one thread, and drivers may have more.
     here = [run(check) for check in doctor_machine.checks(config)]
-    findings = [*of_the_store(config), *filter(None, here)]
-    if arguments.json:
-        print(json.dumps([asdict(each) for each in findings], indent=2))
-    else:
-        width = max(len(each.what) for each in findings)
-        print(*(_line(each, width) for each in findings), sep="\n")
-        print(_summary(findings))
+    findings = list[Finding]()
+    for each in chain(of_the_store(config), filter(None, here)):
+        findings.append(each)
+        if not arguments.json:  # each at once: a store that hangs takes its time
+            print(_line(each), flush=True)
+    print(json.dumps([asdict(each) for each in findings], indent=2) if arguments.json else _summary(findings))
     return int(any(each.verdict is Verdict.FAIL for each in findings))
 
 
-def of_the_store(config: Config) -> list[Finding]:
-    careful = replace(config, create_table="false")  # nothing is made by looking
+def of_the_store(config: Config) -> Iterator[Finding]:
+    """One after the other. A store that has not answered within `attempt_timeout` is asked no more."""
+    careful, clock = replace(config, create_table="false"), BootClock()  # nothing is made by looking
     makes_tables = config.scheme == "sqlite" and config.create_table != "false"
-    findings: list[Finding] = []
-    lacking: dict[str, str] = {}
+    unanswered, lacking = "", dict[str, str]()
     for check in doctor_store.checks(careful, makes_tables=makes_tables):
-        first = lacking.get(check.needs)
+        first, began = unanswered or lacking.get(check.needs), clock.now()
         found = Finding(check.what, Verdict.SKIP, f"not checked: see {first}", "") if first else run(check)
+        if found and found.verdict is not Verdict.OK:
+            lacking[check.what] = first or check.what
+            if clock.now() - began >= config.attempt_timeout:
+                unanswered = check.what
         if found:
-            findings.append(found)
-            if found.verdict is not Verdict.OK:
-                lacking[check.what] = first or check.what
-    return findings
+            yield found
 
 
-def _line(finding: Finding, width: int) -> str:
-    line = f"{finding.verdict:<5} {finding.what:<{width}}  {finding.message}"
-    return f"{line}\n{' ' * (width + 8)}→ {finding.advice}" if finding.advice else line
+def _line(finding: Finding) -> str:
+    line = f"{finding.verdict:<5} {finding.what:<{_WIDTH}}  {finding.message}"
+    return f"{line}\n{' ' * (_WIDTH + 8)}→ {finding.advice}" if finding.advice else line
 
 
 def _summary(findings: Sequence[Finding]) -> str:

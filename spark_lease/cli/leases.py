@@ -84,6 +84,8 @@ def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
                 add_notes(config, store, notes, row)
             except StoreError as error:  # what stands beside a lease is not the lease
                 row.setdefault("note", f"{row['lease']}: what is noted beside it cannot be read: {error}")
+                if not isinstance(error, RecordUnreadable):
+                    return  # nor that of the others, and each may be waited for
 
 
 def add_notes(config: Config, store: LeaseStore, notes: Notes, row: Row) -> None:

@@ -139,20 +139,23 @@ class Watched:
             others = [row for row in rows if now - self._noted[row["lease"]].looked >= _NOTES_AGAIN]
             others.sort(key=lambda row: self._noted[row["lease"]].looked)
             for row in changed or others[:1]:
-                self._look_up(notes, row, self._noted[row["lease"]])
+                if not self._look_up(notes, row, self._noted[row["lease"]]):
+                    break  # nor those of the others, and each may be waited for
         for row in rows:
             row |= self._noted[row["lease"]].told
 
-    def _look_up(self, notes: Notes, row: Row, known: _Noted) -> None:
+    def _look_up(self, notes: Notes, row: Row, known: _Noted) -> bool:
+        """False if the store does not answer."""
         known.looked = self._clock.now()
         try:
             add_notes(self._config, self._store, notes, row)
         except (ConfigError, StoreError) as error:  # what stands beside a lease is not the lease
             log.debug("%s: its notes cannot be read: %s", row["lease"], error)
-            return
+            return isinstance(error, RecordUnreadable)
         if known.is_new and f": {UNKNOWN}, " in row["last_change"]:
             row["last_change"] = ""
         known.told = {key: row[key] for key in NOTED}
+        return True
 
 
 @dataclass

@@ -9,12 +9,14 @@ import re
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 
 from spark_lease.cli.look import cell, described, for_programs
@@ -172,6 +174,22 @@ def test_a_store_that_is_down_is_69(command: list[str], capsys: pytest.CaptureFi
 def test_a_standby_whose_spark_is_ready_is_called_warm() -> None:
     cold = {"holder": "a:1:2:3", "state": "cold", "since": "2026-11-26T11:00:00Z"}
     assert cell([cold, cold | {"holder": "b:1:2:3", "state": "warm"}]) == "a, b (warm since 2026-11-26T11:00:00Z)"
+
+
+@pytest.mark.postgres
+def test_notes_that_are_locked_are_waited_for_once_and_not_for_each_lease(shop_of: Callable[..., Shop]) -> None:
+    shop = shop_of("postgresql")
+    with closing(open_notes(replace(shop.config, create_table="true"))) as notes:
+        notes.append("n", "x", "y", "z")
+    for number in range(8):
+        shop.take(f"lease{number}")
+    admin = psycopg2.connect(shop.config.url)
+    with closing(admin), admin.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {shop.config.notes_table} IN ACCESS EXCLUSIVE MODE")
+        begun = time.monotonic()
+        code, out, _ = shop.command("status", "--wide", "--attempt-timeout", "1")
+        assert time.monotonic() - begun < 6
+    assert code == 0 and all(f"lease{number}" in out for number in range(8))
 
 
 def test_a_master_stands_by_no_more_while_its_note_as_a_standby_is_still_there(shop_of: Callable[..., Shop]) -> None:

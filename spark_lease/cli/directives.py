@@ -165,6 +165,7 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
     Raises StoreError, ConfigError.
     """
     tried: LeaseRecord | None = None
+    is_unchanged = False
     for _ in range(_TRIES):
         seen = store.read(name)
         if seen.record is None:
@@ -180,7 +181,11 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
             if there.record and there.record.directive != text and there.record.epoch == seen.record.epoch:
                 raise ConfigError("url", f"{store.where} cannot store a pause or a transfer")
             return seen.record, there
-        tried = seen.record
+        tried, is_unchanged = seen.record, seen.record == tried
+    if is_unchanged:
+        raise StoreError(
+            store.where, f"{name} cannot be written: a policy or a trigger of the database drops the write"
+        )
     raise StoreError(store.where, f"{name} was changed by its holder at each try: try again")
 
 

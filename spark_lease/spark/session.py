@@ -166,7 +166,7 @@ class Spark:
             self._over.set()
         elif jvm_is_gone(self._submitter) or self._is_still_busy():
             self.was_busy = True
-            log.warning("the block was left while Spark still worked: ending that work")
+            log.warning("the block was left while Spark still worked: ending that work. Wait for it inside the block")
             self._stop(left)
         else:
             self._over.set()

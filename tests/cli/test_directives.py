@@ -27,6 +27,7 @@ from tests.services.objects import BUCKET
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND, last_line, spark_lease
 from tests.support.drivers import until
+from tests.support.shop import Shop
 
 KINDS = [
     pytest.param("postgresql", marks=pytest.mark.postgres),
@@ -364,3 +365,13 @@ def test_what_took_effect_though_the_store_said_no_is_told_as_done(
     before, seen = _put(memory, "n", lambda now: None)
     assert directive_of(before.directive) == order
     assert seen.record and seen.record.directive == ""
+
+
+def test_a_write_that_the_database_drops_is_told_as_that(shop_of: Callable[..., Shop]) -> None:
+    shop = shop_of("sqlite")
+    shop.release("n", shop.take("n"))
+    with sqlite3.connect(shop.config.url.removeprefix("sqlite:///")) as database:
+        database.execute(f"CREATE TRIGGER drops BEFORE UPDATE ON {shop.config.table} BEGIN SELECT RAISE(IGNORE); END")
+    database.close()
+    code, _, said = shop.command("pause", "n")
+    assert code == 69 and "n cannot be written: a policy or a trigger of the database drops the write" in said

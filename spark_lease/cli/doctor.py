@@ -9,7 +9,7 @@ from itertools import chain
 from ..clock import BootClock
 from ..config.settings import Config
 from . import doctor_machine, doctor_store
-from .findings import Finding, Verdict, run
+from .findings import NO_ANSWER, Finding, Verdict, run
 from .settings import resolved
 
 _WIDTH = len("fence schemas")
@@ -35,11 +35,12 @@ def of_the_store(config: Config) -> Iterator[Finding]:
     makes_tables = config.scheme == "sqlite" and config.create_table != "false"
     unanswered, lacking = "", dict[str, str]()
     for check in doctor_store.checks(careful, makes_tables=makes_tables):
-        first, began = unanswered or lacking.get(check.needs), clock.now()
+        is_elsewhere = "fence" in (check.what, check.needs)
+        first, began = lacking.get(check.needs) or ("" if is_elsewhere else unanswered), clock.now()
         found = Finding(check.what, Verdict.SKIP, f"not checked: see {first}", "") if first else run(check)
         if found and found.verdict is not Verdict.OK:
             lacking[check.what] = first or check.what
-            if clock.now() - began >= config.attempt_timeout:
+            if found.advice == NO_ANSWER and clock.now() - began >= config.attempt_timeout and not is_elsewhere:
                 unanswered = check.what
         if found:
             yield found

@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from ..errors import ConfigError, SparkLeaseError
 
+NO_ANSWER = "see what it says"
+"""The advice where a check was not answered."""
+
 
 class Verdict(StrEnum):
     OK = "ok"
@@ -55,6 +58,6 @@ def run(check: Check) -> Finding | None:
     except ConfigError as error:  # its words say what to do
         return fail(check.what, str(error), "")
     except SparkLeaseError as error:
-        return fail(check.what, str(error), "see what it says")
+        return fail(check.what, str(error), NO_ANSWER)
     except Exception as error:  # a check that fails must not hide the others
         return warn(check.what, f"not known: {type(error).__name__}: {error}", "")

@@ -79,13 +79,15 @@ def print_wide(rows: Sequence[Row]) -> None:
 def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
     """What stands beside the leases; nothing where the store keeps no notes."""
     with contextlib.suppress(ConfigError), closing(open_notes(config)) as notes:
+        unanswered: StoreError | None = None
         for row in rows:
             try:
+                if unanswered:  # each may be waited for
+                    raise unanswered
                 add_notes(config, store, notes, row)
             except StoreError as error:  # what stands beside a lease is not the lease
                 row.setdefault("note", f"{row['lease']}: what is noted beside it cannot be read: {error}")
-                if not isinstance(error, RecordUnreadable):
-                    return  # nor that of the others, and each may be waited for
+                unanswered = None if isinstance(error, RecordUnreadable) else error
 
 
 def add_notes(config: Config, store: LeaseStore, notes: Notes, row: Row) -> None:

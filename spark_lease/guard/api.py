@@ -104,7 +104,8 @@ def leased(
             by_place = signature.bind_partial(*args).arguments
             # `main("2026-01-02")` of `def main(lease, day="2026-01-01")` would do another day, and note it as done.
             if wants_lease and "lease" in by_place and not isinstance(by_place["lease"], Lease):
-                raise TypeError(f"{main.__qualname__}() takes its lease first: give all else by name")
+                kind = type(by_place["lease"]).__name__
+                raise TypeError(f"{main.__qualname__}() got a {kind} in the place of its lease: give all else by name")
             passes = wants_lease and "lease" not in {*by_place, *kwargs}
             # A call that cannot be is a TypeError now, and not after hours as a standby.
             signature.bind(*args, **kwargs, **({"lease": None} if passes else {}))

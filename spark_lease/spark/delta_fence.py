@@ -41,6 +41,7 @@ class Fencing:
         ConfigError: then nothing must begin."""
         if has_claimed := self._lease.claim_databases():
             self._levels.show(sql="claimed")
+        hook.forget(self._fence.property)
         self._problem = self._fence.claim_all()
         self._levels.show(delta=level_of(self._fence, self._problem))
         if self._fence.is_wanted:

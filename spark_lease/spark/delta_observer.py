@@ -10,6 +10,7 @@ itself, and tells us just before it says so: then we look whether that is why.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 import threading
@@ -27,7 +28,7 @@ WARM_UP = "spark_lease.warm_up"
 _DELTA = "org.apache.spark.sql.delta."
 _OBSERVER = "TransactionExecutionObserver"
 _SETTER = "_setter_$threadObserver_$eq"
-_OF_ONE = "executionObserver_$eq"
+_SET_OBSERVER = "executionObserver_$eq"
 """Sets the observer of an OptimisticTransaction."""
 _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 """Set by it in each of its drivers."""
@@ -64,8 +65,8 @@ class LastingFence(TransactionFence, Protocol):
         """Whether it is to be asked about `table`."""
         ...
 
-    def begin_after_the_end(self, table: str, newest: str | None, *, is_guarded: bool) -> None:
-        """A transaction on `table` begins; `is_guarded`: another fence is asked too."""
+    def begin_after_the_end(self, table: str, newest: str | None) -> None:
+        """A transaction on `table` begins, which no lease guards."""
         ...
 
 
@@ -117,8 +118,12 @@ class DeltaObserver:
     def add(self, fence: TransactionFence, *, is_of_warm_up: bool = False) -> None:
         with self._changing:
             self.fences = (*self.fences, fence)
-            self.ended = tuple(each for each in self.ended if each.property != fence.property)
             self.has_warmed_up |= is_of_warm_up
+
+    def forget(self, property: str) -> None:
+        """This process has that lease anew: what it had before is over."""
+        with self._changing:
+            self.ended = tuple(each for each in self.ended if each.property != property)
 
     def discard(self, fence: TransactionFence) -> None:
         """Ask it no more. The hook stays, and asks nothing: no thread has to wait for a JVM that may hang."""
@@ -198,9 +203,18 @@ class _Observer:
     """What one thread of the JVM tells, or of `table` one transaction. Called on the Python thread that waits for it,
     or on one made for it."""
 
-    def __init__(self, hook: DeltaObserver, table: str = "", begun: deque[str] | None = None) -> None:
-        self._hook, self._table = hook, table
-        self._begun: deque[str] = deque(maxlen=_AT_ONCE) if begun is None else begun
+    _table = ""
+    _began_under: tuple[TransactionFence, ...] = ()
+
+    def __init__(self, hook: DeltaObserver) -> None:
+        self._hook = hook
+        self._begun: deque[str] = deque(maxlen=_AT_ONCE)
+
+    def _of_one(self, table: str, fences: tuple[TransactionFence, ...]) -> _Observer:
+        """Delta tells the observer of a transaction what becomes of it, and not of which it is."""
+        of_one = copy.copy(self)
+        of_one._table, of_one._began_under = table, fences
+        return of_one
 
     def startingTransaction(self, start: Any) -> Any:
         transaction = start.apply()
@@ -217,12 +231,10 @@ class _Observer:
             fences = self._hook.fences
             for fence in fences:
                 fence.begin(table, _value(properties.get(fence.property)))
-            for ended in self._hook.ended:
+            for ended in () if fences else self._hook.ended:
                 if ended.has_known(table):
-                    newest = _value(properties.get(ended.property))
-                    ended.begin_after_the_end(table, newest, is_guarded=bool(fences))
-        # Delta tells the observer of a transaction what becomes of it, and not of which it is.
-        getattr(transaction, _OF_ONE)(_Observer(self._hook, table, self._begun))
+                    ended.begin_after_the_end(table, _value(properties.get(ended.property)))
+        getattr(transaction, _SET_OBSERVER)(self._of_one(table, fences))
         return transaction
 
     def preparingCommit(self, prepare: Any) -> Any:
@@ -231,7 +243,8 @@ class _Observer:
 
     def beginDoCommit(self) -> None:
         with self._told():
-            for fence in self._hook.fences:
+            # Of a block that was left meanwhile as well: its lease says that it has ended.
+            for fence in dict.fromkeys((*self._began_under, *self._hook.fences)):
                 fence.commit(self._table)
 
     def transactionCommitted(self) -> None:

@@ -337,6 +337,42 @@ def test_what_a_driver_writes_after_its_block_is_refused_once_the_next_master_ha
     assert len(re.findall("WARNING.* is written to after the end of the block", said)) == 2, "once for each block"
 
 
+LATE_COMMIT = """
+    from spark_lease.spark import delta_observer
+    spark = delta_session()
+    spark.range(1).write.format("delta").save(TABLE)
+    asked, goes_on, outcome = threading.Event(), threading.Event(), []
+    prepare = delta_observer._Observer.preparingCommit
+    def late(observer, work):
+        asked.set()
+        goes_on.wait(60)
+        return prepare(observer, work)
+    def work():
+        try:
+            spark.range(1).write.format("delta").mode("append").save(TABLE)
+            outcome.append("landed")
+        except LeaseLost as lost:
+            outcome.append(str(lost))
+    with hold_lease("n", **SETTINGS):
+        delta_observer._Observer.preparingCommit = late
+        working = threading.Thread(target=work)
+        working.start()
+        assert asked.wait(60)
+    with hold_lease("other", **SETTINGS):
+        goes_on.set()
+        working.join(60)
+    say(outcome)
+"""
+
+
+def test_what_began_in_a_block_is_not_committed_after_it(start: Start, tmp_path: Path) -> None:
+    """No next master knows of the table: nothing was noted by then."""
+    driver = start(_with_delta(LATE_COMMIT))
+    assert driver.end(90) == 0, driver.log.read_text()
+    assert "n: lease lost (released)" in driver.log.read_text()
+    assert DeltaTable(tmp_path / "flights").version() == 0
+
+
 FIRST = """
     spark = delta_session()
     with hold_lease("n", **SETTINGS) as lease:

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import logging
 import shlex
+import threading
 from contextlib import closing
 
 from ...clock import Clock
@@ -17,7 +18,7 @@ from ...config.settings import Config
 from ...config.urls import redacted
 from ...election.ports import HeldLease
 from ...election.record import LeaseRecord
-from ...errors import ConfigError, Fenced, FenceUnreachable, Loss, StoreError
+from ...errors import ConfigError, Fenced, FenceUnreachable, Loss, NotesDenied, StoreError
 from ...journal.unowned import note_beside
 from ...stores.folders.error_text import error_text, secrets_of
 from ...stores.registry import open_notes
@@ -90,15 +91,15 @@ class DeltaFence:
         """True if the lease guards `table`, as far as is known here."""
         return table in self._known
 
-    def begin_after_the_end(self, table: str, newest: str | None, *, is_guarded: bool) -> None:
-        """A transaction on `table` begins after the lease has ended, guarded by another lease or by none.
+    def begin_after_the_end(self, table: str, newest: str | None) -> None:
+        """A transaction on `table` begins after the lease has ended, and no other guards it.
 
         Raises Fenced if the next master has claimed the table, ConfigError."""
         if newer := newer_than(self._name, self._lease.epoch, table, newest):
             raise Fenced(
                 self._lease.name, table, self._lease.epoch, newer, "The lease has ended: write inside its block"
             )
-        if not (is_guarded or self._warned):
+        if not self._warned:
             self._warned = True
             message = "%s: %s is written to after the end of the block, without a lease: write inside the block"
             log.warning(message, self._lease.name, redacted(table))
@@ -128,10 +129,24 @@ class DeltaFence:
 
     def _record(self, table: str, epoch: int) -> None:
         text = json.dumps({"epoch": epoch, "holder": self._lease.holder})
-        if self._lease.note(KIND, table, text) is None:
+        if self._noted(table, text) is None:
             self._lease.lose(Loss.TAKEN, f"{table} was not written: the lease is no longer held here")
             self._lease.check()
         log.info("%s: guards %s", self._lease.name, redacted(table))
+
+    def _noted(self, table: str, text: str) -> str | None:
+        """Patient with the store, as a renewal is: what is to be committed may be the work of hours."""
+        end = self._clock.now() + self._config.renew_deadline
+        while True:
+            try:
+                return self._lease.note(KIND, table, text)
+            except NotesDenied:
+                raise
+            except StoreError:
+                if self._clock.now() >= end:
+                    raise
+                self._lease.check()
+            self._clock.wait(threading.Event(), self._config.retry_period / 5)
 
     def _not_claimed(self, table: str, answer: Answer) -> None:
         """Raise why, or say it where that is all that was asked for."""

@@ -284,7 +284,8 @@ def may_make(engine: Engine | Connection, config: Config) -> bool:
 
 
 def make(connection: Connection, table: Table) -> Sequence[str]:
-    """Create a table of our own where it is missing; what was run. Raises SQLAlchemyError if the database refuses."""
+    """Create a table of our own where it is missing; what was run. Raises SQLAlchemyError if the database refuses,
+    ConfigError for one that a crash empties."""
     if _is_there(connection, table):
         return []
     statements = [creation(connection.dialect, table)]
@@ -294,6 +295,8 @@ def make(connection: Connection, table: Table) -> Sequence[str]:
 
 def _is_there(connection: Connection, table: Table) -> bool:
     with _looking(connection, table) as (seen, schema):
+        if connection.dialect.name == "postgresql":
+            _refuse_unlogged(connection, table, schema)
         return seen.has_table(table.name, schema=schema)
 
 

@@ -81,7 +81,7 @@ def leased(
     """Decorate a program's main: it runs under the lease `name`. `@leased` alone takes the name from the settings.
 
     A main with a parameter `lease` gets the lease there, as a keyword, unless the caller gives something for it. What
-    else it takes is given by name, where `lease` is the first: TypeError if not.
+    else it takes is given by name, where `lease` is the first: TypeError if not, unless `lease` has another type.
 
     Settings and waiting are those of `hold_lease`. As a main's end is the program's end, whatever keeps it from
     running becomes an exit code: 0 already done, 99 standby, 75 lost, 69 no store, 78 configuration, 128 + n a signal.
@@ -97,13 +97,15 @@ def leased(
         signature = inspect.signature(main)
         found = signature.parameters.get("lease")
         wants_lease = found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
+        annotation = str(found.annotation) if found and found.annotation is not found.empty else ""
+        is_ours = wants_lease and (not annotation or "Lease" in annotation)  # else it is a word of theirs
 
         @functools.wraps(main)
         def guarded(*args: Any, **kwargs: Any) -> _R:
             config, own_error = None, None
             by_place = signature.bind_partial(*args).arguments
             # `main("2026-01-02")` of `def main(lease, day="2026-01-01")` would do another day, and note it as done.
-            if wants_lease and "lease" in by_place and not isinstance(by_place["lease"], Lease):
+            if is_ours and "lease" in by_place and not isinstance(by_place["lease"], Lease):
                 kind = type(by_place["lease"]).__name__
                 raise TypeError(f"{main.__qualname__}() got a {kind} in the place of its lease: give all else by name")
             passes = wants_lease and "lease" not in {*by_place, *kwargs}

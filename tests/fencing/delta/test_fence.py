@@ -226,7 +226,7 @@ def test_a_holder_whose_lease_was_taken_commits_nothing_to_a_table_that_is_new(c
 
 def test_nothing_is_committed_where_a_table_cannot_be_noted(config: Config) -> None:
     lease = grant(config, "paris:1")
-    fence = DeltaFence(lease, replace(config, renew_deadline=0.1), BootClock())
+    fence = DeltaFence(lease, replace(config, renew_deadline=0.9, retry_period=0.1, attempt_timeout=0.7), BootClock())
     Path(config.url.removeprefix("sqlite:///")).write_bytes(b"garbage" * 1000)
     for each in Path(config.url.removeprefix("sqlite:///")).parent.glob("leases.db-*"):
         each.unlink()

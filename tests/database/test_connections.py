@@ -49,7 +49,8 @@ def test_without_notify_a_holder_has_no_connection_between_renewals(
         opened.clear()
         step()
         assert store._session.connection is None
-        assert len(opened) == (3 if step == lease.acquire else 1)  # it looks, tries its right, writes
+        # It looks, again if the table was missing, tries its right, writes.
+        assert len(opened) in ((3, 4) if step == lease.acquire else (1,))
     lease.close()
 
 

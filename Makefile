@@ -11,7 +11,7 @@ AIRFLOW := .venv-airflow
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-slow test-rest coverage lint services browser proof short-campaign a-few-versions simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill short-airflow-drill test-airflow setup jars older versions yarn docs docs-pictures test-versions dist clean
+.PHONY: help run check test test-all test-slow test-rest coverage lint services browser proof short-campaign a-few-versions simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older versions yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -45,7 +45,8 @@ test-slow: services yarn browser out/site/index.html ## tests that take minutes:
 
 test-rest: services yarn browser ## the simulator, a short campaign of faults, other versions of Spark, Airflow
 	@$(MAKE) --no-print-directory $(if $(CI),-j3 short-campaign) proof a-few-versions
-	@$(MAKE) --no-print-directory $(if $(CI),-j2) test-airflow short-airflow-drill
+	@$(MAKE) --no-print-directory test-airflow
+	@$(MAKE) --no-print-directory airflow-drill ARGS='--days 2'
 
 coverage: services ## which lines the tests reach, subprocesses too (ARGS='-m "slow or not slow"' for all tests)
 	@rm -rf out/coverage && mkdir -p out/coverage
@@ -142,9 +143,6 @@ $(AIRFLOW)/.installed: pyproject.toml tests/airflow/constraints.txt
 
 airflow-drill: airflow jars ## two Airflows fire the same days, one task is killed (ARGS='--days 6')
 	@$(PY) -m jobs.airflow.drill $(ARGS)
-
-short-airflow-drill: airflow jars
-	@$(PY) -m jobs.airflow.drill --days 2
 
 test-airflow: airflow jars ## the tests of spark_lease.airflow, in Airflow's environment (ARGS=… for pytest)
 	@$(AIRFLOW)/bin/python -m pytest -n 2 --dist loadfile -W default --confcutdir=tests/airflow tests/airflow $(ARGS)

@@ -44,9 +44,10 @@ def open_store(config: Config) -> LeaseStore:
     known = ", ".join(f"{each}://" for each in [*STORES, *metadata.entry_points(group=GROUP).names])
     near = {"postgres": "postgresql", "jdbc": "postgresql", "s3": "delta+s3", "s3a": "delta+s3"}.get(scheme)
     problem = f"did you mean {near}://?" if near else f"known here: {known} and the word local"
-    if config.url.startswith("/"):
-        problem = f"did you mean sqlite:///{config.url}, or file://{config.url} for a shared folder?"
-    raise ConfigError("url", f"{redacted(config.url)!r} names no lease store; {problem}")
+    where = redacted(config.url)
+    if where.startswith("/"):
+        problem = f"did you mean sqlite:///{where}, or file://{where} for a shared folder?"
+    raise ConfigError("url", f"{where!r} names no lease store; {problem}")
 
 
 def open_lock(config: Config) -> Lock | None:

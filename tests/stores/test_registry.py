@@ -116,3 +116,18 @@ def test_a_folders_leases_need_no_package_of_deltas_which_is_named_where_it_is_m
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
     assert done.returncode == 78, done.stderr
     assert "delta:// needs arro3.core: pip install 'spark_lease[delta]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("/tmp/x.db", "did you mean sqlite:////tmp/x.db, or file:///tmp/x.db for a shared folder"),
+        ("//etl:s3cret@db/ops", "did you mean"),
+        ("postgres://db/ops", "did you mean postgresql://"),
+        ("oracle://db", "known here: .* and the word local"),
+    ],
+)
+def test_what_is_no_url_of_a_store_is_told_with_what_may_be_meant_and_no_password(url: str, advice: str) -> None:
+    with pytest.raises(ConfigError, match=advice) as raised:
+        open_store(configure(name="n", url=url))
+    assert "s3cret" not in str(raised.value)

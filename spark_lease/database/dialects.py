@@ -68,7 +68,7 @@ _KEEP_COMMITS = (
 
 
 def transaction_bounds(bounds: Mapping[str, int]) -> str:
-    """One statement: within `bounds`, in milliseconds, this transaction of PostgreSQL waits, and its commit is kept."""
+    """A statement that bounds the waits of a transaction of PostgreSQL, in milliseconds, and has its commit kept."""
     # One: a driver that prepares it takes no more.
     ours = [f"pg_catalog.set_config('{name}', '{ms}', true)" for name, ms in bounds.items()]
     return f"SELECT {', '.join(ours)}, {_KEEP_COMMITS.format(local='true')}"

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from ..config.settings import Config
@@ -97,18 +97,12 @@ def leased(
         signature = inspect.signature(main)
         found = signature.parameters.get("lease")
         wants_lease = found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
-        annotation = str(found.annotation) if found and found.annotation is not found.empty else ""
-        is_ours = wants_lease and (not annotation or "Lease" in annotation)  # else it is a word of theirs
 
         @functools.wraps(main)
         def guarded(*args: Any, **kwargs: Any) -> _R:
             config, own_error = None, None
-            by_place = signature.bind_partial(*args).arguments
-            # `main("2026-01-02")` of `def main(lease, day="2026-01-01")` would do another day, and note it as done.
-            if is_ours and "lease" in by_place and not isinstance(by_place["lease"], Lease):
-                kind = type(by_place["lease"]).__name__
-                raise TypeError(f"{main.__qualname__}() got a {kind} in the place of its lease: give all else by name")
-            passes = wants_lease and "lease" not in {*by_place, *kwargs}
+            passes = wants_lease and "lease" not in signature.bind_partial(*args, **kwargs).arguments
+            _refuse_in_its_place(signature, args)
             # A call that cannot be is a TypeError now, and not after hours as a standby.
             signature.bind(*args, **kwargs, **({"lease": None} if passes else {}))
             try:
@@ -138,6 +132,21 @@ def leased(
         return guarded
 
     return decorate
+
+
+def _refuse_in_its_place(signature: inspect.Signature, args: Sequence[Any]) -> None:
+    """Raise TypeError if a value that is given by place would be the lease.
+
+    `main("2026-01-02")` of `def main(lease, day="2026-01-01")` would do another day, and note it as done. A parameter
+    `lease` that is annotated as something else is a word of the program's own.
+    """
+    given = signature.bind_partial(*args).arguments.get("lease")
+    if given is None or isinstance(given, Lease):
+        return
+    parameter = signature.parameters["lease"]
+    if parameter.annotation is parameter.empty or "Lease" in str(parameter.annotation):
+        kind = type(given).__name__
+        raise TypeError(f"a {kind} was given in the place of the lease: give all but the lease by name")
 
 
 _CALL_IT_INSIDE = "decorate a main that calls asyncio.run, or use hold_lease around asyncio.run"

@@ -200,8 +200,8 @@ def _has_class(context: Any, name: str) -> bool:
 
 
 class _Observer:
-    """What one thread of the JVM tells, or of `table` one transaction. Called on the Python thread that waits for it,
-    or on one made for it."""
+    """Is told what one thread of the JVM does, or one transaction on `_table`. Called on the Python thread that waits
+    for it, or on one made for it."""
 
     _table = ""
     _began_under: tuple[TransactionFence, ...] = ()

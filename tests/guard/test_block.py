@@ -137,7 +137,7 @@ def test_what_is_given_by_place_is_not_taken_for_the_lease(url: str) -> None:
     def main(lease: Lease, day: str = "monday") -> str:
         return day
 
-    with pytest.raises(TypeError, match="got a str in the place of its lease: give all else by name"):
+    with pytest.raises(TypeError, match="a str was given in the place of the lease: give all but the lease by name"):
         main("tuesday")  # type: ignore[arg-type]
     assert not Path(url.removeprefix("sqlite:///")).exists()
     assert main(day="tuesday") == "tuesday"  # type: ignore[call-arg]

@@ -68,7 +68,7 @@ class OwnSession:
                     self.drop()
         finally:
             if self._is_closed:
-                self._drop_if_idle()
+                self.drop_if_idle()
 
     def ask(self, what: str, values: Mapping[str, object]) -> list[Any] | None:
         """Run one statement; its rows, None if it is one that returns none. To be called in `one_request`."""
@@ -135,7 +135,7 @@ class OwnSession:
         if connection is not None and connection.is_valid:  # SQLAlchemy does so itself with one that was lost
             connection.invalidate()
 
-    def _drop_if_idle(self) -> None:
+    def drop_if_idle(self) -> None:
         """Unless another thread is amid a request, which then drops it: SQLite's library crashes if that is closed."""
         if not self._in_use.locked():
             with self._in_use:
@@ -177,4 +177,4 @@ class OwnSession:
         self._alarm.ring()
         self._cut_off.close()
         self._is_closed = True
-        self._drop_if_idle()
+        self.drop_if_idle()

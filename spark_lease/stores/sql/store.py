@@ -225,8 +225,7 @@ class SqlStore:
         return [(now + values["duration"], epoch if what == "renew" else max(epoch, now))]
 
     def _make_or_refuse_table(self) -> None:
-        with self._session.one_request(is_last=True):
-            pass  # a role may be allowed one connection at a time
+        self._session.drop_if_idle()  # a role may be allowed one connection at a time
         with self._connected() as connection:
             self._use_table(schema.make_or_refuse(connection, self._config, self._table))
             if schema.may_make(self._engine, self._config):

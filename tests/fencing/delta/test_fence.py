@@ -234,6 +234,28 @@ def test_nothing_is_committed_where_a_table_cannot_be_noted(config: Config) -> N
         fence.commit("/lake/new")
 
 
+def test_a_store_that_fails_for_a_moment_costs_no_commit(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the work of hours. Whatever was lost of the first try, another one finds."""
+    lease, refused = grant(config, "paris:1"), list[StoreError]()
+    note = lease.note
+
+    def unlock_after(*its: str) -> str | None:
+        try:
+            return note(*its)
+        except StoreError as error:
+            refused.append(error)
+            locking.rollback()
+            raise
+
+    monkeypatch.setattr(lease, "note", unlock_after)
+    brief = replace(config, attempt_timeout=0.5, retry_period=0.5)
+    lease.config = brief
+    with closing(sqlite3.connect(config.url.removeprefix("sqlite:///"))) as locking:
+        locking.execute("BEGIN EXCLUSIVE")
+        DeltaFence(lease, brief, BootClock()).commit("/lake/new")
+    assert len(refused) == 1 and recorded(config) == ["/lake/new"]
+
+
 def test_tables_of_the_configuration_are_claimed_too(config: Config, tmp_path: Path) -> None:
     append(tmp_path / "a")
     lease = grant(config, "paris:1")

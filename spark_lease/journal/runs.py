@@ -7,7 +7,6 @@ done. A key is done when a master says so while it is master; there is one such 
 import contextlib
 import json
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +18,7 @@ from ..election.journal_entries import bounded_age
 from ..election.ports import HeldLease, Notes
 from ..errors import AlreadyDone, ConfigError, Loss, NotesDenied, RecordUnreadable, SparkLeaseError, StoreError
 from ..stores.registry import open_notes
+from .patience import patiently
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +61,12 @@ class Runs:
             return notes.get(self._lease.name, DONE, key) is not None
 
     def begin(self, key: str) -> None:
-        """Note that a run of `key` begins. Raises AlreadyDone if there is nothing to do."""
-        if not self._config.enabled:
-            return
+        """Note that a run of `key` begins. Patient with the store; raises AlreadyDone if there is nothing to do."""
+        if self._config.enabled:
+            self._patiently(lambda: self._begin(key))
+
+    def _begin(self, key: str) -> None:
+        self._lease.check()
         with closing(open_notes(self._config)) as notes:
             if epoch := done_under(notes, self._lease.name, key):
                 raise AlreadyDone(self._lease.name, key, epoch)
@@ -99,26 +102,24 @@ class Runs:
         Patient with the store if it finished: returns what kept it from being noted as done, so that it will be run
         again.
         """
-        patience = self._config.renew_deadline if outcome == "finished" else 0.0
-        end, never = self._clock.now() + patience, threading.Event()
-        while key in self._started:
-            try:
-                if outcome == "finished":
-                    self.complete(key, counts={})
-                else:
-                    run = self._ended(key, outcome)
-                    with closing(open_notes(self._config)) as notes:
-                        self._note(notes, ENDED, run)
-                return []
-            except AlreadyDone as error:
-                log.warning("%s", error)
-                return []
-            except Exception as error:  # whatever it is, the release that comes after this has to come
-                if not isinstance(error, StoreError) or self._clock.now() >= end:
-                    log.error("%s: run key %r cannot be recorded as %s: %s", self._lease.name, key, outcome, error)
-                    return [_as_ours(error)] if outcome == "finished" else []
-            self._clock.wait(never, self._config.retry_period / 5)
+        if key not in self._started:
+            return []
+        is_finished = outcome == "finished"
+        try:
+            if is_finished:
+                self._patiently(lambda: self.complete(key, counts={}))
+            else:
+                with closing(open_notes(self._config)) as notes:
+                    self._note(notes, ENDED, self._ended(key, outcome))
+        except AlreadyDone as error:
+            log.warning("%s", error)
+        except Exception as error:  # whatever it is, the release that comes after this has to come
+            log.error("%s: run key %r cannot be recorded as %s: %s", self._lease.name, key, outcome, error)
+            return [_as_ours(error)] if is_finished else []
         return []
+
+    def _patiently(self, note: Callable[[], None]) -> None:
+        patiently(note, self._clock, timeout=self._config.renew_deadline, every=self._config.retry_period / 5)
 
     def _prune(self, notes: Notes) -> None:
         """Once in a hold: folders are listed for it."""

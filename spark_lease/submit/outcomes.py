@@ -4,22 +4,19 @@ No cluster manager hands a driver's exit code back, and none knows of leases.
 """
 
 import json
-import threading
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from typing import TypeVar
 
 from ..clock import Clock
 from ..config.settings import Config
 from ..election.journal_entries import ALREADY_DONE, bounded_age
-from ..errors import RecordUnreadable, StoreError
+from ..errors import RecordUnreadable
+from ..journal.patience import patiently
 from ..journal.unowned import note_beside
 from ..outcome import STANDBY, Outcome
 from ..stores.registry import open_notes
 
 KIND = "outcome"
-T = TypeVar("T")
 
 
 def note_outcome(config: Config, clock: Clock, submission: str, outcome: Outcome) -> None:
@@ -34,7 +31,7 @@ def note_outcome(config: Config, clock: Clock, submission: str, outcome: Outcome
         forget_outcome(config, submission)
         note_beside(config, KIND, submission, lambda _: str(outcome))
 
-    _patiently(note, config, clock)
+    patiently(note, clock, timeout=config.lease_duration, every=config.retry_period)
 
 
 def forget_outcome(config: Config, submission: str) -> None:
@@ -58,18 +55,7 @@ def noted_outcome(config: Config, clock: Clock, submission: str) -> Outcome | No
         except (ValueError, TypeError):
             raise RecordUnreadable(where, f"cannot read a note of an outcome: {text!r:.80}") from None
 
-    return _patiently(read, config, clock)
-
-
-def _patiently(what: Callable[[], T], config: Config, clock: Clock) -> T:
-    end = clock.now() + config.lease_duration
-    while True:
-        try:
-            return what()
-        except StoreError as error:
-            if isinstance(error, RecordUnreadable) or clock.now() >= end:
-                raise
-        clock.wait(threading.Event(), config.retry_period)
+    return patiently(read, clock, timeout=config.lease_duration, every=config.retry_period)
 
 
 def code_for_cluster(outcome: Outcome, config: Config | None) -> int:

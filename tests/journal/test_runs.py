@@ -10,16 +10,19 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from spark_lease import AlreadyDone, Lease, LeaseLost, hold_lease, leased
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
+from spark_lease.database.dialects import usable_url
 from spark_lease.errors import ConfigError, RecordUnreadable, StoreError
 from spark_lease.holds import open_contender
 from spark_lease.journal.runs import Run, runs_of
@@ -214,6 +217,24 @@ def test_a_count_may_be_a_number_of_numpy(url: str) -> None:
     with hold_lease("n", url=url, keeper="thread") as lease:
         lease.complete("k", rows=Count())  # type: ignore[arg-type]
     assert [run.counts for run in runs(url)] == [{"rows": 3}]
+
+
+def test_a_notes_table_that_is_locked_for_a_while_delays_a_run_and_fails_none(pg_url: str, table: str) -> None:
+    settings: Any = {"url": pg_url, "table": table, "create_table": True, "keeper": "thread", "attempt_timeout": 1.0}
+    with hold_lease("n", **settings):
+        pass
+    config = configure(name="n", **settings)
+    engine = create_engine(usable_url(config))
+    with engine.connect() as other:
+        other.execute(text(f"LOCK TABLE {config.notes_table}"))
+        unlocked = threading.Timer(2.5, other.rollback)  # more than one request waits
+        unlocked.start()
+        with hold_lease("n", run_key="k", **settings):
+            assert unlocked.finished.is_set()
+        unlocked.join()
+    engine.dispose()
+    with closing(open_notes(config)) as notes:
+        assert [(run.key, run.outcome) for run in runs_of(notes, "n")] == [("k", "finished")]
 
 
 def test_a_notes_table_that_is_gone_at_the_end_is_no_wrong_setting(url: str) -> None:

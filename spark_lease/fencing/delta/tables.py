@@ -10,7 +10,6 @@ import importlib.util
 import json
 import logging
 import shlex
-import threading
 from contextlib import closing
 
 from ...clock import Clock
@@ -18,7 +17,8 @@ from ...config.settings import Config
 from ...config.urls import redacted
 from ...election.ports import HeldLease
 from ...election.record import LeaseRecord
-from ...errors import ConfigError, Fenced, FenceUnreachable, Loss, NotesDenied, StoreError
+from ...errors import ConfigError, Fenced, FenceUnreachable, Loss, StoreError
+from ...journal.patience import patiently
 from ...journal.unowned import note_beside
 from ...stores.folders.error_text import error_text, secrets_of
 from ...stores.registry import open_notes
@@ -136,17 +136,13 @@ class DeltaFence:
 
     def _noted(self, table: str, text: str) -> str | None:
         """Patient with the store, as a renewal is: what is to be committed may be the work of hours."""
-        end = self._clock.now() + self._config.renew_deadline
-        while True:
-            try:
-                return self._lease.note(KIND, table, text)
-            except NotesDenied:
-                raise
-            except StoreError:
-                if self._clock.now() >= end:
-                    raise
-                self._lease.check()
-            self._clock.wait(threading.Event(), self._config.retry_period / 5)
+
+        def note() -> str | None:
+            self._lease.check()
+            return self._lease.note(KIND, table, text)
+
+        every = self._config.retry_period / 5
+        return patiently(note, self._clock, timeout=self._config.renew_deadline, every=every)
 
     def _not_claimed(self, table: str, answer: Answer) -> None:
         """Raise why, or say it where that is all that was asked for."""

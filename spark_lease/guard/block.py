@@ -39,7 +39,7 @@ from ..spark.shared_work import SharedWork
 from ..spark.warm_standby import WarmStandby, WarmUp
 from ..system.processes import need_linux, signal_name
 from .demotion import DYING, Demotion
-from .held import enter, held, leave, refuse_own
+from .held import EnteredOnce, enter, held, leave, refuse_own
 from .interrupt import BlockInterrupt, Ended
 from .keeping import open_hold
 
@@ -70,9 +70,9 @@ class Guard:
         self._last_words, self._warm_up = last_words, warm_up
         self._clock = BootClock()
         self._events = open_events(config, on_event)
-        self._interrupt = BlockInterrupt(self._clock, is_lost=self._is_lost)
+        self._interrupt = BlockInterrupt(self._clock)
         self._has_begun = self._has_claimed = False
-        self._entered = threading.Lock()
+        self._entered = EnteredOnce(config.name)
         self.has_crashed = False
         """True once the block has failed and its JVM had ended."""
         self._unnoted: list[SparkLeaseError] = []
@@ -87,8 +87,7 @@ class Guard:
         return self._lease in held and self.hold.loss() is not None
 
     def __enter__(self) -> Lease:
-        if not self._entered.acquire(blocking=False):
-            raise ConfigError("hold_lease", "was entered before: call hold_lease again for each block")
+        self._entered.enter()
         refuse_own(self.config)
         if self.config.enabled:
             need_linux()
@@ -156,7 +155,7 @@ class Guard:
 
     def _begin(self) -> Lease:
         """Wait for the lease, then claim. Whatever is raised: `_take_back`."""
-        self._interrupt.begin()
+        self._interrupt.begin(is_lost=self._is_lost)
         self._events.begin(self.hold)
         self.hold.prepare()
         self._fencing.prepare()

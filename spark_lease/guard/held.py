@@ -1,6 +1,7 @@
 """The leases that this process holds, in the order of their blocks."""
 
 import threading
+import warnings
 
 from ..config.settings import Config
 from ..errors import ConfigError
@@ -9,6 +10,22 @@ from .environment import is_inherited, tell_children
 
 held: list[Lease] = []
 _telling = threading.Lock()
+
+
+class EnteredOnce:
+    """Part of a guard, and ends with it: whether its block was entered."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._entered = name, threading.Lock()
+
+    def enter(self) -> None:
+        if not self._entered.acquire(blocking=False):
+            raise ConfigError("hold_lease", "was entered before: call hold_lease again for each block")
+
+    def __del__(self) -> None:
+        if not self._entered.locked():  # a program that forgot `with` would work on without a lease, and not know
+            problem = f"hold_lease of {self._name!r} was never entered, and guarded nothing"
+            warnings.warn(f"{problem}: write `with hold_lease(…) as lease:`", RuntimeWarning, stacklevel=2)
 
 
 def enter(lease: Lease) -> None:

@@ -24,9 +24,8 @@ class Ended(KeyboardInterrupt):
 class BlockInterrupt:
     """From `begin` to `end` a signal raises Ended in the thread that called `begin`, as long as it is in the block."""
 
-    def __init__(self, clock: Clock, *, is_lost: Callable[[], bool]) -> None:
-        """`is_lost`: the lease is lost by now, so that a signal is taken for one of `insist`."""
-        self._clock, self._is_lost = clock, is_lost
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.has_left = threading.Event()
         self.signal = 0
         """The signal that came from outside, if one did."""
@@ -34,8 +33,9 @@ class BlockInterrupt:
         self._signals, self._sent = HandledSignals(self._on_signal), 0
         self.end = self._signals.end
 
-    def begin(self) -> None:
-        self._thread = threading.get_ident()
+    def begin(self, *, is_lost: Callable[[], bool]) -> None:
+        """`is_lost`: the lease is lost by now, so that a signal is taken for one of `insist`."""
+        self._thread, self._is_lost = threading.get_ident(), is_lost
         self._signals.begin()
 
     def leave(self) -> None:

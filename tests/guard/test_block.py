@@ -55,6 +55,12 @@ def test_a_block_is_entered_once(url: str) -> None:
         guard.__enter__()
 
 
+def test_a_forgotten_with_is_told(url: str) -> None:
+    with pytest.warns(RuntimeWarning, match="hold_lease of 'n' was never entered, and guarded nothing") as told:
+        hold_lease("n", url=url)
+    assert told[0].filename == __file__
+
+
 @pytest.mark.parametrize("keeper", ["process", "thread"])
 def test_signals_that_come_together_end_it_once(keeper: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As from systemd with SendSIGHUP: the second finds the guard about to give up."""

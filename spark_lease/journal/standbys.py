@@ -13,9 +13,8 @@ from ..config.settings import Config
 from ..config.urls import redacted
 from ..election.ports import Notes
 from ..errors import SparkLeaseError
-from ..stores.registry import open_notes
+from ..stores.registry import note_beside, open_notes
 from ..system.call_timeout import GIVES_WAY, CallTimeout
-from .unowned import note_beside
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,14 @@ a callable that takes a Config and returns a LeaseStore. It cannot take the plac
 
 import importlib
 from collections.abc import Callable
+from contextlib import closing
 from importlib import metadata
 from typing import Any
 
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..election.ports import LeaseStore, Lock, Notes
+from ..election.record import LeaseRecord
 from ..errors import ConfigError
 
 GROUP = "spark_lease.stores"
@@ -68,6 +70,18 @@ def open_notes(config: Config) -> Notes:
         raise ConfigError("url", f"{redacted(config.url)!r} stores leases only: no run keys, no history")
     notes: Notes = _open(scheme, NOTES[scheme], config)
     return notes
+
+
+def note_beside(config: Config, kind: str, key: str, text: Callable[[LeaseRecord], str], *, advice: str = "") -> bool:
+    """Note, without holding the lease, what `text` makes of its record; False if there is a note with that key.
+
+    Raises StoreError; ConfigError, with `advice`, if the lease was never held: then it has no place for notes.
+    """
+    with closing(open_store(config)) as store, closing(open_notes(config)) as notes:
+        record = store.read(config.name).record
+        if record is None:
+            raise ConfigError("name", f"{config.name} was never held{advice and f': {advice}'}")
+        return notes.append(config.shared_name, kind, key, text(record))
 
 
 def _scheme(config: Config) -> str:

@@ -12,9 +12,8 @@ from ..config.settings import Config
 from ..election.journal_entries import ALREADY_DONE, bounded_age
 from ..errors import RecordUnreadable
 from ..journal.patience import patiently
-from ..journal.unowned import note_beside
 from ..outcome import STANDBY, Outcome
-from ..stores.registry import open_notes
+from ..stores.registry import note_beside, open_notes
 
 KIND = "outcome"
 

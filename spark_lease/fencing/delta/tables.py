@@ -19,9 +19,8 @@ from ...election.ports import HeldLease
 from ...election.record import LeaseRecord
 from ...errors import ConfigError, Fenced, FenceUnreachable, Loss, StoreError
 from ...journal.patience import patiently
-from ...journal.unowned import note_beside
 from ...stores.folders.error_text import error_text, secrets_of
-from ...stores.registry import open_notes
+from ...stores.registry import note_beside, open_notes
 from ...system.call_timeout import CallTimeout
 from .claims import Answer, claim_side_by_side
 from .fence import Claim, as_hadoop, newer_than, newest_of, property_of, refuse_newer

@@ -95,8 +95,7 @@ class Lease:
         `completes` becomes done in the same transaction: no other hold can complete it, not even a later one.
         Raises Fenced, LeaseLost, StoreError, ConfigError, AlreadyDone (`completes` is), and what the database raises.
         """
-        from .fencing.sql.completion import completing_sql
-        from .fencing.sql.transaction import fenced_sql  # SQLAlchemy, for those who use it
+        from .fencing.sql.transaction import completing_sql, fenced_sql  # SQLAlchemy, for those who use it
 
         if not completes:
             return fenced_sql(self._hold, engine)

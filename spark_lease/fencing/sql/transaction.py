@@ -5,27 +5,34 @@ with lease.fenced_sql(engine) as connection:     waits until the lease is certai
     connection.execute(…)                        whatever you write
                                                  at the end: my epoch still the newest? COMMIT, in the same step
 ```
+It may complete a run key as well (`completing_sql`): the key's row is committed with the data, or neither is. The key
+is looked up before the transaction, so that no work is done in vain, and its row is the last statement: two masters
+cannot both commit it. Beside the lease, where `is_done` looks, it is noted afterwards. If a crash prevents that, the
+next contender that finds the row notes it.
+
 What it does not do: it holds back no writer that goes past it. On PostgreSQL a fenced table does (`triggers.py`).
 """
 
 import logging
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, Pool
-from sqlalchemy.exc import DBAPIError, ResourceClosedError
+from sqlalchemy import Connection, Engine, Pool, insert, literal_column
+from sqlalchemy.exc import DBAPIError, IntegrityError, ResourceClosedError
 
-from ...database.dialects import code_of
+from ...config.settings import refuse_run_key
+from ...database.dialects import backend_of, code_of
 from ...election.ports import HeldLease
-from ...errors import Fenced, FenceUnreachable, Loss, SparkLeaseError
+from ...errors import AlreadyDone, Fenced, FenceUnreachable, Loss, SparkLeaseError
 from ..refusal import fenced
 from .claim import FenceTable, claim
 from .commit import NO_SAVEPOINT, REFUSED_BY_THE_BLOCK, NotNewest, ends_of, values_of
 from .refusals import LOST, OVER, refuse
-from .tables import RUN, refuse_unknown, where_is
+from .tables import DONE, RUN, refuse_unknown, where_is
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +46,8 @@ os.register_at_fork(after_in_child=_random.seed)
 _NULL = "23502"
 _AT_SOME = 1000
 """Runs after which those whose end is known are forgotten."""
+Note = Callable[[str, int], None]
+"""Notes beside the lease that a run key is done, and under which epoch."""
 
 
 @contextmanager
@@ -72,6 +81,37 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
         _forget(engine, lease.name, run)
     except (DBAPIError, NotNewest) as error:
         _judge(lease, engine, run if committing else "", error)
+
+
+@contextmanager
+def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, retention: float) -> Iterator[Connection]:
+    """`fenced_sql`, which completes the run key `key` of the lease as well.
+
+    Raises AlreadyDone if that is done, under whichever epoch: then nothing was written; and what `fenced_sql` raises.
+    Keys are remembered for `retention` seconds.
+    """
+    refuse_run_key("completes", key)
+    if lease.wait_certain() == 0:  # enabled = false: nothing is guarded, and nothing noted
+        with fenced_sql(lease, engine) as connection:
+            yield connection
+        return
+    fence_table = FenceTable(engine)
+    _refuse_done(fence_table, lease, key, note)
+    completing = False
+    try:
+        with fenced_sql(lease, engine) as connection:
+            yield connection
+            completing = True
+            now: Any = literal_column(backend_of(engine).now_ms)
+            row = insert(DONE).values(name=lease.name, run_key=key, epoch=lease.epoch, finished=now)
+            connection.execute(row, execution_options={"schema_translate_map": None})
+    except IntegrityError:
+        if completing:
+            _refuse_done(fence_table, lease, key, note)
+        raise
+    _note(lease, key, lease.epoch, note)
+    with suppress(Exception):  # whatever it is: what was asked for is committed
+        fence_table.forget_done(lease.name, retention)
 
 
 def new_run() -> str:
@@ -134,3 +174,18 @@ def _forget(engine: Engine, name: str, run: str) -> None:
         done, known[:] = list(known), []
         with suppress(Exception):  # whatever it is: what was asked for is committed
             FenceTable(engine).forget_runs(name, done)
+
+
+def _refuse_done(fence_table: FenceTable, lease: HeldLease, key: str, note: Note) -> None:
+    epoch = fence_table.done_under(lease.name, key)
+    if epoch is not None:
+        _note(lease, key, epoch, note)
+        raise AlreadyDone(lease.name, key, epoch)
+
+
+def _note(lease: HeldLease, key: str, epoch: int, note: Note) -> None:
+    """The row is what counts: whatever keeps the note from being made, the next one who comes makes it."""
+    try:
+        note(key, epoch)
+    except SparkLeaseError as error:
+        log.warning("%s: run key %r is done, and not noted beside the lease: %s", lease.name, key, error)

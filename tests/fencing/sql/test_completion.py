@@ -17,7 +17,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.errors import AlreadyDone, ConfigError, Fenced, StoreError
 from spark_lease.fencing.sql.claim import FenceTable, claim
-from spark_lease.fencing.sql.completion import completing_sql
+from spark_lease.fencing.sql.transaction import completing_sql
 from spark_lease.holds import open_contender
 from spark_lease.lease import Lease
 from tests.services.proxy import Proxy
@@ -144,7 +144,7 @@ def test_a_crash_between_commit_and_note_is_healed_by_the_next_run(engine: Engin
     script = f"""
         import os
         from sqlalchemy import create_engine, text
-        from spark_lease.fencing.sql.completion import completing_sql
+        from spark_lease.fencing.sql.transaction import completing_sql
         from tests.support.holders import Holder
         engine, crash = create_engine({address!r}), lambda *_: os._exit(9)
         with completing_sql(Holder({NAME!r}, 5), engine, {KEY!r}, note=crash, retention=60) as connection:

@@ -29,8 +29,7 @@ from spark_lease.fencing.sql import commit as sql_commit
 from spark_lease.fencing.sql import refusals as sql_refusals
 from spark_lease.fencing.sql import transaction as sql
 from spark_lease.fencing.sql.claim import FenceTable, claim
-from spark_lease.fencing.sql.completion import completing_sql
-from spark_lease.fencing.sql.transaction import fenced_sql
+from spark_lease.fencing.sql.transaction import completing_sql, fenced_sql
 from spark_lease.holds import open_contender
 from tests.services.pooler import Pooler
 from tests.services.postgres import own_postgres, with_psycopg

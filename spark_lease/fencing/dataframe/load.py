@@ -136,19 +136,14 @@ def _texts(batches: Iterator[Any]) -> Iterator[bytes]:
 
     All that is there by then goes into one COPY: the server begins anew seldom, and says soon what it refuses.
     """
-
-    def make() -> bytes | None:
-        batch = next(batches, None)
-        return None if batch is None else _csv(batch)
-
-    pool = ThreadPoolExecutor(1)
+    pool, texts = ThreadPoolExecutor(1), map(_csv, batches)
     try:
-        coming = deque(pool.submit(make) for _ in range(_AHEAD))
+        coming = deque(pool.submit(next, texts, None) for _ in range(_AHEAD))
         while (text := coming.popleft().result()) is not None:
             while coming and coming[0].done() and len(text) < _ENOUGH and (more := coming[0].result()) is not None:
                 text += more
                 coming.popleft()
-            coming.extend(pool.submit(make) for _ in range(_AHEAD - len(coming)))
+            coming.extend(pool.submit(next, texts, None) for _ in range(_AHEAD - len(coming)))
             yield text
     finally:  # after a failure, wait for no batch that is still being computed
         pool.shutdown(wait=False, cancel_futures=True)

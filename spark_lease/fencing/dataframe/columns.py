@@ -16,7 +16,7 @@ _AS_IT_IS: dict[str, dict[str, str]] = {
     "postgresql": {
         "boolean": "boolean", "byte": "smallint", "short": "smallint", "integer": "integer", "long": "bigint",
         "float": "real", "double": "double precision", "decimal": "numeric", "date": "date",
-        "timestamp": "timestamptz", "timestamp_ntz": "timestamp",
+        "timestamp": "timestamp with time zone", "timestamp_ntz": "timestamp without time zone",
     },
     "mysql": {
         "boolean": "tinyint", "byte": "smallint", "short": "smallint", "integer": "integer", "long": "bigint",

@@ -24,7 +24,6 @@ _LONGEST = {
 """Bytes that a column of these types of MariaDB takes."""
 _NO_SUCH_KEY = ("42P10", "ON CONFLICT clause does not match")
 _LOCKED = "55P03"
-_NAMES = {"timestamptz": "timestamp with time zone", "timestamp": "timestamp without time zone"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,7 @@ class Move:
     def is_copied(self) -> bool:
         """Whether COPY into the table itself does the same: each column is staged as its own type, or is text; and it
         leaves out no column of a domain, for whose constraints it would not look."""
-        pairs = [(_NAMES.get(each.staged, each.staged), each.field.type) for each in self.columns]
-        is_same = all(staged in ("text", kind) for staged, kind in pairs)
+        is_same = all(each.staged in ("text", each.field.type) for each in self.columns)
         written = {each.field for each in self.columns}
         is_unseen = any(each.is_domain for each in self.target.fields if each not in written)
         return self.target.takes_copy and not self.keys and is_same and not is_unseen

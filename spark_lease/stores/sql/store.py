@@ -67,7 +67,7 @@ class SqlStore:
         self._session.use(self._sql, prepared(self._sql) if self._is_told else {})
 
     def read(self, name: str) -> Snapshot:
-        rows = self._rows("read", {"name": self._row_of(name)})
+        rows = self._rows("read", {"name": self._config.row_of(name)})
         if not rows:
             return Snapshot(None, 0.0)
         if len(rows) > 1:
@@ -95,16 +95,13 @@ class SqlStore:
         return new.stamped(rows[0][0], rows[0][1]) if rows else None
 
     def _values(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> dict[str, Any]:
-        values: dict[str, Any] = {"name": self._row_of(name), "holder": new.holder, "epoch": new.epoch}
+        values: dict[str, Any] = {"name": self._config.row_of(name), "holder": new.holder, "epoch": new.epoch}
         values["duration"] = round(new.duration * 1000)
         values |= {"protection": new.protection, "directive": new.directive or None}
         if old is not None:
             values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
             values["old_directive"] = old.directive or None
         return values
-
-    def _row_of(self, name: str) -> str:
-        return self._config.row_of(name) if self._config.has_broker_row else name
 
     def names(self) -> Sequence[str]:
         """Raises ConfigError as `read` does, also where no row has to be read."""
@@ -146,7 +143,7 @@ class SqlStore:
 
     def _channel(self, name: str) -> str:
         """One for each lease, so that no standby is woken for another lease; any name fits."""
-        payloads = f"{self._table.fullname}:{self._row_of(name)}"
+        payloads = f"{self._table.fullname}:{self._config.row_of(name)}"
         return f"spark_lease_{hashlib.sha256(payloads.encode()).hexdigest()[:32]}"
 
     def close(self) -> None:

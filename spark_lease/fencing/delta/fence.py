@@ -17,10 +17,8 @@ from pathlib import Path
 
 from ...clock import Clock
 from ...config.urls import has_password, redacted
-from ...election.ports import HeldLease
 from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
 from ...stores.folders.error_text import error_text, secrets_of
-from ..refusal import fenced
 from .folders import BUCKET, LocalFolder
 from .log import Log, State
 
@@ -53,12 +51,6 @@ def newer_than(name: str, epoch: int, table: str, newest: str | None) -> int:
     if not re.fullmatch(r"\d{1,19}", newest):
         raise ConfigError("fence", f"{table} has {property_of(name)} = {newest!r}, which no epoch is: {_unset(name)}")
     return int(newest) if int(newest) > epoch else 0
-
-
-def refuse_newer(lease: HeldLease, name: str, table: str, newest: str | None) -> None:
-    """Raise Fenced if the table has been claimed under a newer epoch than `lease`'s; ConfigError for what is none."""
-    if newer := newer_than(name, lease.epoch, table, newest):
-        raise fenced(lease, table, newer)
 
 
 def newest_of(name: str, table: str, options: Mapping[str, str], *, timeout: float) -> str | None:

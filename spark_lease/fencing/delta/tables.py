@@ -22,8 +22,9 @@ from ...journal.patience import patiently
 from ...stores.folders.error_text import error_text, secrets_of
 from ...stores.registry import note_beside, open_notes
 from ...system.call_timeout import CallTimeout
+from ..refusal import fenced
 from .claims import Answer, claim_side_by_side
-from .fence import Claim, as_hadoop, newer_than, newest_of, property_of, refuse_newer
+from .fence import Claim, as_hadoop, newer_than, newest_of, property_of
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class DeltaFence:
         """A transaction on `table` begins, in whose snapshot the property is `newest`. To refuse it, raises
         Fenced, LeaseLost or ConfigError. Not every one writes: a table may just be registered in a catalog."""
         if self.is_wanted:
-            refuse_newer(self._lease, self._name, table, newest)
+            self._refuse_newer(table, newest)
             self._lease.wait_certain()
 
     def commit(self, table: str) -> None:
@@ -124,7 +125,11 @@ class DeltaFence:
             return
         finally:
             looking.close()
-        refuse_newer(self._lease, self._name, table, newest)
+        self._refuse_newer(table, newest)
+
+    def _refuse_newer(self, table: str, newest: str | None) -> None:
+        if newer := newer_than(self._name, self._lease.epoch, table, newest):
+            raise fenced(self._lease, table, newer)
 
     def _record(self, table: str, epoch: int) -> None:
         text = json.dumps({"epoch": epoch, "holder": self._lease.holder})

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from ...errors import ConfigError
 from .tables import FENCE, FENCE_TABLES, FENCED, where_is
-from .trigger_sql import NO_PATH, TRIGGER, function_sql, parts, quoted, readable, spelled
+from .trigger_sql import NO_PATH, TRIGGER, function_sql, parts, quoted, readable, spelled, trusted
 
 # Of a trigger: each ends with a zero byte, in the database's encoding (PostgreSQL documentation, pg_trigger.tgargs).
 _ARGUMENTS = """ARRAY(
@@ -35,12 +35,7 @@ _ABOVE = """c.oid IN (WITH RECURSIVE above (oid) AS (
     SELECT i.inhparent FROM pg_inherits i WHERE i.inhrelid = %(oid)s::int8::oid
     UNION SELECT i.inhparent FROM pg_inherits i JOIN above ON i.inhrelid = above.oid
 ) SELECT oid FROM above)"""
-# Which roles may own the code that a fenced table runs. A trigger runs its function, and all that its function calls,
-# with the rights of the role that writes to the table.
-_TRUSTED = """
-(r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
- OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
- OR r.oid = (SELECT relowner FROM pg_class WHERE oid = %(table)s::int8::oid))"""
+_TRUSTED = trusted("%(table)s::int8::oid")
 _SCHEMA_THERE = f"""
 SELECT {_TRUSTED}, r.rolname FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
 WHERE n.oid = to_regnamespace(%(name)s)

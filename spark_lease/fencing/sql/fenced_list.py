@@ -11,13 +11,11 @@ from sqlalchemy import Connection
 from ...errors import ConfigError
 from .catalog import schema_of_fence
 from .tables import FENCE, FENCED
-from .trigger_sql import TRIGGER, enlist_sql, literal, readable
+from .trigger_sql import TRIGGER, enlist_sql, literal, readable, trusted
 
-_USABLE = """
+_USABLE = f"""
 SELECT c.relkind = 'r' AND NOT (c.relrowsecurity OR c.relhasrules OR c.relhastriggers)
-  AND (r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
-    OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
-    OR (%(is_claimed)s AND r.oid = (SELECT relowner FROM pg_class WHERE oid = to_regclass(%(fence)s))))
+  AND {trusted("CASE WHEN %(is_claimed)s THEN to_regclass(%(fence)s) END")}
   AND (SELECT bool_and(has_table_privilege(c.oid, may)) FROM unnest(%(rights)s::text[]) AS may)
 FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = to_regclass(%(name)s)
 """

@@ -10,18 +10,17 @@ import logging
 from sqlalchemy import Connection
 
 from .tables import FENCE
+from .trigger_sql import trusted
 
 log = logging.getLogger(__name__)
 
-# Trusted are superusers, this role and those whose rights it has, and the owners of the database and of the fence that
-# is found. A superuser has the rights of all roles, and trusts none of them for that.
+# Roles whose rights this one has are trusted as well. A superuser has those of all roles, and trusts none for that.
 # The lease is the first of a trigger's arguments, each of which ends with a zero byte (pg_trigger.tgargs).
-_FENCED = """
+_FENCED = f"""
 WITH trusted AS (
-  SELECT r.oid FROM pg_roles r, pg_roles me WHERE me.rolname = current_user AND (
-    r.rolsuper OR r.oid = me.oid OR (NOT me.rolsuper AND pg_catalog.pg_has_role(me.oid, r.oid, 'MEMBER'))
-    OR r.rolname = 'pg_database_owner' OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
-    OR r.oid = (SELECT relowner FROM pg_class WHERE oid = pg_catalog.to_regclass(%(fence)s)::oid)))
+  SELECT r.oid FROM pg_roles r, pg_roles me WHERE me.rolname = current_user
+    AND ({trusted("pg_catalog.to_regclass(%(fence)s)::oid")}
+      OR (NOT me.rolsuper AND pg_catalog.pg_has_role(me.oid, r.oid, 'MEMBER'))))
 SELECT c.relowner IN (SELECT oid FROM trusted)
   OR n.oid = (SELECT relnamespace FROM pg_class WHERE oid = pg_catalog.to_regclass(%(fence)s)::oid) AS counts,
   p.proowner IN (SELECT oid FROM trusted) AND n.nspowner IN (SELECT oid FROM trusted) AS is_safe,

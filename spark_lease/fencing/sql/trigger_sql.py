@@ -54,11 +54,7 @@ BEGIN
             WHERE p.oid = 'public.spark_lease_check()'::regprocedure
         UNION ALL SELECT 'the schema public', n.nspowner FROM pg_namespace n WHERE n.oid = 'public'::regnamespace
     LOOP
-        IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = found.owner AND (r.rolsuper
-            OR r.rolname IN (current_user, 'pg_database_owner')
-            OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
-            OR r.oid = (SELECT relowner FROM pg_class WHERE oid = {table}::regclass)))
-        THEN
+        IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = found.owner AND {trusted}) THEN
             RAISE EXCEPTION '% belongs to %, whose code would run with the rights of all who write to the table: '
                 'have a superuser own it, or the owner of the table or database', found.name, found.owner::regrole;
         END IF;
@@ -84,6 +80,16 @@ END
 $fence$"""
 
 
+def trusted(table: str) -> str:
+    """SQL: may role `r` own code that runs with the rights of others, as a trigger does? `table` is SQL for an oid.
+
+    A superuser may, this role, and the owners of the database and of that table.
+    """
+    return f"""(r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
+ OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
+ OR r.oid = (SELECT relowner FROM pg_class WHERE oid = {table}))"""
+
+
 def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> list[str]:
     """What fences `table`, for a DBA to read and run; the fence stands in the schema public. Raises ConfigError."""
     made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT(), (*FENCE_TABLES, FENCED))]
@@ -95,8 +101,9 @@ def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> li
     fence = ", ".join(f"public.{each.name}" for each in FENCE_TABLES)
     grant = f"-- For the role of the job:\n-- GRANT SELECT, INSERT, UPDATE, DELETE ON {fence} TO …"
     grant += f"\n-- GRANT SELECT ON public.{FENCED.name} TO …"
+    refuse_others = _REFUSE_OTHERS.format(trusted=trusted(f"{literal(name)}::regclass"))
     noted = enlist_sql(f"public.{FENCED.name}", names, lease, allow_unleased)
-    return ["BEGIN", NO_PATH, *done, _REFUSE_OTHERS.format(table=literal(name)), noted, f"{grant}\nCOMMIT"]
+    return ["BEGIN", NO_PATH, *done, refuse_others, noted, f"{grant}\nCOMMIT"]
 
 
 def function_sql(schema: str) -> str:

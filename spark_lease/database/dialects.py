@@ -179,6 +179,11 @@ class Backend:
         return self.now_ms if self.returning else f"LAST_INSERT_ID({self.now_ms})"
 
 
+ENGINE_OF = (
+    "SELECT engine, table_type FROM information_schema.tables "
+    "WHERE table_schema = coalesce(%s, database()) AND table_name = %s"
+)
+"""MariaDB, MySQL: the engine that keeps the table of that schema (NULL: this session's) and name; NULL for a view."""
 UNKNOWN_LETTER = "22P05"
 """PostgreSQL's code of a text that its database, in another encoding than UTF-8, cannot hold."""
 CONFLICTS = ("40001", "40P01", "1213", "1020")

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from ...database.dialects import ENGINE_OF
 from ...errors import ConfigError
 from ..sql.tables import parts_of
 
@@ -43,10 +44,6 @@ SELECT column_name, data_type, coalesce(character_set_name, ''), data_type,
        extra LIKE '%% GENERATED%%' OR extra IN ('VIRTUAL', 'PERSISTENT', 'STORED'), 0
 FROM information_schema.columns WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
 ORDER BY ordinal_position
-"""
-_MYSQL_ENGINE = """
-SELECT coalesce(engine, table_type) FROM information_schema.tables
-WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
 """
 # Last: whether the column, if it is not written, gets what no other row has: its next number, or NULL.
 _MYSQL_UNIQUE = """
@@ -131,10 +128,11 @@ def _columns(connection: Connection, schema: list[str], name: str, full: str) ->
         return run(connection, _POSTGRES, {"table": full}).all()
     if connection.dialect.name == "sqlite":
         return run(connection, _SQLITE, (name, schema[0] if schema else "main")).all()
-    engine = run(connection, _MYSQL_ENGINE, where).scalar()
+    found = run(connection, ENGINE_OF, (where["schema"], name)).first()
+    engine = found[0] or found[1] if found else "InnoDB"
     if engine == "VIEW":
         raise refusal(f"{name} is a view, and whether its tables can be rolled back is not known: name the table")
-    if engine not in (None, "InnoDB"):
+    if engine != "InnoDB":
         raise refusal(f"{name} is a table of {engine}, which cannot be rolled back: make it InnoDB")
     return run(connection, _MYSQL, where).all()
 

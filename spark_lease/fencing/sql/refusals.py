@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, event
 
+from ...database.dialects import ENGINE_OF
 from ...errors import ConfigError
 
 _COMMENTS = r"(?:[\s;]|/\*(?!M?!)(?>.*?\*/)|--[^\n]*\n|#[^\n]*\n)*"
@@ -26,10 +27,6 @@ _WRITES = re.compile(
     r"|DELETE\b(?:\s+(?:LOW_PRIORITY|QUICK|IGNORE))*\s+FROM\s+"
     r"|LOAD\s+DATA\b.*?\bINTO\s+TABLE\s+)" + _NAME,
     re.I | re.S,
-)
-_ENGINE = (
-    "SELECT engine FROM information_schema.tables "
-    "WHERE table_schema = coalesce(%s, database()) AND table_name = %s AND engine IS NOT NULL"
 )
 _known: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 """Tables of MariaDB that have been looked at and roll back."""
@@ -99,8 +96,8 @@ def _look(connection: Any, cursor: Any, statement: str, *_: object) -> None:
 def _refuse_without_rollback(connection: Connection, name: str) -> None:
     *schema, table = [part.strip().strip("`") for part in re.split(r"\.(?=(?:[^`]*`[^`]*`)*[^`]*$)", name)]
     cursor: Any = connection.connection.cursor()
-    cursor.execute(_ENGINE, (schema[0] if schema else None, table))
+    cursor.execute(ENGINE_OF, (schema[0] if schema else None, table))
     found = cursor.fetchone()
     cursor.close()
-    if found and found[0] != "InnoDB":
+    if found and found[0] not in (None, "InnoDB"):
         refuse(f"{name} is a table of {found[0]}, which cannot be rolled back: make it InnoDB")

@@ -29,7 +29,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.types import UserDefinedType
 
 from ...config.settings import MAX_NAME, Config
-from ...database.dialects import BACKENDS
+from ...database.dialects import BACKENDS, ENGINE_OF
 from ...election.directive import LONGEST
 from ...errors import ConfigError
 from .words import Words
@@ -210,19 +210,13 @@ def refuse_engine(connection: Connection, table: Table) -> None:
     """
     if not has_engines(connection):
         return
-    where = {"schema": table.schema, "name": table.name}
-    found = connection.execute(text(_ENGINE), where).first()
-    if found and "VIEW" in found.table_type.upper():
+    found = connection.exec_driver_sql(ENGINE_OF, (table.schema, table.name)).first()
+    engine, kind = found or ("", "")
+    if "VIEW" in kind.upper():
         raise a_view(table)
-    if found and found.engine and found.engine.lower() != "innodb":
-        raise ConfigError(
-            "table", f"{table.fullname} is kept by {found.engine}: run ALTER TABLE {table.fullname} ENGINE=InnoDB"
-        )
-
-
-_ENGINE = """\
-SELECT engine AS engine, table_type AS table_type FROM information_schema.tables
-WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"""
+    if engine and engine.lower() != "innodb":
+        how = f"run ALTER TABLE {table.fullname} ENGINE=InnoDB"
+        raise ConfigError("table", f"{table.fullname} is kept by {engine}: {how}")
 
 
 def complete(connection: Connection, table: Table) -> Sequence[str]:

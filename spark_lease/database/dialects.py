@@ -20,10 +20,6 @@ from ..errors import ConfigError
 Column = ColumnElement[Any]
 
 
-def _is(column: Column, value: Column) -> Column:
-    return column.is_not_distinct_from(value)
-
-
 def _is_to_the_byte(column: Any, value: Column) -> Column:
     # Whatever the column's collation is: that of a broker's table takes "PARIS", "paris" and "paris " for equal.
     text: Column = literal_column(f"CONVERT({column.name} USING utf8mb4)")
@@ -160,7 +156,7 @@ class Backend:
     """Whether a write can return what it wrote; if not, LAST_INSERT_ID brings back the time at which it was written."""
     table_options: str = ""
     """What is appended to CREATE TABLE."""
-    equal: Callable[[Column, Column], Column] = _is
+    equal: Callable[[Column, Column], Column] = ColumnElement.is_not_distinct_from
     """Equal in every byte, and NULL to NULL."""
     shape: tuple[str, ...] = ()
     """Codes, or words, of "no such table or column"."""

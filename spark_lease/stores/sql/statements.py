@@ -25,23 +25,38 @@ from sqlalchemy import (
 from sqlalchemy.sql.elements import ColumnElement
 
 from ...config.settings import BROKER, MAX_NAME
-from ...database.dialects import backend_of
+from ...database.dialects import Backend, backend_of
 from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable
 
 BROKER_ID = 1
 """The one row of which an ActiveMQ broker knows."""
+_OWN: ColumnElement[int] = literal_column(str(BROKER_ID))
 _COLUMNS = 7
 
 
 def statements(engine: Engine, table: Table, *, broker_row: bool, notifies: bool) -> dict[str, str]:
     """By what they do. `broker_row`: the lease is row ID 1, else the row with its NAME."""
-    backend = backend_of(engine)
+    backend, column = backend_of(engine), table.c
+    row = column.id == _OWN if broker_row else column.name == bindparam("name")
     now: ColumnElement[int] = literal_column(backend.now_ms)
-    stamp: ColumnElement[int] = literal_column(backend.stamp_ms)
+    names = select(column.name).where(column.name.is_not(None)).order_by(column.name)
+    if broker_row:
+        names = select(literal_column(f"'{BROKER}'")).select_from(table).where(row)
+    read = select(
+        column.broker_name, column.time, column.epoch, column.duration, now, column.protection, column.directive
+    ).where(row)
+    writes = _writes(backend, table, row, broker_row=broker_row)
+    if backend.returning:
+        writes = {what: each.returning(column.time, column.epoch) for what, each in writes.items()}
+    if notifies:
+        writes |= _notifying(writes)
+    found = {"read": read, "names": names, "now": select(now)} | writes
+    return {what: str(each.compile(dialect=engine.dialect)) for what, each in found.items()}
+
+
+def _writes(backend: Backend, table: Table, row: ColumnElement[bool], *, broker_row: bool) -> dict[str, Any]:
     column = table.c
-    own: ColumnElement[int] = literal_column(str(BROKER_ID))
-    row = column.id == own if broker_row else column.name == bindparam("name")
     stands = (
         row
         & (column.epoch == bindparam("old_epoch"))
@@ -51,47 +66,42 @@ def statements(engine: Engine, table: Table, *, broker_row: bool, notifies: bool
     )
     # Not just one more than the last: a row that was deleted, or restored from a backup, has to go on with larger
     # epochs than it ever had. One more where the clock went back.
-    bigger = getattr(func, backend.greatest)(bindparam("epoch"), now)
+    bigger = getattr(func, backend.greatest)(bindparam("epoch"), literal_column(backend.now_ms))
     kept: dict[str, Any] = {"epoch": bindparam("epoch"), "duration": bindparam("duration")}
     held = kept | {
         "broker_name": bindparam("holder"),
-        "time": stamp + bindparam("duration"),
+        "time": literal_column(backend.stamp_ms) + bindparam("duration"),
         "protection": bindparam("protection"),
     }
     freed = kept | {"broker_name": null(), "time": literal_column("0")}
     # Two leases inserted at once may compute one ID: the second is told "no" and asks again.
     key: dict[str, Any] = {"id": literal_column(f"coalesce(max(id), {BROKER_ID}) + 1"), "name": bindparam("name")}
     if broker_row:
-        key = {"id": own, "name": null()}
+        key = {"id": _OWN, "name": null()}
     first: dict[str, Any] = key | held | {"epoch": bigger}
-    values = select(*first.values()).select_from(table).where(true()) if not broker_row else select(*first.values())
-    writes: dict[str, Any] = {
+    values = select(*first.values())
+    if not broker_row:
+        values = values.select_from(table).where(true())
+    return {
         "insert": insert(table).from_select(list(first), values),
         "take": update(table).where(stands).values(held | {"epoch": bigger, "directive": null()}),
         "renew": update(table).where(stands).values(held),
         "release": update(table).where(stands).values(freed),
         "directive": update(table).where(stands).values(directive=bindparam("directive")),
     }
-    if backend.returning:
-        writes = {what: each.returning(column.time, column.epoch) for what, each in writes.items()}
-    reads: dict[str, Any] = {
-        "read": select(
-            column.broker_name, column.time, column.epoch, column.duration, now, column.protection, column.directive
-        ).where(row),
-        "names": select(column.name).where(column.name.is_not(None)).order_by(column.name),
-        "now": select(now),
+
+
+def _notifying(writes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that tell the standbys, in the transaction of the write: a standby that is woken finds it."""
+    release, directive = writes["release"].cte("freed"), writes["directive"].cte("directed")
+    notified = func.pg_catalog.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))
+    # A release that a crash of the server undoes is a lease that runs out: no need to wait for the disk.
+    at_once: ColumnElement[str] = literal_column("pg_catalog.set_config('synchronous_commit', 'off', true)")
+    look_again = func.pg_catalog.pg_notify(bindparam("channel"), literal_column("'look again'"))
+    return {
+        "release": select(release.c.time, release.c.epoch, notified, at_once),
+        "directive": select(directive.c.time, directive.c.epoch, look_again),
     }
-    if broker_row:
-        reads["names"] = select(literal_column(f"'{BROKER}'")).select_from(table).where(row)
-    if notifies:  # in the transaction of the release: who is woken finds it
-        release, directive = writes["release"].cte("freed"), writes["directive"].cte("directed")
-        notified = func.pg_catalog.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))
-        # A release that a crash of the server undoes is a lease that runs out: no need to wait for the disk.
-        at_once: ColumnElement[str] = literal_column("pg_catalog.set_config('synchronous_commit', 'off', true)")
-        writes["release"] = select(release.c.time, release.c.epoch, notified, at_once)
-        look_again = func.pg_catalog.pg_notify(bindparam("channel"), literal_column("'look again'"))
-        writes["directive"] = select(directive.c.time, directive.c.epoch, look_again)
-    return {what: str(each.compile(dialect=engine.dialect)) for what, each in (reads | writes).items()}
 
 
 def overridden(ours: Mapping[str, str], theirs: Mapping[str, str], engine: Engine) -> dict[str, str]:

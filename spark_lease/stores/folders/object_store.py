@@ -66,11 +66,12 @@ class ObjectFiles:
         refuse_unsafe(config.storage_options, environ)
         self._secrets = secrets_of(given)
         timeout = config.attempt_timeout
+        limit = f"{max(round(timeout * 1000), 1)}ms"
         self.options: dict[str, str] | None = given | {
-            "timeout": _milliseconds(timeout),
-            "connect_timeout": _milliseconds(timeout),
+            "timeout": limit,
+            "connect_timeout": limit,
             "max_retries": str(_RETRIES),
-            "retry_timeout": _milliseconds(timeout),
+            "retry_timeout": limit,
         }
         self._store = self._open(given, timeout)
         self._checked = False
@@ -241,7 +242,3 @@ def _connection(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _bare(key: str) -> str:
     return re.sub(f"^({'|'.join(PREFIXES)})", "", key.lower())
-
-
-def _milliseconds(duration: float) -> str:
-    return f"{max(round(duration * 1000), 1)}ms"

@@ -1,10 +1,10 @@
 """The two ends of a fenced transaction with psycopg2: no more messages than without a fence.
 
 From the first statement of the block on the driver is in autocommit and begins nothing by itself: BEGIN and the
-settings travel with that statement, and check and COMMIT in one message, so that a client cannot be frozen between
-them. Left to itself the driver would not notice that COMMIT, and send what comes next in silent autocommit. (Cursors
-that the server keeps, `stream_results`, `yield_per`, and large objects need its own BEGIN: use them outside. A cursor
-of another class, which `driver_connection` is asked for, is looked at only when the block ends.)
+settings travel with that statement, and check and COMMIT in one message (`commit.py` says why). Left to itself the
+driver would not notice that COMMIT, and send what comes next in silent autocommit. (Cursors that the server keeps,
+`stream_results`, `yield_per`, and large objects need its own BEGIN: use them outside. A cursor of another class, which
+`driver_connection` is asked for, is looked at only when the block ends.)
 
 What would end the transaction inside the block is refused by the connection (`guarded_connection`) and by the driver's
 `cursors` themselves: SQLAlchemy's events would cost every transaction of the engine a fifth of its time.

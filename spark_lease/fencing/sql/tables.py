@@ -4,8 +4,7 @@
 `spark_lease_fence_run (name, run, epoch)`: a row for each fenced transaction of late, which proves that it was
 committed to one whose answer was lost.
 `spark_lease_fence_done (name, run_key, epoch, finished)`: a row for each run key that was completed with its data.
-`spark_lease_fence_table (schema_name, table_name, name, allow_unleased)`: PostgreSQL's fenced tables, so that one that
-is dropped and made again is fenced again.
+`spark_lease_fence_table (schema_name, table_name, name, allow_unleased)`: PostgreSQL's fenced tables (`fenced_list`).
 All are found by the session's search path, in its default schema.
 """
 

@@ -4,10 +4,9 @@ A trigger before each statement reads the fence's row in share mode and compares
 session (`session.py`). So it is the database that refuses, whatever program writes: psql, COPY, JDBC, an ORM. A
 transaction that is open under an older epoch makes a claim wait, and a claim ends its session (`claim.py`).
 
-A table that is dropped takes its trigger with it. So the fence keeps a list of its tables, and each claim fences again
-what has lost it.
+A table that is dropped takes its trigger with it. Each claim fences it again, by the list of `fenced_list.py`.
 
-What it does not hold back is in docs/reference/fenced.md.
+What a trigger does not hold back is in docs/reference/fenced.md.
 """
 
 import logging

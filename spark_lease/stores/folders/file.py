@@ -1,8 +1,8 @@
 """A lease store in a shared folder, and a lock of the operating system beside it: for sites that share files alone.
 
 `file:///folder` holds a folder for each lease, `folder/NAME`, with its record as the last of some numbered files:
-`00000000000000000012.json`. A write is put-if-absent of the next number: a whole file under another name, synced, then
-link(2), which is atomic on NFS as well and tells a second writer that it came too late. No reader sees half a record.
+`00000000000000000012.json`. A write is put-if-absent of the next number (`paths.put_new`), by which a second writer
+learns that it came too late.
 
 The lock is flock(2) on `folder/NAME/lock`. Linux makes it a lock of the server on NFS (since 2.6.12), it belongs to the
 open file (so two contenders of one process exclude each other, and a reader's close(2) does not drop it, as with
@@ -113,7 +113,7 @@ class FileStore:
         # Paused before the put while others went far ahead and their old files were removed, a number that no one
         # reads can be written: what counts is the last.
         if self._last(folder) != version_file(stamp):
-            return None if self._read(name) != written else written
+            return written if self._read(name) == written else None
         self._tidy(folder, stamp)
         return written
 

@@ -136,7 +136,7 @@ class OwnSession:
             connection.invalidate()
 
     def drop_if_idle(self) -> None:
-        """Unless another thread is amid a request, which then drops it: SQLite's library crashes if that is closed."""
+        """Unless another thread is amid a request, which then drops it by itself."""
         if not self._in_use.locked():
             with self._in_use:
                 self.drop()

@@ -150,8 +150,7 @@ def missing_columns(connection: Connection, table: Table) -> Sequence[str] | Non
             return None
         if table.name in seen.get_view_names(schema=schema):
             raise a_view(table)
-        if connection.dialect.name == "postgresql":
-            _refuse_unlogged(connection, table, schema)
+        _refuse_unlogged(connection, table, schema)
     if not there:  # SQLite: it was made between two questions of the inspection
         return None
     # Without it two contenders insert a row each, and both are master.
@@ -169,6 +168,8 @@ def _unique_indexes(connection: Connection, seen: Inspector, **where: Any) -> li
 
 
 def _refuse_unlogged(connection: Connection, table: Table, schema: str | None) -> None:
+    if connection.dialect.name != "postgresql":
+        return
     if connection.exec_driver_sql(_UNLOGGED, {"schema": schema, "name": table.name}).first():
         how = f"ALTER TABLE {connection.dialect.identifier_preparer.format_table(table)} SET LOGGED"
         raise ConfigError("table", f"{table.fullname} is unlogged, and empty after a crash: run {how}")
@@ -289,8 +290,7 @@ def make(connection: Connection, table: Table) -> Sequence[str]:
 
 def _is_there(connection: Connection, table: Table) -> bool:
     with _looking(connection, table) as (seen, schema):
-        if connection.dialect.name == "postgresql":
-            _refuse_unlogged(connection, table, schema)
+        _refuse_unlogged(connection, table, schema)
         return seen.has_table(table.name, schema=schema)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Engine, LargeBinary, cast, literal_column
+from sqlalchemy import URL, Connection, Engine, LargeBinary, cast, literal_column
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.sql.elements import ColumnElement
@@ -265,6 +265,16 @@ BACKENDS: Mapping[str, Backend] = {
 
 def backend_of(engine: Engine) -> Backend:
     return BACKENDS[engine.dialect.name]
+
+
+def is_mysql(of: Engine | Connection) -> bool:
+    """True for MariaDB as well."""
+    return of.dialect.name in ("mysql", "mariadb")
+
+
+def is_mariadb(of: Engine | Connection) -> bool:
+    """Known once there has been a connection: a mysql:// URL may lead to one."""
+    return bool(getattr(of.dialect, "is_mariadb", False))
 
 
 def usable_url(config: Config) -> URL:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ...database.connections import database_message
-from ...database.dialects import code_of
+from ...database.dialects import code_of, is_mysql
 from ...errors import StagingLost
 from ..sql.tables import where_is
 from .columns import Column
@@ -53,7 +53,7 @@ class Move:
     def _upsert(self, engine: Engine) -> str:
         keys = ", ".join(quote(engine, each) for each in self.keys)
         rest = [quote(engine, each.field.name) for each in self.columns if each.field.name not in self.keys]
-        if engine.dialect.name in ("mysql", "mariadb"):
+        if is_mysql(engine):
             first = quote(engine, self.keys[0])
             updates = ", ".join(f"{each} = VALUES({each})" for each in rest) or f"{first} = {self.target.name}.{first}"
             return f" ON DUPLICATE KEY UPDATE {updates}"
@@ -83,7 +83,7 @@ def make_here(connection: Connection, columns: Sequence[Column]) -> None:
 
 
 def drop_here(connection: Connection) -> None:
-    kind = "TEMPORARY TABLE" if connection.dialect.name in ("mysql", "mariadb") else "TABLE"
+    kind = "TEMPORARY TABLE" if is_mysql(connection) else "TABLE"
     run(connection, f"DROP {kind} IF EXISTS {here(connection)}")
 
 
@@ -115,7 +115,7 @@ def _refuse_longer(connection: Connection, move: Move, source: str) -> None:
         for each in move.columns
         if each.field.kind in _LONGEST and (each.staged == "longblob" or each.field.category in plain)
     ]
-    if not limited or connection.dialect.name not in ("mysql", "mariadb"):
+    if not limited or not is_mysql(connection):
         return
     lengths = ", ".join(f"max(octet_length({each.moved}))" for each in limited)
     for each, longest in zip(limited, run(connection, f"SELECT {lengths} FROM {source}").one(), strict=True):

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from ...database.dialects import ENGINE_OF
+from ...database.dialects import ENGINE_OF, is_mysql
 from ...errors import ConfigError
 from ..sql.tables import parts_of
 
@@ -100,7 +100,7 @@ def refusal(problem: str) -> ConfigError:
 
 
 def quote(engine: Engine, identifier: str) -> str:
-    mark = "`" if engine.dialect.name in ("mysql", "mariadb") else '"'
+    mark = "`" if is_mysql(engine) else '"'
     return mark + identifier.replace(mark, mark * 2) + mark
 
 
@@ -160,7 +160,7 @@ def demand_strict(connection: Connection) -> None:
     PostgreSQL takes the NULL in an array for a text where a role has it so. Raises ConfigError."""
     if connection.dialect.name == "postgresql":
         run(connection, "SET LOCAL array_nulls = on")
-    if connection.dialect.name in ("mysql", "mariadb"):
+    if is_mysql(connection):
         mode = str(run(connection, "SELECT @@sql_mode").scalar())
         if not _STRICT & set(mode.split(",")):
             how = """create_engine(…, connect_args={"init_command": "SET sql_mode = 'STRICT_TRANS_TABLES'"})"""
@@ -170,7 +170,7 @@ def demand_strict(connection: Connection) -> None:
 @contextmanager
 def zeros_kept(connection: Connection) -> Iterator[None]:
     """MariaDB and MySQL take a 0 for the next number of an AUTO_INCREMENT column, unless they are told not to."""
-    if connection.dialect.name not in ("mysql", "mariadb"):
+    if not is_mysql(connection):
         yield
         return
     mode = run(connection, "SELECT @@sql_mode").scalar()

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from ...database.dialects import is_mysql
 from ...election.ports import HeldLease
 from ...errors import SparkLeaseError
 from ..refusal import fenced
@@ -83,7 +84,7 @@ def _plan(frame: Any, engine: Engine, table: str, mode: str, keys: Sequence[str]
         wanted = [target.field_of(each).name for each in keys]
         if absent := [each for each in wanted if each not in written]:
             raise refusal(f"the DataFrame has no column {', '.join(absent)}, which is a key")
-        if wanted and engine.dialect.name in ("mysql", "mariadb"):
+        if wanted and is_mysql(engine):
             refuse_other_keys(connection, table, wanted, written)
         move = Move(target, columns, mode, wanted)
         if engine.dialect.name == "postgresql":

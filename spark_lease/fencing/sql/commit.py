@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
+from ...database.dialects import is_mariadb
 from .guarded_connection import GuardedConnection
 from .psycopg2_driver import RUN, SIGN, Psycopg2
 from .refusals import refuse, refuse_autocommit, refuse_ended, watch
@@ -29,7 +30,7 @@ def ends_of(engine: Engine) -> CommitProtocol | Psycopg2:
         return Psycopg2() if engine.driver == "psycopg2" else _Postgres()
     if engine.dialect.name == "sqlite":
         return _Sqlite()
-    return _MariaDb() if getattr(engine.dialect, "is_mariadb", False) else _MySql()
+    return _MariaDb() if is_mariadb(engine) else _MySql()
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, event
 
-from ...database.dialects import ENGINE_OF
+from ...database.dialects import ENGINE_OF, is_mysql
 from ...errors import ConfigError
 
 _COMMENTS = r"(?:[\s;]|/\*(?!M?!)(?>.*?\*/)|--[^\n]*\n|#[^\n]*\n)*"
@@ -83,7 +83,7 @@ def _look(connection: Any, cursor: Any, statement: str, *_: object) -> None:
         return
     refuse_ended(connection)
     refuse_end(statement)
-    if connection.dialect.name not in ("mysql", "mariadb"):
+    if not is_mysql(connection):
         return
     if _DDL.match(statement):
         refuse(f"this database commits at {statement.strip()[:40]!r}, before the check: do it outside")

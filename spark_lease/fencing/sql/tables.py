@@ -34,7 +34,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
 
 from ...config.urls import redacted
-from ...database.dialects import BACKENDS
+from ...database.dialects import BACKENDS, is_mysql
 from ...errors import ConfigError
 from ...stores.sql.schema import NAME, creation
 from ...stores.sql.words import Words
@@ -157,7 +157,7 @@ def look_at_server(connection: Connection) -> str:
 def raise_epoch(engine: Engine, name: str, epoch: int) -> Any:
     """A statement that raises the epoch of `name`, and leaves a higher one. Doing it twice is doing it once."""
     new = _insert(engine)(FENCE).values({"name": name, "epoch": epoch})
-    if engine.dialect.name in ("mysql", "mariadb"):
+    if is_mysql(engine):
         return new.on_duplicate_key_update(epoch=func.greatest(FENCE.c.epoch, epoch))
     return new.on_conflict_do_update(
         index_elements=["name"], set_={"epoch": epoch}, where=FENCE.c.epoch < new.excluded.epoch
@@ -175,7 +175,7 @@ def read_epoch(name: str) -> Any:
 
 def insert_run(engine: Engine, values: dict[str, Any]) -> Any:
     """Writes no row where it is there already; waits for a transaction that is about to write the same."""
-    if engine.dialect.name in ("mysql", "mariadb"):
+    if is_mysql(engine):
         return insert(RUN).values(values).prefix_with("IGNORE")
     return _insert(engine)(RUN).values(values).on_conflict_do_nothing()
 

@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Engine, Pool, insert, literal_column
 from sqlalchemy.exc import DBAPIError, IntegrityError, ResourceClosedError
 
 from ...config.settings import refuse_run_key
-from ...database.dialects import backend_of, code_of
+from ...database.dialects import backend_of, code_of, is_mariadb
 from ...election.ports import HeldLease
 from ...errors import AlreadyDone, Fenced, FenceUnreachable, Loss, SparkLeaseError
 from ..refusal import fenced
@@ -161,9 +161,7 @@ def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNe
 
 def _may_be_committed(engine: Engine, error: DBAPIError) -> bool:
     """MariaDB may be interrupted between the COMMIT of the block that it runs and the block's end."""
-    return error.connection_invalidated or (
-        getattr(engine.dialect, "is_mariadb", False) and code_of(error) != REFUSED_BY_THE_BLOCK
-    )
+    return error.connection_invalidated or (is_mariadb(engine) and code_of(error) != REFUSED_BY_THE_BLOCK)
 
 
 def _forget(engine: Engine, name: str, run: str) -> None:

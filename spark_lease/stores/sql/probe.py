@@ -17,7 +17,7 @@ from ...clock import wall_time
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import IS_READ_ONLY, SHARED, WITHOUT_OPTIONS, SocketWatchdog, make_engine, store_error
-from ...database.dialects import backend_of, matches
+from ...database.dialects import backend_of, is_mariadb, matches
 from ...errors import ConfigError, StoreError
 from . import schema
 from .notes import notes_table
@@ -53,7 +53,7 @@ class SqlProbe:
         """The product and its version."""
         with self._connected() as connection:
             dialect: Any = connection.dialect
-            product = "mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name
+            product = "mariadb" if is_mariadb(connection) else dialect.name
             version = [each for each in dialect.server_version_info if isinstance(each, int)]
             return f"{product} {'.'.join(map(str, version))}"
 

@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, make_engine, refusal
-from ...database.dialects import backend_of, matches, usable_url
+from ...database.dialects import backend_of, is_mariadb, is_mysql, matches, usable_url
 from ..folders.file import FileLock
 from . import schema
 from .statements import BROKER_ID
@@ -48,7 +48,7 @@ class SessionLock:
             self._cut_off.disarm()
 
     def _try_lock(self) -> bool:
-        if schema.has_engines(self._engine):
+        if is_mysql(self._engine):
             with self._engine.connect() as connection:
                 schema.refuse_engine(connection, self._table)
         session = self._engine.connect()
@@ -145,7 +145,7 @@ class SessionLock:
                 "WHERE name = 'transaction_timeout'",
             ]
         bounds = [f"SET SESSION wait_timeout = {seconds}"]
-        if getattr(self._engine.dialect, "is_mariadb", False):
+        if is_mariadb(self._engine):
             # Those of one kind count before the general one.
             kinds = ("idle", "idle_readonly", "idle_write")
             bounds += [f"SET SESSION {each}_transaction_timeout = {seconds}" for each in kinds]

@@ -29,7 +29,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.types import UserDefinedType
 
 from ...config.settings import MAX_NAME, Config
-from ...database.dialects import BACKENDS, ENGINE_OF
+from ...database.dialects import BACKENDS, ENGINE_OF, is_mysql
 from ...election.directive import LONGEST
 from ...errors import ConfigError
 from .words import Words
@@ -108,7 +108,7 @@ def spelled(engine: Engine | Connection, dotted: str, *, broker_row: bool) -> st
     """The name as a broker, which does not quote it, makes the database spell it."""
     if engine.dialect.name == "postgresql":
         return dotted.lower()
-    return dotted.upper() if broker_row and engine.dialect.name in ("mysql", "mariadb") else dotted
+    return dotted.upper() if broker_row and is_mysql(engine) else dotted
 
 
 def as_there(connection: Connection, table: Table) -> Table:
@@ -198,18 +198,13 @@ def a_view(table: Table) -> ConfigError:
     return ConfigError("table", f"{table.fullname} is a view, and a lease needs a table")
 
 
-def has_engines(engine: Engine | Connection) -> bool:
-    """Whether its tables are kept in engines of several kinds."""
-    return engine.dialect.name in ("mysql", "mariadb")
-
-
 def refuse_engine(connection: Connection, table: Table) -> None:
     """Raise ConfigError if MySQL or MariaDB keeps the table in an engine that locks no rows, and loses some in a crash,
     or if it is a view.
 
     Nothing for a table that is not there. Raises SQLAlchemyError.
     """
-    if not has_engines(connection):
+    if not is_mysql(connection):
         return
     found = connection.exec_driver_sql(ENGINE_OF, (table.schema, table.name)).first()
     engine, kind = found or ("", "")

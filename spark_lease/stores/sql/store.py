@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, make_engine, refusal
-from ...database.dialects import backend_of, code_of, matches
+from ...database.dialects import backend_of, code_of, is_mysql, matches
 from ...election.record import LeaseRecord, Snapshot, is_directive
 from ...errors import ConfigError, RecordUnreadable, SparkLeaseError, StoreError
 from . import schema
@@ -188,7 +188,7 @@ class SqlStore:
         """Run one statement. A table that is missing at first sight may be made; one that vanishes later is a loss."""
         try:
             with self._session.one_request(is_last=not (self._config.notify or what in ("read", "names"))):
-                if not self._table_seen and schema.has_engines(self._engine):
+                if not self._table_seen and is_mysql(self._engine):
                     with self._session.as_connection() as connection:
                         schema.refuse_engine(connection, self._table)
                 rows = self._session.ask(what, values)

@@ -69,21 +69,15 @@ class Keeper:
         mapped = f"spark_lease-{os.urandom(8).hex()}"
         self._mapping = new_mapping(mapped)
         self._deadline = Enforced(config, contained=bool(init), shared=self._mapping, on_lose=self._wake)
+        self._driver = self._driver_of(pid, init, order["mark"], mapped)
         level, why = self._deadline.protection, self._deadline.why
         if pid == 1:
             level, why = Protection.THREAD, _PID_1
         holder = order["holder"] or new_holder(config.holder)
-        self._driver: Driver | ContainedDriver
-        if init:
-            self._driver = ContainedDriver(pid, init, release_on_death=config.release_on_death, clock=self._clock)
-        else:
-            self._driver = self._swept_driver(pid, order["mark"], mapped)
         channel.send({"ready": level, "why": why, "holder": holder})
-        if self._driver.hidden:
-            log.warning(
-                "%s: %s: after a crash a standby has to wait until the lease runs out", config.name, self._driver.hidden
-            )
-        self.lease = self._lease = open_contender(
+        if hidden := self._driver.hidden:
+            log.warning("%s: %s: after a crash a standby has to wait until the lease runs out", config.name, hidden)
+        self.lease = open_contender(
             config,
             self._clock,
             holder=holder,
@@ -93,34 +87,37 @@ class Keeper:
             stands_still=self._stands_still,
         )
         self._keepalive = Keepalive(
-            self._lease, config, clock=self._clock, on_lost=lambda lost: self._wake(), watch_period=_SELDOM
+            self.lease, config, clock=self._clock, on_lost=lambda lost: self._wake(), watch_period=_SELDOM
         )
         self._talk = Conversation(
             channel,
             config,
             self._clock,
-            lease=self._lease,
+            lease=self.lease,
             keepalive=self._keepalive,
             driver=self._driver,
             deadline=self._deadline,
         )
-        self._end_hold = functools.partial(end_hold, self._lease, self._keepalive, self, clock=self._clock)
+        self._end_hold = functools.partial(end_hold, self.lease, self._keepalive, self, clock=self._clock)
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._dead = self._said_why = False
         self._next_tick = 0.0
 
-    def _swept_driver(self, pid: int, mark: str, mapped: str) -> Driver:
+    def _driver_of(self, pid: int, init: Init | None, mark: str, mapped: str) -> Driver | ContainedDriver:
         """Call it before anything here has threads: the sweeper is a fork."""
-        kill_pipe, on_lost_exit = self._deadline.kill_pipe, self._config.on_lost == "exit"
+        config, kill_pipe = self._config, self._deadline.kill_pipe
+        if init:
+            return ContainedDriver(pid, init, release_on_death=config.release_on_death, clock=self._clock)
+        on_lost_exit = config.on_lost == "exit"
         return Driver(
             pid,
             mark=mark,
             mapped=mapped,
             kill_pipe=kill_pipe,
-            clock=self._clock,
             on_lost_exit=on_lost_exit,
-            release_on_death=self._config.release_on_death,
-            sweeper=Sweeper(mark, mapped, self._config.name) if kill_pipe is not None and on_lost_exit else None,
+            release_on_death=config.release_on_death,
+            clock=self._clock,
+            sweeper=Sweeper(mark, mapped, config.name) if kill_pipe is not None and on_lost_exit else None,
         )
 
     @property
@@ -134,15 +131,15 @@ class Keeper:
             self._attend(math.inf)
         if not talk.wanted or not self._acquire():
             return
-        while not (talk.has_stopped or self._dead or talk.finished or talk.left_behind) and self._lease.loss() is None:
+        while not (talk.has_stopped or self._dead or talk.finished or talk.left_behind) and self.lease.loss() is None:
             self._attend(math.inf)
         if talk.left_behind:
             self._see_out_what_is_left_behind(talk.left_behind)
         elif talk.unwanted:
-            abandon(self._lease, self._keepalive)
-        elif talk.finished:
-            self._see_out()
-        elif self._dead and self._lease.loss() is None:
+            abandon(self.lease, self._keepalive)
+        elif talk.finished:  # the driver has done its work: the last process inside has to end before the release
+            self._end_hold(stop_budget=self._config.stop_budget, dying=math.inf)
+        elif self._dead and self.lease.loss() is None:
             self._hand_over()
         elif not talk.has_stopped:
             self._see_demotion()
@@ -157,10 +154,10 @@ class Keeper:
         if self._begun.empty():  # the driver ended, or does not want it any more
             self._end_a_dead_standby()
             self._talk.unwanted = True
-            self._lease.close()
+            self.lease.close()
             acquiring.join(2 * self._config.attempt_timeout)
             if not self._begun.empty() and self._begun.get() is None:
-                abandon(self._lease, self._keepalive)  # granted all the same, and the driver was not told
+                abandon(self.lease, self._keepalive)  # granted all the same, and the driver was not told
             return False
         if error := self._begun.get():
             self._talk.stop_guarding()
@@ -168,13 +165,13 @@ class Keeper:
             return False
         if self._talk.has_stopped or self._dead:  # it never heard of the grant
             self._end_a_dead_standby()
-            abandon(self._lease, self._keepalive)
+            abandon(self.lease, self._keepalive)
             return False
         self._talk.granted = True
         if not self._talk.has_begun:
             self._driver.begin()  # before it hears of the grant, and begins its work
         python = self._driver.pipe_end_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
-        self._channel.tell({"granted": self._lease.epoch}, [self._mapping, *([python.fd] if python else [])])
+        self._channel.tell({"granted": self.lease.epoch}, [self._mapping, *([python.fd] if python else [])])
         return True
 
     def close(self) -> None:
@@ -185,7 +182,7 @@ class Keeper:
     def wait_until_over(self, until: float) -> bool:
         # Once it is lost, it is enough that nothing of it is left here: what is released then is asked for more, by
         # `_is_over_everywhere`. So it is where the driver has said that Spark is over.
-        is_over = self._driver.is_gone if self._talk.finished or self._lease.loss() else self._driver.is_over
+        is_over = self._driver.is_gone if self._talk.finished or self.lease.loss() else self._driver.is_over
         while not (over := self._talk.has_stopped or is_over(until)) and self._clock.now() < until:
             if self._dead and not self._talk.kernel_disarmed:
                 self._driver.kill()  # no driver is left that could stop it politely
@@ -193,7 +190,7 @@ class Keeper:
         return over
 
     def kill(self) -> None:
-        if (lost := self._lease.loss()) and not self._said_why:
+        if (lost := self.lease.loss()) and not self._said_why:
             self._said_why = True  # which it may not have come to itself
             left = "what is left of the driver" if self._config.on_lost == "exit" else "its JVM"
             say_on_stderr(f"spark-lease ERROR {lost}; killing {left}")
@@ -202,16 +199,16 @@ class Keeper:
     def _begin(self) -> None:
         """On a thread of its own, because the store may hang and the driver end meanwhile."""
         error: Exception | None = None
-        self._lease.prepare()
+        self.lease.prepare()
         try:
-            begin_hold(self._lease, self._keepalive, still_wanted=self._still_wanted)
+            begin_hold(self.lease, self._keepalive, still_wanted=self._still_wanted)
         except BaseException as problem:  # whatever it is: the driver has to be told, and raises it
             error = problem if isinstance(problem, Exception) else StoreError("keeper", repr(problem))
-            abandon(self._lease, self._keepalive)
+            abandon(self.lease, self._keepalive)
         self._begun.put(error)
         self._wake()
         if error is None:
-            self._channel.tell({"at_hand": self._lease.at_hand()})
+            self._channel.tell({"at_hand": self.lease.at_hand()})
 
     def _end_a_dead_standby(self) -> None:
         """Kill the Spark of a warm standby whose driver has died."""
@@ -234,36 +231,32 @@ class Keeper:
         first = "JVM" if jvm and self._talk.has_asked_about(jvm.pid) else "driver"
         self._driver.kill()
         signalled = self._interrupted_by()
-        self._lease.ends_as(*(INTERRUPTED, signal_name(signalled)) if signalled else (CRASHED, f"its {first} ended"))
+        self.lease.ends_as(*(INTERRUPTED, signal_name(signalled)) if signalled else (CRASHED, f"its {first} ended"))
         early = self._driver.early_release
         dying = self._config.lease_duration + early.grace if early.is_provable else 0.0
         self._end_hold(stop_budget=0.0, dying=dying, is_proven=self._is_over_everywhere)
-        self._announce(crashed(self._lease))
+        self._announce(crashed(self.lease))
 
     def _stands_still(self) -> str:
         if not self._talk.is_open and not self._dead:
             return f"the driver (pid {self._driver.python.pid}) has closed its channel to the keeper, by exec maybe"
         return self._driver.stands_still()
 
-    def _see_out(self) -> None:
-        """The driver has done its work: wait until the last process inside has ended, then release."""
-        self._end_hold(stop_budget=self._config.stop_budget, dying=math.inf)
-
     def _see_demotion(self) -> None:
         """The lease is lost: the driver ends its work itself, or is killed, or the kernel does that."""
-        lost, now, stop_by = self._lease.lost_error(), self._clock.now(), self._lease.stop_by()
+        lost, now, stop_by = self.lease.lost_error(), self._clock.now(), self.lease.stop_by()
         # A driver that was fenced has told us, and ends itself at once.
         patience = 2 * LAST_WORDS if lost.reason is Loss.FENCED else 0.0
         self._deadline.end_by(max(stop_by, now + patience))
         self._channel.tell({"lost": [lost.reason, lost.detail], "stop_by": stop_by})
         self.wait_until_over(now + max(patience, AT_ONCE))
         self._end_hold(stop_budget=math.inf, dying=math.inf, is_proven=self._is_over_everywhere)
-        self._announce(refused(self._config, lost, self._lease))
+        self._announce(refused(self._config, lost, self.lease))
 
     def _announce(self, outcome: Outcome) -> None:
         """Write the outcome file of `submit`, unless the driver did, or a run after this one."""
         there = announced_epoch(self._config.outcome_file)
-        if self._announces and (there == NOT_ANNOUNCED or 0 < there < self._lease.epoch):
+        if self._announces and (there == NOT_ANNOUNCED or 0 < there < self.lease.epoch):
             announce(outcome, self._config.outcome_file)
 
     def _is_over_everywhere(self) -> bool:
@@ -287,7 +280,7 @@ class Keeper:
         watched |= {each.fileno(): None for each in self._driver.ends() if not each.ended}
         if jvm and not self._talk.has_asked_about(jvm.pid) and not (python.ended and jvm.ended):
             watched[jvm.fileno()] = None
-        remaining = self._lease.remaining() or math.inf
+        remaining = self.lease.remaining() or math.inf
         end = min(until, self._next_tick, self._talk.verdict_by, self._clock.now() + remaining)
         if watched.pop(-1, self) is None:  # no pidfds here
             end = min(end, self._clock.now() + AT_ONCE)
@@ -311,8 +304,8 @@ class Keeper:
 
     def _see_out_what_is_left_behind(self, left: LeftBehind) -> None:
         """Wait for its end, then release. It is killed when Python has ended, or when the lease is about to run out."""
-        in_time = self._clock.now() + max(self._lease.remaining() - _SWEEP, self._lease.remaining() / 2)
-        while left.alive() and self._clock.now() < self._lease.stop_by():
+        in_time = self._clock.now() + max(self.lease.remaining() - _SWEEP, self.lease.remaining() / 2)
+        while left.alive() and self._clock.now() < self.lease.stop_by():
             is_killed = self._dead or self._clock.now() >= in_time
             if is_killed:
                 left.kill()
@@ -322,20 +315,20 @@ class Keeper:
             say_on_stderr(f"spark-lease ERROR {self._config.name}: not released, it runs out: {still}")
             return
         self._talk.stop_guarding()
-        if self._lease.loss() is None:
-            self._lease.give_back()
+        if self.lease.loss() is None:
+            self.lease.give_back()
 
     def _look_for_children(self) -> None:
         self._talk.tie_children()
-        if self._lease.protection is not Protection.NONE and (strangers := self._driver.out_of_reach()):
-            self._lease.protection = Protection.NONE
+        if self.lease.protection is not Protection.NONE and (strangers := self._driver.out_of_reach()):
+            self.lease.protection = Protection.NONE
             self._channel.tell({"unprotected": describe(strangers)})
 
     def _jvm_is_lost(self) -> None:
         if self._config.on_lost == "exit":
             self._dead = True  # as good as: it is killed now
         elif jvm := self._driver.jvm:
-            self._lease.lose(Loss.SPARK_GONE, f"the JVM (pid {jvm.pid}) ended")
+            self.lease.lose(Loss.SPARK_GONE, f"the JVM (pid {jvm.pid}) ended")
 
     def _tell_renewal(self, took: float, confirmed: bool) -> None:
         self._channel.tell({"renewal": [took, confirmed]})

@@ -7,7 +7,6 @@ import os
 
 from ..clock import Clock
 from ..system.containment import Init, pid_of
-from ..system.kernel import PipeEnd
 from ..system.processes import Process
 from .death import Watched, stopped
 from .driver import EarlyRelease, Tasks
@@ -28,7 +27,12 @@ class ContainedDriver:
     def _nothing(self, *_: object, **__: object) -> None:
         """The end of init is the end of all inside: nothing has to be told apart, tied or swept."""
 
-    look_ahead = begin = untie_all_but = close = disarm_kernel = disarm = _nothing
+    def _none(self, *_: object, **__: object) -> list[Process]:
+        """The lease is kept until everything inside has ended, and the kernel ends every user's processes there."""
+        return []
+
+    look_ahead = begin = untie_all_but = pipe_end_to = close = disarm_kernel = disarm = _nothing
+    left_behind = out_of_reach = _none
 
     def hold(self, target: int, fd: int) -> None:
         """Take a pidfd of the JVM that is attached next: its number here is another than inside."""
@@ -61,18 +65,6 @@ class ContainedDriver:
         """True once nothing of it runs any more, here or elsewhere, as far as `release_on_death` says so."""
         return self.early_release.is_proven(gone=self._init.ended)
 
-    def left_behind(self, *, thoroughly: bool) -> list[Process]:
-        """Nothing: the lease is kept until everything inside has ended."""
-        return []
-
-    def pipe_end_to(self, target: int) -> PipeEnd | None:
-        """None: the parent-death signal ends everything inside with the keeper."""
-        return None
-
     def look_around(self) -> tuple[list[int], list[int]]:
         """Nothing has to be tied."""
         return [], []
-
-    def out_of_reach(self) -> list[Process]:
-        """The kernel ends every user's processes inside."""
-        return []

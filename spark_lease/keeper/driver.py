@@ -212,8 +212,7 @@ class Driver:
             self._cut(target)
 
     def _has_ended(self, target: int) -> bool:
-        heads = (self.python.pid, self.jvm.pid if self.jvm else 0)
-        return target > 0 and target not in heads and look(target) is None
+        return target > 0 and target not in self._heads() and look(target) is None
 
     def _heads(self) -> dict[int, int]:
         return {each.pid: each.started for each in (self.python, self.jvm) if each}

@@ -6,13 +6,11 @@ Only for a driver that is not contained: what it started has to be searched for.
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from ..system.processes import Descendants, Process, folders, is_out_of_reach, look, marks_of, proc_file, processes
 
 KEEPS, SWEEPS = "spark-lease keeper", "spark-lease sweeper"
 """What the command lines of a keeper and of its sweeper say. What kills one by its line spares the other."""
-_PROC = Path("/proc")
 _WORKERS = (b"pyspark.daemon", b"pyspark/daemon", b"from multiprocessing.")
 """What stands on the command lines of workers that a driver, or its JVM, may have started before its block."""
 _OURS = (KEEPS.encode(), SWEEPS.encode())
@@ -76,8 +74,6 @@ class GuardedProcesses:
 
     def grow(self, *, thoroughly: bool = False) -> list[Process]:
         """Look around; those that were not seen before. `thoroughly`: also if no process seems to have been born."""
-        if not _PROC.is_dir():
-            return []
         self.may_have_grown = thoroughly or self._descendants.any() or not self._seen
         return self._look(frozenset() if thoroughly else self._seen) if self.may_have_grown else []
 

@@ -88,7 +88,6 @@ class Supervisor:
 
     def __init__(self, command: Sequence[str], *, namespace: Namespace | None = None, own_group: bool = True) -> None:
         """`own_group`: the command gets a process group of its own, and no terminal to read. Raises CannotContain."""
-        self._command, self._own_group = command, own_group
         self.init: Init | None = None
         self.adopts = True
         """False if orphans of the command cannot be inherited here, so that its end proves less."""
@@ -101,7 +100,7 @@ class Supervisor:
         if not self.pid:
             try:
                 self._channel.close()
-                supervising = SupervisorProcess(theirs, self._command, own_group=self._own_group)
+                supervising = SupervisorProcess(theirs, command, own_group=own_group)
                 if namespace:
                     supervising.contain(keeper, namespace)
                 supervising.run(0 if namespace else keeper)

@@ -9,6 +9,8 @@ import contextlib
 import os
 import signal
 
+from .processes import shell_code
+
 _FORWARDED = {
     signal.SIGTERM,
     signal.SIGINT,
@@ -39,8 +41,7 @@ def _mind(child: int) -> int:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == child:
-                    code = os.waitstatus_to_exitcode(ended[1])
-                    return code if code >= 0 else 128 - code
+                    return shell_code(os.waitstatus_to_exitcode(ended[1]))
         info = signal.sigwaitinfo({*_FORWARDED, signal.SIGCHLD})
         if info.si_signo in _FORWARDED and not came_from_a_terminal(info):
             with contextlib.suppress(ProcessLookupError):

@@ -58,10 +58,9 @@ class KeeperHold(GuardedHold):
 
     def __init__(self, started: Started, config: Config, *, clock: Clock, on_renewal: OnRenewal) -> None:
         self._on_renewal = on_renewal
-        level = Protection(started.level)
-        super().__init__(config, holder=started.holder, clock=clock, deadline=OwnDeadline(), protection=level)
+        super().__init__(config, holder=started.holder, clock=clock, deadline=OwnDeadline(), protection=started.level)
         self._started, self._pid = started, os.getpid()
-        self._kill_pipe = KillPipe() if level is Protection.KERNEL else None
+        self._kill_pipe = KillPipe() if self.protection is Protection.KERNEL else None
         self._files: dict[int, Sequence[int]] = {}
         self._tied = {self._pid}
         self._received: dict[str, Any] = {}
@@ -114,7 +113,7 @@ class KeeperHold(GuardedHold):
         return (self._stop_by or super().stop_by()) - self._own_turn  # after it we are killed, without a word
 
     def lost_error(self) -> LeaseLost:
-        listening = threading.current_thread() is self._listener or os.getpid() != self._pid
+        listening = threading.current_thread() is self._listener or self._is_forked
         if self._acquired and not self._lost and self._deadline.instant == 0.0 and not listening:
             self.answer("lost", WATCH_PERIOD)  # the reason is on its way
         if self._acquired and not self._lost and self._is_forked:
@@ -146,9 +145,7 @@ class KeeperHold(GuardedHold):
         if not may:
             return False
         self.tell({"order": "release", "ended": self._ending})
-        released = self.answer("released", self._config.attempt_timeout * 3)
-        if released is None:
-            raise StoreError(self.name, "the keeper process does not answer")
+        released = self._owed_answer("released")
         if problem := self.answer("problem", 0.0):
             raise StoreError(*problem)
         return bool(released)
@@ -175,12 +172,16 @@ class KeeperHold(GuardedHold):
     def _ask(self, what: str, *arguments: str | bool) -> Any:
         number = next(self._asked)
         self.tell({"ask": what, "arguments": arguments, "number": number})
-        answer = self.answer(f"answer {number}", self._config.attempt_timeout * 3)
-        if answer is None:
-            raise StoreError(self.name, "the keeper process does not answer")
+        answer = self._owed_answer(f"answer {number}")
         if "refused" in answer:
             raise refused(answer)
         return answer["found"]
+
+    def _owed_answer(self, key: str) -> Any:
+        answer = self.answer(key, self._config.attempt_timeout * 3)
+        if answer is None:
+            raise StoreError(self.name, "the keeper process does not answer")
+        return answer
 
     def settle(self, *, left: bool = True) -> None:
         if self._settled or not self._taken:
@@ -194,7 +195,7 @@ class KeeperHold(GuardedHold):
             self.answer("settled", self.stop_by() - self._clock.now())
 
     def close(self, *, lost: bool = False) -> None:
-        if os.getpid() != self._pid or self._closing:
+        if self._is_forked or self._closing:
             return
         # This process, or the Spark that it leaves behind, still has to end, or to be killed.
         stays_tied = lost if self._config.on_lost == "exit" else not self._settled

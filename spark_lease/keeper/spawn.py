@@ -17,6 +17,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..config.settings import FRONT_DOOR, Config
+from ..election.record import Protection
 from ..system.processes import MARK, PYTHON, import_path
 from .channel import START_TIMEOUT, Channel, Closed
 from .guarded_processes import KEEPS
@@ -48,7 +49,7 @@ class Started:
         while received := channel.receive(START_TIMEOUT):
             match received[0]:
                 case {"ready": level, "why": why, "holder": holder}:
-                    self.level, self.why, self.holder = str(level), str(why), str(holder)
+                    self.level, self.why, self.holder = Protection(level), str(why), str(holder)
                     return
                 case {"refused": _}:
                     raise refused(received[0])

@@ -110,7 +110,7 @@ def _tell(name: str, both: Sequence[Overlap]) -> None:
 
 
 def _row(hold: Hold) -> list[str]:
-    lasted = "" if hold.end is None or hold.start is None else f"{(hold.end - hold.start) / 1000:.1f} s"
+    lasted = "" if hold.lasted is None else f"{hold.lasted:.1f} s"
     who = [hold.holder, hold.where, " ".join(hold.applications), " ".join(hold.run_keys)]
     return [*hold.times, lasted, hold.why or "holds it", str(hold.epoch or "–"), *who]
 
@@ -132,7 +132,7 @@ def _object(hold: Hold) -> dict[str, object]:
         "site": hold.site,
         "from": _iso(hold.start),
         "to": _iso(hold.end),
-        "lasted": None if hold.start is None or hold.end is None else (hold.end - hold.start) / 1000,
+        "lasted": hold.lasted,
         "exact": hold.ends_exactly,
         "holds": hold.goes_on,
         "ended_by": hold.why,

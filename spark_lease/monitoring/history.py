@@ -46,6 +46,11 @@ class Hold:
         return " · ".join(each for each in (self.host, self.site) if each)
 
     @property
+    def lasted(self) -> float | None:
+        """Seconds from `start` to `end`; None if one of them is not known."""
+        return None if self.start is None or self.end is None else (self.end - self.start) / 1000
+
+    @property
     def goes_on(self) -> bool:
         return not self.why
 
@@ -273,9 +278,7 @@ def _backfilled(notes: _Notes, grant: _Grant) -> Hold | None:
         return None
     if end := notes.ends.get(hold.epoch):
         return _as_noted(hold, end, grant.epoch)
-    if after.until is not None:
-        return replace(hold, why=RAN_OUT, end=max(after.until, hold.start or 0))
-    return replace(hold, why=RAN_OUT, end=grant.epoch, is_exact=False)
+    return _as_replaced(hold, after, grant.epoch)
 
 
 def _from_record(notes: _Notes, seen: _Seen) -> Hold | None:

@@ -93,7 +93,7 @@ def _nobody(scale: _Scale, holds: Sequence[Hold]) -> Iterator[str]:
 
 def _gap(scale: _Scale, begin: int, end: int) -> str:
     x, width = scale.at(begin, begin), scale.at(end, end) - scale.at(begin, begin)
-    title = f"no master for {_span(end - begin)}, from {_time(begin)} to {_time(end)}"
+    title = f"no master for {_span((end - begin) / 1000)}, from {_time(begin)} to {_time(end)}"
     return (
         f'<rect class="gap" x="{x:.3f}%" width="{max(width, 0.1):.3f}%" y="{_TOP + 18}" height="{_BAR}">'
         f"<title>{title}</title></rect>"
@@ -142,13 +142,11 @@ def _verdict(holds: Sequence[Hold], both: Sequence[Overlap]) -> str:
 
 def _row(number: int, hold: Hold) -> str:
     begun, end = hold.times
-    lasted = "" if hold.end is None or hold.start is None else _span(hold.end - hold.start)
-    why = (hold.why or "holds it") + (f": {hold.detail}" if hold.detail else "")
     cells = {
         "From": begun,
         "To": end,
-        "Lasted": lasted,
-        "Ended by": why,
+        "Lasted": "" if hold.lasted is None else _span(hold.lasted),
+        "Ended by": hold.ended_by or "holds it",
         "Epoch": str(hold.epoch or "–"),
         "Holder": hold.holder,
         "Host": hold.where,
@@ -169,8 +167,7 @@ def _time(instant: int) -> str:
     return iso_text(instant / 1000)
 
 
-def _span(ms: int) -> str:
-    seconds = ms / 1000
+def _span(seconds: float) -> str:
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"

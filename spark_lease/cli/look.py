@@ -54,7 +54,14 @@ def described(where: str, name: str, seen: Snapshot, config: Config, *, still_fo
     row |= {"state": "held" if left > 0 else "expired", "holder": record.holder, "since": _since(record, seen) or ""}
     if left <= 0:
         return row
-    return row | {"protection": record.protection} | _renewed(where, name, seen, config, left, still_for)
+    row |= {"protection": record.protection, "expires_in": round(left, 1)}
+    if seen.expires_in is None and still_for is None:
+        see = f"spark-lease status --watch {shlex.quote(name)}"
+        note = f"{where} has no clock: {name} is expired if it stays unchanged for {left:g} s: {see}"
+        return row | {"expires_in": None, "in_doubt": None, "note": note}
+    if is_forced(record.holder):
+        return row | {"note": f"{name}: taken from its holder by force, free in {left:.1f} s"}
+    return row | _renewed(name, record, config, left)
 
 
 def _wanted(record: LeaseRecord, seen: Snapshot) -> str:
@@ -69,25 +76,14 @@ def _nothing(name: str, state: str, problem: str = "") -> Row:
     return row | ({"problem": problem} if problem else {})
 
 
-def _renewed(
-    where: str, name: str, seen: Snapshot, config: Config, left: float, still_for: float | None
-) -> dict[str, object]:
+def _renewed(name: str, record: LeaseRecord, config: Config, left: float) -> Row:
     """What its last renewal tells of a lease that is held."""
-    record = seen.record
-    if seen.expires_in is None and still_for is None:
-        see = f"spark-lease status --watch {shlex.quote(name)}"
-        note = f"{where} has no clock: {name} is expired if it stays unchanged for {left:g} s: {see}"
-        return {"expires_in": None, "in_doubt": None, "note": note}
-    if record is None or is_forced(record.holder):
-        return {"expires_in": round(left, 1), "note": f"{name}: taken from its holder by force, free in {left:.1f} s"}
-    period = record.duration * config.retry_period / config.lease_duration
-    ago = record.duration - left
-    shown: dict[str, object] = {"expires_in": round(left, 1), "in_doubt": bool(period) and ago > period * _OVERDUE}
+    period, ago = record.duration * config.retry_period / config.lease_duration, record.duration - left
     if not period:  # a broker's, which says nothing of it
-        shown["in_doubt"] = None
-    if shown["in_doubt"]:
-        shown["note"] = f"{name}: in doubt, last renewed {ago:.1f} s ago, expected every {period:.1f} s"
-    return shown
+        return {"in_doubt": None}
+    if ago <= period * _OVERDUE:
+        return {"in_doubt": False}
+    return {"in_doubt": True, "note": f"{name}: in doubt, last renewed {ago:.1f} s ago, expected every {period:.1f} s"}
 
 
 def _since(record: LeaseRecord, seen: Snapshot) -> str | None:

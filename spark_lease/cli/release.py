@@ -105,7 +105,8 @@ class Forcing:
             return Released(self._name, False, free_in=max(round(left, 1), 0.0))
         if left <= 0:
             return self._free(seen, record)
-        if self._name != (ask(_question(self._name, seen, left)) if given is None else given):
+        question = _question(self._name, record, left, has_clock=seen.expires_in is not None)
+        if self._name != (ask(question) if given is None else given):
             if given:
                 raise Unreleased(f"--yes {given} is not {self._name}: nothing was changed")
             raise Unreleased(
@@ -153,11 +154,9 @@ class Forcing:
         raise Unreleased(f"{self._name} changes faster than it can be taken: nothing was changed, try again")
 
 
-def _question(name: str, seen: Snapshot, left: float) -> str:
-    record = seen.record
-    known = f"{left:.1f} s are left of it" if seen.expires_in is not None else "the store has no clock"
-    holder, epoch = (record.holder, record.epoch) if record else ("", 0)
-    return f"{name} is held by {holder}, epoch {epoch}, {known}. A running master will lose it and stop."
+def _question(name: str, record: LeaseRecord, left: float, *, has_clock: bool) -> str:
+    known = f"{left:.1f} s are left of it" if has_clock else "the store has no clock"
+    return f"{name} is held by {record.holder}, epoch {record.epoch}, {known}. A running master will lose it and stop."
 
 
 def _ask(question: str) -> str:

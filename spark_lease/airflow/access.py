@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from airflow.providers.common.compat.sdk import Connection
 
+from ..cli.settings import flag_of
 from ..config.settings import ENV, MAX_NAME, SECRETS, SETTINGS, URLS, Config, as_text
 from ..config.sources import from_arguments, from_environment, from_file, resolve
 from ..config.urls import has_password, without_password
@@ -23,7 +24,6 @@ _SQL = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", 
 """URL schemes by what Airflow calls the type of a connection."""
 _FOLDERS = re.compile(r"(file|delta)(\+\w+)?")
 _NOT_OF_A_CONNECTION = {"name", "password", "run_key"}
-_FLAGS = {"name": "--lease"}
 _OF_LIBPQ = {"options", "target_session_attrs", "connect_timeout", "channel_binding", "gssencmode", "krbsrvname"}
 """Parameters of a connection that Airflow's own hook for PostgreSQL passes on as well, besides ssl*."""
 PLACES = {"url", "statements", "column_types"}
@@ -155,5 +155,4 @@ def as_environment(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def as_flags(settings: Mapping[str, Any]) -> list[str]:
     """The settings as words of the command line."""
-    flags = ((_FLAGS.get(key, "--" + key.replace("_", "-")), as_text(value)) for key, value in settings.items())
-    return [f"{flag}={value}" for flag, value in flags]
+    return [f"{flag_of(key)}={as_text(value)}" for key, value in settings.items()]

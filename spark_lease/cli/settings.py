@@ -17,7 +17,6 @@ from ..errors import ConfigError
 
 USAGE = 64
 
-_NAMES = {"name": "--lease"}
 _METAVARS = {
     "seconds": "TIME",
     "text": "TEXT",
@@ -105,8 +104,12 @@ def _add(group: argparse._ArgumentGroup, key: str) -> argparse.Action:
     parse = meta["parse"]
     text = meta["help"] + (f" [{shown}]" if (shown := default_of(key)) else "")
     metavar = "|".join(getattr(parse, "words", ())) or _METAVARS.get(parse.__name__, "WORD")
-    flag = _NAMES.get(key, "--" + key.replace("_", "-"))
-    return group.add_argument(flag, dest=key, metavar=metavar, help=text.replace("%", "%%"))
+    return group.add_argument(flag_of(key), dest=key, metavar=metavar, help=text.replace("%", "%%"))
+
+
+def flag_of(key: str) -> str:
+    """The flag of a setting."""
+    return "--lease" if key == "name" else "--" + key.replace("_", "-")
 
 
 def default_of(key: str) -> str:

@@ -8,7 +8,6 @@ import sys
 
 from ..config.settings import ENV, SPARK, URLS, VERBOSE, Config
 from ..config.sources import Layer, camel, from_spark
-from ..config.urls import has_password, without_password
 from ..errors import ConfigError, SparkLeaseError
 from ..guard.held import refuse_own
 from ..keeper.supervisor import contained
@@ -17,6 +16,7 @@ from ..submit.class_archive import use_archive
 from ..submit.cluster import submit_to_cluster
 from ..submit.command_line import (
     LAUNCHER,
+    bare_url,
     conf_of,
     find_spark_submit,
     is_for_cluster,
@@ -82,11 +82,8 @@ def as_conf(layer: Layer, environ: dict[str, str]) -> list[str]:
     options: list[str] = []
     for key, (_, value) in layer.values.items():
         if key in URLS:
-            value, password = without_password(str(value))
+            value, password = bare_url(key, str(value))
             if password:
                 environ[ENV + URLS[key].upper()] = password
-        if key in URLS and has_password(str(value)):
-            instead = ENV + URLS[key].upper()
-            raise ConfigError(key, f"carries a password as a parameter: use {instead} or PGPASSWORD")
         options += ["--conf", f"{SPARK}{camel(key)}={value}"]
     return options

@@ -19,12 +19,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..clock import BootClock
 from ..config.settings import ENV, SECRETS, SPARK, URLS, Config, as_text
 from ..config.sources import Resolved, camel
-from ..config.urls import has_password, redacted, without_password
+from ..config.urls import redacted, without_password
 from ..election.contender import Waits
 from ..election.record import new_holder
 from ..errors import ConfigError, LeaseHeldByOther, SparkLeaseError, StoreError
@@ -36,6 +35,7 @@ from .bundle import write_bundle
 from .command_line import (
     LAUNCHER,
     SUBMISSION,
+    bare_url,
     conf_of,
     find_spark_submit,
     local_file,
@@ -188,22 +188,15 @@ _HERE_ALONE = SECRETS | {"outcome_file"}
 def _settings(found: Resolved) -> dict[str, str]:
     """What the driver does not find on its machine, and is not told already."""
     here = [key for key, origin in found.origins.items() if origin not in ("default", "spark conf")]
-    settings = {SPARK + camel(key): _as_conf(key, getattr(found.config, key)) for key in here if key not in _HERE_ALONE}
+    given = {key: getattr(found.config, key) for key in here if key not in _HERE_ALONE}
+    given |= {key: bare_url(key, url)[0] for key, url in given.items() if key in URLS}
+    settings = {SPARK + camel(key): as_text(value) for key, value in given.items()}
     return settings | {SPARK + "holder": _label(found.config)}
 
 
 def _label(config: Config) -> str:
     """The contender is this scheduler, whatever machine of the cluster its driver is on."""
     return config.holder or socket.gethostname()
-
-
-def _as_conf(key: str, value: Any) -> str:
-    if key in URLS:
-        bare, _ = without_password(str(value))
-        if has_password(bare):
-            raise ConfigError(key, f"carries a password as a parameter: use {ENV}{URLS[key].upper()} or PGPASSWORD")
-        return bare
-    return as_text(value)
 
 
 def _refuse_cluster(options: Sequence[str], config: Config) -> None:

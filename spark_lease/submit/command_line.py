@@ -11,7 +11,8 @@ import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..config.settings import SPARK
+from ..config.settings import ENV, SPARK, URLS
+from ..config.urls import has_password, without_password
 from ..errors import ConfigError
 from ..system.processes import add_mark
 
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 JAVA_MISSING = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
 SUBMISSION = "--submission"
 """To the launcher, before the number of a submission to a cluster."""
-LAUNCHER = Path(__file__).parents[1] / "submit" / "launcher.py"
+LAUNCHER = Path(__file__).with_name("launcher.py")
 
 _SWITCHES = {"--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error", "--load-spark-defaults"}
 """The options of spark-submit that take no value (spark-submit --help)."""
@@ -86,6 +87,14 @@ def _given(options: Sequence[str]) -> Iterator[tuple[str, str]]:
         option, joined, value = word.partition("=")
         if option.startswith("-"):
             yield (option, value) if joined or option in _SWITCHES else (option, next(words, ""))
+
+
+def bare_url(key: str, url: str) -> tuple[str, str]:
+    """`url` for a command line, and its password apart. Raises ConfigError if a parameter of it is a password."""
+    bare, password = without_password(url)
+    if has_password(bare):
+        raise ConfigError(key, f"carries a password as a parameter: use {ENV}{URLS[key].upper()} or PGPASSWORD")
+    return bare, password
 
 
 def refuse_what_java_misreads(words: Sequence[str]) -> None:

@@ -185,10 +185,8 @@ examples:
     "history": Command(
         "list who held a lease and when, and check that no two did at one time",
         "history:history",
-        """exit codes:
-  0 · 1 no such lease · 2 two held it at one time · 69 lease store unreachable · 78 configuration · 64 usage
-
-examples:
+        _ends("1 no such lease", "2 two held it at one time")
+        + """examples:
   spark-lease history nightly
   spark-lease history nightly --since 7d --json
   spark-lease history nightly --since 2026-11-20T06:00 --html nightly.html""",

@@ -32,19 +32,16 @@ _LINGER, _BRIEFLY = 2.0, 0.2
 """Seconds that the end of a hold waits for the last numbers to be out; less where the lease was lost."""
 
 OURS = CollectorRegistry()
-STATUS = Gauge("spark_lease_master_status", "1 while this process is master", _LABELS, registry=OURS)
-IN_DOUBT = Gauge("spark_lease_in_doubt", "1 while it is master and a renewal is overdue", _LABELS, registry=OURS)
-LEFT = Gauge("spark_lease_seconds_left", "seconds until it must stop if no renewal succeeds", _LABELS, registry=OURS)
-GOOD_UNTIL = Gauge(
+_gauge = partial(Gauge, labelnames=_LABELS, registry=OURS)
+STATUS = _gauge("spark_lease_master_status", "1 while this process is master")
+IN_DOUBT = _gauge("spark_lease_in_doubt", "1 while it is master and a renewal is overdue")
+LEFT = _gauge("spark_lease_seconds_left", "seconds until it must stop if no renewal succeeds")
+GOOD_UNTIL = _gauge(
     "spark_lease_good_until_timestamp_seconds",
     "time at which seconds_left reaches 0, by this machine's clock; 0: not master",
-    _LABELS,
-    registry=OURS,
 )
-WARM = Gauge(
-    "spark_lease_warm_standby", "1 while this process is a standby whose Spark is ready", _LABELS, registry=OURS
-)
-EPOCH = Gauge("spark_lease_epoch", "epoch of the last grant to this process", _LABELS, registry=OURS)
+WARM = _gauge("spark_lease_warm_standby", "1 while this process is a standby whose Spark is ready")
+EPOCH = _gauge("spark_lease_epoch", "epoch of the last grant to this process")
 TRANSITIONS = Counter("spark_lease_transitions", "lease events by kind", [*_LABELS, "to"], registry=OURS)
 LATENCY = Histogram(
     "spark_lease_renewal_latency_seconds", "time that a renewal request took", _LABELS, buckets=_BUCKETS, registry=OURS

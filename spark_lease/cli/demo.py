@@ -24,7 +24,7 @@ from ..config.settings import ENV
 from ..demo.picture import ENDED, FROZEN, KILLED, MASTER, STANDBY, WROTE, Event, picture
 from ..errors import ConfigError, SparkLeaseError
 from ..submit.command_line import find_spark_submit
-from ..system.processes import Process, kill, look, need_linux, shell_code, tree
+from ..system.processes import Process, is_alive, kill, need_linux, shell_code, tree
 from .table import print_table
 
 LEASE = 6.0
@@ -197,7 +197,7 @@ class _Demo:
                 kill(fresh, signal.SIGSTOP)
             self._strike(master, "freeze", FROZEN, f"*** SIGSTOP to all of its {len(self._frozen)} processes ***")
         elif self._frozen and "freeze" in self._took and master.wrote == _LAST_STEPS:
-            left = [each for each in self._frozen if (now := look(each.pid)) and now.started == each.started]
+            left = [each for each in self._frozen if is_alive(each.identity)]
             kill(left, signal.SIGCONT)
             self._tell(other, f"*** thawed: of its {len(self._frozen)} processes {len(left) or 'none'} lived on ***")
         elif self._frozen and master.wrote == 2 * _LAST_STEPS:

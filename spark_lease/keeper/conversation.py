@@ -176,7 +176,7 @@ class Conversation:
             return False
         outlasts = has_failed and self._config.on_lost == "exit"
         if outlasts:
-            named = {(each.pid, each.started) for each in left}
+            named = {each.identity for each in left}
             self.left_behind = LeftBehind(named)
             self._driver.untie_all_but(named)
         then = "the lease is kept until they end, or the driver does, but is not renewed any more"

@@ -11,10 +11,10 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 from ..clock import Clock
-from ..system.processes import Process, kill, look, mapping, marked, processes
+from ..system.processes import Identity, Process, is_alive, kill, look, mapping, marked, processes
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Watched:
             log.debug("no pidfd: an old kernel or Python, or a sandbox that forbids it")
         # Looked at on both sides of the pidfd: it may have ended in between, and its number be another's.
         after = look(pid)
-        if before is None or after is None or after.started != before.started:
+        if before is None or after is None or after.identity != before.identity:
             self.close()
             raise ProcessLookupError(pid)
         self.started = before.started
@@ -50,9 +50,7 @@ class Watched:
         """True once it has ended, also if its parent has not reaped it yet."""
         if self._fd >= 0:
             return bool(select.select([self._fd], [], [], 0)[0])
-        # Without a pidfd: the number may belong to another process by now, who started at another time.
-        found = look(self.pid)
-        return found is None or found.started != self.started
+        return not is_alive((self.pid, self.started))
 
     @property
     def stopped(self) -> bool:
@@ -91,7 +89,7 @@ def sweep(
     *,
     groups: Collection[int] = (),
     mapped: str = "",
-    spared: Callable[[Process], bool] = lambda process: False,
+    spared: Collection[Identity] = (),
     clock: Clock,
     until: float,
 ) -> bool:
@@ -101,7 +99,7 @@ def sweep(
     """
     never, clean = threading.Event(), 0
     while clean < 2:  # a worker may have been between fork and the first look
-        left = [each for each in processes_of(mark, groups, mapped) if not spared(each)]
+        left = [each for each in processes_of(mark, groups, mapped) if each.identity not in spared]
         kill(left)
         clean = 0 if left else clean + 1
         if left:
@@ -124,17 +122,16 @@ class LeftBehind:
     Python is not one of them: it may go on with something else, under another lease maybe.
     """
 
-    def __init__(self, left: Iterable[tuple[int, int]]) -> None:
-        """`left`: pid, and when it was started."""
+    def __init__(self, left: Iterable[Identity]) -> None:
         self._members = set(left)
 
     def alive(self) -> list[Process]:
         """Those that still run. A grandchild whose parent has ended is known if it was seen before."""
         everything = [each for each in processes().values() if each.alive]
-        pids = {each.pid for each in everything if (each.pid, each.started) in self._members}
+        pids = {each.pid for each in everything if each.identity in self._members}
         while fresh := [each for each in everything if each.parent in pids and each.pid not in pids]:
             pids |= {each.pid for each in fresh}
-            self._members |= {(each.pid, each.started) for each in fresh}
+            self._members |= {each.identity for each in fresh}
         return [each for each in everything if each.pid in pids]
 
     def kill(self) -> None:

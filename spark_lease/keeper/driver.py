@@ -16,7 +16,7 @@ from enum import Enum, auto
 from ..clock import Clock
 from ..system.containment import Init
 from ..system.kernel import KillPipe, PipeEnd
-from ..system.processes import Process, is_proc_there, kill, look, marked, processes, sees_others
+from ..system.processes import Identity, Process, is_proc_there, kill, look, marked, processes, sees_others
 from .death import Watched, processes_of, stopped, sweep
 from .guarded_processes import GuardedProcesses, is_helper
 from .sweeper import Sweeper
@@ -195,7 +195,7 @@ class Driver:
         def is_its_own(process: Process | None) -> bool:
             while process and process.pid != self.python.pid:
                 is_sparks = (self.jvm and process.pid == self.jvm.pid) or process.group in self._groups
-                if is_sparks or (process.pid, process.started) in self._processes.before | self._processes.workers:
+                if is_sparks or process.identity in self._processes.before | self._processes.workers:
                     return False
                 process = everything.get(process.parent)
             return True
@@ -203,8 +203,8 @@ class Driver:
         others = [each for each in found if each.pid != self.python.pid and not is_helper(each.pid)]
         return [each for each in others if is_its_own(each)]
 
-    def untie_all_but(self, left: Collection[tuple[int, int]]) -> None:
-        """The end of this process ends nothing but `left` from now on: pid, and when it was started."""
+    def untie_all_but(self, left: Collection[Identity]) -> None:
+        """The end of this process ends nothing but `left` from now on."""
         if self._sweeper:
             self._sweeper.kill_only(left)
         pids = {pid for pid, _ in left}
@@ -238,7 +238,8 @@ class Driver:
             self.jvm.kill()
         kill([each for pid in self._groups if (each := look(pid))])
         if self.python.ended or self._python_too:
-            kill([*self._processes.alive(), *self._marked()])
+            left = [each for each in marked(self._mark) if each.identity not in self._processes.before]
+            kill([*self._processes.alive(), *left])
 
     def _stop_family(self) -> None:
         """Have none of it start another one, while each still says who its parent is: one that is stopped cannot."""
@@ -247,9 +248,6 @@ class Driver:
             kill(fresh, signal.SIGSTOP)
             if not fresh:
                 break
-
-    def _marked(self) -> list[Process]:
-        return [each for each in marked(self._mark) if not self._processes.was_there(each)]
 
     def is_gone(self, until: float) -> bool:
         """True once nothing of it is left here. What is left after Python is killed; looks until `until`."""
@@ -262,7 +260,7 @@ class Driver:
             self._mark,
             groups=self._groups,
             mapped=self._mapped,
-            spared=self._processes.was_there,
+            spared=self._processes.before,
             clock=self._clock,
             until=until,
         )

@@ -25,9 +25,9 @@ class GuardedProcesses:
         self._seen = frozenset[tuple[int, int]]()
         self._members: dict[int, Process] = {}
         self.before = set[tuple[int, int]]()
-        """Neighbours: pid, and when it was started."""
+        """The identities of neighbours."""
         self.workers = set[tuple[int, int]]()
-        """Likewise, of workers from before: not a block's own, but ended with the driver."""
+        """Those of workers from before: not a block's own, but ended with the driver."""
         self._strangers: dict[tuple[int, int], Process] = {}
         self.may_have_grown = True
 
@@ -57,9 +57,9 @@ class GuardedProcesses:
         others = [each for each in everything.values() if each.pid not in kept]
         fresh = {each.pid for each in others if each.pid not in strangers and mark in marks_of(each.pid)}
         found = [each for each in others if each.parent in heads or each.pid in fresh]
-        self.workers = {(pid, everything[pid].started) for pid in kept - set(heads)}
+        self.workers = {everything[pid].identity for pid in kept - set(heads)}
         for each in found:
-            self.before.add((each.pid, each.started))
+            self.before.add(each.identity)
             found += [child for child in everything.values() if child.parent == each.pid and child not in found]
 
     def _strangers_among(self, there: frozenset[tuple[int, int]]) -> dict[int, Process]:
@@ -67,10 +67,6 @@ class GuardedProcesses:
         driver that is the first process of its container gets all of them."""
         pids, seen = {pid for pid, _ in there}, there & self._strangers.keys()
         return {each.pid: each for each in map(self._strangers.__getitem__, seen) if each.parent in pids}
-
-    def was_there(self, process: Process) -> bool:
-        """True for a neighbour from before."""
-        return (process.pid, process.started) in self.before
 
     def grow(self, *, thoroughly: bool = False) -> list[Process]:
         """Look around; those that were not seen before. `thoroughly`: also if no process seems to have been born."""
@@ -114,7 +110,7 @@ class GuardedProcesses:
         if started is None or process.started < started or process.pid in (*heads, os.getpid()):
             return False
         known = self._members.get(process.pid)
-        if (known and known.started == process.started) or self.was_there(process):
+        if (known and known.identity == process.identity) or process.identity in self.before:
             return False
         line = _line(process.pid)
         return not any(word in line for word in _OURS)

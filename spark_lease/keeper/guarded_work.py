@@ -11,7 +11,7 @@ from typing import Protocol
 from ..clock import Clock
 from ..election.lifecycle import Work
 from ..system.containment import Init
-from ..system.processes import Process, kill, look, proc_file, processes
+from ..system.processes import Identity, Process, kill, look, proc_file, processes
 from .channel import Channel, Closed
 from .death import Watched
 from .guarded_processes import GuardedProcesses
@@ -56,7 +56,7 @@ class SearchedWork:
     """The command and its descendants, as far as they can be found."""
 
     def __init__(
-        self, group: int, supervisor: int, clock: Clock, *, neighbours: set[tuple[int, int]], found_by: bytes
+        self, group: int, supervisor: int, clock: Clock, *, neighbours: set[Identity], found_by: bytes
     ) -> None:
         """`found_by` is what the command found in its environment, if that has to tell its orphans from others."""
         self._group, self._supervisor, self._clock = group, supervisor, clock
@@ -96,7 +96,7 @@ class SearchedWork:
             each
             for each in everything.values()
             if each.alive
-            and (each.pid, each.started) not in self._neighbours
+            and each.identity not in self._neighbours
             and (each.parent in (self._supervisor, os.getpid()) or each.group == self._group or self._is_told(each))
         ]
         for parent in found:

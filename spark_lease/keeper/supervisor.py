@@ -93,7 +93,7 @@ class Supervisor:
         """False if orphans of the command cannot be inherited here, so that its end proves less."""
         self._environ: Mapping[str, str] = {}
         # A shell may have started helpers before it became this process by exec.
-        self._neighbours = {(each.pid, each.started) for each in tree(os.getpid())}
+        self._neighbours = {each.identity for each in tree(os.getpid())}
         self._channel, theirs = Channel.pair()
         keeper = os.getpid()
         self.pid = os.fork()

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Collection
 
 from ..clock import BootClock
-from ..system.processes import Process
+from ..system.processes import Identity
 from .death import LeftBehind, sweep
 from .guarded_processes import SWEEPS
 
@@ -40,11 +40,11 @@ class Sweeper:
             os._exit(0)
         os.close(told)
 
-    def arm(self, spared: Collection[tuple[int, int]]) -> None:
-        """From now on the keeper's end is a kill. `spared` are neighbours: pid, and when it was started."""
+    def arm(self, spared: Collection[Identity]) -> None:
+        """From now on the keeper's end is a kill, but of the neighbours `spared`."""
         self._write(json.dumps(sorted(spared)).encode())
 
-    def kill_only(self, left: Collection[tuple[int, int]]) -> None:
+    def kill_only(self, left: Collection[Identity]) -> None:
         """From now on the keeper's end is a kill of these, and of what they start, and of nothing else."""
         self._write(_ONLY + json.dumps(sorted(left)).encode())
 
@@ -99,15 +99,11 @@ def _wait(mark: str, mapped: str) -> None:
     last = told.splitlines()[-1]
     named = {(pid, started) for pid, started in json.loads(last.removeprefix(_ONLY))}
     left = LeftBehind(named) if last.startswith(_ONLY) else None
-
-    def is_spared(process: Process) -> bool:
-        return (process.pid, process.started) in named
-
     clock, never = BootClock(), threading.Event()
     end = clock.now() + _FOR
     while clock.now() < end:
         if left:
             left.kill()
         else:
-            sweep(mark, mapped=mapped, spared=is_spared, clock=clock, until=end)
+            sweep(mark, mapped=mapped, spared=named, clock=clock, until=end)
         clock.wait(never, _PERIOD)

@@ -15,7 +15,7 @@ from ..clock import Clock
 from ..config.settings import Config
 from ..errors import Loss
 from ..keeper.spawn import running
-from ..system.processes import Process, is_proc_there, kill, look, marked, marks_of, tree
+from ..system.processes import Process, is_alive, is_proc_there, kill, look, marked, marks_of, tree
 from .callbacks import callbacks, end_callback
 from .connect import is_connected, stop_all
 from .jvm import (
@@ -56,7 +56,7 @@ class Spark:
         self.end_is_unprovable = threading.Event()
         """Set once it was stopped and nothing will prove that it is over: a server runs it, or executors elsewhere."""
         driver = {os.getpid(), *(each.pid for each in tree(jvm_pid(submitter) or 0))}
-        self._neighbours = {(each.pid, each.started) for each in tree(os.getpid()) if each.pid not in driver}
+        self._neighbours = {each.identity for each in tree(os.getpid()) if each.pid not in driver}
         """What this process had started before: no part of the work."""
         self._callbacks_before = callbacks()
         """The guard itself may be entered in one."""
@@ -254,6 +254,6 @@ class Spark:
     def _others(self) -> list[Process]:
         jvm = jvm_pid(self._submitter)
         found = {each.pid: each for each in [*(tree(jvm) if jvm else []), *tree(os.getpid()), *marked(self.mark)]}
-        neighbours = [pid for pid, started in self._neighbours if (now := look(pid)) and now.started == started]
+        neighbours = [each[0] for each in self._neighbours if is_alive(each)]
         spared = {os.getpid(), *(each.pid for each in tree(*running(), *neighbours))}
         return [each for pid, each in found.items() if pid not in spared]

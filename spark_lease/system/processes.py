@@ -29,6 +29,8 @@ A list: a guarded process that is started by guarded work adds its own mark behi
 
 PYTHON = sys.executable or "/proc/self/exe"
 _PROC = Path("/proc")
+Identity = tuple[int, int]
+"""A process for certain: its pid, which another may have later, and when it started (clock ticks after boot)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,11 @@ class Process:
     group: int
     state: str
     started: int = 0
-    """Clock ticks after boot at which it started: tells it from another that got its number. 0: not known."""
+    """0: not known."""
+
+    @property
+    def identity(self) -> Identity:
+        return self.pid, self.started
 
     @property
     def alive(self) -> bool:
@@ -154,6 +160,11 @@ def look(pid: int) -> Process | None:
     """The process `pid` if it is alive; without /proc no more is known of it than that."""
     found = _read(pid) if is_proc_there() else _ask(pid)
     return found if found and found.alive else None
+
+
+def is_alive(process: Identity) -> bool:
+    found = look(process[0])
+    return found is not None and found.identity == process
 
 
 def _ask(pid: int) -> Process | None:

@@ -303,7 +303,7 @@ def test_what_an_earlier_hold_has_left_running_is_a_neighbour_whenever_it_was_st
         there.look_ahead("ours")
         orphans += [orphan("ours")]
         there.leave_out_what_is_there("ours")
-        assert [there.was_there(each) for each in orphans] == [True, False, True]
+        assert [each.identity in there.before for each in orphans] == [True, False, True]
     finally:
         kill(orphans)
 
@@ -330,7 +330,7 @@ def test_a_process_that_got_the_number_of_a_stranger_is_looked_at_again() -> Non
         while marks_of(neighbour.pid) != ["ours"]:
             pass  # it is becoming another program
         there.leave_out_what_is_there("ours")
-        assert there.was_there(look(neighbour.pid))
+        assert look(neighbour.pid).identity in there.before
     """
     words = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", sys.executable, "-c"]
     done = subprocess.run([*words, textwrap.dedent(script)], capture_output=True, text=True)
@@ -353,7 +353,7 @@ def test_a_stranger_that_became_a_child_of_the_driver_is_a_neighbour() -> None:
         parent.communicate()
         until(lambda: (found := look(stranger.pid)) and found.parent == me.pid)
         there.leave_out_what_is_there("ours")
-        assert there.was_there(stranger)
+        assert stranger.identity in there.before
         kill([stranger])
         os.waitpid(stranger.pid, 0)
     finally:
@@ -372,10 +372,10 @@ def test_workers_of_a_jvm_that_is_told_of_late_are_no_neighbours() -> None:
         heads = {me.pid: me.started}
         there = GuardedProcesses(lambda: heads)
         there.leave_out_what_is_there("ours")
-        assert there.was_there(daemon)
+        assert daemon.identity in there.before
         heads[its.pid] = its.started
         there.leave_out_what_is_there("ours")
-        assert not there.was_there(daemon)
+        assert daemon.identity not in there.before
         assert (daemon.pid, daemon.started) in there.workers
         kill([daemon, its, *tree(daemon.pid)])
 

@@ -41,13 +41,7 @@ from spark_lease.system.processes import MARK
 def main() -> int:
     log_to_stderr(logging.DEBUG if os.environ.pop(VERBOSE, "") else logging.INFO)
     import_pyspark()
-    submission = ""
-    if sys.argv[1] == SUBMISSION:  # a cluster runs us
-        submission, sys.argv[1:3] = sys.argv[2], []
-    sys.argv = sys.argv[1:]
-    if not sys.flags.safe_path:  # else the first entry is not the folder of what is run
-        sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
-
+    submission = _take_the_scripts_place()
     config: Config | None = None
     hold: GuardedHold | None = None
     front_door, driver, stdout = FrontDoor.of_this_process(), os.getpid(), _duplicate_of_stdout()
@@ -96,6 +90,17 @@ def main() -> int:
     if outcome.outcome == "lost":
         end_process(outcome.exit_code)
     return code
+
+
+def _take_the_scripts_place() -> str:
+    """Make `sys.argv` and `sys.path` what the script expects; the submission if a cluster runs us, else ""."""
+    submission = ""
+    if sys.argv[1] == SUBMISSION:
+        submission, sys.argv[1:3] = sys.argv[2], []
+    sys.argv = sys.argv[1:]
+    if not sys.flags.safe_path:  # else the first entry is not the folder of what is run
+        sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
+    return submission
 
 
 def _with_absolute_paths(config: Config) -> Config:

@@ -40,29 +40,24 @@ class ContainedDriver:
         os.close(fd)
 
     def attach_jvm(self, pid: int, *, marked: bool) -> None:
-        """Another JVM from now on; `pid` 0: none. Raises ProcessLookupError."""
         if self.jvm:
             self.jvm.close()
         self.jvm = Watched(self._told_jvm) if pid else None
         self.early_release.tasks_run(Tasks.UNKNOWN if pid else Tasks.HERE)
 
     def ends(self) -> list[Watched | Init]:
-        """What to watch for an end."""
         return [self.python, self._init]
 
     def stands_still(self) -> str:
         return stopped(self.python, self.jvm)
 
     def kill(self) -> None:
-        """End everything inside. Waits for nothing."""
         self._init.kill()
 
     def is_gone(self, until: float) -> bool:
-        """True once everything inside has ended."""
         return self._init.ended
 
     def is_over(self, until: float) -> bool:
-        """True once nothing of it runs any more, here or elsewhere, as far as `release_on_death` says so."""
         return self.early_release.is_proven(gone=self._init.ended)
 
     def look_around(self) -> tuple[list[int], list[int]]:

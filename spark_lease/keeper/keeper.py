@@ -122,7 +122,6 @@ class Keeper:
 
     @property
     def outcome(self) -> Mapping[str, Any]:
-        """What the driver has said of its end; empty before it has."""
         return self._talk.outcome
 
     def run(self) -> None:

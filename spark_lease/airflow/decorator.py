@@ -53,14 +53,14 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
         super().__init__(expect_airflow=expect_airflow, **kwargs)
         if on_standby not in (SKIP, FAIL):
             raise ValueError(f"on_standby: {on_standby!r} is none of {SKIP}, {FAIL}")
-        if dict(lease_settings or {}).get("standby") == "warm":
+        self.lease_settings = settings = dict(lease_settings or {})
+        if settings.get("standby") == "warm":
             raise ValueError(
                 "standby: this task asks once, and does not wait: use SparkLeaseSubmitOperator for a warm one"
             )
-        refuse_secrets(lease_settings or {})
-        refuse_waiting(lease_settings or {}, "if_held", "acquire_timeout")
-        self.lease, self.lease_conn_id, self.on_standby = lease, lease_conn_id, on_standby
-        self.run_key, self.lease_settings = run_key, dict(lease_settings or {})
+        refuse_secrets(settings)
+        refuse_waiting(settings, "if_held", "acquire_timeout")
+        self.lease, self.lease_conn_id, self.on_standby, self.run_key = lease, lease_conn_id, on_standby, run_key
 
     def get_python_source(self) -> str:
         name, left = self.python_callable.__name__, 0.0

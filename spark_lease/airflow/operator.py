@@ -79,17 +79,17 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             )
         if on_standby not in (SKIP, FAIL, DEFER):
             raise ValueError(f"on_standby: {on_standby!r} is none of {SKIP}, {FAIL}, {DEFER}")
-        self._is_warm = dict(lease_settings or {}).get("standby") == "warm"
+        self.lease_settings = settings = dict(lease_settings or {})
+        self._is_warm = settings.get("standby") == "warm"
         if self._is_warm and on_standby == DEFER:
             raise ValueError(
                 "on_standby: defer does not work with standby = 'warm': the task must wait in its worker, where "
                 "Spark runs: use skip or fail, which apply after standby_timeout"
             )
-        refuse_secrets(lease_settings or {})
-        refuse_waiting(lease_settings or {}, "if_held", *([] if self._is_warm else ["acquire_timeout"]))
+        refuse_secrets(settings)
+        refuse_waiting(settings, "if_held", *([] if self._is_warm else ["acquire_timeout"]))
         self.lease, self.lease_conn_id, self.on_standby = lease, lease_conn_id, on_standby
         self.standby_timeout, self.run_key, self.poll_period = standby_timeout, run_key, poll_period
-        self.lease_settings = dict(lease_settings or {})
 
     def execute(self, context: Any) -> None:
         """Submit, unless another is master. Raises AirflowSkipException, AirflowException, or defers."""

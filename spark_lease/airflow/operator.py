@@ -160,7 +160,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         raise failed
 
     def _stand_by(self, result: Outcome, config: Config, until: float | None) -> None:
-        """Does not return."""
+        """Skip, fail or defer the task. Does not return."""
         if self.on_standby == SKIP:
             raise AirflowSkipException(result.reason)
         if self.on_standby == FAIL:

@@ -56,7 +56,7 @@ class Asked:
 
 
 def asked(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Iterator[Asked]:
-    """Raises _Instead, ConfigError."""
+    """The lease of the task that a request names. Raises _Instead, ConfigError."""
     key = TaskInstanceKey(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
     fields = RenderedTaskInstanceFields.get_templated_fields(key) or {}
     lease, conn_id, settings = (fields.get(each) for each in ("lease", "lease_conn_id", "lease_settings"))

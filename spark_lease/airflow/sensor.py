@@ -72,7 +72,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
             self.defer(trigger=trigger, method_name="resume", timeout=span(self.timeout))
 
     def resume(self, context: Any, event: Mapping[str, Any]) -> None:
-        """The trigger has seen it."""
+        """Take over what the trigger has seen."""
         if problem := event.get("problem"):
             raise AirflowFailException(problem)
         context["ti"].xcom_push(key=XCOM, value=dict(event))

@@ -50,7 +50,7 @@ def _options(command: list[str], application: str) -> list[str]:
 
 
 def _is_script(application: str, in_cluster: bool) -> bool:
-    """There it may be a file of the cluster's, or of its image."""
+    """In a cluster, the script may be a file of the cluster, or of its image."""
     return application.endswith(".py") and (in_cluster or Path(application).is_file())
 
 

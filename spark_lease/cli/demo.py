@@ -70,7 +70,7 @@ def demo(arguments: argparse.Namespace) -> int:
 
 
 class _Stuck(SparkLeaseError):
-    """Nothing happens any more."""
+    """The demo does not go on as it must."""
 
 
 class _Site:
@@ -106,7 +106,7 @@ class _Site:
 
 
 class _Demo:
-    """What the two sites say, and what is done to the one that is master."""
+    """Follows what the two sites print, kills the first master and freezes the next one."""
 
     def __init__(self, folder: Path, *, say: Callable[[str], None]) -> None:
         self._folder, self._say, self._clock = folder, say, BootClock()
@@ -151,7 +151,7 @@ class _Demo:
         self._news.put((site, ENDED, str(shell_code(code))))
 
     def _all_news(self) -> Iterator[tuple[_Site, str, str]]:
-        """Until the last master has ended."""
+        """Yield all news until the last master has ended."""
         while True:
             try:
                 yield (news := self._news.get(timeout=_PATIENCE))
@@ -231,7 +231,7 @@ class _Demo:
 
 
 def _our_path() -> dict[str, str]:
-    """Where this package is, for one that was not installed."""
+    """A PYTHONPATH with this package in it, which may not be installed."""
     before = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
     return {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *before])}
 

@@ -94,7 +94,7 @@ def transfer(arguments: argparse.Namespace) -> int:
 
 
 def _is_master(to: str, seen: Snapshot, config: Config) -> bool:
-    """True if the one that it is to have holds the lease, as far as the store knows: it keeps it."""
+    """True if `to` holds the lease, as far as the store knows: then it keeps it."""
     holder = seen.record.holder if seen.record else None
     if not holder or expires_in(seen, still_for=0.0) <= 0:
         return False
@@ -103,7 +103,7 @@ def _is_master(to: str, seen: Snapshot, config: Config) -> bool:
 
 
 def _refuse_another(to: str, before: LeaseRecord, seen: Snapshot, config: Config) -> None:
-    """Raise LeaseHeldByOther if the grant that has ended the order is noted, and is to another than it was for."""
+    """Raise LeaseHeldByOther if a note says that another contender than `to` took the lease after `before`."""
     wanted = Directive("", to=to)
     if seen.record and seen.record.holder and wanted.is_for(seen.record.holder, ""):
         return
@@ -116,7 +116,7 @@ def _refuse_another(to: str, before: LeaseRecord, seen: Snapshot, config: Config
 
 
 def _grant_after(epoch: int, config: Config) -> dict[str, Any]:
-    """The one in place of the grant `epoch`; empty where it is not noted."""
+    """The note of the grant that came after the grant `epoch`; empty if there is none."""
     with contextlib.suppress(ConfigError, StoreError, ValueError), closing(open_notes(config)) as notes:
         for text in notes.all(config.row_of(config.name), GRANT).values():
             grant: dict[str, Any] = json.loads(text)
@@ -144,7 +144,7 @@ def _refuse_unknown(to: str, store: LeaseStore, config: Config) -> None:
 
 
 def _noted(config: Config) -> list[dict[str, Any]]:
-    """Who stands by, and who held it; empty where nothing can be noted."""
+    """The notes of standbys and of grants; empty if the store keeps no notes."""
     name = config.row_of(config.name)
     with contextlib.suppress(ConfigError, ValueError), closing(open_notes(config)) as notes:
         grants = [json.loads(each) for each in notes.all(name, GRANT).values()]
@@ -153,15 +153,16 @@ def _noted(config: Config) -> list[dict[str, Any]]:
 
 
 def _reason(arguments: argparse.Namespace) -> str:
-    """Each contender that is kept from the lease logs it. Raises ConfigError."""
+    """The text of --reason, which each contender that waits logs. Raises ConfigError."""
     if not arguments.reason.isprintable():
         raise ConfigError("--reason", "is not a printable text of one line")
     return str(arguments.reason)
 
 
 def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | None]) -> tuple[LeaseRecord, Snapshot]:
-    """Put it in place of what is there, also if the holder changes meanwhile; the record before, and what is there now.
+    """Write the directive that `wanted` makes of the store's time. Returns the record before it, and the one now.
 
+    The holder may renew, or change, meanwhile: then it tries again.
     Raises StoreError, ConfigError.
     """
     tried: LeaseRecord | None = None
@@ -239,8 +240,8 @@ def _show(
     before: LeaseRecord | None = None,
     stays: bool = False,
 ) -> int:
-    """`what` was done, if it is not what stands in the record now. `before` had what that replaces. `stays`: the master
-    is the one that it is for."""
+    """Print what was done: `what`, or else the directive in the record. `before` is the record that it replaced.
+    `stays`: the lease is for the master that has it."""
     record = seen.record
     assert record
     directive, was = directive_of(record.directive), directive_of(before.directive if before else "")

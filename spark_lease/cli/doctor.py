@@ -30,7 +30,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def of_the_store(config: Config) -> Iterator[Finding]:
-    """One after the other. A store that has not answered within `attempt_timeout` is asked no more."""
+    """Run the checks one after the other. A store that did not answer within `attempt_timeout` is asked no more."""
     careful, clock = replace(config, create_table="false"), BootClock()  # nothing is made by looking
     makes_tables = config.scheme == "sqlite" and config.create_table != "false"
     unanswered, lacking = "", dict[str, str]()

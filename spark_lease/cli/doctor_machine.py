@@ -133,7 +133,7 @@ def java_home() -> Path | None:
 
 
 def spark_home() -> Path | None:
-    """As `submit` finds it."""
+    """The Spark that `submit` would use."""
     set_spark_home("")
     home = os.environ.get("SPARK_HOME") or own_spark()
     return Path(home) if home else None

@@ -52,7 +52,7 @@ def fail(what: str, message: str, advice: str) -> Finding:
 
 
 def run(check: Check) -> Finding | None:
-    """What it finds, whatever becomes of it."""
+    """Make the check. If it raises, that is what it found."""
     try:
         return check.look()
     except ConfigError as error:  # its words say what to do

@@ -69,7 +69,7 @@ def all_holds(config: Config, name: str) -> list[Hold] | None:
 
 
 def _file(name: str) -> Path:
-    """Before any store is asked. Raises ConfigError."""
+    """The file for --html, checked before any store is asked. Raises ConfigError."""
     file = Path(name)
     if file.is_dir() or name.endswith("/"):
         raise ConfigError("html", f"{name or file} is a folder: name a file")

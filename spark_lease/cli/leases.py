@@ -44,7 +44,7 @@ def printer(wanted: Sequence[str], *, wide: bool) -> Callable[[Sequence[Row]], N
 
 
 def print_details(rows: Sequence[Row]) -> None:
-    """All that is known of one lease."""
+    """Print all that is known of one lease."""
     known = {key.replace("_", " "): text for key in ("lease", "state", *HELD) if (text := cell(rows[0][key]))}
     if isinstance(rows[0]["expires_in"], float):
         known["expires in"] += " s"
@@ -54,7 +54,7 @@ def print_details(rows: Sequence[Row]) -> None:
 
 
 def print_leases(rows: Sequence[Row]) -> None:
-    """What fits a narrow terminal."""
+    """Print what fits a narrow terminal."""
     table = [["LEASE", "STATE", "HOLDER", "SINCE", "LEFT"]]
     for row in rows:
         state = "IN DOUBT" if row["in_doubt"] else row["state"]
@@ -70,14 +70,14 @@ def print_leases(rows: Sequence[Row]) -> None:
 
 
 def print_wide(rows: Sequence[Row]) -> None:
-    """Everything that is known of each."""
+    """Print all that is known of each, in one wide table."""
     empty = [key for key in _SELDOM if not any(row[key] for row in rows)]
     keys = [key for key in ("lease", "state", *HELD) if key not in empty]
     print_table([[key.upper().replace("_", " ") for key in keys], *([cell(row[key]) for key in keys] for row in rows)])
 
 
 def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
-    """What stands beside the leases; nothing where the store keeps no notes."""
+    """Add to each row what is noted beside its lease; nothing if the store keeps no notes."""
     with contextlib.suppress(ConfigError), closing(open_notes(config)) as notes:
         problem = ""
         for row in rows:

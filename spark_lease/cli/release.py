@@ -116,7 +116,7 @@ class Forcing:
         return self._take_away(record)
 
     def _watch(self, seen: Snapshot) -> tuple[Snapshot, float]:
-        """The record of a store without a clock, until it has stood still for its duration, or was renewed."""
+        """Look at a record whose store has no clock, until it was renewed, or has not changed for its duration."""
         began, record = self._clock.now(), seen.record
         duration = record.duration if record else 0.0
         log.info("%s: watching for %g s whether it is renewed, because its store has no clock", self._name, duration)
@@ -135,7 +135,7 @@ class Forcing:
         raise Unreleased(f"{self._name} was renewed or taken meanwhile: nothing was changed")
 
     def _take_away(self, confirmed: LeaseRecord) -> Released:
-        """From the grant that was `confirmed`, which may be renewed between a look and a swap."""
+        """Take it from the grant that was `confirmed`. That may be renewed between a look and a swap."""
         by, holder, epoch = new_holder(f"{FORCED}:{who()}"), confirmed.holder or "", confirmed.epoch
         left = 0.0
         for _ in range(_TRIES):

@@ -56,7 +56,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def _watch(config: Config, names: Sequence[str], *, as_json: bool, wide: bool) -> int:
-    """Until Ctrl-C, which is 130 as everywhere. Exit code 1 at once if a lease that was asked for is not there."""
+    """Show the leases until Ctrl-C (exit code 130). Exit code 1 at once if a lease that was asked for is not there."""
     config = replace(config, create_table="false")
     wanted = names_of(config, names)
     with closing(open_store(config)) as store, contextlib.ExitStack() as opened:
@@ -101,7 +101,7 @@ class Watched:
         return self._rows
 
     def try_look(self) -> list[Row]:
-        """The same, and of a store that gives no answer, or is gone, the rows that say so."""
+        """As `look`. If the store gives no answer, or is gone, the rows say so."""
         try:
             return self.look()
         except (StoreError, ConfigError) as error:
@@ -110,7 +110,7 @@ class Watched:
             return [row | blank | {"epoch": row["epoch"]} for row in self._rows or [{"lease": "", "epoch": ""}]]
 
     def wait(self) -> None:
-        """Until it is worth looking again."""
+        """Wait until it is worth looking again."""
         pause = max(self._config.poll_period, self._took * (_SHARE - 1))
         alone = self._wanted[0] if len(self._wanted) == 1 else ""
         told = alone and isinstance(self._store, Notifies) and self._store.await_release(alone, pause, pause)
@@ -128,7 +128,7 @@ class Watched:
         return described(self._store.where, name, seen, self._config, still_for=seen_for)
 
     def _add_notes(self, notes: Notes, rows: Sequence[Row]) -> None:
-        """To each row what is known; looked up of those that have changed, and of one more whose turn it is."""
+        """Add to each row what is known. Looks up the rows that have changed, else the one whose turn it is."""
         now = self._clock.now()
         for row in rows:
             known, is_now = self._noted.get(row["lease"]), (row["state"], row["holder"], row["epoch"])
@@ -169,7 +169,7 @@ class _Noted:
 
     @property
     def is_new(self) -> bool:
-        """Look again: in a folder a change is noted right after it was made."""
+        """True while it is to be looked up again: in a folder a change is noted right after it was made."""
         return self.looked - self.since < _NOTED_BY
 
 
@@ -187,7 +187,7 @@ def _screen(config: Config, print_rows: Callable[[Sequence[Row]], None]) -> Call
 
 
 class Lines:
-    """One line for each lease that is not as it was."""
+    """Prints one line for each lease that has changed."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json

@@ -45,7 +45,7 @@ def runs(arguments: argparse.Namespace) -> int:
 
 
 def _short(value: object) -> str:
-    """Times without what is less than a second."""
+    """A time without its fraction of a second."""
     return re.sub(r"(?<=:\d\d)\.\d+(?=Z?$)", "", str(value))
 
 

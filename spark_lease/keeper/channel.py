@@ -33,7 +33,7 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[Channel, Channel]:
-        """Neither takes the number of a standard stream that was closed: a child's own would replace it."""
+        """Two ends. Neither takes the number of a closed standard stream: a child's own stream would replace it."""
         low = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         high = [socket.socket(fileno=fcntl.fcntl(each.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)) for each in low]
         for each in low:

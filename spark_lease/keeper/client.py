@@ -121,7 +121,7 @@ class KeeperHold(GuardedHold):
         return super().lost_error()
 
     def stop(self) -> bool:
-        """Have it renewed no more; False if a request to the store is still under way."""
+        """Have the keeper renew no more; False if a request to the store is still under way."""
         if self.loss() is not None:
             return False  # nothing will be given back: what it still asks the store is not waited for
         if self.answer("stopped", 0.0) is None:
@@ -217,7 +217,7 @@ class KeeperHold(GuardedHold):
         self.close_descriptors()
 
     def close_descriptors(self) -> None:
-        """Close all that is open for it in this process, without a word; in a forked child that kills nothing."""
+        """Close all that is open for it in this process, and say nothing. In a forked child that kills nothing."""
         _open.discard(self)
         self._waker.close()
         if self._started.process:  # a front door is still to be told how this process ends
@@ -252,7 +252,7 @@ class KeeperHold(GuardedHold):
         return []
 
     def answer(self, key: str, timeout: float, *others: str) -> Any:
-        """What was said under `key`, waited for; None if nothing was, or something under one of `others`."""
+        """Wait for what the keeper says under `key`. None if it says nothing, or something under one of `others`."""
         with self._changed:
             self._changed.wait_for(lambda: self._received.keys() & {key, *others} or self._ended, timeout)
             return self._received.get(key)

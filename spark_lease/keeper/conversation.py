@@ -71,7 +71,7 @@ class Conversation:
         """When the JVM that ended counts as crashed, unless the driver says before that it was to end."""
 
     def listen(self) -> None:
-        """Take in a message that is there."""
+        """Read a message, if there is one, and react to it."""
         try:
             received = self._channel.receive(0.0)
         except Closed:
@@ -204,7 +204,7 @@ class Conversation:
         self._channel.tell({f"answer {number}": answer})
 
     def stop_guarding(self) -> None:
-        """End nothing of the driver any more: what lives on is guarded by this lease no longer."""
+        """End nothing of the driver any more: this lease no longer guards what lives on."""
         self.has_stopped = True
         self._deadline.disarm()
         self._driver.disarm()

@@ -62,7 +62,7 @@ class Watched:
         self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        """To nothing, if it has ended, is not ours, or is pid 1, which takes none."""
+        """Send it a signal, unless it has ended, is not ours, or is pid 1, which takes none."""
         if self.pid <= 1:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -110,7 +110,7 @@ def sweep(
 
 
 def processes_of(mark: str, groups: Collection[int], mapped: str) -> list[Process]:
-    """All that lives and carries `mark`, is in one of the `groups` or has `mapped` that; this process apart."""
+    """All living processes that carry `mark`, are in one of the `groups` or have `mapped` that; but for this one."""
     others = [each for each in processes().values() if each.alive and each.pid != os.getpid()]
     found = marked(mark, others) + (mapping(mapped, others) if mapped else [])
     return found + [each for each in others if each.group in groups]

@@ -135,7 +135,7 @@ class Driver:
         return self._pipe_ends[target]
 
     def look_ahead(self) -> None:
-        """While the lease is waited for, so that `begin` takes less."""
+        """Look around while the lease is waited for, so that `begin` takes less."""
         self._processes.look_ahead(self._mark)
 
     def begin(self) -> None:
@@ -178,7 +178,7 @@ class Driver:
         return [each for each in appeared if each < 0 or self._python_too], ended
 
     def out_of_reach(self) -> list[Process]:
-        """What it has started and nothing of ours can end."""
+        """The processes that it has started and that we may not end."""
         return self._processes.out_of_reach()
 
     def left_behind(self, *, thoroughly: bool) -> list[Process]:
@@ -218,7 +218,7 @@ class Driver:
         return {each.pid: each.started for each in (self.python, self.jvm) if each}
 
     def _forget_if_empty(self, group: int) -> list[int]:
-        """A number is not given to another process while a group has it; afterwards it may be."""
+        """Forget an empty group: its number may be another's from now on."""
         if any(each.group == group for each in processes().values()):
             return []
         self._groups.discard(group)
@@ -242,7 +242,7 @@ class Driver:
             kill([*self._processes.alive(), *left])
 
     def _stop_family(self) -> None:
-        """Have none of it start another one, while each still says who its parent is: one that is stopped cannot."""
+        """Stop all of it first: a stopped process starts no other one, and each still says who its parent is."""
         for _ in range(_GENERATIONS):
             fresh = self._processes.grow(thoroughly=True)
             kill(fresh, signal.SIGSTOP)

@@ -69,19 +69,19 @@ class GuardedProcesses:
         return {each.pid: each for each in map(self._strangers.__getitem__, seen) if each.parent in pids}
 
     def grow(self, *, thoroughly: bool = False) -> list[Process]:
-        """Look around; those that were not seen before. `thoroughly`: also if no process seems to have been born."""
+        """Look around; the processes that are new. `thoroughly`: also if no process seems to have been started."""
         self.may_have_grown = thoroughly or self._descendants.any() or not self._seen
         return self._look(frozenset() if thoroughly else self._seen) if self.may_have_grown else []
 
     def forget_what_was_seen(self) -> None:
-        """There is another head: those that were no kin may be now."""
+        """Look at all again: there is another head, and a stranger may be its child."""
         self._seen = frozenset()
 
     def alive(self) -> list[Process]:
         return [each for each in self._members.values() if self._is_alive(each)]
 
     def out_of_reach(self) -> list[Process]:
-        """Those that have become another user: nothing of ours can end them."""
+        """Those that have become another user, so that we may not end them."""
         return [each for each in self.alive() if is_out_of_reach(each.pid)] if os.geteuid() else []
 
     def _is_alive(self, process: Process) -> bool:

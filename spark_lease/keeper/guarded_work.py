@@ -26,7 +26,7 @@ class GuardedWork(Work, Protocol):
     def signal(self, number: int) -> None: ...
 
     def out_of_reach(self) -> list[Process]:
-        """Those of it that have become another user: nothing of ours can end them."""
+        """Those of it that have become another user, so that we may not end them."""
         ...
 
 

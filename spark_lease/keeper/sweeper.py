@@ -67,7 +67,7 @@ class Sweeper:
 
 
 def _keep_nothing_open_but(fd: int) -> None:
-    """Above all no end of a pipe whose closing is the kernel's sign that the keeper has ended."""
+    """Above all no write end of the kill pipe: the kernel kills when the last one is closed."""
     os.dup2(fd, 0)
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 1)

@@ -91,12 +91,12 @@ class Events:
         self._holder = ""
 
     def begin(self, lease: GuardedHold) -> None:
-        """It is waited for."""
+        """The wait for the lease begins."""
         if self._report:
             self._report.begin(lease)
 
     def standby(self, lease: GuardedHold, state: str) -> None:
-        """A warm standby, and how far it is."""
+        """How far a warm standby is."""
         self._start(lease)
         if self._report:
             self._report.standby(state)
@@ -123,7 +123,7 @@ class Events:
             self._report.renewal(took, done)
 
     def lost(self, lost: LeaseLost) -> None:
-        """May be found by several, and is told once, as the last."""
+        """The lease was lost. Several may find that; it is told once, as the last event."""
         why = f"{lost.reason}: {lost.detail}"
         self._say_last(LeaseEvent(What.LOST, lost.name, lost.epoch, 0.0, why, self._holder, wall_time()))
 
@@ -132,7 +132,7 @@ class Events:
         self._say_last(replace(self._event(What.ENDED, lease), detail=lease.ending))
 
     def end(self, *, lost: bool = False) -> None:
-        """Nothing more is to be told, once all that waits is. A slow `on_event` is waited for, but not for long."""
+        """Tell what still waits to be told, and no more. A slow `on_event` is waited for, but not for long."""
         self._waiting.put(None)
         if self._telling:
             self._telling.join(_LOSS_TOLD_WITHIN if lost else _TOLD_WITHIN)

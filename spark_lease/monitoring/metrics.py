@@ -88,7 +88,7 @@ class Report:
         self._thread: threading.Thread | None = None
 
     def begin(self, lease: GuardedHold) -> None:
-        """It is waited for from now on."""
+        """The wait for the lease begins."""
         name, self._lease = self._name, lease
         _leases.setdefault(name, lease)  # unless another thread of this program waits for it, or has it
         STATUS.labels(name).set_function(lambda: float(_left(name) > 0))
@@ -117,7 +117,7 @@ class Report:
             self._thread.start()
 
     def count(self, what: str) -> None:
-        """Something has happened to it."""
+        """Count one more event of the kind `what`."""
         TRANSITIONS.labels(self._name, what).inc()
         self._kicked.set()
 
@@ -127,7 +127,7 @@ class Report:
         FAILURES.labels(self._name).inc(0 if done else 1)
 
     def end(self, *, lost: bool) -> None:
-        """Nothing more is to be told."""
+        """Have the last numbers out, and tell no more."""
         WARM.labels(self._name).set(0.0)
         if _leases.get(self._name) is self._lease:  # else another thread of this program is master by now
             del _leases[self._name]

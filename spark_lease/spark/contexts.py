@@ -36,7 +36,7 @@ def watch_contexts(seen: OnContext) -> None:
 
 @contextlib.contextmanager
 def _nobody_makes_one() -> Iterator[None]:
-    """Another thread may be in the middle of it, with a context that is there by half; `getOrCreate` locks that out."""
+    """Let no other thread make a context meanwhile, by the lock of `getOrCreate`: one may be half made."""
     from pyspark import SparkContext
 
     locked = SparkContext._lock.acquire(timeout=_PATIENCE)
@@ -88,7 +88,7 @@ def is_watchable() -> bool:
 
 
 def _watch_builder() -> None:
-    """A session on a Spark Connect server has no context of its own, and one that is there is given once more."""
+    """Watch the builder too: a Spark Connect session has no context, and a session that is there is given once more."""
     from pyspark.sql import SparkSession  # imported with pyspark
 
     for made in (SparkSession.Builder.getOrCreate, SparkSession.Builder.create):

@@ -96,7 +96,7 @@ class Spark:
         return (Loss.ORPHANED if under_spark_submit() else Loss.SPARK_GONE, why) if why else None
 
     def look(self) -> None:
-        """To be called now and then: what there was is not known any more once it has ended."""
+        """Remember what is there. To be called now and then: what has ended can no longer be found."""
         self.jvm()
         self.is_local()
         if self._callbacks_before:
@@ -115,7 +115,7 @@ class Spark:
         self._begin(lambda: self._quiesce(left))
 
     def leave_running(self) -> None:
-        """Nothing of it is the work of this guard any more: it goes on for another lease of this process."""
+        """Leave Spark alone: it goes on for another lease of this process."""
         self._over.set()
 
     def stop(self, left: threading.Event) -> None:
@@ -172,7 +172,7 @@ class Spark:
             self._over.set()
 
     def _is_still_busy(self) -> bool:
-        """By more than one look: Spark tells of a job's end a moment after its action has returned."""
+        """Look more than once: Spark tells of a job's end a moment after its action has returned."""
         end, end_of_callbacks = (self._clock.now() + each for each in (_TOLD_WITHIN, _CALLED_BACK_WITHIN))
         # A server is asked once: the question itself ends the work there.
         while (found := may_be_busy()) and spark_context() is not None and self._clock.now() < end:
@@ -187,7 +187,7 @@ class Spark:
         return found - self._callbacks_before
 
     def _end_callbacks(self) -> None:
-        """Once in a while, and not all the time: they may tidy up."""
+        """End them once in a while, not all the time: they may tidy up."""
         for thread in self._callbacks():
             if self._clock.now() >= self._ended_callbacks.get(thread, 0.0):
                 self._ended_callbacks[thread] = self._clock.now() + _END_AGAIN
@@ -234,7 +234,7 @@ class Spark:
         return is_stopped
 
     def _nobody_is_left(self) -> bool:
-        """Twice none: a worker may be between fork and the first look. One that is being killed shows no mark."""
+        """True if two looks find none: a worker may just be forked, and one that is being killed shows no mark."""
         if (
             self._callbacks()
             or not self._mark_is_proof

@@ -162,7 +162,7 @@ class WarmStandby:
             self.end()
 
     def _has_spark_of_its_own(self) -> bool:
-        """Whether the Spark of this process is there for this warm-up alone."""
+        """True if the Spark of this process is there for this warm-up alone."""
         return self._made is not None and self._made is spark_context() and not self._is_master()
 
     def _answers(self, context: Any, patience: float) -> bool:
@@ -292,7 +292,7 @@ class WarmStandby:
             session.read.format("delta").load(table).limit(1).collect()
 
     def _refuse_writes(self, context: Any | None) -> None:
-        """Of each context, from its birth on, before any code can use it."""
+        """Have a new context refuse writes, before any code can use it."""
         is_ours = threading.current_thread() is self._thread
         if context is not None and is_ours:
             context.setJobGroup(self._group, f"{self._name}: warm-up", interruptOnCancel=True)

@@ -178,7 +178,7 @@ class _Job:
 
 
 def _with(options: Sequence[str], flag: str, key: str, file: str) -> list[str]:
-    """`flag` with `file` and those that it, or else the setting `key`, names: spark-submit takes the last."""
+    """`flag` with `file` and the files that the user named, by `flag` or by `key`: of two flags the last counts."""
     return [flag, ",".join([file, *filter(None, [value_of(options, flag, key)])])]
 
 
@@ -186,7 +186,7 @@ _HERE_ALONE = SECRETS | {"outcome_file"}
 
 
 def _settings(found: Resolved) -> dict[str, str]:
-    """What the driver does not find on its machine, and is not told already."""
+    """The settings that the driver does not find on its machine, and is not told already."""
     here = [key for key, origin in found.origins.items() if origin not in ("default", "spark conf")]
     given = {key: getattr(found.config, key) for key in here if key not in _HERE_ALONE}
     given |= {key: bare_url(key, url)[0] for key, url in given.items() if key in URLS}

@@ -62,7 +62,7 @@ def conf_of(options: Sequence[str]) -> dict[str, str]:
 
 
 def _properties(options: Sequence[str]) -> dict[str, str]:
-    """What spark-submit reads besides; nothing of a file that cannot be read, which it will say."""
+    """The settings in the files that spark-submit reads. Of a file that cannot be read it will say so itself."""
     home = os.environ.get("SPARK_HOME") or own_spark() or "/nonexistent"
     defaults = Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf"), "spark-defaults.conf")
     given = dict(_given(options))

@@ -147,7 +147,7 @@ class Submission:
             self._work.kill()
 
     def _conclude(self) -> int:
-        """Say how it ended; the exit code."""
+        """Announce how it ended. Returns the exit code."""
         lease = self._keeper.lease if self._keeper else None
         code = self._code()
         if self._outcome:

@@ -119,7 +119,7 @@ def _duplicate_of_stdout() -> TextIO | None:
 def _tell(
     outcome: Outcome, config: Config | None, front_door: FrontDoor | None, submission: str, stdout: TextIO | None
 ) -> int:
-    """The exit code; where a cluster runs us, the one that it is to see."""
+    """Announce the outcome. Returns the exit code; where a cluster runs us, the one that the cluster is to see."""
     with suppress(OSError, ValueError, AttributeError):  # whatever the script has made of it
         sys.stdout.flush()
     if front_door:  # prints it, once everything has ended and the lease is given back

@@ -34,7 +34,7 @@ def note_outcome(config: Config, clock: Clock, submission: str, outcome: Outcome
 
 
 def forget_outcome(config: Config, submission: str) -> None:
-    """Nothing is known of an attempt that begins. Raises StoreError and ConfigError."""
+    """Remove what an earlier attempt noted, as another one begins. Raises StoreError and ConfigError."""
     with closing(open_notes(config)) as notes:
         notes.remove(config.shared_name, KIND, submission)
         notes.prune(config.shared_name, (KIND,), bounded_age(config.run_retention))

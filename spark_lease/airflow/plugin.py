@@ -15,7 +15,5 @@ async def serve(scope: Any, receive: Any, send: Any) -> None:
 
 
 class SparkLeasePlugin(AirflowPlugin):  # type: ignore[misc]
-    """The pages of `spark_lease.airflow.pages`."""
-
     name = "spark_lease"
     fastapi_apps: ClassVar[list[Any]] = [{"name": "Spark lease", "app": serve, "url_prefix": PREFIX}]

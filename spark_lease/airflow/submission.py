@@ -101,7 +101,6 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
         return None if code is None else shell_code(code)
 
     def on_kill(self) -> None:
-        """End driver and JVM; its keeper releases the lease once they are gone."""
         if self.in_cluster:
             self._kill_in_cluster()
             return

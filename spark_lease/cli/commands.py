@@ -40,8 +40,7 @@ class Command:
     has_json: bool = True
 
 
-_PARENT = "end when PID, the parent process, ends"
-_ENDS_WITH = _argument("--ends-with", default="", metavar="PID", help=_PARENT)
+_ENDS_WITH = _argument("--ends-with", default="", metavar="PID", help="end when PID, the parent process, ends")
 _SPARK_SUBMIT = _argument("--spark-submit", default="", metavar="FILE", help="the spark-submit to use")
 _LEASE = _argument("lease", nargs="?", metavar="LEASE", help="name of the lease; default: the setting `name`")
 _REASON = _argument("--reason", default="", metavar="TEXT", help="shown to each contender that waits")

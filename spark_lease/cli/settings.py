@@ -108,7 +108,6 @@ def _add(group: argparse._ArgumentGroup, key: str) -> argparse.Action:
 
 
 def flag_of(key: str) -> str:
-    """The flag of a setting."""
     return "--lease" if key == "name" else "--" + key.replace("_", "-")
 
 

@@ -118,7 +118,6 @@ class Events:
             self._say(self._event(What.CERTAIN, lease))
 
     def renewal(self, took: float, done: bool) -> None:
-        """One was asked for, and `done` if it was confirmed."""
         if self._report:
             self._report.renewal(took, done)
 

@@ -81,7 +81,7 @@ class Contender(Hold):
         self._granted, self._hears = 0.0, True
         self._standby_note, self._journal = standby_note, journal
         self._on_renewal, self._stands_still = on_renewal, stands_still
-        self._stood_still = ""
+        self._stood_still, self._is_given_back = "", False
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         start, waits, down = self._clock.now(), Waits(), self._config.acquire_timeout
@@ -182,6 +182,9 @@ class Contender(Hold):
         self._deadline.lose()
 
     def release(self) -> bool:
+        if self._is_given_back:
+            return False
+        lost = self.loss()
         self.lose(Loss.RELEASED)
         self._deadline.disarm()  # before a store that may take its time
         if self._standby_note:  # of a hold that ends right after its grant, it may still be there
@@ -191,7 +194,11 @@ class Contender(Hold):
         except ConfigError as error:  # as in `renew`: rights that were taken away meanwhile, say
             raise StoreError(self.name, str(error)) from error
         if released:
+            self._is_given_back = True
             self._note_end(*self._ending)
+        elif lost is None:
+            message = "%s: not released: its record has another holder, or none: another may have been master too"
+            log.warning(message, self.name)
         return released
 
     def settle(self, *, left: bool = True) -> None:

@@ -254,9 +254,6 @@ class Hold(ABC):
                 self.released_at = wall_time()
                 if self._config.enabled:
                     log.info("%s: released, epoch %d", self.name, self._epoch)
-            elif self.loss() is None:
-                message = "%s: not released: its record has another holder, or none: another may have been master too"
-                log.warning(message, self.name)
         except (StoreError, ConfigError) as error:
             log.warning("%s: not released, it runs out: %s", self.name, error)
         except Exception:  # a store's own fault, whatever it is: the work is done all the same

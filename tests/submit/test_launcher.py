@@ -122,6 +122,13 @@ def test_a_scripts_end_is_the_exit_code(
     assert row(url, table) == (None, driver.epoch())
 
 
+def test_a_contained_script_that_ends_well_warns_of_nothing(submit: Callable[..., Driver]) -> None:
+    driver = submit("pass", contain="required")
+    assert driver.end(60) == 0
+    assert "released, epoch" in driver.log.read_text()
+    assert " n: not released" not in driver.log.read_text()
+
+
 @both
 @pytest.mark.shows("P3")
 @pytest.mark.postgres

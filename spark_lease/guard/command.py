@@ -45,6 +45,7 @@ NOT_FOUND, NOT_RUN = 127, 126
 """The shell's exit codes for a command that does not exist, and for one that cannot be run."""
 _AFTER_IT = 0.5
 """Seconds in which what the command has started may end after it, and still have ended by itself."""
+_LEFT = "the command left work behind, which was ended"
 _LISTEN = 0.5
 """Seconds after which a signal is heard that came just before the wait for the command's end."""
 
@@ -162,6 +163,8 @@ class _Run:
         news = self._next()
         by_itself = news is None and work.wait_until_over(self._clock.now() + _AFTER_IT)
         if not by_itself:
+            if news is None:
+                log.warning("%s: %s", lease.name, _LEFT)
             work.signal(news if isinstance(news, int) else signal.SIGTERM)
         return self._end(work, news, by_itself)
 
@@ -211,8 +214,9 @@ class _Run:
         if unnoted:
             return refused(self._config, unnoted[0], self._lease)
         outcome = ended(self._lease, code, interrupted=isinstance(news, int))
-        was_killed = news is None and os.WIFSIGNALED(self._status or 0)
-        return replace(outcome, reason=f"the command was ended by {exit_text(self._status)}") if was_killed else outcome
+        if news is None and os.WIFSIGNALED(self._status or 0):
+            return replace(outcome, reason=f"the command was ended by {exit_text(self._status)}")
+        return outcome if news is not None or by_itself else replace(outcome, reason=_LEFT)
 
     def _next(self) -> _News:
         while True:
@@ -235,7 +239,7 @@ class _Run:
     def _note_the_run(self, news: _News, code: int, by_itself: bool) -> list[SparkLeaseError]:
         outcome = INTERRUPTED if isinstance(news, int) or not by_itself else FAILED if code else FINISHED
         detail = signal_name(news) if isinstance(news, int) else exit_text(self._status)
-        left = "" if by_itself or code else "the command left work behind, which was ended"
+        left = "" if by_itself or code else _LEFT
         return self._lease.note_run(outcome, detail, left=left)
 
     def _stands_still(self) -> str:

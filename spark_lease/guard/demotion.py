@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import select
 import signal
 import sys
 import threading
@@ -14,6 +13,7 @@ from ..config.settings import Config
 from ..errors import LeaseLost
 from ..holds import GuardedHold
 from ..keeper.client import KeeperHold
+from ..keeper.messages import STDOUT, say
 from ..monitoring.events import Events
 from ..spark.session import Spark
 from .interrupt import BlockInterrupt
@@ -91,10 +91,8 @@ class Demotion:
         # go through the JVM, so they come before its end; a pipe that takes anything takes PIPE_BUF bytes at once.
         sys.setswitchinterval(1e-5)  # threads that compute would hold up each of the many looks at /proc for 5 ms
         try:
-            for stream, words in ((2, f"{lost}; killing all that is left"), (1, self._last_words(lost))):
-                with contextlib.suppress(OSError):
-                    if words and select.select([], [stream], [], 0)[1]:
-                        os.write(stream, words.encode()[: select.PIPE_BUF - 1] + b"\n")
+            say(f"{lost}; killing all that is left")
+            say(self._last_words(lost), STDOUT)
             if not self._hold.is_kept_by_another:
                 self._spark.kill()
         finally:

@@ -6,6 +6,7 @@ import warnings
 from ..config.settings import Config
 from ..errors import ConfigError
 from ..lease import Lease
+from ..system.python import end_if_python_was_expected
 from .environment import is_inherited, tell_children
 
 held: list[Lease] = []
@@ -56,7 +57,11 @@ def current_lease() -> Lease | None:
 
 
 def refuse_own(config: Config) -> None:
-    """Raise ConfigError for one of the leases that this process holds, or was started under."""
+    """Raise ConfigError for one of the leases that this process holds, or was started under.
+
+    A process that was not to be this program at all ends here.
+    """
+    end_if_python_was_expected()
     if config.name in held_names() or (config.enabled and is_inherited(config)):
         # It would wait for its own parent, or for itself, until acquire_timeout.
         problem = f"{config.name!r} is already held by this process or by one that started it: guard it once"

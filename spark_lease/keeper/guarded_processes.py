@@ -7,14 +7,24 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from ..system.processes import Descendants, Process, folders, is_out_of_reach, look, marks_of, proc_file, processes
+from ..system.processes import (
+    Descendants,
+    Process,
+    folders,
+    is_forked,
+    is_out_of_reach,
+    look,
+    marks_of,
+    proc_file,
+    processes,
+)
 
 KEEPS, SWEEPS = "spark-lease keeper", "spark-lease sweeper"
 """What the command lines of a keeper and of its sweeper say. What kills one by its line spares the other."""
-_WORKERS = (b"pyspark.daemon", b"pyspark/daemon", b"from multiprocessing.")
+_WORKERS = (b"pyspark.daemon", b"pyspark/daemon", b"from multiprocessing.", b"from multiprocess.", b"loky.backend")
 """What stands on the command lines of workers that a driver, or its JVM, may have started before its block."""
 _OURS = (KEEPS.encode(), SWEEPS.encode())
-_HELPERS = (*_OURS, b"multiprocessing.resource_tracker")
+_HELPERS = (*_OURS, b"resource_tracker")
 
 
 class GuardedProcesses:
@@ -47,12 +57,9 @@ class GuardedProcesses:
         there, heads = folders(), self._heads()
         strangers = self._strangers_among(there)
         everything = strangers | processes({pid for pid, _ in there} - strangers.keys())
-        lines = {pid: _line(pid) for pid in heads}
         kept = set(heads)
         for each in sorted(everything.values(), key=lambda each: each.started):
-            theirs = _line(each.pid) if each.parent in heads else b""
-            may_work = theirs == lines.get(each.parent) or any(word in theirs for word in _WORKERS)
-            if each.parent in kept and (each.parent not in heads or may_work):
+            if each.parent in kept and (each.parent not in heads or _may_work(each)):
                 kept.add(each.pid)
         others = [each for each in everything.values() if each.pid not in kept]
         fresh = {each.pid for each in others if each.pid not in strangers and mark in marks_of(each.pid)}
@@ -126,6 +133,20 @@ def is_helper(pid: int) -> bool:
     """True for a process that Python, or this package, has beside it: none of them does the block's work."""
     line = _line(pid)
     return any(word in line for word in _HELPERS)
+
+
+def _may_work(child: Process) -> bool:
+    """True for a child of a driver that may be one of its workers: a known one, or the driver's own program, forked."""
+    line = _line(child.pid)
+    return any(word in line for word in _WORKERS) or (
+        is_forked(child.pid) and _program(child.pid) == _program(child.parent)
+    )
+
+
+def _program(pid: int) -> str:
+    with contextlib.suppress(OSError):  # it has ended
+        return os.readlink(f"/proc/{pid}/exe")
+    return ""
 
 
 def _line(pid: int) -> bytes:

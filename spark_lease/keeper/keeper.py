@@ -30,7 +30,7 @@ from .death import LeftBehind
 from .driver import Driver
 from .enforced import Enforced
 from .guarded_processes import describe
-from .messages import AT_ONCE, LAST_WORDS, refusal, say_on_stderr
+from .messages import AT_ONCE, LAST_WORDS, refusal, say
 from .sweeper import Sweeper
 
 log = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ class Keeper:
         if (lost := self.lease.loss()) and not self._said_why:
             self._said_why = True  # which it may not have come to itself
             left = "what is left of the driver" if self._config.on_lost == "exit" else "its JVM"
-            say_on_stderr(f"spark-lease ERROR {lost}; killing {left}")
+            say(f"spark-lease ERROR {lost}; killing {left}")
         self._driver.kill()
 
     def _begin(self) -> None:
@@ -311,7 +311,7 @@ class Keeper:
             self._attend(self._clock.now() + (AT_ONCE if is_killed else _TICK_WHILE_STARTING))
         if alive := left.alive():  # the kernel and the sweeper go on
             still = f"{alive[0].name} (pid {alive[0].pid}), which the block has left running, does not end"
-            say_on_stderr(f"spark-lease ERROR {self._config.name}: not released, it runs out: {still}")
+            say(f"spark-lease ERROR {self._config.name}: not released, it runs out: {still}")
             return
         self._talk.stop_guarding()
         if self.lease.loss() is None:

@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 import select
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,7 @@ LAST_WORDS = 0.25
 """Seconds that a driver gets to say why it ends, where nothing of it can be stopped politely any more."""
 AT_ONCE = 0.05
 """Seconds that it gets where another may be master already."""
+STDOUT, STDERR = 1, 2
 
 
 def refusal(error: Exception) -> dict[str, Any]:
@@ -52,7 +54,7 @@ class ToDriver(logging.Handler):
         try:
             self._channel.send({"log": [record.name, record.levelno, record.getMessage()]})
         except Closed:
-            say_on_stderr(f"spark-lease {record.levelname} {record.getMessage()}")
+            say(f"spark-lease {record.levelname} {record.getMessage()}")
 
 
 class LogThread:
@@ -74,8 +76,11 @@ class LogThread:
             logging.getLogger(logger).log(level, "%s", text)
 
 
-def say_on_stderr(line: str) -> None:
-    """Say it where the driver does, and without it. Never waits: a pipe that takes anything takes PIPE_BUF bytes."""
+def say(line: str, stream: int = STDERR) -> None:
+    """Say it where the driver does, and without it. Never waits: a pipe that takes anything takes PIPE_BUF bytes.
+
+    Not on a stream that was closed when this Python started: its number may be that of any file by now."""
+    was_open = {STDOUT: sys.__stdout__, STDERR: sys.__stderr__}[stream] is not None
     with contextlib.suppress(OSError, ValueError):
-        if select.select([], [2], [], 0)[1]:
-            os.write(2, f"{line}\n".encode()[: select.PIPE_BUF])
+        if line and was_open and select.select([], [stream], [], 0)[1]:
+            os.write(stream, line.encode()[: select.PIPE_BUF - 1] + b"\n")

@@ -18,7 +18,8 @@ from typing import Any
 
 from ..config.settings import FRONT_DOOR, Config
 from ..election.record import Protection
-from ..system.processes import MARK, PYTHON, import_path
+from ..system.processes import MARK
+from ..system.python import import_path, start_python
 from .channel import START_TIMEOUT, Channel, Closed
 from .guarded_processes import KEEPS
 from .messages import refused
@@ -117,12 +118,13 @@ def start(config: Config, *, holder: str, mark: str, announces: bool = False) ->
     """
     ours, theirs = Channel.pair()
     try:
-        process = subprocess.Popen(
-            [PYTHON, "-I", "-c", _BOOT, str(theirs.fileno()), f"{KEEPS} {config.name}"],
-            env={key: value for key, value in os.environ.items() if key != MARK},
+        process = start_python(
+            _BOOT,
+            str(theirs.fileno()),
+            f"{KEEPS} {config.name}",
+            environ={key: value for key, value in os.environ.items() if key != MARK},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,
             pass_fds=[theirs.fileno()],
         )
     except (OSError, ValueError) as error:

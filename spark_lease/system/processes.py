@@ -27,8 +27,8 @@ MARK = "SPARK_LEASE_MARK"
 A list: a guarded process that is started by guarded work adds its own mark behind those it inherited.
 """
 
-PYTHON = sys.executable or "/proc/self/exe"
 _PROC = Path("/proc")
+_PF_FORKNOEXEC = 0x40
 Identity = tuple[int, int]
 """A process for certain: its pid, which another may have later, and when it started (clock ticks after boot)."""
 
@@ -113,10 +113,23 @@ def proc_file(pid: int, what: str) -> bytes:
 def _read(pid: int) -> Process | None:
     """proc(5), /proc/pid/stat."""
     with contextlib.suppress(OSError, IndexError):  # it ended while we looked
-        before, _, after = proc_file(pid, "stat").decode(errors="replace").rpartition(")")
-        fields = after.split()
-        return Process(before.partition("(")[2], pid, int(fields[1]), int(fields[2]), fields[0], int(fields[19]))
+        name, fields = _stat(pid)
+        return Process(name, pid, int(fields[1]), int(fields[2]), fields[0], int(fields[19]))
     return None
+
+
+def _stat(pid: int) -> tuple[str, list[str]]:
+    """Its name, and the fields from the third on."""
+    before, _, after = proc_file(pid, "stat").decode(errors="replace").rpartition(")")
+    return before.partition("(")[2], after.split()
+
+
+def is_forked(pid: int) -> bool:
+    """True for a process that has become no other program since its fork, whatever title it has given itself (proc(5),
+    /proc/pid/stat, flags: PF_FORKNOEXEC)."""
+    with contextlib.suppress(OSError, IndexError):  # it has ended
+        return bool(int(_stat(pid)[1][6]) & _PF_FORKNOEXEC)
+    return False
 
 
 class Descendants:
@@ -245,10 +258,3 @@ def kill(victims: Collection[Process], number: int = signal.SIGKILL) -> None:
     for pid in [-group for group in groups] + [each.pid for each in victims if each.group not in groups]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-
-
-def import_path() -> list[str]:
-    """`sys.path` for a process that may stand elsewhere, with this package in it for certain."""
-    path = [str(Path(each or ".").absolute()) for each in sys.path]
-    package = str(Path(__file__).parents[2])
-    return path if package in path else [*path, package]

@@ -286,6 +286,15 @@ def test_a_key_is_not_done_when_work_that_was_left_behind_had_to_be_ended(url: s
     assert [run.outcome for run in runs(url)] == ["interrupted"]
 
 
+def test_without_a_key_work_that_was_left_behind_is_told_as_well(url: str) -> None:
+    process = spark_lease("run", "--lease", "n", "--", "sh", "-c", "(sleep 60) & exit 0", url=url)
+    said, log = process.communicate(timeout=60)
+    outcome = json.loads(said.splitlines()[-1])
+    assert (process.returncode, outcome["outcome"]) == (0, "finished")
+    assert outcome["reason"] == "the command left work behind, which was ended"
+    assert "WARNING n: the command left work behind, which was ended" in log
+
+
 def test_where_nothing_is_noted_work_that_was_left_behind_is_no_failure(url: str) -> None:
     command = ["sh", "-c", "(sleep 60) & exit 0"]
     words = ["run", "--lease", "n", "--run-key", "k", "--enabled", "false", "--", *command]

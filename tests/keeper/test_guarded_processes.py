@@ -380,6 +380,41 @@ def test_workers_of_a_jvm_that_is_told_of_late_are_no_neighbours() -> None:
         kill([daemon, its, *tree(daemon.pid)])
 
 
+RETITLED = """
+import ctypes, os, time
+if not os.fork():
+    with open("/proc/self/stat") as stat:
+        arguments = int(stat.read().rpartition(")")[2].split()[45])  # where they begin in memory, proc(5)
+    ctypes.memset(arguments, ord("x"), 6)
+    print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_worker_that_has_given_itself_another_title_is_one() -> None:
+    with subprocess.Popen([sys.executable, "-c", RETITLED], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout
+        worker, its = look(int(driver.stdout.readline())), look(driver.pid)
+        assert worker and its and "xxxxxx" in command_line(worker.pid)
+        there = GuardedProcesses(lambda: {its.pid: its.started})
+        there.leave_out_what_is_there("ours")
+        assert (there.workers, there.before) == ({worker.identity}, set())
+        kill([worker, its])
+
+
+@pytest.mark.parametrize("words", ["joblib.externals.loky.backend.popen_loky_posix", "from multiprocess.spawn import"])
+def test_workers_of_other_pools_are_known(words: str) -> None:
+    me = look(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(60)  # {words}"]) as pool:
+        found = look(pool.pid)
+        assert me and found
+        until(lambda: words in command_line(pool.pid))
+        there = GuardedProcesses(lambda: {me.pid: me.started})
+        there.leave_out_what_is_there("ours")
+        assert found.identity in there.workers
+        kill([found])
+
+
 def helpers(folder: Path) -> list[int]:
     here = [each for each in processes().values() if each.alive and str(folder / "helper") in command_line(each.pid)]
     return [each.pid for each in here if "sh -c" not in command_line(each.pid)]

@@ -478,6 +478,29 @@ def test_a_second_ctrl_c_before_the_block_leaves_no_keeper_that_renews(start: St
 # Several leases, and forks
 
 
+@pytest.mark.parametrize("keeper", ["process", "thread"])
+def test_last_words_go_to_no_file_that_has_the_number_of_a_closed_stream(
+    start: Start, url: str, table: str, keeper: str
+) -> None:
+    driver = start(
+        f"""
+        file = open(FOLDER / "theirs", "w")
+        with hold_lease("n", keeper="{keeper}", **SETTINGS):
+            say(f"number {{file.fileno()}}, held")
+            while True:
+                try:
+                    time.sleep(60)
+                except BaseException:
+                    pass
+        """,
+        command=["sh", "-c", 'exec "$@" 2>&-', "-", sys.executable],
+    )
+    assert "number 2, held" in driver.until("held")
+    want("n", Directive("anna", give_up=0.0), url=url, table=table)
+    assert driver.end() in (75, -signal.SIGKILL, -signal.SIGALRM)
+    assert (driver.folder / "theirs").read_text() == ""
+
+
 @pytest.mark.postgres
 def test_a_driver_whose_threads_compute_ends_itself(start: Start, proxy: Proxy) -> None:
     """Whoever waits for the GIL gets it after 5 ms, and each look at one of very many processes waits for it."""

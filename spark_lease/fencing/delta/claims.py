@@ -15,7 +15,7 @@ from typing import Any
 
 from ...clock import BootClock, Clock
 from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
-from ...system.processes import PYTHON, import_path
+from ...system.python import import_path, start_python
 from .fence import Claim, claim
 
 _BOOT = (
@@ -38,9 +38,7 @@ def claim_side_by_side(
         return {}
     order = {"path": import_path(), "claim": asdict(wanted), "tables": sorted(tables), "timeout": timeout}
     try:
-        process = subprocess.Popen(
-            [PYTHON, "-I", "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+        process = start_python(_BOOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:
         return dict.fromkeys(
             tables, FenceUnreachable("Delta", f"no process can be started for claims: {error.strerror}")

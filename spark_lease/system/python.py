@@ -1,0 +1,43 @@
+"""Starting another Python beside this program, for what has to live, or to hang, without it."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PYTHON = sys.executable or "/proc/self/exe"
+_EXPECTED = "_SPARK_LEASE_EXPECTS_PYTHON"
+"""Set where Python is started. A program that finds it set is no Python, and was started in its place."""
+
+
+def start_python(
+    code: str, *arguments: str, environ: Mapping[str, str] = os.environ, **how: Any
+) -> subprocess.Popen[bytes]:
+    """Run `code` in a Python of its own session, isolated from what is around it.
+
+    Raises OSError, also where `sys.executable` is known to be another program.
+    """
+    if getattr(sys, "frozen", False):  # PyInstaller's: it would run the program once more, and so would that one
+        raise OSError(errno.ENOEXEC, "this program is frozen, and brings no Python that runs anything else")
+    command = [PYTHON, "-I", "-c", code, *arguments]
+    return subprocess.Popen(command, env={**environ, _EXPECTED: "1"}, start_new_session=True, **how)
+
+
+def end_if_python_was_expected() -> None:
+    """End this process if it is a copy of a program that asked for Python, and started itself.
+
+    As where `sys.executable` is the program that embeds Python: each copy would start another.
+    """
+    if os.environ.get(_EXPECTED):
+        os.write(2, f"spark-lease: {PYTHON} was started as Python and runs this program again: it ends here\n".encode())
+        os._exit(os.EX_SOFTWARE)
+
+
+def import_path() -> list[str]:
+    """`sys.path` for a process that may stand elsewhere, with this package in it for certain."""
+    path = [str(Path(each or ".").absolute()) for each in sys.path]
+    package = str(Path(__file__).parents[2])
+    return path if package in path else [*path, package]

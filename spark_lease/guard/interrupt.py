@@ -1,7 +1,6 @@
 """How the guarded block is made to end: an exception in its thread, for a signal or because the lease is lost."""
 
 import math
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -63,7 +62,7 @@ class BlockInterrupt:
                 return
             self._sent += 1
             if self._signals.are_heard and self._sent % 2:
-                os.kill(os.getpid(), signal.SIGTERM)  # the main thread's: gevent has other numbers for threads
+                signal.pthread_kill(self._thread, signal.SIGTERM)
             else:
                 import ctypes  # heavy, and hardly ever needed
 

@@ -10,18 +10,27 @@ from ..errors import NotesDenied, RecordUnreadable, StoreError
 T = TypeVar("T")
 
 
-def patiently(ask: Callable[[], T], clock: Clock, *, timeout: float, every: float) -> T:
-    """What `ask` returns, which is called every so many seconds until it answers.
+FINAL = (NotesDenied, RecordUnreadable)
+"""What waiting does not heal, as a rule."""
 
-    Raises its StoreError after `timeout` seconds, or at once if waiting does not heal it; and whatever else it raises.
+
+def patiently(
+    ask: Callable[[], T],
+    clock: Clock,
+    *,
+    timeout: float,
+    every: float,
+    final: tuple[type[StoreError], ...] = FINAL,
+) -> T:
+    """Call `ask` every so many seconds until it answers; what it returns.
+
+    Raises its StoreError after `timeout` seconds, or at once if that is `final`; and whatever else it raises.
     """
     end = clock.now() + timeout
     while True:
         try:
             return ask()
-        except (NotesDenied, RecordUnreadable):
-            raise
-        except StoreError:
-            if clock.now() >= end:
+        except StoreError as error:
+            if isinstance(error, final) or clock.now() >= end:
                 raise
         clock.wait(threading.Event(), every)

@@ -107,7 +107,7 @@ class Runs:
         is_finished = outcome == "finished"
         try:
             if is_finished:
-                self._patiently(lambda: self.complete(key, counts={}))
+                self._patiently(lambda: self.complete(key, counts={}), final=())  # the work is done: a DBA may hurry
             else:
                 with closing(open_notes(self._config)) as notes:
                     self._note(notes, ENDED, self._ended(key, outcome))
@@ -118,8 +118,8 @@ class Runs:
             return [_as_ours(error)] if is_finished else []
         return []
 
-    def _patiently(self, note: Callable[[], None]) -> None:
-        patiently(note, self._clock, timeout=self._config.renew_deadline, every=self._config.retry_period / 5)
+    def _patiently(self, note: Callable[[], None], **how: Any) -> None:
+        patiently(note, self._clock, timeout=self._config.renew_deadline, every=self._config.retry_period / 5, **how)
 
     def _prune(self, notes: Notes) -> None:
         """Once in a hold: folders are listed for it."""

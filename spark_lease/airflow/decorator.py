@@ -19,7 +19,8 @@ from ..errors import ConfigError
 from .access import as_environment, fitting, refuse_secrets, refuse_waiting
 from .hook import SparkLeaseHook
 from .link import LeaseLink, show_link
-from .operator import FAIL, RUN_KEY, SKIP, TEMPLATED, known_before
+from .operator import FAIL, SKIP, TEMPLATED, known_before
+from .run_key import RUN_KEY, refuse_default
 
 
 class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[misc]
@@ -31,7 +32,8 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
     :param lease: name of the lease (templated)
     :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook` (templated)
     :param on_standby: `skip` the task while another is master, or `fail` it
-    :param run_key: see `SparkLeaseSubmitOperator`; if it is done, the task succeeds and returns None (templated)
+    :param run_key: see `SparkLeaseSubmitOperator`; if it is done, the task succeeds and returns None (templated). A
+        mapped task needs one that says what it does, as "flights {{ ds }} {{ task.op_kwargs.file }}"
     :param lease_settings: further settings of spark_lease (templated)
     """
 
@@ -61,6 +63,7 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
         refuse_secrets(settings)
         refuse_waiting(settings, "if_held", "acquire_timeout")
         self.lease, self.lease_conn_id, self.on_standby, self.run_key = lease, lease_conn_id, on_standby, run_key
+        self._has_default_key = run_key == RUN_KEY and "run_key" not in settings
 
     def get_python_source(self) -> str:
         name, left = self.python_callable.__name__, 0.0
@@ -72,6 +75,8 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
     def execute(self, context: Any) -> Any:
         self._begun = BootClock().now()
         show_link(self, context["ti"])
+        if self._has_default_key:
+            refuse_default(context, "flights {{ ds }} {{ task.op_kwargs.file }}")
         return super().execute(context)
 
     def execute_callable(self) -> Any:

@@ -17,6 +17,7 @@ from ..outcome import MISCONFIGURED, STANDBY, Outcome, outcome_of, refused
 from .access import fitting, refuse_secrets, refuse_waiting
 from .hook import SparkLeaseHook
 from .link import LeaseLink, show_link
+from .run_key import RUN_KEY, refuse_default
 from .submission import GuardedSubmitHook, guarded
 from .trigger import LeaseFreeTrigger
 
@@ -25,11 +26,6 @@ XCOM = "spark_lease"
 _RECONNECTS = ("durable", "reconnect_on_retry", "yarn_track_via_rm_api", "track_driver_via_k8s_api")
 """With these the provider's spark-submit ends before its driver does."""
 TEMPLATED = ("lease", "lease_conn_id", "run_key", "lease_settings")
-RUN_KEY = (
-    "{{ dag.dag_id }}.{{ ti.task_id }}{% if ti.map_index >= 0 %}[{{ ti.map_index }}]{% endif %}"
-    " {{ logical_date.isoformat() if logical_date is defined and logical_date else run_id }}"
-)
-"""One for each task and logical date, the same on all sites."""
 _USAGE_CODES = (64, 78)
 
 
@@ -48,7 +44,8 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     :param standby_timeout: seconds for which `defer`, or a warm standby, waits for the lease, then the task fails
         (a warm one: does what `on_standby` says); None: for ever
     :param run_key: what this run does, once for all sites: a key that is done is not run again, and the task succeeds
-        (templated; by default DAG, task and logical date; empty: run whenever the lease is free)
+        (templated; by default DAG, task and logical date; empty: run whenever the lease is free). A mapped task needs
+        one that says what it does, as "flights {{ ds }} {{ task.application_args[0] }}"
     :param lease_settings: further settings of spark_lease, as {"lease_duration": 60} (templated)
     :param poll_period: seconds between looks at the lease while deferred
 
@@ -90,6 +87,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         refuse_waiting(settings, "if_held", *([] if self._is_warm else ["acquire_timeout"]))
         self.lease, self.lease_conn_id, self.on_standby = lease, lease_conn_id, on_standby
         self.standby_timeout, self.run_key, self.poll_period = standby_timeout, run_key, poll_period
+        self._has_default_key = run_key == RUN_KEY and "run_key" not in settings
 
     def execute(self, context: Any) -> None:
         """Submit, unless another is master. Raises AirflowSkipException, AirflowException, or defers."""
@@ -110,6 +108,8 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def _execute(self, context: Any, until: float | None) -> None:
         show_link(self, context["ti"])
+        if self._has_default_key:
+            refuse_default(context, "flights {{ ds }} {{ task.application_args[0] }}")
         try:
             config, settings, environment = self._prepare()
         except ConfigError as error:

@@ -31,7 +31,7 @@ def new_day() -> datetime:
 
 
 def fire(name: str, day: datetime | None = None) -> dict[str, Ended]:
-    """Run the DAG for `day`; its tasks by their ids."""
+    """Run the DAG for `day`; its tasks by their ids, mapped ones as `task[0]`."""
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
 
@@ -41,10 +41,13 @@ def fire(name: str, day: datetime | None = None) -> dict[str, Ended]:
     ended = {}
     with create_session() as session:
         for task in run.get_task_instances(session=session):
-            found = XComModel.get_many(run_id=run.run_id, dag_ids=name, task_ids=task.task_id)
+            found = XComModel.get_many(
+                run_id=run.run_id, dag_ids=name, task_ids=task.task_id, map_indexes=task.map_index
+            )
             values = {row.key: XComModel.deserialize_value(row) for row in session.scalars(found)}
             link = values.get("_link_LeaseLink", "")
-            ended[task.task_id] = Ended(
+            mapped = f"[{task.map_index}]" if task.map_index >= 0 else ""
+            ended[task.task_id + mapped] = Ended(
                 str(task.state), values.get("spark_lease") or {}, values.get("return_value"), link
             )
     return ended

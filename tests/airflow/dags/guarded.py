@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from datetime import UTC, datetime, timedelta
@@ -155,6 +156,33 @@ def leave():
     raise SystemExit(42)
 
 
+@task
+def files():
+    return json.loads((FOLDER / "files.json").read_text())
+
+
+@task
+def as_words(name):
+    return [name]
+
+
+def write(file):
+    return file
+
+
+NOTED = {"lease_conn_id": "lease", "java_class": "a.B", "application": "a.jar", "conn_id": "local_spark"}
+NOTED |= {"spark_binary": str(APPS / "spark-submit"), "lease_settings": HOW["lease_settings"], "lease": "maps"}
+ONE_EACH = NOTED | {"on_standby": "fail", "retries": 9, "retry_delay": timedelta(seconds=1)}
+with dag("maps"):
+    words = as_words.expand(name=files())
+    key = "{{ ds }} {{ task.application_args[0] }}"
+    SparkLeaseSubmitOperator.partial(task_id="keyed", run_key=key, **ONE_EACH).expand(application_args=words)
+with dag("maps_callables"):
+    task.leased(run_key="{{ ds }} {{ task.op_kwargs.file }}", lease="writes", **HOW)(write).expand(file=files())
+with dag("maps_without_a_key"):
+    SparkLeaseSubmitOperator.partial(task_id="submission", **NOTED).expand(application_args=[["a"]])
+    SparkLeaseSubmitOperator.partial(task_id="always", run_key="", **NOTED).expand(application_args=[["a"]])
+    task.leased(lease="writes", **HOW)(write).expand(file=["a"])
 with dag("callable"):
     count(7)
 with dag("runs_late"):

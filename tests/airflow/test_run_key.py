@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -42,3 +44,55 @@ def test_a_mapped_task_without_a_key_of_its_own_fails(capfd: pytest.CaptureFixtu
     said = "".join(capfd.readouterr())
     for example in ("flights {{ ds }} {{ task.application_args[0] }}", "flights {{ ds }} {{ task.op_kwargs.file }}"):
         assert f'give a key that does, as "{example}"' in said
+
+
+def test_dates_of_a_schedule_that_each_site_has_for_itself_are_no_key(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.models import dagrun
+
+    make = dagrun.get_or_create_dagrun
+
+    def as_scheduled(**told: Any) -> Any:
+        run = make(**told)
+        run.run_type = "scheduled"
+        told["session"].commit()
+        return run
+
+    assert {each.state for each in fire("every_day").values()} == {"success"}  # by hand, and so is its date
+    monkeypatch.setattr(dagrun, "get_or_create_dagrun", as_scheduled)
+    states = {task: each.state for task, each in fire("every_day").items()}
+    assert states == {"default": "failed", "write": "failed", "keyed": "success", "keyed_by_setting": "success"}
+    said = "".join(capfd.readouterr())
+    assert "the schedule of this DAG (DeltaTriggerTimetable) gives each site dates of its own" in said
+
+
+def test_which_schedules_give_all_sites_the_same_dates() -> None:
+    from airflow.sdk import DAG, Asset
+    from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
+    from airflow.sdk.definitions.timetables.interval import DeltaDataIntervalTimetable
+    from airflow.sdk.definitions.timetables.trigger import CronPartitionTimetable, DeltaTriggerTimetable
+    from airflow.timetables.trigger import DeltaTriggerTimetable as OfTheScheduler
+
+    from spark_lease.airflow.run_key import has_own_dates
+
+    hour, start = timedelta(hours=1), {"start_date": datetime(2026, 1, 1, tzinfo=UTC)}
+    either = AssetOrTimeSchedule(assets=[Asset("a")], timetable=DeltaTriggerTimetable(hour))
+    own = [
+        {"schedule": hour, **start},
+        {"schedule": OfTheScheduler(hour), **start},
+        {"schedule": either, **start},
+        {"schedule": "@once"},
+        {"schedule": "@continuous", "max_active_runs": 1, **start},
+        {"schedule": CronPartitionTimetable("@daily", timezone="UTC"), **start},
+    ]
+    shared = [
+        {"schedule": None, **start},
+        {"schedule": "@daily", **start},
+        {"schedule": hour, "catchup": True, **start},
+        {"schedule": DeltaDataIntervalTimetable(hour), **start},
+        {"schedule": "@once", **start},
+        {"schedule": "@once", "default_args": start},
+    ]
+    assert [each for each in own if not has_own_dates(DAG("d", **each))] == []
+    assert [each for each in shared if has_own_dates(DAG("d", **each))] == []

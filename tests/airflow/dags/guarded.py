@@ -34,8 +34,9 @@ YARN = {
 _QUIET = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
 
 
-def dag(name: str) -> DAG:
-    DAGS[name] = globals()[name] = DAG(name, schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC))
+def dag(name: str, **more: Any) -> DAG:
+    told = {"schedule": None, "start_date": datetime(2026, 1, 1, tzinfo=UTC)} | more
+    DAGS[name] = globals()[name] = DAG(name, **told)
     return DAGS[name]
 
 
@@ -183,6 +184,12 @@ with dag("maps_without_a_key"):
     SparkLeaseSubmitOperator.partial(task_id="submission", **NOTED).expand(application_args=[["a"]])
     SparkLeaseSubmitOperator.partial(task_id="always", run_key="", **NOTED).expand(application_args=[["a"]])
     task.leased(lease="writes", **HOW)(write).expand(file=["a"])
+with dag("every_day", schedule=timedelta(days=1)):
+    SparkLeaseSubmitOperator(task_id="default", **NOTED)
+    task.leased(lease="writes", **HOW)(write)("a")
+    SparkLeaseSubmitOperator(task_id="keyed", run_key="{{ ds }}", application_args=["a"], **NOTED)
+    key = {"lease_settings": NOTED["lease_settings"] | {"run_key": "{{ ds }}"}}
+    SparkLeaseSubmitOperator(task_id="keyed_by_setting", application_args=["a"], **NOTED | key)
 with dag("callable"):
     count(7)
 with dag("runs_late"):

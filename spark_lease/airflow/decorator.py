@@ -19,7 +19,7 @@ from ..errors import ConfigError
 from .access import as_environment, fitting, refuse_secrets, refuse_waiting
 from .hook import SparkLeaseHook
 from .link import LeaseLink, show_link
-from .operator import FAIL, SKIP, TEMPLATED, known_before
+from .operator import FAIL, SKIP, TEMPLATED, known_before, skipping
 from .run_key import RUN_KEY, refuse_default
 
 
@@ -31,7 +31,8 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
 
     :param lease: name of the lease (templated)
     :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook` (templated)
-    :param on_standby: `skip` the task while another is master, or `fail` it
+    :param on_standby: `skip` the task while another is master, or `fail` it; a retry is skipped only if that is
+        known to be of another `site`
     :param run_key: see `SparkLeaseSubmitOperator`; if it is done, the task succeeds and returns None (templated). A
         mapped task needs one that says what it does, as "flights {{ ds }} {{ task.op_kwargs.file }}"
     :param lease_settings: further settings of spark_lease (templated)
@@ -73,7 +74,7 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
         return f"{super().get_python_source()}\nfrom spark_lease.airflow.callable import under_lease\n{guarded}\n"
 
     def execute(self, context: Any) -> Any:
-        self._begun = BootClock().now()
+        self._begun, self._try_number = BootClock().now(), context["ti"].try_number
         show_link(self, context["ti"])
         if self._has_default_key:
             refuse_default(context, "flights {{ ds }} {{ task.op_kwargs.file }}")
@@ -95,9 +96,11 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
                 raise
             known = known_before(config)  # the same look once more, for its reason
             reason = known.reason if known else f"{self.lease}: another was master"
-            if self.on_standby == FAIL and not (known and known.outcome == ALREADY_DONE):
+            if known and known.outcome == ALREADY_DONE:
+                raise AirflowSkipException(reason) from None
+            if self.on_standby == FAIL:
                 raise AirflowException(reason) from None
-            raise AirflowSkipException(reason) from None
+            raise skipping(reason, config, self._try_number) from None
 
 
 def leased_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:

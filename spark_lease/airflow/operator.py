@@ -40,7 +40,8 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook`; None: the settings of the
         worker's environment or of its conf/spark_lease.toml
     :param on_standby: what to do while another is master: `skip` the task, `fail` it (and maybe retry), or `defer`:
-        give the worker back and try again once the lease is free
+        give the worker back and try again once the lease is free. A retry is not skipped, but fails, unless the master
+        is known to be of another `site`
     :param standby_timeout: seconds for which `defer`, or a warm standby, waits for the lease, then the task fails
         (a warm one: does what `on_standby` says); None: for ever
     :param run_key: what this run does, once for all sites: a key that is done is not run again, and the task succeeds
@@ -122,7 +123,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             self._hook = guarded(self._get_hook(), settings, environment)
             result, failed = self._submit(context, config, self._hook)
         if result.outcome == STANDBY:
-            self._stand_by(result, config, until)
+            self._stand_by(context, result, config, until)
         self._judge(result, failed)
 
     def _prepare(self) -> tuple[Config, Mapping[str, Any], Mapping[str, str]]:
@@ -159,10 +160,10 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             raise AirflowException(f"{result.reason} (exit code {result.exit_code})") from None
         raise failed
 
-    def _stand_by(self, result: Outcome, config: Config, until: float | None) -> None:
+    def _stand_by(self, context: Any, result: Outcome, config: Config, until: float | None) -> None:
         """Skip, fail or defer the task. Does not return."""
         if self.on_standby == SKIP:
-            raise AirflowSkipException(result.reason)
+            raise skipping(result.reason, config, context["ti"].try_number)
         if self.on_standby == FAIL:
             raise AirflowException(result.reason)
         if until is None and self.standby_timeout is not None:
@@ -195,6 +196,24 @@ def known_before(config: Config) -> Outcome | None:
     except SparkLeaseError:
         return None
     return None
+
+
+def skipping(reason: str, config: Config, try_number: int) -> AirflowException:
+    """What a standby raises to be skipped. A retry is not, unless the master is of another site: it may be an earlier
+    attempt, which outlived its worker and may fail yet, and the run would be green."""
+    if try_number <= 1 or _is_held_elsewhere(config):
+        return AirflowSkipException(reason)
+    return AirflowException(f"{reason}; a retry is not skipped: an earlier attempt of this task may be at work still")
+
+
+def _is_held_elsewhere(config: Config) -> bool:
+    if not config.site:
+        return False
+    try:
+        site = LeaseObserver(config, tells_site=True).look().site
+    except SparkLeaseError:
+        return False
+    return site not in ("", config.site)
 
 
 def _outcome_of(hook: GuardedSubmitHook, config: Config) -> Outcome:

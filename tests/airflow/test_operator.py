@@ -67,6 +67,19 @@ def test_a_standby_skips_or_fails_without_a_jvm(master: Master) -> None:
     assert not (FOLDER / "taken.json").exists()
 
 
+def test_a_retry_is_not_skipped_while_its_earlier_attempt_may_be_master(master: Master) -> None:
+    master("retried", "sleep", "100")
+    states = {task: each.state for task, each in fire("retries").items()}
+    assert states == {
+        "submission": "failed",
+        "submission_of_paris": "failed",
+        "submission_of_lyon": "skipped",
+        "callable": "failed",
+        "callable_of_paris": "failed",
+        "callable_of_lyon": "skipped",
+    }
+
+
 def test_a_paused_lease_is_a_standby_with_its_reason(store: str) -> None:
     ours = [sys.executable, "-m", "spark_lease"]
     subprocess.run([*ours, "run", "--lease=paused", f"--url={store}", "--", "true"], check=True)
@@ -118,14 +131,14 @@ def test_what_is_deferred_again_and_again_waits_no_longer_than_it_may() -> None:
     )
     told, config = Outcome("n", "standby", 99, reason="another is master"), configure(name="n", site="paris")
     with pytest.raises(TaskDeferred) as first:
-        task._stand_by(told, config, None)
+        task._stand_by({}, told, config, None)
     until = (first.value.kwargs or {})["until"]
     assert first.value.trigger.lease_settings == {"site": "paris", "preferred_site": "", "run_key": ""}
     with pytest.raises(TaskDeferred) as second:
-        task._stand_by(told, config, until - 30)
+        task._stand_by({}, told, config, until - 30)
     assert second.value.timeout.total_seconds() <= 30 < first.value.timeout.total_seconds() <= 60
     with pytest.raises(Exception, match="another is master; standby_timeout is over"):
-        task._stand_by(told, config, until - 61)
+        task._stand_by({}, told, config, until - 61)
 
 
 def test_a_mistake_is_one_sentence_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow.exceptions import AirflowException
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, task
 
@@ -190,6 +191,19 @@ with dag("every_day", schedule=timedelta(days=1)):
     SparkLeaseSubmitOperator(task_id="keyed", run_key="{{ ds }}", application_args=["a"], **NOTED)
     key = {"lease_settings": NOTED["lease_settings"] | {"run_key": "{{ ds }}"}}
     SparkLeaseSubmitOperator(task_id="keyed_by_setting", application_args=["a"], **NOTED | key)
+
+
+def fails_first(context):
+    if context["ti"].try_number == 1:
+        raise AirflowException("the worker was killed, and its job lives on")
+
+
+with dag("retries"):
+    RETRIED = {"lease": "retried", "retries": 1, "retry_delay": timedelta(0), "pre_execute": fails_first}
+    for of, site in (("", {}), ("_of_paris", {"site": "paris"}), ("_of_lyon", {"site": "lyon"})):
+        settings = {"lease_settings": HOW["lease_settings"] | site}
+        SparkLeaseSubmitOperator(task_id="submission" + of, **NOTED | RETRIED | settings)
+        task.leased(task_id="callable" + of, **HOW | RETRIED | settings)(write)("a")
 with dag("callable"):
     count(7)
 with dag("runs_late"):

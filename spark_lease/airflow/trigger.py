@@ -24,7 +24,8 @@ from .hook import SparkLeaseHook
 class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
     """Fires once the lease is free; with `holder` or `site`: once that label, or site, holds it.
 
-    It looks and takes nothing.
+    It looks and takes nothing. Its first look is a `poll_period` after its begin: the task has just looked itself, and
+    Airflow fails a task whose trigger fires before the scheduler knows that it is deferred.
 
     A store that gives no answer is asked again; bad settings are an event with a `problem`. As `stands_by`, which
     is the label of a contender, it is noted beside the lease, and lets one of the preferred site go first. It fires as
@@ -58,15 +59,15 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
             observer, seen = LeaseObserver(config, tells_site=bool(self.site)), None
             site_delay = site_delay_of(config, self.poll_period) if self.stands_by else 0.0
             with closing(Presence(config, BootClock(), holder=new_holder(self.stands_by))) as presence:
-                left_alone = not site_delay
+                left_alone, pause = not site_delay, self.poll_period
                 while True:
+                    if self.stands_by:
+                        presence.say()
+                    await asyncio.sleep(pause)  # before the first look too: until then Airflow may not know of the wait
                     is_free = is_wanted(seen := await self._look(observer), self.holder, self.site)
                     if (is_free and left_alone) or (self.stands_by and await self._is_done(observer)):
                         break
-                    left_alone = is_free or not site_delay
-                    if self.stands_by:
-                        presence.say()
-                    await asyncio.sleep(site_delay if is_free else self.poll_period)
+                    left_alone, pause = is_free or not site_delay, site_delay if is_free else self.poll_period
             yield TriggerEvent(asdict(seen) if seen else {})
         except (ConfigError, AirflowException) as error:
             yield TriggerEvent({"problem": str(error)})

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import TaskDeferralTimeout
 
 from ..clock import span, wall_time
 from ..config.settings import Config
@@ -100,6 +101,14 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         if problem := event.get("problem"):
             raise AirflowException(problem)
         self._execute(context, until)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
+        """As Airflow's, which says of a wait that was too long only that it was."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout:
+            limit = f"standby_timeout ({self.standby_timeout} s)"
+            raise AirflowException(f"{self.lease}: was not free before {limit} was over") from None
 
     def on_kill(self) -> None:
         """End driver and JVM, wherever they run; its keeper releases the lease once they are gone."""

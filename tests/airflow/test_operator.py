@@ -141,6 +141,23 @@ def test_what_is_deferred_again_and_again_waits_no_longer_than_it_may() -> None:
         task._stand_by({}, told, config, until - 61)
 
 
+def test_a_wait_that_was_too_long_says_which_and_how_long() -> None:
+    from airflow.sdk.bases.operator import TriggerFailureReason
+    from airflow.sdk.exceptions import AirflowException, TaskDeferralError
+
+    from spark_lease.airflow.operator import SparkLeaseSubmitOperator
+
+    task = SparkLeaseSubmitOperator(
+        task_id="t", lease="n", application="a.py", on_standby="defer", standby_timeout=60.0
+    )
+    with pytest.raises(AirflowException, match=r"^n: was not free before standby_timeout \(60\.0 s\) was over$"):
+        task.resume_execution("__fail__", {"error": TriggerFailureReason.TRIGGER_TIMEOUT}, {})
+    with pytest.raises(TaskDeferralError):
+        task.resume_execution("__fail__", {"error": TriggerFailureReason.TRIGGER_FAILURE}, {})
+    with pytest.raises(AirflowException, match=r"^wrong$"):
+        task.resume_execution("resume", {"event": {"problem": "wrong"}}, {})
+
+
 def test_a_mistake_is_one_sentence_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     before = (FOLDER / "lease.db").read_bytes() if (FOLDER / "lease.db").exists() else None
     ended = fire("mistakes")

@@ -58,5 +58,6 @@ def test_what_was_done_before_is_skipped_where_a_standby_would_fail(
     assert fire("runs_once")["once"].state == "failed"
 
 
-def test_a_callable_may_have_exit_codes_of_its_own() -> None:
+def test_a_callable_may_have_exit_codes_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
     assert fire("runs_off")["leave"].state == "skipped"
+    assert "pendulum" not in "".join(capfd.readouterr())  # which is not expected there

@@ -29,11 +29,11 @@ from spark_lease.config.sources import configure
 from spark_lease.election.directive import Directive
 from spark_lease.election.journal_entries import APPLICATION
 from spark_lease.fencing.status import fences_of
-from spark_lease.keeper import spawn as starting
 from spark_lease.keeper.channel import Channel, Closed
 from spark_lease.keeper.client import KeeperHold
 from spark_lease.spark.applications import Applications
 from spark_lease.stores.registry import open_notes
+from spark_lease.system import python as starting
 from spark_lease.system.processes import look, tree
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND

@@ -28,12 +28,12 @@ from spark_lease.config.settings import Config
 from spark_lease.config.sources import configure
 from spark_lease.election.record import taken
 from spark_lease.errors import ConfigError, Fenced, LeaseLost, Loss, StoreError
-from spark_lease.fencing.delta import claims as delta_claims
 from spark_lease.fencing.delta.delta_rs import FencedTable
 from spark_lease.fencing.delta.fence import Claim, address, claim, property_of
 from spark_lease.fencing.delta.folders import LocalFolder
 from spark_lease.fencing.delta.tables import KIND, DeltaFence
 from spark_lease.stores.registry import open_notes, open_store
+from spark_lease.system import python as starting
 from tests.services.objects import BUCKET, KEY, LOCKED, SECRET, ObjectServer
 
 
@@ -463,7 +463,7 @@ def test_a_claim_without_obstore_is_not_tried_again(monkeypatch: pytest.MonkeyPa
 def test_a_process_for_claims_that_ends_at_once_is_not_called_slow(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(delta_claims, "PYTHON", "/bin/false")
+    monkeypatch.setattr(starting, "PYTHON", "/bin/false")
     lease = grant(config, "paris:1")
     named = configure(name="n", url=config.url, fence_tables=(f"{tmp_path}/t",))
     assert DeltaFence(lease, named, BootClock()).claim_all() == ""

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from ...clock import wall_time
 from ...config.settings import Config
+from ...config.urls import redacted
 from ...database.connections import (
     SHARED,
     SocketWatchdog,
@@ -20,6 +22,7 @@ from ...database.connections import (
     refusal,
 )
 from ...database.dialects import shared_bounds
+from ...errors import RecordUnreadable, StoreError
 from .statements import Prepared
 
 log = logging.getLogger(__name__)
@@ -43,6 +46,7 @@ class OwnSession:
         self._planned: Mapping[str, Prepared] = {}
         self._local = self._listening_to = ""
         self.fd: int | None = None
+        self._file: tuple[int, int] | None = None
         self._alarm = WakeupPipe()
         self._clocks_compared = self._is_closed = False
         self._in_use = threading.Lock()
@@ -94,11 +98,32 @@ class OwnSession:
             self._cut_off.disarm()
 
     def _need_connection(self) -> None:
-        """Connect, unless there is a session that the server has not ended."""
+        """Connect, unless there is a session that the server has not ended, with the file that stands there now."""
+        file = self._file_there()
         if self.cursor is not None and self.fd is not None and has_hung_up(self.fd):
             self.drop()  # a renewal that fails once is late, and a release is not asked again
+        if file != self._file:
+            self.drop()  # SQLite goes on writing into a file that was deleted or replaced, beside the next master's
         if self.cursor is None:
+            self._file = file  # noted before it is opened: one that is replaced meanwhile is opened again
             self._connect()
+
+    def _file_there(self) -> tuple[int, int] | None:
+        """Device and number of the file that SQLite would open; None if it has yet to be made, and for a server.
+
+        Raises RecordUnreadable if it was there before: a renewal makes no file anew, in which another may be master."""
+        path = self._engine.url.database
+        if self._engine.dialect.name != "sqlite" or path is None:
+            return None
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            if self._file is None:
+                return None
+            raise RecordUnreadable(redacted(self._config.url), "the file is gone") from None
+        except OSError as error:
+            raise StoreError(redacted(self._config.url), f"cannot look at the file: {error}") from error
+        return found.st_dev, found.st_ino
 
     def _connect(self) -> None:
         try:

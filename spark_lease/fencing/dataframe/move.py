@@ -128,12 +128,13 @@ def empty(connection: Connection, move: Move) -> None:
     """For readers nothing is gone until COMMIT, which TRUNCATE could not say. On PostgreSQL two overwrites take turns:
     else neither would delete what the other inserts."""
     if move.mode == "overwrite":
+        rows = f"ONLY {move.target.name}" if move.target.is_alone else move.target.name
         if connection.dialect.name == "postgresql":
             level = run(connection, "SHOW transaction_isolation").scalar()
             if level != "read committed":  # by which what another has committed meanwhile is seen
                 raise refusal(f"overwrite needs an engine with READ COMMITTED transactions, this one has {level}")
-            run(connection, f"LOCK TABLE {move.target.name} IN SHARE ROW EXCLUSIVE MODE")
-        run(connection, f"DELETE FROM {move.target.name}")
+            run(connection, f"LOCK TABLE {rows} IN SHARE ROW EXCLUSIVE MODE")
+        run(connection, f"DELETE FROM {rows}")
 
 
 def refuse_less(connection: Connection, there: int, rows: int) -> None:

@@ -32,8 +32,8 @@ WHERE a.attrelid = pg_catalog.to_regclass(%(table)s)::oid AND a.attnum > 0 AND N
 """
 # COPY passes over rules, and is refused by views and by row-level security; what a trigger (here: before, each row,
 # insert) keeps from the table is not counted.
-_TAKES_COPY = """
-SELECT relkind IN ('r', 'p') AND NOT relhasrules AND NOT relrowsecurity AND NOT EXISTS (
+_HOW = """
+SELECT relkind = 'r', relkind IN ('r', 'p') AND NOT relhasrules AND NOT relrowsecurity AND NOT EXISTS (
     SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgtype::int4 & 7 = 7 AND tgrelid IN (
         SELECT c.oid UNION SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)))
 FROM pg_class c WHERE oid = pg_catalog.to_regclass(%(table)s)::oid
@@ -83,6 +83,8 @@ class Target:
     name: str
     fields: tuple[Field, ...]
     takes_copy: bool
+    is_alone: bool
+    """A DELETE is to leave out the tables that inherit from it, which partitions do not."""
 
     def field_of(self, source: str) -> Field:
         """The column that `source` of a DataFrame goes to: exactly so called, or but for upper and lower case."""
@@ -118,8 +120,10 @@ def target_of(connection: Connection, table: str) -> Target:
     fields = tuple(Field(*row[:4], *map(bool, row[4:])) for row in _columns(connection, schema, name, full))
     if not fields:
         raise refusal(f"there is no table {table}: make it first")
-    takes = connection.dialect.name == "postgresql" and run(connection, _TAKES_COPY, {"table": full}).scalar()
-    return Target(full, fields, bool(takes))
+    is_alone, takes_copy = False, False
+    if connection.dialect.name == "postgresql":
+        is_alone, takes_copy = run(connection, _HOW, {"table": full}).one()
+    return Target(full, fields, takes_copy, is_alone)
 
 
 def _columns(connection: Connection, schema: list[str], name: str, full: str) -> Any:

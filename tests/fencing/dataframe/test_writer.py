@@ -518,6 +518,26 @@ def test_sqlite_is_given_no_value_that_it_makes_null(engine: Engine, spark: Any)
 
 
 @POSTGRES
+def test_an_overwrite_leaves_the_tables_that_inherit_and_empties_partitions(engine: Engine, spark: Any) -> None:
+    tell(
+        engine,
+        "DROP TABLE IF EXISTS kinds, years CASCADE",
+        "CREATE TABLE kinds (a int)",
+        "CREATE TABLE archived () INHERITS (kinds)",
+        "CREATE TABLE years (a int) PARTITION BY LIST (a)",
+        "CREATE TABLE year_7 PARTITION OF years DEFAULT",
+        "INSERT INTO kinds VALUES (6)",
+        "INSERT INTO archived VALUES (7)",
+        "INSERT INTO years VALUES (7)",
+    )
+    for table in ("kinds", "years"):
+        put(spark.sql("SELECT 1 AS a"), engine, table, **OVERWRITE)
+    assert ask(engine, "SELECT a FROM kinds ORDER BY a") == [(1,), (7,)]
+    assert ask(engine, "SELECT a FROM years") == [(1,)]
+    tell(engine, "DROP TABLE archived, kinds, years")
+
+
+@POSTGRES
 def test_two_overwrites_take_turns(engine: Engine, spark: Any) -> None:
     tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a int)")
     move = frames._plan(spark.sql("SELECT 1 AS a"), engine, "kinds", "overwrite", [])

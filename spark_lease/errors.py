@@ -162,6 +162,9 @@ class NotesDenied(StoreError):
 class FenceUnreachable(StoreError):
     """The guarded store at `where` (no credentials) gave no usable answer about its fence; nothing was begun."""
 
+    may_pass = False
+    """Another try may be answered: no connection was to be had, or a lock was in the way."""
+
     def __str__(self) -> str:
         return f"fence in {self.where}: {self.problem}"
 

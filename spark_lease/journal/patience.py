@@ -1,4 +1,4 @@
-"""Patience with a lease store that does not answer for a moment, for the notes that work depends on."""
+"""Patience with a store that does not answer for a moment, for the notes and claims that work depends on."""
 
 import threading
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from ..errors import NotesDenied, RecordUnreadable, StoreError
 T = TypeVar("T")
 
 
-FINAL = (NotesDenied, RecordUnreadable)
-"""What waiting does not heal, as a rule."""
+def _is_final(error: StoreError) -> bool:
+    return isinstance(error, NotesDenied | RecordUnreadable)
 
 
 def patiently(
@@ -20,17 +20,17 @@ def patiently(
     *,
     timeout: float,
     every: float,
-    final: tuple[type[StoreError], ...] = FINAL,
+    is_final: Callable[[StoreError], bool] = _is_final,
 ) -> T:
     """Call `ask` every so many seconds until it answers; what it returns.
 
-    Raises its StoreError after `timeout` seconds, or at once if that is `final`; and whatever else it raises.
+    Raises its StoreError after `timeout` seconds, or at once if that is final; and whatever else it raises.
     """
     end = clock.now() + timeout
     while True:
         try:
             return ask()
         except StoreError as error:
-            if isinstance(error, final) or clock.now() >= end:
+            if is_final(error) or clock.now() >= end:
                 raise
         clock.wait(threading.Event(), every)

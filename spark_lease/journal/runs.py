@@ -107,7 +107,8 @@ class Runs:
         is_finished = outcome == "finished"
         try:
             if is_finished:
-                self._patiently(lambda: self.complete(key, counts={}), final=())  # the work is done: a DBA may hurry
+                # The work is done: also a right that is missing is waited for.
+                self._patiently(lambda: self.complete(key, counts={}), is_final=lambda error: False)
             else:
                 with closing(open_notes(self._config)) as notes:
                     self._note(notes, ENDED, self._ended(key, outcome))

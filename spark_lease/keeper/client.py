@@ -151,7 +151,7 @@ class KeeperHold(GuardedHold):
         return bool(released)
 
     def claim_databases(self) -> bool:
-        return not self._at_hand("is_unfenced") and bool(self._ask("claim_databases"))
+        return not self._at_hand("is_unfenced") and bool(self._ask("claim_databases", more=self._config.renew_deadline))
 
     def noted(self, kind: str) -> dict[str, str]:
         if self._is_forked:
@@ -169,16 +169,16 @@ class KeeperHold(GuardedHold):
         at_hand = self.answer("at_hand", self._config.attempt_timeout * 3) or {}
         return at_hand.pop(what, None)
 
-    def _ask(self, what: str, *arguments: str | bool) -> Any:
+    def _ask(self, what: str, *arguments: str | bool, more: float = 0.0) -> Any:
         number = next(self._asked)
         self.tell({"ask": what, "arguments": arguments, "number": number})
-        answer = self._owed_answer(f"answer {number}")
+        answer = self._owed_answer(f"answer {number}", more)
         if "refused" in answer:
             raise refused(answer)
         return answer["found"]
 
-    def _owed_answer(self, key: str) -> Any:
-        answer = self.answer(key, self._config.attempt_timeout * 3)
+    def _owed_answer(self, key: str, more: float = 0.0) -> Any:
+        answer = self.answer(key, more + self._config.attempt_timeout * 3)
         if answer is None:
             raise StoreError(self.name, "the keeper process does not answer")
         return answer

@@ -53,7 +53,7 @@ _REMEMBERED = 24 * 3600 * 1000
 _SQLITE_LOCKED = "database is locked"
 _TRANSIENT = (*CONFLICTS, _SQLITE_LOCKED)
 """Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
-_NO_CONNECTION = ("2002", "2003", "2006", "2013", "57P03")
+_NO_CONNECTION = ("1040", "1203", "2002", "2003", "2006", "2013", "57P03")
 _NO_OPTIONS = (
     "its pooler refuses PGOPTIONS, which spark-lease run and submit set: set "
     'ignore_startup_parameters = options in pgbouncer.ini, or let the script begin with os.environ.pop("PGOPTIONS")'
@@ -230,7 +230,9 @@ class FenceTable:
             except Exception as error:  # whatever the user's own way to a connection raises
                 raise FenceUnreachable(where_is(self._engine), f"cannot be asked: {type(error).__name__}") from error
             if self._clock.now() >= end:
-                raise self._unreachable(problem, blocked_by) from problem
+                unreachable = self._unreachable(problem, blocked_by)
+                unreachable.may_pass = True
+                raise unreachable from problem
             if not matches(problem, (*self._backend.locked, _SQLITE_LOCKED)):  # then it has waited already
                 self._clock.wait(never, _RETRY_PAUSE)
 
@@ -330,7 +332,7 @@ class FenceTable:
             raise ConfigError("fence", f"{where_is(self._engine)}: {problem}. Run: {sql}") from error
         return None
 
-    def _unreachable(self, error: SQLAlchemyError, blocked_by: str = "") -> SparkLeaseError:
+    def _unreachable(self, error: SQLAlchemyError, blocked_by: str = "") -> FenceUnreachable:
         if code_of(error) in ("42501", "1142"):
             names = ", ".join(each.name for each in FENCE_TABLES)
             blocked_by = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names} TO this role"

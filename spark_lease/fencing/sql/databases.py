@@ -5,6 +5,7 @@ there is something to claim.
 """
 
 import contextlib
+import functools
 import importlib
 import logging
 from collections.abc import Callable, Iterator
@@ -12,10 +13,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from ...clock import BootClock
 from ...config.settings import Config
 from ...config.urls import redacted
 from ...election.ports import HeldLease
-from ...errors import ConfigError, SparkLeaseError
+from ...errors import ConfigError, FenceUnreachable, SparkLeaseError, StoreError
+from ...journal.patience import patiently
 from ..refusal import fenced
 
 log = logging.getLogger(__name__)
@@ -25,19 +28,35 @@ def claim_databases(config: Config, lease: HeldLease) -> bool:
     """Claim the database of `fence_url`; by default the lease store itself, if it is PostgreSQL and has a fence. False
     if there is none to claim.
 
-    To be called once the lease is held and before the work begins. Takes `attempt_timeout` at most, and what it takes
-    to connect. Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
+    To be called once the lease is held and before the work begins. A try takes `attempt_timeout` at most, and what it
+    takes to connect; where a server is full, say, others follow for `renew_deadline`, or until the lease is lost.
+    Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
     """
     if not _may_have_to_claim(config):
         return False
+    every = config.retry_period / 5
+    ask = functools.partial(_claim, config, lease)
+    return patiently(ask, BootClock(), timeout=config.renew_deadline, every=every, is_final=_is_final)
+
+
+def _claim(config: Config, lease: HeldLease) -> bool:
     from .claim import FenceTable, claim
 
+    lease.check()
     with open_database(config) as engine:
         timeout = config.attempt_timeout
-        if not config.fence_url and not FenceTable(engine, timeout=timeout).has_fence(lease.name):
-            return False
-        claim(lease, engine, timeout=timeout)
+        try:
+            if not config.fence_url and not FenceTable(engine, timeout=timeout).has_fence(lease.name):
+                return False
+            claim(lease, engine, timeout=timeout)
+        except FenceUnreachable as error:
+            log.warning("%s: the database is not claimed, and no work begins: %s", lease.name, error)
+            raise
     return True
+
+
+def _is_final(error: StoreError) -> bool:
+    return not (isinstance(error, FenceUnreachable) and error.may_pass)
 
 
 def is_unfenced(config: Config, session: Callable[[], AbstractContextManager[Any]]) -> bool:

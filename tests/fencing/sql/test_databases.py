@@ -11,6 +11,7 @@ import sys
 import textwrap
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg2
@@ -20,9 +21,13 @@ from deltalake import write_deltalake
 from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.pool import NullPool
 
-from spark_lease.errors import FenceUnreachable
+from spark_lease.clock import BootClock
+from spark_lease.config.settings import Config
+from spark_lease.config.sources import configure
+from spark_lease.errors import FenceUnreachable, LeaseLost, Loss
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.session import setting_of
+from spark_lease.holds import open_contender
 from spark_lease.system.processes import kill, tree
 from tests.services.postgres import own_postgres
 from tests.services.proxy import Proxy
@@ -408,6 +413,65 @@ def test_a_prepared_transaction_of_a_former_master_is_named() -> None:
             connection.exec_driver_sql(f"ROLLBACK PREPARED '{gid}'")
         claim(Holder("n", 2), engine)
         engine.dispose()
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[tuple[Config, Callable[[], None]]]:
+    """The settings of a lease whose fenced database has no connection left, and what gives them back."""
+    with own_postgres(max_connections=6) as server:
+        where = {"url": f"sqlite:///{tmp_path}/full.db", "fence_url": server.url}
+        config = configure(name="n", **where, lease_duration=9, attempt_timeout=1)
+        engine = engine_for(server.url)
+        claim(Holder("n", 1), engine)
+        engine.dispose()
+        taken = []
+        with pytest.raises(psycopg2.OperationalError, match="too many clients"):
+            while True:
+                taken.append(psycopg2.connect(server.url))
+
+        def free() -> None:
+            while taken:
+                taken.pop().close()
+
+        yield config, free
+        free()
+
+
+@pytest.mark.parametrize("how", ["run", "keeper"])
+def test_a_master_waits_for_a_connection_to_claim_its_database(
+    full: tuple[Config, Callable[[], None]], how: str
+) -> None:
+    config, free = full
+    words = [f"--url={config.url}", f"--fence-url={config.fence_url}", "--lease-duration=9", "--attempt-timeout=1"]
+    settings = f"url={config.url!r}, fence_url={config.fence_url!r}, lease_duration=9, attempt_timeout=1"
+    script = f"""
+import logging; logging.basicConfig()
+from spark_lease import hold_lease
+with hold_lease("n", {settings}, on_lost="stop"):
+    pass
+"""
+    command = [COMMAND, "run", "--lease", "n", *words, "--", "true"] if how == "run" else [sys.executable, "-c", script]
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert started.stderr
+    said = next(line for line in started.stderr if "the database is not claimed" in line or "Error" in line)
+    assert "too many clients" in said
+    free()
+    _, rest = started.communicate(timeout=60)
+    assert started.returncode == 0, rest
+
+
+def test_a_lease_that_is_lost_ends_the_wait_for_its_claim(
+    full: tuple[Config, Callable[[], None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    hold = open_contender(full[0], BootClock())
+    hold.acquire()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(LeaseLost, match="by a test"):
+        claimed = pool.submit(hold.claim_databases)
+        until(lambda: "the database is not claimed" in caplog.text)
+        hold.lose(Loss.TAKEN, "by a test")
+        claimed.result(60)
+    assert caplog.text.count("the database is not claimed") < 3
+    hold.close()
 
 
 def test_an_owner_may_fence_again_where_he_may_not_create(engine: Engine, database: str) -> None:

@@ -49,6 +49,8 @@ def checks(config: Config, *, makes_tables: bool) -> Iterator[Check]:
         yield Check("schemas", lambda: schemas(config), needs="store")
     if scheme in _SQL:
         yield Check("table", lambda: table(config, makes_tables=makes_tables), needs="store")
+    if scheme == "postgresql" and "." not in config.table:
+        yield Check("namesakes", lambda: namesakes(config), needs="table")
     yield Check("lease", lambda: lease(config), needs=place)
     yield Check("timings", lambda: timings(config, reads(config)), needs=place)
     if scheme in _SQL:
@@ -171,6 +173,15 @@ def table(config: Config, *, makes_tables: bool) -> Finding:
         if missing:
             return fail("table", f"{name} lacks {', '.join(missing)}", "run spark-lease init")
     return ok("table", f"{' and '.join(lacking)}: all columns and keys are there")
+
+
+def namesakes(config: Config) -> Finding:
+    """Roles with different search paths find different tables, and each of those has a master."""
+    name, others = _ask(config, lambda probe: probe.namesakes())
+    if not others:
+        return ok("namesakes", "no other schema has a table of this name")
+    message = f"another table of this name: {', '.join(others)}"
+    return warn("namesakes", message, f'all contenders must use the same: set table = "{name}"')
 
 
 def notes(config: Config) -> Finding:

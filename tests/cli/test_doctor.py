@@ -25,6 +25,7 @@ from spark_lease.cli.findings import Check, Finding, run
 from spark_lease.cli.main import main
 from spark_lease.config.sources import configure
 from spark_lease.errors import StoreError
+from tests.services.mariadb import MariaDb
 from tests.services.pooler import Pooler
 from tests.services.postgres import PostgreSql, own_postgres
 from tests.services.proxy import Proxy
@@ -35,7 +36,10 @@ from tests.support.users import unprivileged
 
 MACHINE = ["keeper", "contain", "java", "spark", "delta"]
 OF_STORE = {
-    "postgresql": ["store", "schemas", "table", "lease", "timings", "notes", "rights", "durability", "clock", "pooler"],
+    "postgresql": [
+        *("store", "schemas", "table", "namesakes", "lease", "timings", "notes", "rights", "durability", "clock"),
+        "pooler",
+    ],
     "mariadb": ["store", "table", "lease", "timings", "notes", "rights", "durability", "clock"],
     "sqlite": ["store", "table", "lease", "timings", "notes", "rights", "clock"],
     "delta": ["store", "lease", "timings", "rights", "clock"],
@@ -158,6 +162,37 @@ def test_a_file_that_no_job_can_make_is_a_failure(tmp_path: Path) -> None:
     assert store["verdict"] == "fail", store
 
 
+@pytest.mark.postgres
+def test_roles_that_find_different_tables_are_told(server: PostgreSql, capsys: pytest.CaptureFixture[str]) -> None:
+    """By their search paths: each table would have a master."""
+    grant = "GRANT CREATE, USAGE ON SCHEMA public TO finder"
+    url = as_user(server, "finder", "DROP SCHEMA IF EXISTS finder CASCADE", grant)
+    flags = ["--url", url, "--lease", "n", "--table", "found"]
+    assert spark_lease("init", *flags).returncode == 0
+    _, findings = examined(capsys, *flags)
+    assert "public.found: all columns and keys are there" in findings["table"].message
+    assert findings["namesakes"].verdict == "ok"
+    tell(server, "CREATE SCHEMA finder AUTHORIZATION finder")
+    tell(server, "CREATE TABLE finder.found (LIKE public.found INCLUDING ALL)")
+    tell(server, "ALTER TABLE finder.found OWNER TO finder")
+    code, findings = examined(capsys, *flags)
+    assert "finder.found: all columns" in findings["table"].message
+    assert (code, findings["namesakes"].message) == (0, "another table of this name: public.found")
+    assert findings["namesakes"].advice == 'all contenders must use the same: set table = "finder.found"'
+    assert findings["rights"].verdict == "ok"
+    _, findings = examined(capsys, *flags[:-1], "public.found")
+    assert "namesakes" not in findings
+    tell(server, "DROP SCHEMA finder CASCADE")
+
+
+@pytest.mark.mariadb
+def test_the_database_of_a_table_is_named(mariadb: MariaDb, table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--url", mariadb.url, "--table", table]
+    assert spark_lease("init", *where).returncode == 0
+    _, findings = examined(capsys, *where)
+    assert f"leases.{table}: all columns" in findings["table"].message
+
+
 def test_what_the_first_job_makes_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--url", f"sqlite:///{tmp_path}/x.db", "--lease", "n"]
     code, findings = examined(capsys, *where)
@@ -188,14 +223,18 @@ def server() -> Iterator[PostgreSql]:
         yield running
 
 
-def as_user(server: PostgreSql, user: str, *statements: str) -> str:
-    """The server's URL for a user of whom it was told so much."""
+def tell(server: PostgreSql, *statements: str) -> None:
     connection = psycopg2.connect(server.url)
     connection.autocommit = True
     with connection.cursor() as cursor:
-        for each in (f"DROP ROLE IF EXISTS {user}", f"CREATE ROLE {user} LOGIN", *statements):
+        for each in statements:
             cursor.execute(each)
     connection.close()
+
+
+def as_user(server: PostgreSql, user: str, *statements: str) -> str:
+    """The server's URL for a user of whom it was told so much."""
+    tell(server, f"DROP ROLE IF EXISTS {user}", f"CREATE ROLE {user} LOGIN", *statements)
     return server.url.replace("postgres@", f"{user}@")
 
 
@@ -286,7 +325,7 @@ def test_a_table_for_notes_that_is_missing_is_no_failure(url: str, capsys: pytes
 @pytest.mark.postgres
 def test_in_a_brokers_table_no_row_is_touched(server: PostgreSql, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--url", server.url, "--table", "activemq_lock"]
-    assert main(["init", *flags]) == 0
+    assert spark_lease("init", *flags).returncode == 0
     connection = psycopg2.connect(server.url)
     connection.autocommit = True
     with connection.cursor() as cursor:

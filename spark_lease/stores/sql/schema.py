@@ -121,6 +121,14 @@ def as_there(connection: Connection, table: Table) -> Table:
     return table.to_metadata(MetaData(), name=twins[0])
 
 
+def qualified(connection: Connection, table: Table) -> str:
+    """Its name with the schema, or database, in which it is found, or would be made."""
+    with _looking(connection, table) as (_, schema):
+        if schema is None and is_mysql(connection):
+            schema = connection.exec_driver_sql("SELECT database()").scalar()
+    return f"{schema}.{table.name}" if schema else table.name
+
+
 def creation(dialect: Dialect, table: Table) -> str:
     """The statement that makes the table where it is missing."""
     made = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 _TRIES = 3
 """How often to look again where a swap was told "no" and yet no other holder is there: a write of mine landed late, or
 a first row of another lease was made at the same moment. It cannot happen often."""
+_DROPPED = ": a policy or a trigger on its table may drop our writes"
 _POLLS = 1.5
 """After so many of its poll periods a standby of another site has seen a release."""
 
@@ -104,7 +105,7 @@ class RecordRules:
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
                 return Grant(granted.epoch, over=seen)
-        problem = f"{self._name} is free, but our write did not take effect after {_TRIES} attempts"
+        problem = f"{self._name} is free, but our write did not take effect after {_TRIES} attempts{_DROPPED}"
         raise StoreError(self._store.where, problem)
 
     def renew(self) -> Grant | Denied:
@@ -154,7 +155,7 @@ class RecordRules:
             seen = self._store.read(self._name)
             if not is_grant_of(seen.record, self._holder, mine.epoch):
                 return Denied(seen.record.holder, epoch=seen.record.epoch) if seen.record else Denied(None)
-        raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder")
+        raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder{_DROPPED}")
 
     def _apply(self, text: str, seen: Snapshot) -> None:
         """See by my own clock when I am to give up. What is swapped as I know it says nothing new."""

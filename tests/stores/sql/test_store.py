@@ -526,6 +526,41 @@ def test_a_role_that_may_not_update_becomes_no_master(pg_url: str, table: str) -
         assert owner.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == 0
 
 
+RETURNS_NULL = (
+    "CREATE FUNCTION {0}_drops() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    "CREATE TRIGGER drops BEFORE UPDATE ON {0} FOR EACH ROW EXECUTE FUNCTION {0}_drops()",
+)
+ROW_SECURITY = (
+    "ALTER TABLE {0} ENABLE ROW LEVEL SECURITY",
+    "CREATE POLICY reads ON {0} FOR SELECT USING (true)",
+    "CREATE POLICY adds ON {0} FOR INSERT WITH CHECK (true)",
+)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("dropping", [RETURNS_NULL, ROW_SECURITY], ids=["trigger", "policy"])
+def test_where_our_updates_are_dropped_no_work_begins(pg_url: str, table: str, dropping: tuple[str, ...]) -> None:
+    hint = "a policy or a trigger on its table may drop our writes"
+    with poor_role(pg_url, table, f"{table}, {table}_notes") as (poor, _, owner):
+        config = configure(name="n", url=poor, table=table, acquire_timeout=0.1, lease_duration=6)
+        with closing(open_contender(dataclasses.replace(config, name="held"), BootClock())) as master:
+            master.acquire()
+            for each in dropping:
+                owner.exec_driver_sql(each.format(table))
+            with pytest.raises(StoreError, match=f"keeps changing under its own holder: {hint}"):
+                master.renew()
+        with closing(open_contender(config, BootClock())) as first:
+            with pytest.raises(StoreError, match=f"first record of n cannot be renewed: {hint}"):
+                first.try_acquire()
+            with pytest.raises(StoreError, match=hint):
+                first.acquire()
+        with closing(SqlStore(config)) as store:
+            until(lambda: (store.read("n").expires_in or 0) <= 0)
+        with closing(open_contender(config, BootClock())) as later:
+            with pytest.raises(StoreError, match=f"did not take effect after 3 attempts: {hint}"):
+                later.acquire()
+
+
 @pytest.mark.postgres
 def test_a_parameter_that_is_a_number_may_stand_in_the_url(pg_url: str, table: str) -> None:
     url = with_psycopg(pg_url) + ("&" if "?" in pg_url else "?") + "prepare_threshold="

@@ -9,7 +9,8 @@ from sqlalchemy import Connection, Engine, event
 from ...database.dialects import ENGINE_OF, is_mysql
 from ...errors import ConfigError
 
-_COMMENTS = r"(?:[\s;]|/\*(?!M?!)(?>.*?\*/)|--[^\n]*\n|#[^\n]*\n)*"
+# MariaDB and MySQL run what stands in /*! … */, and MariaDB what stands in /*M! … */, often behind a version's number.
+_COMMENTS = r"(?:[\s;]|/\*M?!\d*|\*/|/\*(?!M?!)(?>.*?\*/)|--[^\n]*\n|#[^\n]*\n)*"
 _ENDS = re.compile(
     _COMMENTS + r"(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(WORK\s+)?TO\b))\b",
     re.I | re.S,
@@ -17,7 +18,7 @@ _ENDS = re.compile(
 # MariaDB knowledge base, "SQL statements that cause an implicit commit".
 _DDL = re.compile(
     _COMMENTS + r"((CREATE|DROP)(?!\s+(OR\s+REPLACE\s+)?TEMPORARY\b)|ALTER|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK"
-    r"|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|FLUSH|RESET|INSTALL|UNINSTALL|SET\s+PASSWORD|SET\b[^;]*\bautocommit|SET\s+STATEMENT|EXECUTE\s+IMMEDIATE)\b",
+    r"|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|FLUSH|RESET|INSTALL|UNINSTALL|BACKUP|SET\s+PASSWORD|SET\b[^;]*\bautocommit|SET\s+STATEMENT|EXECUTE\s+IMMEDIATE)\b",
     re.I | re.S,
 )
 _NAME = r"((?:`[^`]+`|\w+)(?:\s*\.\s*(?:`[^`]+`|\w+))?)"

@@ -10,9 +10,12 @@ from typing import Any
 import psycopg2
 import pytest
 from sqlalchemy import create_engine, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
+from spark_lease.database.connections import database_message
 from spark_lease.database.dialects import usable_url
 from spark_lease.election.keepalive import Keepalive
 from spark_lease.election.ports import Denied
@@ -104,6 +107,30 @@ def test_a_letter_that_the_database_lacks_ends_the_wait(pg_url: str, table: str)
                 contender.acquire()
         finally:
             cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.mark.mariadb
+def test_only_a_server_that_is_read_only_is_told_to_be_one(mariadb: MariaDb) -> None:
+    """Error 1290 is that of other options as well."""
+    admin = create_engine(usable_url(configure(url=mariadb.url)), isolation_level="AUTOCOMMIT").connect()
+    with contextlib.closing(admin):
+        admin.exec_driver_sql(f"CREATE USER plain@'127.0.0.1' IDENTIFIED BY '{admin.engine.url.password}'")
+        admin.exec_driver_sql("GRANT ALL ON leases.* TO plain@'127.0.0.1'")
+        plain = create_engine(admin.engine.url.set(username="plain"), poolclass=NullPool)
+        try:
+            admin.exec_driver_sql("SET GLOBAL read_only = 1")
+            with pytest.raises(DBAPIError) as read_only, plain.connect() as connection:
+                connection.exec_driver_sql("CREATE TABLE never (a INT)")
+        finally:
+            admin.exec_driver_sql("SET GLOBAL read_only = 0")
+        with pytest.raises(DBAPIError) as other, plain.connect() as connection:
+            connection.exec_driver_sql("SET SESSION max_session_mem_used = 8192")
+            connection.exec_driver_sql("SELECT group_concat(repeat('a', 10000)) FROM seq_1_to_100")
+        admin.exec_driver_sql("DROP USER plain@'127.0.0.1'")
+    told = [database_message(plain, each.value) for each in (read_only, other)]
+    assert all("1290" in each for each in told), told
+    assert told[0].endswith(": it is a replica, or read-only: name the primary")
+    assert "max-session-mem-used" in told[1] and "read-only" not in told[1]
 
 
 @pytest.mark.mariadb

@@ -16,7 +16,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...clock import wall_time
 from ...config.settings import Config
 from ...config.urls import redacted
-from ...database.connections import IS_READ_ONLY, SHARED, WITHOUT_OPTIONS, SocketWatchdog, make_engine, store_error
+from ...database.connections import (
+    IS_READ_ONLY,
+    SHARED,
+    WITHOUT_OPTIONS,
+    SocketWatchdog,
+    database_message,
+    make_engine,
+    store_error,
+)
 from ...database.dialects import backend_of, is_mariadb, matches
 from ...errors import ConfigError, StoreError
 from . import schema
@@ -210,7 +218,8 @@ class SqlProbe:
                 connection.rollback()
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
             if matches(error, IS_READ_ONLY):
-                raise ConfigError("url", f"{self.where} is a replica, or read-only: name the primary") from error
+                problem = f"{self.where} is a replica, or read-only: name the primary"
+                raise ConfigError("url", f"{problem} ({database_message(self._engine, error)})") from error
             raise store_error(self._engine, self.where, error) from error
         finally:
             self._cut_off.disarm()

@@ -11,8 +11,8 @@ from ...database.dialects import code_of, is_mysql
 from ...errors import StagingLost
 from ..sql.tables import where_is
 from .columns import Column
-from .staging import staged
-from .target import Target, demand_strict, no_key, quote, refusal, run, zeros_kept
+from .staging import NUMBERED, staged
+from .target import DENIED, Target, demand_strict, no_key, quote, refusal, run, zeros_kept
 
 _HERE = "spark_lease_frame"
 _KEYS = "spark_lease_keys"
@@ -79,7 +79,16 @@ def rehearse(connection: Connection, move: Move, table: str) -> None:
 def make_here(connection: Connection, columns: Sequence[Column]) -> None:
     demand_strict(connection)
     drop_here(connection)  # MariaDB does not roll its making back
-    run(connection, f"CREATE TEMPORARY TABLE {here(connection)} ({staged(columns)})")
+    numbered = f", {NUMBERED}" if is_mysql(connection) else ""
+    try:
+        run(connection, f"CREATE TEMPORARY TABLE {here(connection)} ({staged(columns)}{numbered})")
+    except DBAPIError as error:
+        if code_of(error) not in DENIED:
+            raise
+        database = quote(connection.engine, connection.engine.url.database or "…")
+        right = f"CREATE TEMPORARY TABLES ON {database}.*" if numbered else f"TEMPORARY ON DATABASE {database}"
+        problem = f"this role may make no temporary tables: GRANT {right} TO it"
+        raise refusal(f"{database_message(connection.engine, error)}; {problem}") from error
 
 
 def drop_here(connection: Connection) -> None:
@@ -177,7 +186,10 @@ def _as_stored(connection: Connection, table: str, names: str, source: str, plac
 def _as_indexed(connection: Connection, table: str, names: str, source: str, places: str) -> int:
     """MariaDB, MySQL: how many of them a unique index over the columns of `table` accepts."""
     run(connection, f"DROP TEMPORARY TABLE IF EXISTS {_KEYS}")
-    run(connection, f"CREATE TEMPORARY TABLE {_KEYS} (UNIQUE ({names})) AS SELECT {names} FROM {table} LIMIT 0")
-    accepted = run(connection, f"INSERT IGNORE INTO {_KEYS} SELECT {places} FROM {source}")
+    run(
+        connection,
+        f"CREATE TEMPORARY TABLE {_KEYS} ({NUMBERED}, UNIQUE ({names})) AS SELECT {names} FROM {table} LIMIT 0",
+    )
+    accepted = run(connection, f"INSERT IGNORE INTO {_KEYS} ({names}) SELECT {places} FROM {source}")
     run(connection, f"DROP TEMPORARY TABLE {_KEYS}")
     return int(accepted.rowcount)

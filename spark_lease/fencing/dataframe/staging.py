@@ -21,7 +21,7 @@ from ..sql.session import digest, with_epoch
 from ..sql.tables import parts_of
 from .columns import Column
 from .load import NUMBER, TASK, Place
-from .target import quote, refusal, run
+from .target import DENIED, quote, refusal, run
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ _LIBPQ = frozenset(
 _BOUNDED = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 10, "keepalives_count": 3}
 _BOUNDED_TCP = 30_000
 _PYMYSQL = {"connect_timeout": 10, "read_timeout": 300, "write_timeout": 300}
-_DENIED = ("42501", "1142", "1044")
+NUMBERED = "spark_lease_row bigint AUTO_INCREMENT PRIMARY KEY"
+"""A column of staging tables on MariaDB and MySQL, for servers that demand a primary key of each table."""
 _live: set[str] = set()
 """Tables of writes that are under way in this process."""
 
@@ -79,7 +80,7 @@ def _schema(connection: Connection, table: str) -> str:
 def _create(engine: Engine, full: str, columns: Sequence[Column]) -> str:
     if engine.dialect.name == "postgresql":
         return f"CREATE UNLOGGED TABLE {full} ({staged(columns)})"
-    return f"CREATE TABLE {full} ({staged(columns)}, {TASK} bigint NOT NULL) ENGINE = InnoDB"
+    return f"CREATE TABLE {full} ({staged(columns)}, {TASK} bigint NOT NULL, {NUMBERED}) ENGINE = InnoDB"
 
 
 def _mark(connection: Connection, full: str) -> int:
@@ -95,7 +96,7 @@ def _make(connection: Connection, schema: str, statement: str) -> None:
     try:
         run(connection, statement)
     except DBAPIError as error:
-        if code_of(error) not in _DENIED:
+        if code_of(error) not in DENIED:
             raise
         problem = f'this role may make no table there: GRANT CREATE ON SCHEMA {schema} to it, or through="driver"'
         raise refusal(f"{database_message(connection.engine, error)}; {problem}") from error

@@ -53,6 +53,8 @@ SELECT index_name, column_name, sub_part IS NULL,
 FROM information_schema.statistics LEFT JOIN information_schema.columns USING (table_schema, table_name, column_name)
 WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s AND NOT non_unique
 """
+DENIED = ("42501", "1142", "1044")
+"""Codes of a right that is lacking."""
 _STRICT = {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"}
 _SQLITE = (
     "SELECT name, type, '', lower(type), "

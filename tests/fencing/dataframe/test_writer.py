@@ -537,6 +537,43 @@ def test_an_overwrite_leaves_the_tables_that_inherit_and_empties_partitions(engi
     tell(engine, "DROP TABLE archived, kinds, years")
 
 
+@pytest.mark.parametrize("database", [PG, MARIA], indirect=True)
+def test_the_right_to_make_temporary_tables_is_named(engine: Engine, spark: Any) -> None:
+    database, host = engine.url.database, "" if "postgres" in engine.dialect.name else "@'127.0.0.1'"
+    role, of = f"temporary{host}", f"ON DATABASE {database}" if not host else f"ON {database}.*"
+    identified = f"IDENTIFIED BY '{engine.url.password}'" if host else ""
+    tell(engine, f"DROP USER IF EXISTS {role}", f"CREATE USER {role} {identified}")
+    put(spark.sql("SELECT 0 AS epoch"), engine)  # which makes the tables of the fence
+    if host:
+        tell(engine, f"GRANT SELECT, INSERT, UPDATE, DELETE {of} TO {role}")
+        url, right = engine.url.set(username="temporary"), "CREATE TEMPORARY TABLES ON `leases`"
+    else:
+        tell(engine, f"REVOKE TEMPORARY {of} FROM PUBLIC", f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}")
+        url, right = engine.url.set(username="temporary"), f'TEMPORARY ON DATABASE "{database}"'
+    poor = create_engine(url, poolclass=NullPool)
+    try:
+        with pytest.raises(ConfigError, match=f"may make no temporary tables: GRANT {right}"):
+            put(spark.sql("SELECT 1 AS epoch"), poor)
+    finally:
+        if not host:
+            tell(engine, f"GRANT TEMPORARY {of} TO PUBLIC", f"DROP OWNED BY {role}")
+        tell(engine, f"DROP USER {role}")
+    assert rows(engine) == 1
+
+
+@MARIADB
+@pytest.mark.parametrize("through", ["driver", "executors"])
+def test_a_server_that_demands_primary_keys_is_written_to(flights: Engine, spark: Any, through: str) -> None:
+    source = frame(spark, "('UA', 1, 10)")
+    tell(flights, "SET GLOBAL innodb_force_primary_key = 1")
+    try:
+        for how in (OVERWRITE, {"mode": "upsert", "keys": ["carrier", "flight"]}):
+            put(source, flights, "flights", **how | {"through": through})
+    finally:
+        tell(flights, "SET GLOBAL innodb_force_primary_key = 0")
+    assert contents(flights) == [("UA", 1, 10, "none")]
+
+
 @POSTGRES
 def test_two_overwrites_take_turns(engine: Engine, spark: Any) -> None:
     tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a int)")

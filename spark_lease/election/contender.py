@@ -130,6 +130,7 @@ class Contender(Hold):
                 raise StoreError(self.name, "the grant took longer than renew_deadline to arrive")
             self._epoch, self._acquired, self._granted = answer.epoch, True, self._clock.now()
             self._deadline.publish(deadline, ahead)
+            self._is_given_back = False
             if self._standby_note:
                 self._standby_note.forget()
             if self._journal and answer.over:

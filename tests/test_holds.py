@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Connection, create_engine, make_url
@@ -142,13 +143,14 @@ def test_a_release_in_a_session_that_has_ended_is_asked_in_another(pg_url: str, 
     engine = create_engine(make_url(pg_url), isolation_level="AUTOCOMMIT")
     end = (
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-        f"WHERE query LIKE '%%{table}%%' AND pid <> pg_backend_pid()"
+        f"WHERE application_name = 'spark_lease {table}' AND pid <> pg_backend_pid()"
     )
-    with closing(contender(pg_url, table)) as hold:
+    config = configure(name=table, url=pg_url, table=table, create_table="true")
+    with closing(open_contender(config, BootClock())) as hold:
         hold.acquire()
         with engine.connect() as admin:
             assert set(admin.exec_driver_sql(end).scalars()) == {True}
         assert hold.release()
-    with closing(contender(pg_url, table, acquire_timeout=0)) as following:
+    with closing(open_contender(replace(config, acquire_timeout=0), BootClock())) as following:
         following.acquire()
     engine.dispose()

@@ -28,6 +28,7 @@ _RECONNECTS = ("durable", "reconnect_on_retry", "yarn_track_via_rm_api", "track_
 """With these the provider's spark-submit ends before its driver does."""
 TEMPLATED = ("lease", "lease_conn_id", "run_key", "lease_settings")
 _USAGE_CODES = (64, 78)
+_SITES = "where each site has the setting site, it is skipped for a master of another one"
 
 
 class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
@@ -185,7 +186,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             lease=self.lease,
             lease_conn_id=self.lease_conn_id,
             lease_settings=self.lease_settings | seen_from_here,
-            poll_period=self.poll_period,
+            poll_period=self.poll_period if until is None else min(self.poll_period, max(until - wall_time(), 2.0) / 2),
             stands_by=config.holder or socket.gethostname(),
         )
         timeout = None if until is None else span(until - wall_time())
@@ -212,7 +213,9 @@ def skipping(reason: str, config: Config, try_number: int) -> AirflowException:
     attempt, which outlived its worker and may fail yet, and the run would be green."""
     if try_number <= 1 or _is_held_elsewhere(config):
         return AirflowSkipException(reason)
-    return AirflowException(f"{reason}; a retry is not skipped: an earlier attempt of this task may be at work still")
+    return AirflowException(
+        f"{reason}; a retry is not skipped: an earlier attempt of this task may be at work still ({_SITES})"
+    )
 
 
 def _is_held_elsewhere(config: Config) -> bool:

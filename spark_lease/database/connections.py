@@ -35,7 +35,7 @@ _NO_RIGHTS = (
 )
 _FILE = 'make the file and its folder writable for this user, or name another file (if_denied = "wait" tries again)'
 # Error 1290 of MariaDB and MySQL names the option that refuses, which may be another.
-IS_READ_ONLY = ("25006", "1792", "the --read-only", "the --super-read-only", "read-write mode during recovery")
+IS_READ_ONLY = ("25006", "1792", " --read-only", " --super-read-only", "read-write mode during recovery")
 
 
 def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:

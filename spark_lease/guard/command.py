@@ -216,7 +216,7 @@ class _Run:
         outcome = ended(self._lease, code, interrupted=isinstance(news, int))
         if news is None and os.WIFSIGNALED(self._status or 0):
             return replace(outcome, reason=f"the command was ended by {exit_text(self._status)}")
-        return outcome if news is not None or by_itself else replace(outcome, reason=_LEFT)
+        return outcome if news is not None or by_itself or code else replace(outcome, reason=_LEFT)
 
     def _next(self) -> _News:
         while True:

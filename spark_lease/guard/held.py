@@ -1,5 +1,6 @@
 """The leases that this process holds, in the order of their blocks."""
 
+import os
 import threading
 import warnings
 
@@ -17,14 +18,16 @@ class EnteredOnce:
     """Part of a guard, and ends with it: whether its block was entered."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._entered = name, threading.Lock()
+        self._name, self._entered, self._pid = name, threading.Lock(), os.getpid()
 
     def enter(self) -> None:
         if not self._entered.acquire(blocking=False):
             raise ConfigError("hold_lease", "was entered before: call hold_lease again for each block")
 
     def __del__(self) -> None:
-        if not self._entered.locked():  # a program that forgot `with` would work on without a lease, and not know
+        if (
+            not self._entered.locked() and os.getpid() == self._pid
+        ):  # a program that forgot `with` would work on without a lease, and not know
             problem = f"hold_lease of {self._name!r} was never entered, and guarded nothing"
             warnings.warn(f"{problem}: write `with hold_lease(…) as lease:`", RuntimeWarning, stacklevel=2)
 

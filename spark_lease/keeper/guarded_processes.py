@@ -24,7 +24,7 @@ KEEPS, SWEEPS = "spark-lease keeper", "spark-lease sweeper"
 _WORKERS = (b"pyspark.daemon", b"pyspark/daemon", b"from multiprocessing.", b"from multiprocess.", b"loky.backend")
 """What stands on the command lines of workers that a driver, or its JVM, may have started before its block."""
 _OURS = (KEEPS.encode(), SWEEPS.encode())
-_HELPERS = (*_OURS, b"resource_tracker")
+_HELPERS = (*_OURS, b".resource_tracker import main")
 
 
 class GuardedProcesses:
@@ -136,11 +136,12 @@ def is_helper(pid: int) -> bool:
 
 
 def _may_work(child: Process) -> bool:
-    """True for a child of a driver that may be one of its workers: a known one, or the driver's own program, forked."""
+    """True for a child of a driver that may be one of its workers: a known one, or the driver's own program, forked or
+    started once more."""
     line = _line(child.pid)
-    return any(word in line for word in _WORKERS) or (
-        is_forked(child.pid) and _program(child.pid) == _program(child.parent)
-    )
+    if any(word in line for word in _WORKERS) or line == _line(child.parent):
+        return True
+    return is_forked(child.pid) and _program(child.pid) == _program(child.parent)
 
 
 def _program(pid: int) -> str:

@@ -45,6 +45,7 @@ def noted_outcome(config: Config, clock: Clock, submission: str) -> Outcome | No
 
     Raises StoreError and ConfigError.
     """
+    config = replace(config, if_denied="wait")  # it let the driver in before
 
     def read() -> Outcome | None:
         with closing(open_notes(config)) as notes:

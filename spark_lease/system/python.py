@@ -31,8 +31,13 @@ def end_if_python_was_expected() -> None:
 
     As where `sys.executable` is the program that embeds Python: each copy would start another.
     """
-    if os.environ.get(_EXPECTED):
-        os.write(2, f"spark-lease: {PYTHON} was started as Python and runs this program again: it ends here\n".encode())
+    if not os.environ.get(_EXPECTED):
+        return
+    try:
+        if sys.__stderr__:  # was open when this process began
+            words = f"spark-lease: {PYTHON} was started as Python and runs this program again: it ends here"
+            print(words, file=sys.__stderr__, flush=True)
+    finally:
         os._exit(os.EX_SOFTWARE)
 
 

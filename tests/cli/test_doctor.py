@@ -182,7 +182,7 @@ def test_roles_that_find_different_tables_are_told(server: PostgreSql, capsys: p
     assert findings["rights"].verdict == "ok"
     _, findings = examined(capsys, *flags[:-1], "public.found")
     assert "namesakes" not in findings
-    tell(server, "DROP SCHEMA finder CASCADE")
+    tell(server, "DROP OWNED BY finder")
 
 
 @pytest.mark.mariadb

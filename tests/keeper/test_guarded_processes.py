@@ -402,6 +402,28 @@ def test_a_worker_that_has_given_itself_another_title_is_one() -> None:
         kill([worker, its])
 
 
+COPIES = """
+import os, subprocess, sys, time
+if os.environ.get("COPY"):
+    print(os.getpid(), flush=True)
+else:
+    subprocess.Popen(sys.orig_argv, env={"COPY": "1"})
+time.sleep(60)
+"""
+
+
+def test_a_copy_of_the_driver_is_a_worker() -> None:
+    """As trainers start one for each processor."""
+    with subprocess.Popen([sys.executable, "-c", COPIES], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout
+        copy, its = look(int(driver.stdout.readline())), look(driver.pid)
+        assert copy and its
+        there = GuardedProcesses(lambda: {its.pid: its.started})
+        there.leave_out_what_is_there("ours")
+        assert copy.identity in there.workers
+        kill([copy, its])
+
+
 @pytest.mark.parametrize("words", ["joblib.externals.loky.backend.popen_loky_posix", "from multiprocess.spawn import"])
 def test_workers_of_other_pools_are_known(words: str) -> None:
     me = look(os.getpid())

@@ -29,6 +29,7 @@ from spark_lease.config.sources import configure
 from spark_lease.election.directive import Directive
 from spark_lease.election.journal_entries import APPLICATION
 from spark_lease.fencing.status import fences_of
+from spark_lease.keeper import spawn
 from spark_lease.keeper.channel import Channel, Closed
 from spark_lease.keeper.client import KeeperHold
 from spark_lease.spark.applications import Applications
@@ -739,7 +740,7 @@ def test_ctrl_c_while_it_starts_leaves_no_ghost(url: str, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(starting, "Started", interrupted)
+        patch.setattr(spawn, "Started", interrupted)
         with pytest.raises(KeyboardInterrupt) as kept:  # as a notebook keeps it
             hold_lease("n", url=url).__enter__()
     assert keepers_of(os.getpid()) == []

@@ -53,7 +53,7 @@ _REMEMBERED = 24 * 3600 * 1000
 _SQLITE_LOCKED = "database is locked"
 _TRANSIENT = (*CONFLICTS, _SQLITE_LOCKED)
 """Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
-_NO_CONNECTION = ("1040", "1203", "2002", "2003", "2006", "2013", "57P03")
+_NO_CONNECTION = ("1040", "1203", "1226", "2002", "2003", "2006", "2013", "57P03")
 _NO_OPTIONS = (
     "its pooler refuses PGOPTIONS, which spark-lease run and submit set: set "
     'ignore_startup_parameters = options in pgbouncer.ini, or let the script begin with os.environ.pop("PGOPTIONS")'

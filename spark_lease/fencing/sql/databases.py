@@ -50,7 +50,7 @@ def _claim(config: Config, lease: HeldLease) -> bool:
                 return False
             claim(lease, engine, timeout=timeout)
         except FenceUnreachable as error:
-            log.warning("%s: the database is not claimed, and no work begins: %s", lease.name, error)
+            log.warning("%s: no work begins, the database is not claimed yet: %s", lease.name, error)
             raise
     return True
 

@@ -43,7 +43,8 @@ WHERE n.nspname::text = ANY (%(path)s::text[]) AND a.privilege_type = 'CREATE' A
 ORDER BY 1, 2
 """
 _NAMESAKES = """
-SELECT n.nspname::text || '.' || c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+SELECT n.nspname::text || '.' || c.relname::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = %(table)s AND n.nspname <> %(schema)s AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
 ORDER BY 1
 """
@@ -115,10 +116,9 @@ class SqlProbe:
 
     def namesakes(self) -> tuple[str, list[str]]:
         """PostgreSQL: the table of the records, and those of the same name in other schemas; all with their schema."""
-        with self._connected(transaction=True) as connection:
+        with self._connected() as connection:
             name = schema.qualified(connection, self._lease_tables[0])
             where, _, table = name.rpartition(".")
-            connection.exec_driver_sql("SET LOCAL search_path = pg_catalog, pg_temp")
             found = connection.exec_driver_sql(_NAMESAKES, {"table": table, "schema": where})
             return name, list(found.scalars())
 

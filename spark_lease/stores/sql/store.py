@@ -92,19 +92,7 @@ class SqlStore:
         if what in ("release", "directive"):
             values["channel"] = self._channel(name)
         rows = self._rows(what, values)
-        written = new.stamped(rows[0][0], rows[0][1]) if rows else None
-        if what == "insert" and new.holder and written:
-            return self._renewable(name, written)
-        return written
-
-    def _renewable(self, name: str, first: LeaseRecord) -> LeaseRecord:
-        """The first record of a lease, renewed: one that cannot be makes a master only until then. Once in its life."""
-        if renewed := self.swap(name, first, first):
-            return renewed
-        problem = (
-            f"the first record of {name} cannot be renewed: a policy or a trigger on its table may drop our writes"
-        )
-        raise StoreError(self.where, problem)
+        return new.stamped(rows[0][0], rows[0][1]) if rows else None
 
     def _values(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> dict[str, Any]:
         values: dict[str, Any] = {"name": self._config.row_of(name), "holder": new.holder, "epoch": new.epoch}

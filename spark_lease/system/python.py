@@ -35,8 +35,9 @@ def end_if_python_was_expected() -> None:
         return
     try:
         if sys.__stderr__:  # was open when this process began
-            words = f"spark-lease: {PYTHON} was started as Python and runs this program again: it ends here"
-            print(words, file=sys.__stderr__, flush=True)
+            words = f"spark-lease: {PYTHON} was started as Python and runs this program again: it ends here\n"
+            sys.__stderr__.write(words)
+            sys.__stderr__.flush()
     finally:
         os._exit(os.EX_SOFTWARE)
 

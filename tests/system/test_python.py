@@ -30,4 +30,5 @@ def test_a_program_that_is_its_own_python_works_once(tmp_path: Path, frozen: str
     done = subprocess.run([program], env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "worked\n"), done.stderr
     assert "cannot start the keeper process, renewing from threads instead" in done.stderr
+    assert done.stderr.count("runs this program again: it ends here") == starts - 1
     assert (tmp_path / "starts").read_text().count("started") == starts

@@ -25,9 +25,8 @@ class EnteredOnce:
             raise ConfigError("hold_lease", "was entered before: call hold_lease again for each block")
 
     def __del__(self) -> None:
-        if (
-            not self._entered.locked() and os.getpid() == self._pid
-        ):  # a program that forgot `with` would work on without a lease, and not know
+        # A program that forgot `with` would work on without a lease, and not know.
+        if not self._entered.locked() and os.getpid() == self._pid:
             problem = f"hold_lease of {self._name!r} was never entered, and guarded nothing"
             warnings.warn(f"{problem}: write `with hold_lease(…) as lease:`", RuntimeWarning, stacklevel=2)
 

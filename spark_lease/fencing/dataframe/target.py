@@ -135,10 +135,10 @@ def _columns(connection: Connection, schema: list[str], name: str, full: str) ->
     if connection.dialect.name == "sqlite":
         return run(connection, _SQLITE, (name, schema[0] if schema else "main")).all()
     found = run(connection, ENGINE_OF, (where["schema"], name)).first()
-    engine = found[0] or found[1] if found else "InnoDB"
+    engine = (found[0] or found[1]) if found else ""
     if engine == "VIEW":
         raise refusal(f"{name} is a view, and whether its tables can be rolled back is not known: name the table")
-    if engine != "InnoDB":
+    if engine not in ("", "InnoDB"):
         raise refusal(f"{name} is a table of {engine}, which cannot be rolled back: make it InnoDB")
     return run(connection, _MYSQL, where).all()
 

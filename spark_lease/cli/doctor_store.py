@@ -46,6 +46,7 @@ def checks(config: Config, *, makes_tables: bool) -> Iterator[Check]:
     place = "table" if scheme in _SQL else "store"
     yield Check("store", lambda: store(config, makes_tables=makes_tables))
     if scheme == "postgresql":
+        yield Check("hosts", lambda: hosts(config), needs="store")
         yield Check("schemas", lambda: schemas(config), needs="store")
     if scheme in _SQL:
         yield Check("table", lambda: table(config, makes_tables=makes_tables), needs="store")
@@ -99,6 +100,26 @@ def store(config: Config, *, makes_tables: bool) -> Finding:
         advice = "is it up, and are address, network and password right? A pooler must not be in statement mode"
         return fail("store", str(error), advice)
     return ok("store", f"{redacted(config.url)}: {answer}, the first answer after {took * 1000:.0f} ms")
+
+
+def hosts(config: Config) -> Finding | None:
+    """Two primaries of one URL are two masters: each contender asks the one that it reaches first."""
+    from ..stores.sql.probe import SqlProbe, one_host_each
+
+    every = one_host_each(config)
+    if len(every) < 2:
+        return None
+    primaries: dict[str, str] = {}
+    for host, alone in every.items():
+        try:
+            primaries.setdefault(_ask(alone, SqlProbe.primary), host)
+        except StoreError as error:
+            return warn("hosts", f"{host}: {error}", "the others serve without it; start it, or take it out of the URL")
+    primaries.pop("", None)
+    if len(primaries) > 1:
+        message = f"{' and '.join(primaries.values())} accept writes: two masters may work at one time"
+        return fail("hosts", message, "stop all but the primary, and list only it and its replicas")
+    return ok("hosts", f"of {', '.join(every)} only {', '.join(primaries.values())} accepts writes")
 
 
 def _timed(what: Callable[[], T]) -> tuple[T, float]:

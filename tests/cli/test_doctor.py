@@ -7,10 +7,11 @@ import re
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from spark_lease.cli.main import main
 from spark_lease.config.sources import configure
 from spark_lease.errors import StoreError
 from tests.services.mariadb import MariaDb
+from tests.services.pair import running_pair
 from tests.services.pooler import Pooler
 from tests.services.postgres import PostgreSql, own_postgres
 from tests.services.proxy import Proxy
@@ -288,6 +290,28 @@ def test_a_store_that_hangs_halfway_is_asked_no_more(server: PostgreSql, capsys:
     after = list(findings)[list(findings).index(first) + 1 :]
     left = {findings[each].message for each in after if each not in MACHINE}
     assert left == {f"not checked: see {first}"}
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+def test_a_second_primary_among_the_hosts_of_a_url_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    def judged(verdict: str) -> str:
+        found = examined(capsys, "--url", pair.url)[1]["hosts"]
+        assert found.verdict == verdict, found
+        return f"{found.message} ({found.advice})"
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="sl-pg-")))
+        folder.chmod(0o755)  # the server runs as another user
+        pair = stack.enter_context(running_pair(folder, "127.0.0.1"))
+        assert main(["init", "--url", pair.url]) == 0
+        capsys.readouterr()
+        old, new = (f"127.0.0.1:{each.port}" for each in (pair.primary, pair.replica))
+        assert judged("ok").startswith(f"of {old}, {new} only {old} accepts writes")
+        pair.fail_over()
+        assert f"{old}: " in judged("warn")
+        pair.replica.start()  # as the primary that it was
+        assert judged("fail").startswith(f"{old} and {new} accept writes: two masters may work at one time")
 
 
 @pytest.mark.postgres

@@ -89,5 +89,6 @@ def running_pair(folder: Path, address: str, **settings: object) -> Iterator[Pai
         try:
             yield pair
         finally:
+            other = pair.primary if pair.replica is primary else pair.replica
             with suppress(ProcessLookupError):
-                pair.replica.stop(signal.SIGQUIT)
+                other.stop(signal.SIGQUIT)

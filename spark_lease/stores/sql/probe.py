@@ -8,6 +8,7 @@ import contextlib
 import functools
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Table, delete, false, insert, literal, literal_column, select
@@ -25,7 +26,7 @@ from ...database.connections import (
     make_engine,
     store_error,
 )
-from ...database.dialects import backend_of, is_mariadb, matches
+from ...database.dialects import backend_of, is_mariadb, matches, usable_url
 from ...errors import ConfigError, StoreError
 from . import schema
 from .notes import notes_table
@@ -70,6 +71,12 @@ class SqlProbe:
             product = "mariadb" if is_mariadb(connection) else dialect.name
             version = [each for each in dialect.server_version_info if isinstance(each, int)]
             return f"{product} {'.'.join(map(str, version))}"
+
+    def primary(self) -> str:
+        """PostgreSQL: what tells this server from every other; empty for a replica."""
+        query = "SELECT pg_catalog.pg_postmaster_start_time()::text WHERE NOT pg_catalog.pg_is_in_recovery()"
+        with self._connected() as connection:
+            return str(connection.exec_driver_sql(query).scalar() or "")
 
     def forgets(self) -> str:
         """The setting by which a server that crashes forgets what it has confirmed; empty if it keeps that."""
@@ -223,6 +230,19 @@ class SqlProbe:
             raise store_error(self._engine, self.where, error) from error
         finally:
             self._cut_off.disarm()
+
+
+def one_host_each(config: Config) -> dict[str, Config]:
+    """By the host's name: for each host of a PostgreSQL URL."""
+    url = usable_url(config)
+    keywords = url.get_dialect()().create_connect_args(url)[1]
+    hosts, ports = str(keywords.get("host", "")).split(","), str(keywords.get("port", "")).split(",")
+    found = {}
+    for host, port in zip(hosts, ports if len(ports) > 1 else ports * len(hosts), strict=True):
+        place = {"host": host, "port": port or "5432"}
+        alone = url.difference_update_query(["target_session_attrs"]).update_query_dict(place)
+        found[":".join(place.values())] = replace(config, url=alone.render_as_string(hide_password=False))
+    return found
 
 
 def _name() -> str:

@@ -46,7 +46,8 @@ def checks(config: Config, *, makes_tables: bool) -> Iterator[Check]:
     place = "table" if scheme in _SQL else "store"
     yield Check("store", lambda: store(config, makes_tables=makes_tables))
     if scheme == "postgresql":
-        yield Check("hosts", lambda: hosts(config), needs="store")
+        if "," in config.url or config.url.count("host=") > 1:
+            yield Check("hosts", lambda: hosts(config), needs="store")
         yield Check("schemas", lambda: schemas(config), needs="store")
     if scheme in _SQL:
         yield Check("table", lambda: table(config, makes_tables=makes_tables), needs="store")
@@ -102,13 +103,11 @@ def store(config: Config, *, makes_tables: bool) -> Finding:
     return ok("store", f"{redacted(config.url)}: {answer}, the first answer after {took * 1000:.0f} ms")
 
 
-def hosts(config: Config) -> Finding | None:
+def hosts(config: Config) -> Finding:
     """Two primaries of one URL are two masters: each contender asks the one that it reaches first."""
     from ..stores.sql.probe import SqlProbe, one_host_each
 
     every = one_host_each(config)
-    if len(every) < 2:
-        return None
     primaries: dict[str, str] = {}
     for host, alone in every.items():
         try:
@@ -294,14 +293,16 @@ def sessions(probe: SqlProbe) -> tuple[str, bool, bool]:
 
 def fence(config: Config) -> Finding:
     from ..fencing.sql.claim import FenceTable  # SQLAlchemy
+    from ..fencing.sql.trial import try_claim
 
     try:
         with open_database(config) as engine:
+            try_claim(engine)
             newest = FenceTable(engine, timeout=config.attempt_timeout).newest(config.name)
     except FenceUnreachable as error:
         return fail("fence", str(error), "correct this: until then no master begins its work")
-    message = f"{config.name} was claimed under epoch {newest}" if newest else "but no master has claimed it yet"
-    return ok("fence", f"{redacted(config.fence_url)} answers, {message}")
+    message = f"{config.name} was claimed under epoch {newest}" if newest else "no master has claimed it yet"
+    return ok("fence", f"{redacted(config.fence_url)}: this user may claim it (rolled back); {message}")
 
 
 def fence_tables(config: Config) -> Finding | None:

@@ -77,7 +77,7 @@ def test_a_store_in_order_is_ok_and_left_as_it_was(shop_of: Callable[..., Shop],
     before = everything(shop)
     code, out, _ = shop.command("doctor", "--lease", "n", "--json")
     findings = {each["what"]: each for each in json.loads(out)}
-    assert list(findings) == [*OF_STORE[kind], *MACHINE]
+    assert list(findings) == [*OF_STORE[kind], *MACHINE], out
     assert [each for each in OF_STORE[kind] if findings[each]["verdict"] != "ok"] == [], out
     assert code == 0
     assert "a:1:2:3" in findings["lease"]["message"]
@@ -117,7 +117,7 @@ def test_the_database_of_the_fence_is_looked_at_too(
 ) -> None:
     where = [*shop_of("sqlite").flags, "--fence-url"]
     _, findings = examined(capsys, *where, pg_url)
-    assert findings["fence"].verdict == "ok" and "answers" in findings["fence"].message
+    assert findings["fence"].verdict == "ok" and "may claim it" in findings["fence"].message
     _, findings = examined(capsys, "--url", "sqlite:////nowhere/x.db", "--lease", "n", "--fence-url", pg_url)
     assert (findings["store"].verdict, findings["fence"].verdict) == ("fail", "ok")
     code, findings = examined(capsys, *where, "postgresql://u:hunter22@127.0.0.1:1/x")
@@ -277,6 +277,25 @@ def test_a_right_that_is_missing_is_named(server: PostgreSql, capsys: pytest.Cap
 
 
 @pytest.mark.postgres
+def test_a_fence_that_this_user_may_not_claim_fails(server: PostgreSql, capsys: pytest.CaptureFixture[str]) -> None:
+    def judged() -> str:
+        found = examined(capsys, "--url", server.url, "--lease", "n", "--fence-url", fence)[1]["fence"]
+        return f"{found.verdict}: {found.message}"
+
+    assert main(["init", "--url", server.url]) == 0
+    capsys.readouterr()
+    fence = as_user(server, "writer", "CREATE SCHEMA theirs AUTHORIZATION writer")
+    tell(server, "ALTER ROLE writer SET search_path = theirs")
+    assert judged().startswith("ok: ") and "no master has claimed it yet" in judged()
+    tell(server, "DROP SCHEMA theirs")  # nothing was left there
+    tell(server, "ALTER ROLE writer SET search_path = public")
+    assert judged().startswith("fail: ") and "its tables are missing and cannot be made here" in judged()
+    made = spark_lease("run", "--lease", "n", "--url", server.url, "--fence-url", server.url, "--", "true")
+    assert made.returncode == 0, made.stderr
+    assert judged().startswith("fail: ") and "GRANT SELECT, INSERT, UPDATE, DELETE ON" in judged()
+
+
+@pytest.mark.postgres
 def test_a_store_that_hangs_halfway_is_asked_no_more(server: PostgreSql, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "--url", server.url]) == 0
     capsys.readouterr()
@@ -308,6 +327,8 @@ def test_a_second_primary_among_the_hosts_of_a_url_fails(capsys: pytest.CaptureF
         capsys.readouterr()
         old, new = (f"127.0.0.1:{each.port}" for each in (pair.primary, pair.replica))
         assert judged("ok").startswith(f"of {old}, {new} only {old} accepts writes")
+        fence = examined(capsys, "--url", pair.url, "--fence-url", pair.replica.url)[1]["fence"]
+        assert fence.verdict == "fail" and "it is a replica" in fence.message
         pair.fail_over()
         assert f"{old}: " in judged("warn")
         pair.replica.start()  # as the primary that it was

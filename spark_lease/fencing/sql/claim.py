@@ -122,7 +122,7 @@ class FenceTable:
         except Exception as error:  # whatever it is, the fence itself is claimed
             problem: object = type(error).__name__
             if isinstance(error, SQLAlchemyError | SparkLeaseError):
-                problem = self._unreachable(error) if isinstance(error, SQLAlchemyError) else error
+                problem = unreachable(self._engine, error) if isinstance(error, SQLAlchemyError) else error
             log.warning("%s: a table that was made again may be without its fence: %s", name, problem)
 
     def newest(self, name: str) -> int:
@@ -224,15 +224,15 @@ class FenceTable:
                 if matches(error, self._backend.shape):
                     problem = self._make_tables(end) or error
                 elif not self._is_transient(error):
-                    raise self._unreachable(error) from error
+                    raise unreachable(self._engine, error) from error
             except SparkLeaseError:
                 raise
             except Exception as error:  # whatever the user's own way to a connection raises
                 raise FenceUnreachable(where_is(self._engine), f"cannot be asked: {type(error).__name__}") from error
             if self._clock.now() >= end:
-                unreachable = self._unreachable(problem, blocked_by)
-                unreachable.may_pass = True
-                raise unreachable from problem
+                too_late = unreachable(self._engine, problem, blocked_by)
+                too_late.may_pass = True
+                raise too_late from problem
             if not matches(problem, (*self._backend.locked, _SQLITE_LOCKED)):  # then it has waited already
                 self._clock.wait(never, _RETRY_PAUSE)
 
@@ -317,27 +317,30 @@ class FenceTable:
 
     def _make_tables(self, end: float) -> SQLAlchemyError | None:
         """What was in the way, if it may pass. Raises ConfigError if they cannot be made here."""
-        statements = tables_sql(self._engine.dialect)
         try:
             with self._session(end) as session:
-                for statement in statements:
+                for statement in tables_sql(self._engine.dialect):
                     session.exec_driver_sql(statement)
                     session.commit()
         except SQLAlchemyError as error:
             # IF NOT EXISTS does not exclude another process: the slower one fails on the catalogue's own keys.
             if self._is_transient(error) or matches(error, (*self._backend.duplicate, "1050", "already exists")):
                 return error
-            problem = f"its tables are missing and cannot be made here ({database_message(self._engine, error)})"
-            sql = "; ".join(statements)
-            raise ConfigError("fence", f"{where_is(self._engine)}: {problem}. Run: {sql}") from error
+            raise cannot_be_made(self._engine, error) from error
         return None
 
-    def _unreachable(self, error: SQLAlchemyError, blocked_by: str = "") -> FenceUnreachable:
-        if code_of(error) in ("42501", "1142"):
-            names = ", ".join(each.name for each in FENCE_TABLES)
-            blocked_by = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names} TO this role"
-        message = database_message(self._engine, error)
-        if blocked_by:  # then a connection that was lost was cut off here, when the time was over
-            was_cut = isinstance(error, DBAPIError) and error.connection_invalidated
-            message = blocked_by if was_cut else f"{blocked_by} ({message})"
-        return FenceUnreachable(where_is(self._engine), message)
+
+def unreachable(engine: Engine, error: SQLAlchemyError, blocked_by: str = "") -> FenceUnreachable:
+    if code_of(error) in ("42501", "1142"):
+        names = ", ".join(each.name for each in FENCE_TABLES)
+        blocked_by = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names} TO this role"
+    message = database_message(engine, error)
+    if blocked_by:  # then a connection that was lost was cut off here, when the time was over
+        was_cut = isinstance(error, DBAPIError) and error.connection_invalidated
+        message = blocked_by if was_cut else f"{blocked_by} ({message})"
+    return FenceUnreachable(where_is(engine), message)
+
+
+def cannot_be_made(engine: Engine, error: SQLAlchemyError) -> ConfigError:
+    problem = f"its tables are missing and cannot be made here ({database_message(engine, error)})"
+    return ConfigError("fence", f"{where_is(engine)}: {problem}. Run: {'; '.join(tables_sql(engine.dialect))}")

@@ -1,0 +1,42 @@
+"""A claim that is taken back: could a master of this role begin its work?"""
+
+import secrets
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from ...database.connections import IS_READ_ONLY
+from ...database.dialects import backend_of, is_mysql, matches
+from .claim import cannot_be_made, unreachable
+from .tables import raise_epoch, tables_sql
+
+
+def try_claim(engine: Engine) -> None:
+    """Claim under a name that no lease has, in a transaction that is never committed. So are tables made that are
+    missing, but for MariaDB, which would keep them. Raises FenceUnreachable, ConfigError."""
+    dialect, claim = engine.dialect, raise_epoch(engine, f"doctor-{secrets.token_hex(8)}", 1)
+    level: Any = "AUTOCOMMIT" if dialect.name == "sqlite" else "READ COMMITTED"
+    try:
+        with engine.execution_options(isolation_level=level).connect() as connection:
+            if dialect.name == "sqlite":
+                connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's own begins no transaction for a table
+            try:
+                connection.execute(claim)
+            except DBAPIError as error:
+                if not matches(error, backend_of(engine).shape):
+                    raise
+                if is_mysql(engine):
+                    return
+                if dialect.name == "postgresql":
+                    connection.rollback()
+                try:
+                    for statement in tables_sql(dialect):
+                        connection.exec_driver_sql(statement)
+                except DBAPIError as denied:
+                    if matches(denied, IS_READ_ONLY):
+                        raise
+                    raise cannot_be_made(engine, denied) from denied
+            connection.rollback()
+    except SQLAlchemyError as error:
+        raise unreachable(engine, error) from error

@@ -60,7 +60,7 @@ DECORATED = """
 @pytest.mark.parametrize(
     ("script", "code"),
     [
-        pytest.param(BEFORE, 1, id="session before the lease"),
+        once_more(BEFORE, 1, id="session before the lease"),
         pytest.param(INSIDE, 1, id="session inside"),
         once_more(THREAD, 75, id="in another thread"),
         pytest.param(DECORATED, 75, id="decorated main", marks=pytest.mark.shows("P3")),
@@ -135,7 +135,7 @@ def test_a_frozen_jvm_does_not_hold_up_the_end(start: Start, proxy: Proxy) -> No
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("jvm", ["stops", "is killed"])
+@pytest.mark.parametrize("jvm", ["stops", once_more("is killed")])
 def test_on_lost_stop_leaves_the_process_alive_and_raises(start: Start, proxy: Proxy, jvm: str) -> None:
     """And a new session can be had, and a new lease: in a new JVM where the old one was killed, or crashed."""
     driver = start(

@@ -91,6 +91,7 @@ def standalone(launch: Launch) -> tuple[str, list[int]]:
     return master, pids
 
 
+@pytest.mark.fault
 def test_a_warm_standby_gives_its_executors_back(start: Start, cluster: str, url: str, table: str) -> None:
     config = configure(name="n", url=url, table=table, create_table=True, lease_duration=300)
     with closing(open_contender(config, BootClock())) as master:
@@ -140,7 +141,7 @@ with hold_lease("n", **SETTINGS | {}):
 """
 
 
-@pytest.mark.parametrize("grace", ["local", 1.5], ids=["runs out", "after a grace"])
+@pytest.mark.parametrize("grace", [pytest.param("local", id="runs out"), once_more(1.5, id="after a grace")])
 def test_executors_of_a_cluster_are_not_taken_for_dead(
     start: Start, cluster: str, url: str, table: str, grace: str | float
 ) -> None:
@@ -179,7 +180,7 @@ with hold_lease("n", **SETTINGS | {}):
     [
         pytest.param(True, "local", id="at work"),
         once_more(True, 1.5, id="at work, with a grace"),
-        pytest.param(False, "local", id="idle"),
+        once_more(False, "local", id="idle"),
     ],
 )
 def test_a_block_that_fails_is_released_if_its_executors_were_idle_or_their_grace_is_known(
@@ -203,6 +204,7 @@ write(SparkSession.builder.getOrCreate())
 """
 
 
+@pytest.mark.fault
 def test_executors_of_a_submission_to_a_cluster_are_not_taken_for_dead(
     start: Start, cluster: str, url: str, table: str
 ) -> None:
@@ -236,6 +238,7 @@ with hold_lease("n", **SETTINGS):
 """
 
 
+@pytest.mark.fault
 def test_a_job_outlives_a_worker_and_the_master_and_keeps_its_lease(
     start: Start, launch: Launch, url: str, table: str, tmp_path: Path
 ) -> None:
@@ -273,6 +276,7 @@ with hold_lease("n", **SETTINGS) as lease:
 """
 
 
+@pytest.mark.fault
 @pytest.mark.postgres
 def test_a_speculative_twin_of_a_task_doubles_no_row(
     start: Start, cluster: str, pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -165,6 +165,7 @@ say("done")
     return driver
 
 
+@pytest.mark.fault
 def test_kept_by_threads_its_jvm_ends_with_it(start: Start, master: LocalHold) -> None:
     driver = wait_warm(start, "MORE = {'keeper': 'thread'}\ndef warm_up():\n    session()\n")
     driver.send(signal.SIGKILL)
@@ -336,7 +337,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", ["raises", once_more("exits"), "stops", "streams"])
+@pytest.mark.parametrize("wrong", ["raises", *map(once_more, ("exits", "stops")), "streams"])
 def test_what_a_warm_up_does_wrong_is_said_and_the_wait_goes_on(start: Start, master: LocalHold, wrong: str) -> None:
     driver = start(
         f"""

@@ -162,8 +162,8 @@ def _marks(kind: str, ending: str) -> list[pytest.MarkDecorator]:
 
 
 CASES = [pytest.param(kind, ending, "exit", marks=_marks(kind, ending)) for kind in WORKS for ending in ENDINGS]
-CASES += [("java", "the block fails", "stop"), ("stream", "the block ends", "stop")]
-CASES += [once_more("jdbc", "the block ends", "stop")]
+CASES += [("java", "the block fails", "stop")]
+CASES += [once_more(kind, "the block ends", "stop") for kind in ("stream", "jdbc")]
 
 
 @pytest.mark.postgres

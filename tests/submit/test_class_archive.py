@@ -126,6 +126,7 @@ def test_there_is_nothing_to_print_before_it_is_made(environ: dict[str, str]) ->
     assert "there is none for this Spark and Java" in done.stderr
 
 
+@pytest.mark.fault
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_a_submission_maps_what_was_kept_and_starts_as_ever_where_that_is_not_whole(tmp_path: Path) -> None:

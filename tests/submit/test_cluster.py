@@ -218,6 +218,7 @@ def test_what_a_cluster_runs_is_not_taken_for_dead_and_its_end_is_read_from_besi
     assert (holds[0]["ended_by"], holds[1]["ended_by"]) == ("ran out", "finished")
 
 
+@pytest.mark.fault
 def test_a_driver_here_whose_executors_are_yarns_hands_nothing_over_early(
     submit: Callable[..., subprocess.Popen[str]], store: list[str], written: Any, tmp_path: Path
 ) -> None:

@@ -4,7 +4,8 @@ A test's tier is found from its markers and parameters, so that a new test is in
 - `matrix`: the same test once more, with another driver, a twin of PostgreSQL, a row lock besides the lease, or an
   object store.
 - `cluster`: YARN, a standalone cluster, Spark Connect.
-- `fault`: a variant of another test, with another victim, store, ending or Spark. Only `make test-variants` runs it.
+- `fault`: a variant of another test, with another victim, store, ending or Spark; or a fault that is rare and takes a
+  minute. Only `make test-variants` runs it.
 - `slow`: takes long. A test that needs Spark is slow unless it shows a promise. One that needs a browser is slow.
 - `shows("P3", …)`: the test of `make test` for these promises (ARCHITECTURE.md, "What is promised").
 """

@@ -57,16 +57,17 @@ class TransactionFence(Protocol):
         """It came to nothing."""
         ...
 
+    def has_known(self, table: str) -> bool:
+        """Whether its lease guards `table`, as far as is known."""
+        ...
+
 
 class LastingFence(TransactionFence, Protocol):
     """One that is asked after its lease has ended, too, as long as its process goes on."""
 
-    def has_known(self, table: str) -> bool:
-        """Whether it is to be asked about `table`."""
-        ...
-
-    def begin_after_the_end(self, table: str, newest: str | None) -> None:
-        """A transaction on `table` begins, which no lease guards."""
+    def begin_after_the_end(self, table: str, newest: str | None, *, is_idle: bool) -> None:
+        """A transaction on `table`, which it has known, begins, and no lease of this process is known to guard that.
+        `is_idle`: the process has no lease at all."""
         ...
 
 
@@ -229,11 +230,14 @@ class _Observer:
             if self._hook.has_warmed_up and (name := spark_context()._jsc.sc().getLocalProperty(WARM_UP)):
                 raise NotMaster(str(name), table)
             fences = self._hook.fences
+            # A thread that an earlier block has left writes under a lease that happens to be held, of another table.
+            is_guarded = any(fence.has_known(table) for fence in fences)
+            for ended in () if is_guarded else self._hook.ended:
+                if ended.has_known(table):
+                    newest = _value(properties.get(ended.property))
+                    ended.begin_after_the_end(table, newest, is_idle=not fences)
             for fence in fences:
                 fence.begin(table, _value(properties.get(fence.property)))
-            for ended in () if fences else self._hook.ended:
-                if ended.has_known(table):
-                    ended.begin_after_the_end(table, _value(properties.get(ended.property)))
         getattr(transaction, _SET_OBSERVER)(self._of_one(table, fences))
         return transaction
 

@@ -64,6 +64,9 @@ class StandbyFence:
     def aborted(self, table: str) -> None:
         """It wrote nothing."""
 
+    def has_known(self, table: str) -> bool:
+        return False
+
 
 class WarmStandby:
     """The Spark of one contender, from its wait to the grant."""

@@ -297,6 +297,7 @@ def test_a_write_under_way_at_the_claim_is_told_as_fenced_and_ends_its_driver(st
 
 
 AFTER_THE_BLOCK = """
+    import contextlib
     from spark_lease import Fenced
     spark = delta_session()
     def append(what):
@@ -311,10 +312,12 @@ AFTER_THE_BLOCK = """
     say("waits")
     while not Path(f"{FOLDER}/go").exists():
         time.sleep(0.01)
-    try:
-        append("beside the next master")
-    except Fenced as error:
-        say(f"refused: {error}")
+    for block in (contextlib.nullcontext(), hold_lease("of other tables", **SETTINGS)):
+        with block:
+            try:
+                append("beside the next master")
+            except Fenced as error:
+                say(f"refused: {error}")
     with hold_lease("n", **SETTINGS, acquire_timeout=60):
         append("in block 3")
 """
@@ -332,7 +335,8 @@ def test_what_a_driver_writes_after_its_block_is_refused_once_the_next_master_ha
     said = driver.log.read_text()
     written = ["in block 1", "after block 1", "in block 2", "after block 2", "in block 3"]
     assert re.findall("wrote (.*)", said) == written, said
-    assert re.search(rf"refused: n: fenced, .* epoch {standby.epoch()} and mine is .* write inside its block", said)
+    refused = rf"refused: n: fenced, .* epoch {standby.epoch()} and mine is .* write inside its block"
+    assert len(re.findall(refused, said)) == 2, "also where another lease is held"
     assert DeltaTable(tmp_path / "theirs").version() == 0, "what is registered and read is claimed from no other team"
     assert len(re.findall("WARNING.* is written to after the end of the block", said)) == 2, "once for each block"
 

@@ -91,15 +91,14 @@ class DeltaFence:
         """True if the lease guards `table`, as far as is known here."""
         return table in self._known
 
-    def begin_after_the_end(self, table: str, newest: str | None) -> None:
-        """A transaction on `table` begins after the lease has ended, and no other guards it.
-
-        Raises Fenced if the next master has claimed the table, ConfigError."""
+    def begin_after_the_end(self, table: str, newest: str | None, *, is_idle: bool) -> None:
+        """A transaction on `table` begins after the lease has ended, and no other is known to guard it; `is_idle`:
+        there is no other. Raises Fenced if the next master has claimed the table, ConfigError."""
         if newer := newer_than(self._name, self._lease.epoch, table, newest):
             raise Fenced(
                 self._lease.name, table, self._lease.epoch, newer, "The lease has ended: write inside its block"
             )
-        if not self._warned:
+        if is_idle and not self._warned:
             self._warned = True
             message = "%s: %s is written to after the end of the block, without a lease: write inside the block"
             log.warning(message, self._lease.name, redacted(table))

@@ -108,7 +108,7 @@ class Guard:
                         is_noted = True
             finally:  # whatever comes now: the signals are the program's again
                 self._interrupt.end()
-            if isinstance(error, Ended):
+            if isinstance(error, Ended) and (lost or self._refused or self.signalled):
                 raise lost or self._refused or SystemExit(128 + self._interrupt.signal) from None
             raise
 
@@ -332,8 +332,9 @@ class Guard:
         """How the block ended: a word of `journal_entries.GIVEN_BACK`, and more. No message: it may have a secret."""
         if self._refused:
             return FAILED, self._refused.key
-        if self._interrupt.signal or isinstance(error, KeyboardInterrupt):
-            return INTERRUPTED, signal_name(self._interrupt.signal or signal.SIGINT)
+        if self.signalled or isinstance(error, KeyboardInterrupt):
+            number = self._interrupt.signal or (0 if isinstance(error, Ended) else signal.SIGINT)
+            return INTERRUPTED, signal_name(number) if number else "the loss of another lease"
         if isinstance(error, AlreadyDone) and not is_all_done(error, self.config):
             return FAILED, type(error).__name__
         if is_success(error) and self._spark.was_busy:

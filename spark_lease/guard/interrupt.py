@@ -13,6 +13,10 @@ _AT_ONCE = 0.5
 """Seconds in which two signals are one: systemd and terminals send SIGTERM and SIGHUP together."""
 
 
+_sent = threading.Event()
+"""A SIGTERM of ours is on its way, to whichever handler of this process hears it."""
+
+
 class Ended(KeyboardInterrupt):
     """Raised in the guarded block to end it.
 
@@ -34,7 +38,7 @@ class BlockInterrupt:
         self.end = self._signals.end
 
     def begin(self, *, is_lost: Callable[[], bool]) -> None:
-        """`is_lost`: the lease is lost by now, so that a signal is taken for one of `insist`."""
+        """`is_lost`: the lease is lost by now, so that no signal is the reason of the end."""
         self._thread, self._is_lost = threading.get_ident(), is_lost
         self._signals.begin()
 
@@ -62,6 +66,7 @@ class BlockInterrupt:
                 return
             self._sent += 1
             if self._signals.are_heard and self._sent % 2:
+                _sent.set()
                 signal.pthread_kill(self._thread, signal.SIGTERM)
             else:
                 import ctypes  # heavy, and hardly ever needed
@@ -69,8 +74,11 @@ class BlockInterrupt:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Ended))
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        """In the main thread: a signal from outside, or of `insist`. Talks neither to Py4J nor to the store."""
-        if not self._is_lost():
+        """In the main thread: a signal from outside, or of `insist`, maybe that of a block around this one. Talks
+        neither to Py4J nor to the store."""
+        is_ours = number == signal.SIGTERM and _sent.is_set()
+        _sent.clear()
+        if not (is_ours or self._is_lost()):
             self.signal = number
         if not self.has_left.is_set() and self._clock.now() > self._ended_at + _AT_ONCE:
             self._ended_at = self._clock.now()

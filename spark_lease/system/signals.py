@@ -69,7 +69,8 @@ class HandledSignals:
                 signal.signal(number, self._on_signal)
 
     def end(self) -> None:
-        """Raises KeyboardInterrupt if that comes meanwhile, after the same was done."""
+        """Raises KeyboardInterrupt if that comes meanwhile, after the same was done. On another thread than the main
+        one the handlers stay, and pass on what comes."""
         try:
             for number, old in self._old.items():
                 self._put_back(number, old)
@@ -85,7 +86,8 @@ class HandledSignals:
 
     def _put_back(self, number: int, old: Any) -> None:
         if signal.getsignal(number) == self._on_signal:
-            signal.signal(number, old)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(number, old)
             return
         for each in _handled:  # begun later, and not ended before, as in tasks of an event loop
             if each._old.get(number) == self._on_signal:

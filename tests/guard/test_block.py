@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import json
 import os
 import re
 import signal
@@ -28,6 +30,7 @@ from spark_lease.keeper.client import KeeperHold
 from spark_lease.spark import session as demotion
 from spark_lease.spark.delta_fence import hook
 from spark_lease.testing import memory_lease
+from tests.support.command import spark_lease
 from tests.support.drivers import row, until
 
 
@@ -181,6 +184,33 @@ def test_a_lost_lease_surfaces_from_what_the_block_died_of(url: str) -> None:
             raise ValueError("something broke because of it") from None
     assert raised.value.reason is Loss.TAKEN
     assert isinstance(raised.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["held", "waited for"])
+def test_a_lease_inside_one_that_is_lost_saw_no_signal(url: str, waits: bool) -> None:
+    seen: list[BaseException] = []
+    with contextlib.ExitStack() as stack:
+        raised = stack.enter_context(pytest.raises(LeaseLost))
+        if waits:
+            other = open_contender(configure(name="inner", url=url), BootClock())
+            stack.callback(other.close)
+            other.acquire()
+            stack.callback(other.release)
+        with hold_lease("outer", url=url, on_lost="stop") as outer:
+            try:
+                if waits:
+                    threading.Timer(0.5, outer._hold.lose, (Loss.TAKEN, "held by h")).start()
+                with hold_lease("inner", url=url, poll_period=0.1):
+                    outer._hold.lose(Loss.TAKEN, "held by h")
+                    time.sleep(20)
+            except BaseException as error:
+                seen.append(error)
+                raise
+    assert isinstance(seen[0], KeyboardInterrupt), "and no SystemExit of a signal from outside"
+    assert raised.value.name == "outer" and raised.value.__cause__ is None
+    if not waits:
+        holds = json.loads(spark_lease("history", "inner", "--url", url, "--json").stdout)["holds"]
+        assert (holds[0]["ended_by"], holds[0]["detail"]) == ("interrupted", "the loss of another lease")
 
 
 @pytest.mark.parametrize("reason", [Loss.ORPHANED, Loss.TAKEN, Loss.FENCED])

@@ -115,6 +115,22 @@ def test_guards_that_end_in_any_order_give_back_what_was_there() -> None:
     assert said == "True True\nTrue\n"
 
 
+def test_a_guard_that_ends_on_another_thread_passes_signals_on() -> None:
+    said = run(
+        """
+        outer, told_of = HandledSignals(told), threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: told_of.set())
+        outer.begin()
+        ending = threading.Thread(target=outer.end)
+        ending.start()
+        ending.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        print(told_of.wait(10))
+        """
+    )
+    assert said == "True\n"
+
+
 @pytest.mark.parametrize("before", ["signal.SIG_DFL", "signal.SIG_IGN", "handler"])
 def test_a_handler_of_the_program_that_goes_on_calling_ours_calls_what_was_there_before(before: str) -> None:
     said = run(

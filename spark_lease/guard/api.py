@@ -81,7 +81,8 @@ def leased(
     """Decorate a program's main: it runs under the lease `name`. `@leased` alone takes the name from the settings.
 
     A main with a parameter `lease` gets the lease there, as a keyword, unless the caller gives something for it. What
-    else it takes is given by name, where `lease` is the first: TypeError if not, unless `lease` has another type.
+    else it takes is given by name, where `lease` is the first: TypeError if not, unless `lease` has another type. A
+    framework that looks at the parameters (Typer, Prefect) does not see it.
 
     Settings and waiting are those of `hold_lease`. As a main's end is the program's end, whatever keeps it from
     running becomes an exit code: 0 already done, 99 standby, 75 lost, 69 no store, 78 configuration, 128 + n a signal.
@@ -92,8 +93,7 @@ def leased(
         return leased()(name)
 
     def decorate(main: Callable[..., _R]) -> Callable[..., _R]:
-        if inspect.iscoroutinefunction(main) or inspect.isgeneratorfunction(main) or inspect.isasyncgenfunction(main):
-            raise TypeError(f"{getattr(main, '__qualname__', main)} is async or a generator: {_CALL_IT_INSIDE}")
+        _refuse_what_is_no_main(main)
         signature = inspect.signature(main)
         found = signature.parameters.get("lease")
         wants_lease = found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
@@ -129,9 +129,24 @@ def leased(
                 code = exit_code_of(error, config) if isinstance(error, SparkLeaseError) else INTERRUPTED
                 raise SystemExit(code) from error
 
+        if wants_lease and _is_ours(signature.parameters["lease"]):
+            guarded.__signature__ = _without_lease(signature)  # type: ignore[attr-defined]
+            guarded.__annotations__ = {k: v for k, v in guarded.__annotations__.items() if k != "lease"}
         return guarded
 
     return decorate
+
+
+def _refuse_what_is_no_main(main: Callable[..., Any]) -> None:
+    """Raise TypeError for what would run unguarded when it is called, or later."""
+    what = getattr(main, "__qualname__", None) or getattr(main, "name", main)
+    if inspect.iscoroutinefunction(main) or inspect.isgeneratorfunction(main) or inspect.isasyncgenfunction(main):
+        raise TypeError(f"{what} is async or a generator: {_CALL_IT_INSIDE}")
+    if isinstance(main, type):
+        raise TypeError(f"{what} is a class: decorate the function that does the work")
+    if "click" in sys.modules and isinstance(main, sys.modules["click"].Command):
+        # Its group has it already, and calls it without us.
+        raise TypeError(f"{what} is a click command: put @leased below @click.command(), next to the function")
 
 
 def _refuse_in_its_place(signature: inspect.Signature, args: Sequence[Any]) -> None:
@@ -143,10 +158,25 @@ def _refuse_in_its_place(signature: inspect.Signature, args: Sequence[Any]) -> N
     given = signature.bind_partial(*args).arguments.get("lease")
     if given is None or isinstance(given, Lease):
         return
-    parameter = signature.parameters["lease"]
-    if parameter.annotation is parameter.empty or "Lease" in str(parameter.annotation):
+    if _is_ours(signature.parameters["lease"]):
         kind = type(given).__name__
         raise TypeError(f"a {kind} was given in the place of the lease: give all but the lease by name")
+
+
+def _is_ours(parameter: inspect.Parameter) -> bool:
+    return parameter.annotation is parameter.empty or "Lease" in str(parameter.annotation)
+
+
+def _without_lease(signature: inspect.Signature) -> inspect.Signature:
+    """What a caller may give: the parameters behind the lease by name alone."""
+    found = list(signature.parameters.values())
+    at = list(signature.parameters).index("lease")
+    behind = [
+        each.replace(kind=each.KEYWORD_ONLY) if each.kind is each.POSITIONAL_OR_KEYWORD else each
+        for each in found[at + 1 :]
+        if each.kind is not each.VAR_POSITIONAL
+    ]
+    return signature.replace(parameters=[*found[:at], *behind])
 
 
 _CALL_IT_INSIDE = "decorate a main that calls asyncio.run, or use hold_lease around asyncio.run"

@@ -189,7 +189,8 @@ class Driver:
         self._processes.grow(thoroughly=thoroughly)
         found = self._processes.alive()
         if thoroughly:
-            found += [each for each in processes_of(self._mark, (), self._mapped) if each not in found]
+            known = {each.identity for each in found}
+            found += [each for each in processes_of(self._mark, (), self._mapped) if each.identity not in known]
         everything = processes() if found else {}
 
         def is_its_own(process: Process | None) -> bool:

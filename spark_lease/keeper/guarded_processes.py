@@ -24,7 +24,7 @@ KEEPS, SWEEPS = "spark-lease keeper", "spark-lease sweeper"
 _WORKERS = (b"pyspark.daemon", b"pyspark/daemon", b"from multiprocessing.", b"from multiprocess.", b"loky.backend")
 """What stands on the command lines of workers that a driver, or its JVM, may have started before its block."""
 _OURS = (KEEPS.encode(), SWEEPS.encode())
-_HELPERS = (*_OURS, b".resource_tracker import main")
+_HELPERS, _FORKS = (*_OURS, b".resource_tracker import main"), b".forkserver import main"
 
 
 class GuardedProcesses:
@@ -132,7 +132,7 @@ def describe(strangers: Sequence[Process]) -> str:
 def is_helper(pid: int) -> bool:
     """True for a process that Python, or this package, has beside it: none of them does the block's work."""
     line = _line(pid)
-    return any(word in line for word in _HELPERS)
+    return any(word in line for word in _HELPERS) or (_FORKS in line and not is_forked(pid))  # the line is its workers'
 
 
 def _may_work(child: Process) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from pyspark import SparkContext
 
@@ -363,6 +365,31 @@ def test_a_decorator_without_parentheses_takes_its_settings_from_outside(
         return f"{day} {lease!r}"
 
     assert re.fullmatch(r"monday <Lease 'n' held, epoch \d+, protection \w+, \d+\.\d s left>", main("monday"))
+
+
+def test_a_framework_that_reads_a_mains_parameters_does_not_see_the_lease(url: str) -> None:
+    """Typer makes options of them, and Prefect binds its own parameters to them."""
+
+    def shown(main: Any) -> str:
+        return str(inspect.signature(leased("n", url=url)(main)))
+
+    assert shown(lambda lease, day, **more: 0) == "(*, day, **more)"
+    assert shown(lambda day, *days, lease: 0) == "(day, *days)"
+
+    def typed(day: int, lease: Lease | None = None) -> None:
+        pass
+
+    def own(lease: str, day: int) -> None:
+        pass
+
+    assert shown(typed).startswith("(day: 'int')") and shown(own).startswith("(lease: 'str', day: 'int')")
+
+
+def test_what_a_group_of_commands_has_already_is_no_main() -> None:
+    with pytest.raises(TypeError, match="load is a click command: put @leased below"):
+        leased("n")(click.Command("load", callback=lambda: None))
+    with pytest.raises(TypeError, match="Path is a class"):
+        leased("n")(Path)
 
 
 def test_what_the_caller_gives_for_a_parameter_called_lease_is_left_alone(url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,11 +12,12 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
-from spark_lease.keeper.guarded_processes import GuardedProcesses
+from spark_lease.keeper.guarded_processes import GuardedProcesses, is_helper
 from spark_lease.system.processes import MARK, Process, kill, look, processes, tree
 from tests.support.command import COMMAND, last_line, spark_lease
 from tests.support.drivers import Driver, command_line, keeper_of, row, standby, until
@@ -521,3 +523,19 @@ def test_nothing_that_leads_group_1_has_every_process_signalled(monkeypatch: pyt
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
     kill([Process("init", 1, 0, 1, "S"), Process("java", 7, 1, 1, "S"), Process("worker", 8, 7, 8, "S")])
     assert sorted(pid for pid, _ in sent) == [-8, 7]
+
+
+def test_the_server_of_forks_is_a_helper_and_its_workers_are_not() -> None:
+    """Both have the same command line."""
+    context = multiprocessing.get_context("forkserver")
+    worker = context.Process(target=time.sleep, args=(60,))
+    worker.start()
+    try:
+        server = look(look(worker.pid).parent)
+        until(lambda: b"forkserver" in Path(f"/proc/{worker.pid}/cmdline").read_bytes())
+        assert server.parent == os.getpid()
+        assert is_helper(server.pid) and not is_helper(worker.pid)
+    finally:
+        worker.kill()
+        worker.join()
+        forkserver._forkserver._stop()

@@ -26,7 +26,7 @@ class Lease:
 
     def __init__(self, hold: GuardedHold, config: Config, clock: Clock) -> None:
         self._hold, self._config, self._clock = hold, config, clock
-        self._thread = threading.get_ident()
+        self._pid, self._thread = os.getpid(), threading.get_ident()
 
     @property
     def name(self) -> str:

@@ -5,8 +5,9 @@ import threading
 import warnings
 
 from ..config.settings import Config
-from ..errors import ConfigError
+from ..errors import ConfigError, LeaseLost
 from ..lease import Lease
+from ..spark.delta_fence import retire_fence
 from ..system.python import end_if_python_was_expected
 from .environment import is_inherited, tell_children
 
@@ -64,10 +65,21 @@ def refuse_own(config: Config) -> None:
     A process that was not to be this program at all ends here.
     """
     end_if_python_was_expected()
+    _let_go_of_a_parents()
     if config.name in held_names() or (config.enabled and is_inherited(config)):
         # It would wait for its own parent, or for itself, until acquire_timeout.
         problem = f"{config.name!r} is already held by this process or by one that started it: guard it once"
         raise ConfigError("name", problem)
+
+
+def _let_go_of_a_parents() -> None:
+    """A worker that a block has forked may outlive it: leases that the parent has given back are held no more."""
+    for lease in [each for each in held if each._pid != os.getpid()]:
+        try:
+            lease.check()
+        except LeaseLost:
+            retire_fence(lease._config)
+            leave(lease)
 
 
 def held_names() -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 from ..clock import Clock
 from ..config.settings import Config
 from ..errors import ConfigError
+from ..fencing.delta.fence import property_of
 from ..fencing.delta.tables import DeltaFence, level_of
 from ..fencing.status import FencingStatus
 from ..holds import GuardedHold
@@ -85,6 +86,13 @@ class Fencing:
                 self._lease.name,
                 lacking,
             )
+
+
+def retire_fence(config: Config) -> None:
+    """The lease of `config` has ended, whose block was entered by another process: this one was forked in it."""
+    for fence in hook.fences:
+        if isinstance(fence, DeltaFence) and fence.property == property_of(config.shared_name):
+            hook.retire(fence)
 
 
 def _asked_for_too_late(context: Any) -> str:

@@ -52,6 +52,33 @@ def test_the_same_lease_is_not_waited_for_by_its_own_holder(url: str) -> None:
         hold_lease("n", url=url)
 
 
+FORKED_IN_A_BLOCK = """
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from spark_lease import ConfigError, current_lease, hold_lease
+from spark_lease.spark.delta_fence import hook
+
+def take(url):
+    try:
+        with hold_lease("n", url=url) as lease:
+            return lease.check() > 0, current_lease() is lease, len(hook.fences), len(hook.ended)
+    except ConfigError:
+        return "refused"
+
+with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+    with hold_lease("n", url=sys.argv[1]):
+        print(pool.submit(take, sys.argv[1]).result())
+    print(pool.submit(take, sys.argv[1]).result())
+"""
+
+
+def test_a_worker_that_outlives_its_block_may_take_the_lease(url: str) -> None:
+    words = [sys.executable, "-c", FORKED_IN_A_BLOCK, url]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "refused\n(True, True, 1, 0)\n", done.stdout + done.stderr
+
+
 def test_a_block_is_entered_once(url: str) -> None:
     guard = hold_lease("n", url=url)
     with guard:

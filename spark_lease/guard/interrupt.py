@@ -13,10 +13,6 @@ _AT_ONCE = 0.5
 """Seconds in which two signals are one: systemd and terminals send SIGTERM and SIGHUP together."""
 
 
-_sent = threading.Event()
-"""A SIGTERM of ours is on its way, to whichever handler of this process hears it."""
-
-
 class Ended(KeyboardInterrupt):
     """Raised in the guarded block to end it.
 
@@ -27,6 +23,9 @@ class Ended(KeyboardInterrupt):
 
 class BlockInterrupt:
     """From `begin` to `end` a signal raises Ended in the thread that called `begin`, as long as it is in the block."""
+
+    sent_at = -math.inf
+    """When one of this process has last sent a signal: that of the innermost block hears it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,7 +45,7 @@ class BlockInterrupt:
         """The block is left: from now on nothing is raised in it."""
         self.has_left.set()
         with self._sending:  # an interrupt that is being sent now arrives before the handlers are taken away
-            pass
+            BlockInterrupt.sent_at = -math.inf
 
     def insist(self, until: float = math.inf) -> None:
         """Send until the block is left, at most until the instant `until`; once in any case.
@@ -66,7 +65,7 @@ class BlockInterrupt:
                 return
             self._sent += 1
             if self._signals.are_heard and self._sent % 2:
-                _sent.set()
+                BlockInterrupt.sent_at = self._clock.now()
                 signal.pthread_kill(self._thread, signal.SIGTERM)
             else:
                 import ctypes  # heavy, and hardly ever needed
@@ -76,8 +75,7 @@ class BlockInterrupt:
     def _on_signal(self, number: int, _frame: object) -> None:
         """In the main thread: a signal from outside, or of `insist`, maybe that of a block around this one. Talks
         neither to Py4J nor to the store."""
-        is_ours = number == signal.SIGTERM and _sent.is_set()
-        _sent.clear()
+        is_ours = number == signal.SIGTERM and self._clock.now() < BlockInterrupt.sent_at + _AGAIN
         if not (is_ours or self._is_lost()):
             self.signal = number
         if not self.has_left.is_set() and self._clock.now() > self._ended_at + _AT_ONCE:

@@ -81,7 +81,7 @@ def transfer(arguments: argparse.Namespace) -> int:
         stays = False
         with contextlib.suppress(StoreError, ConfigError):  # else it is waited for
             stays = _is_master(arguments.to, seen, config)
-        if arguments.wait and not (stays and seen.expires_in is not None):  # without a clock one look tells nothing
+        if arguments.wait and not (stays and seen.left is not None):  # without a clock one look tells nothing
 
             def is_done(record: LeaseRecord, left: float, is_renewed: bool) -> bool:
                 return record.epoch > before.epoch or (stays and is_renewed)

@@ -139,12 +139,15 @@ def lease(config: Config) -> Finding | None:
         return None
     try:
         with closing(open_store(replace(config, notify=False))) as opened:
-            row = described(opened.where, config.name, opened.read(config.name), config)
+            seen = opened.read(config.name)
+            row = described(opened.where, config.name, seen, config)
     except RecordUnreadable as error:
         return fail("lease", str(error), "correct the row by hand, or remove it while no contender runs")
     if row["state"] == "unknown":
         return ok("lease", f"{config.name} was never taken")
     message = f"{config.name} is {row['state']}" + (f", by {row['holder']}, epoch {row['epoch']}" * bool(row["holder"]))
+    if seen.is_set_back:
+        return warn("lease", row["note"], "a standby waits so long, and the next renewal mends it: see NTP on its host")
     if row["in_doubt"]:
         return warn("lease", row["note"], "check its holder, and its connection to the store")
     if row["directive"]:

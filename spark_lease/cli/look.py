@@ -11,7 +11,7 @@ from ..clock import iso_text, wall_time
 from ..config.settings import Config
 from ..election.directive import directive_of, label_of
 from ..election.ports import LeaseStore
-from ..election.record import LeaseRecord, Snapshot, expires_in, is_forced
+from ..election.record import SET_BACK, LeaseRecord, Snapshot, expires_in, is_forced
 from ..errors import RecordUnreadable
 from ..fencing.status import Fences
 
@@ -43,7 +43,7 @@ def look_at(store: LeaseStore, name: str, config: Config) -> Row:
 
 def described(where: str, name: str, seen: Snapshot, config: Config, *, still_for: float | None = None) -> Row:
     """`still_for`: the seconds for which the record was seen unchanged, where a watcher counts them; for a store that
-    has no clock."""
+    cannot tell what is left."""
     record = seen.record
     if record is None:
         return _nothing(name, "unknown", f"{name}: there is no such lease")
@@ -55,9 +55,10 @@ def described(where: str, name: str, seen: Snapshot, config: Config, *, still_fo
     if left <= 0:
         return row
     row |= {"protection": record.protection, "expires_in": round(left, 1)}
-    if seen.expires_in is None and still_for is None:
+    if seen.left is None and still_for is None:
         see = f"spark-lease status --watch {shlex.quote(name)}"
-        note = f"{where} has no clock: {name} is expired if it stays unchanged for {left:g} s: {see}"
+        why = SET_BACK if seen.is_set_back else "the store has no clock"
+        note = f"{where}: {why}: {name} is expired if it stays unchanged for {left:g} s: {see}"
         return row | {"expires_in": None, "in_doubt": None, "note": note}
     if is_forced(record.holder):
         return row | {"note": f"{name}: taken from its holder by force, free in {left:.1f} s"}

@@ -20,6 +20,7 @@ from ..election.journal_entries import RAN_OUT, TAKEN_AWAY
 from ..election.ports import Journal, LeaseStore
 from ..election.record import (
     FORCED,
+    SET_BACK,
     LeaseRecord,
     Snapshot,
     expires_in,
@@ -96,16 +97,16 @@ class Forcing:
         Only a lease that may not have run out has to be confirmed. Raises Unreleased, StoreError.
         """
         seen, still_for = self._store.read(self._name), 0.0
-        if seen.record and seen.record.holder and seen.expires_in is None and given is None:
+        if seen.record and seen.record.holder and seen.left is None and given is None:
             seen, still_for = self._watch(seen)
         record, left = seen.record, expires_in(seen, still_for=still_for)
         if record is None:
             raise Unreleased(f"{self._name}: there is no such lease")
-        if record.holder is None or (is_forced(record.holder) and seen.expires_in is not None):
+        if record.holder is None or (is_forced(record.holder) and seen.left is not None):
             return Released(self._name, False, free_in=max(round(left, 1), 0.0))
         if left <= 0:
             return self._free(seen, record)
-        question = _question(self._name, record, left, has_clock=seen.expires_in is not None)
+        question = _question(self._name, record, left, seen)
         if self._name != (ask(question) if given is None else given):
             if given:
                 raise Unreleased(f"--yes {given} is not {self._name}: nothing was changed")
@@ -116,10 +117,10 @@ class Forcing:
         return self._take_away(record)
 
     def _watch(self, seen: Snapshot) -> tuple[Snapshot, float]:
-        """Look at a record whose store has no clock, until it was renewed, or has not changed for its duration."""
+        """Look at a record until it was renewed or stood still for its duration: its store cannot tell what is left."""
         began, record = self._clock.now(), seen.record
         duration = record.duration if record else 0.0
-        log.info("%s: watching for %g s whether it is renewed, because its store has no clock", self._name, duration)
+        log.info("%s: watching for %g s whether it is renewed, because %s", self._name, duration, _why(seen))
         while (still_for := self._clock.now() - began) < duration:
             self._clock.wait(threading.Event(), min(self._poll, duration - still_for))
             if (now := self._store.read(self._name)).record != record:
@@ -129,7 +130,7 @@ class Forcing:
     def _free(self, seen: Snapshot, record: LeaseRecord) -> Released:
         if self._store.swap(self._name, record, released(record)):
             if self._journal and not is_forced(record.holder):
-                at = record.stamp if seen.expires_in is not None else None
+                at = record.stamp if seen.left is not None else None
                 self._journal.ended(record.epoch, RAN_OUT, at=at or round(seen.wall * 1000), detail=f"freed by {who()}")
             return Released(self._name, True, record.holder or "", record.epoch)
         raise Unreleased(f"{self._name} was renewed or taken meanwhile: nothing was changed")
@@ -154,8 +155,12 @@ class Forcing:
         raise Unreleased(f"{self._name} changes faster than it can be taken: nothing was changed, try again")
 
 
-def _question(name: str, record: LeaseRecord, left: float, *, has_clock: bool) -> str:
-    known = f"{left:.1f} s are left of it" if has_clock else "the store has no clock"
+def _why(seen: Snapshot) -> str:
+    return SET_BACK if seen.is_set_back else "the store has no clock"
+
+
+def _question(name: str, record: LeaseRecord, left: float, seen: Snapshot) -> str:
+    known = _why(seen) if seen.left is None else f"{left:.1f} s are left of it"
     return f"{name} is held by {record.holder}, epoch {record.epoch}, {known}. A running master will lose it and stop."
 
 

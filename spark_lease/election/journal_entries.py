@@ -25,7 +25,7 @@ def grant_text(holder: str, over: Snapshot, *, site: str) -> str:
     """That `holder` was granted the lease in place of the record `over`, which runs, or ran, out at `until_ms`."""
     old, after = over.record, None
     if old is not None:
-        until = None if over.expires_in is None else old.stamp
+        until = None if over.left is None else old.stamp
         after = {"holder": old.holder, "epoch": old.epoch, "until_ms": until}
     return json.dumps({"holder": holder, "host": socket.gethostname(), "site": site, "after": after})
 

@@ -188,7 +188,7 @@ class RecordRules:
     def _held(self, seen: Snapshot) -> Denied:
         holder = seen.record.holder if seen.record else None
         left = expires_in(seen, still_for=self._still_for(seen.record))
-        may_be_over = seen.expires_in is None and not self._standstill.has_moved
+        may_be_over = seen.left is None and not self._standstill.has_moved
         return Denied(holder, left, taken_by_force(holder), may_be_over)
 
     def _keep(self, written: LeaseRecord | None) -> LeaseRecord | None:

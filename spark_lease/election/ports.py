@@ -30,7 +30,7 @@ class Grant:
 @dataclass(frozen=True, slots=True)
 class Denied:
     """Not mine. `holder` says whose (None: it is free); it is worth asking again in `expires_in` seconds. `why` says
-    what else keeps me from taking it. `may_be_over`: the store has no clock, and no renewal was seen so far."""
+    what else keeps me from taking it. `may_be_over`: the store cannot tell, and no renewal was seen so far."""
 
     holder: str | None
     expires_in: float = 0.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -77,6 +78,27 @@ class Snapshot:
         """Seconds since 1970 by the store's clock, or by this machine's for a store without one."""
         return wall_time() if self.now is None else self.now
 
+    @property
+    def left(self) -> float | None:
+        """`expires_in` as far as it can be believed; None where the store cannot tell: it has no clock, or it says more
+        than the whole duration of the last renewal, so that its clock was set back since."""
+        return None if self.is_set_back else self.expires_in
+
+    @property
+    def is_set_back(self) -> bool:
+        """True if the store's clock was set back since the record was written, by more than has passed."""
+        record, left = self.record, self.expires_in
+        if record is None or record.holder is None or left is None:
+            return False
+        # A broker writes no duration, and leaves that of the contender before it.
+        return left > record.duration and _OURS.search(record.holder) is not None
+
+
+_OURS = re.compile(r":\d+:\d+:[0-9a-f]{8}$")
+"""How the name of each holder ends that `new_holder` has made."""
+SET_BACK = "the store's clock was set back"
+"""Why what it says is left of a lease is not believed, see `Snapshot.is_set_back`."""
+
 
 def taken(record: LeaseRecord | None, *, holder: str, duration: float, protection: str = "") -> LeaseRecord:
     """The record that a contender wants in place of a free or expired one: a new and larger epoch, at least."""
@@ -136,13 +158,14 @@ def is_grant_of(record: LeaseRecord | None, holder: str, epoch: int | None = Non
 def expires_in(seen: Snapshot, *, still_for: float) -> float:
     """Seconds until another may take what was `seen`; 0 or less means now.
 
-    The store's clock decides. A store without one is judged by standing still: the record may be taken after it was
-    seen unchanged for `still_for` >= its own stored duration. The contender's own duration never counts.
+    The store's clock decides. Where it cannot tell (`Snapshot.left`), standing still does: the record may be taken
+    after it was seen unchanged for `still_for` >= its own stored duration. Its holder counts its deadline from before
+    it was written, and so from before it was seen. The contender's own duration never counts.
     """
     if seen.record is None or seen.record.holder is None:
         return 0.0
-    if seen.expires_in is not None:
-        return seen.expires_in
+    if seen.left is not None:
+        return seen.left
     return seen.record.duration - still_for
 
 

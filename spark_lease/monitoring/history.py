@@ -213,8 +213,8 @@ def _parsed(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Snapshot) 
     ends = {int(key): json.loads(text) for key, text in noted.get(ENDED, {}).items()}
     record, now = seen.record, None
     if record:
-        until = None if seen.expires_in is None else record.stamp
-        now = _Seen(record.holder, record.epoch, until, seen.expires_in)
+        until = None if seen.left is None else record.stamp
+        now = _Seen(record.holder, record.epoch, until, seen.left)
     known = {each.epoch: each.holder for each in grants}
     return _Notes(lease, sorted(grants, key=lambda each: each.epoch), ends, now, known)
 

@@ -7,7 +7,7 @@ from ..clock import BootClock, iso_text
 from ..config.settings import Config
 from ..election.directive import directive_of
 from ..election.journal_entries import GRANT, site_in
-from ..election.record import UnchangedSince, expires_in, new_holder, taken_by_force
+from ..election.record import SET_BACK, UnchangedSince, expires_in, new_holder, taken_by_force
 from ..errors import AlreadyDone, LeaseHeldByOther
 from ..journal.runs import done_under
 from ..stores.registry import open_notes, open_store
@@ -18,8 +18,8 @@ FREE, HELD, EXPIRED, BLOCKED = "free", "held", "expired", "blocked"
 @dataclass(frozen=True, slots=True)
 class LeaseStatus:
     """One look. `expires_in` None: the store has no clock, so that one look cannot tell whether it has run out.
-    `state` is "blocked" where it is free and yet an operator keeps this site from taking it: `why`. `site`: the
-    holder's, if it was to be told."""
+    `state` is "blocked" where it is free and yet an operator keeps this site from taking it: `why`; which also says why
+    one look cannot tell whether a lease that is held has run out. `site`: the holder's, if it was to be told."""
 
     lease: str
     state: str
@@ -64,7 +64,8 @@ class LeaseObserver:
         if self._tells_site:
             with closing(open_notes(self._config)) as notes:
                 site = site_in(notes.get(self._config.shared_name, GRANT, str(record.epoch)), record.holder)
-        return LeaseStatus(name, HELD, record.holder, record.epoch, iso_text(record.epoch / 1000), known, site=site)
+        since, why = iso_text(record.epoch / 1000), SET_BACK * seen.is_set_back
+        return LeaseStatus(name, HELD, record.holder, record.epoch, since, known, why, site)
 
     def refuse_known(self, *, again: bool) -> None:
         """Raise LeaseHeldByOther or AlreadyDone if a look is enough to know that there is nothing to do now.
@@ -80,7 +81,7 @@ class LeaseObserver:
         seen = self.look()
         if seen.state == BLOCKED:
             raise LeaseHeldByOther(config.name, "", 0.0, seen.why)
-        if seen.state == HELD and (again or seen.expires_in is not None):
+        if seen.state == HELD and (again or (seen.expires_in is not None and not seen.why)):
             raise LeaseHeldByOther(config.name, seen.holder, seen.expires_in or 0.0, taken_by_force(seen.holder))
 
     def done_under(self) -> int:

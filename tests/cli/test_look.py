@@ -54,6 +54,18 @@ def test_the_epoch_is_the_time_of_the_grant_if_it_is_a_time() -> None:
     assert told(held(), None)["since"] == "2025-11-22T02:00:00Z", "by the wall clock where the store has none"
 
 
+def test_of_a_store_whose_clock_was_set_back_no_number_is_believed() -> None:
+    record = replace(held(), holder="a:1:2:0123abcd")
+    row = told(record, 3579.0)
+    assert (row["state"], row["expires_in"]) == ("held", None)
+    assert "the store: the store's clock was set back: n is expired if it stays unchanged for 30 s" in row["note"]
+    assert told(record, 3579.0, still_for=10.0)["expires_in"] == 20.0
+    assert told(record, 3569.0, still_for=30.0)["state"] == "expired"
+    assert told(replace(record, holder="broker"), 3579.0)["expires_in"] == 3579.0, (
+        "a broker's own duration is not known"
+    )
+
+
 def test_a_lease_is_in_doubt_from_outside_when_its_renewals_stay_away() -> None:
     assert told(held(), 23.0)["in_doubt"] is False, "renewed 7 s ago, which is done every 5 s"
     row = told(held(left=22.0), 22.0)

@@ -134,6 +134,21 @@ def test_without_a_clock_it_is_watched_until_it_has_run_out_or_was_renewed(clock
         standby.lease.check()
 
 
+def test_a_store_whose_clock_was_set_back_is_watched_and_no_more_is_left_than_a_lease(
+    clock: VirtualClock, store: MemoryStore
+) -> None:
+    gone, standby = Contender(clock, store), Contender(clock, store.peer())
+    gone.lease.acquire()
+    store.offset -= 3600
+    began = clock.now()
+    assert forcing(store, clock) == Released(NAME, True, gone.lease.holder, gone.lease.epoch)
+    assert 30 <= clock.now() - began <= 32
+    store.offset += 3600
+    standby.lease.acquire()
+    store.offset -= 3600
+    assert forcing(store, clock, given=NAME).free_in == 30.0
+
+
 def test_release_on_every_store(shop: Shop) -> None:
     mine = shop.take("n", duration=2.0)
     for words in ([], ["--yes", "m"]):

@@ -132,6 +132,50 @@ def test_without_a_stores_clock_a_record_must_stand_still_for_its_own_duration(c
     assert isinstance(standby.lease.try_acquire(), Grant)
 
 
+@pytest.mark.shows("P6")
+@pytest.mark.parametrize("settings", [{}, {"if_held": "skip"}], ids=str)
+def test_a_stores_clock_that_was_set_back_is_not_waited_for(
+    clock: VirtualClock, store: MemoryStore, settings: dict[str, Any]
+) -> None:
+    Contender(clock, store).lease.acquire()
+    standby = Contender(clock, store.peer(), "b", **settings)
+    standby.store.offset -= 3600
+    begun = clock.now()
+    assert standby.lease.acquire()
+    assert 30 <= clock.now() - begun <= 32
+
+
+@pytest.mark.shows("P1")
+def test_after_its_clock_was_set_back_a_lease_that_is_renewed_is_not_taken(
+    clock: VirtualClock, store: MemoryStore
+) -> None:
+    master, standby = Contender(clock, store), Contender(clock, store.peer(), "b")
+    master.lease.acquire()
+    for _ in range(10):
+        for contender in (master, standby):
+            contender.store.offset -= 40
+        for _ in range(2):
+            assert isinstance(standby.lease.try_acquire(), Denied)
+            clock.advance(7)
+            assert isinstance(standby.lease.try_acquire(), Denied)
+        master.lease.renew()
+
+
+def test_a_broker_is_not_judged_by_the_duration_of_the_contender_before_it(
+    clock: VirtualClock, store: MemoryStore
+) -> None:
+    former, standby = Contender(clock, store), Contender(clock, store.peer(), "b")
+    former.lease.acquire()
+    former.lease.release()
+    free = store.records[NAME]
+    store.records[NAME] = replace(free, holder="broker", stamp=round((clock.now() + store.offset + 300) * 1000))
+    for _ in range(9):
+        assert isinstance(standby.lease.try_acquire(), Denied)
+        clock.advance(33)
+    clock.advance(4)
+    assert isinstance(standby.lease.try_acquire(), Grant)
+
+
 def test_without_a_stores_clock_standing_still_counts_from_after_the_answer(clock: VirtualClock) -> None:
     store = MemoryStore(clock, has_clock=False)
     Contender(clock, store).lease.acquire()

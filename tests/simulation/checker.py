@@ -254,13 +254,17 @@ def _no_idle_lease(
     """Between two grants: the lease is free from the last thing that its holder was told, plus its duration.
 
     Not judged where that is not known: after a request that may have taken effect, or an accident of the store.
+    Whenever the store's clock was set back, what was left may have grown to all of a lease again.
     """
     holds = [each for each in all_holds if each.first(Did.GRANTED)]
     for hold in holds:
         if any(each.granted.at < hold.granted.at and each.granted.epoch > hold.granted.epoch for each in holds):
             continue  # its answer came so late that another was granted meanwhile
         release, confirmed = hold.first(Did.RELEASED), hold.all(Did.GRANTED, Did.RENEWED)[-1]
-        free = release.at if release else confirmed.at + (confirmed.until or 0) - confirmed.begun
+        duration = (confirmed.until or 0) - confirmed.begun
+        free = release.at if release else confirmed.at + duration
+        set_back = sum(each.did == Did.SET_BACK and each.at > confirmed.begun for each in events)
+        patience = takeover + duration * (1 + set_back) * bool(set_back)
         if not release and any(each.at > confirmed.begun for each in hold.all(Did.IN_DOUBT)):
             continue  # it may have been renewed
         for waiter in (each for each in all_holds if each is not hold):
@@ -271,11 +275,11 @@ def _no_idle_lease(
                 continue  # and so did not wait for it
             # Its own request without an answer may have taken effect: the next one will tell.
             free_for_it = max(free, asked[0].at)
-            doubt = [each.at for each in asked if each.did == Did.IN_DOUBT and each.at <= free_for_it + takeover]
-            end = max([free_for_it, *doubt]) + takeover
+            doubt = [each.at for each in asked if each.did == Did.IN_DOUBT and each.at <= free_for_it + patience]
+            end = max([free_for_it, *doubt]) + patience
             meanwhile = [each for each in events if hold.granted.at < each.at and each.begun <= end]
             taken = any(each.did == Did.GRANTED for each in meanwhile)
-            if not taken and last.at >= end and not _disturbed(meanwhile, hold, waiter, end - takeover, takeover):
+            if not taken and last.at >= end and not _disturbed(meanwhile, hold, waiter, end - patience, takeover):
                 words = f"no contender was master although the lease was free at {free:.3f} and {waiter.who} waited"
                 shown = [asked[0], confirmed, *([release] if release else [])]
                 shown += [each for each in asked if each.did in (Did.IN_DOUBT, Did.GRANTED)][:2]

@@ -127,7 +127,7 @@ MUTATIONS = {
         "P1 P3 P6",
         Edit(
             "election.record",
-            "        return seen.expires_in\n",
+            "        return seen.left\n",
             "        return (seen.record.stamp or 0) / 1000 - wall_time()\n",
         ),
         like="pglease, ActiveMQ",
@@ -140,6 +140,18 @@ MUTATIONS = {
             "still_for=self._still_for(seen.record) + (seen.record.duration - self._duration if seen.record else 0))\n",
         ),
         like="fabric8's Kubernetes client",
+    ),
+    "a store's clock that was set back is believed": _mutation(
+        "P6",
+        Edit("election.record", "return left > record.duration and", "return False and"),
+    ),
+    "a broker is believed to have the duration that a contender left": _mutation(
+        "P1",
+        Edit(
+            "election.record",
+            "left > record.duration and _OURS.search(record.holder) is not None",
+            "left > record.duration",
+        ),
     ),
     "standing still counted from before the answer": _mutation(
         "P1 P3",

@@ -174,13 +174,17 @@ def random_scenario(seed: int, configure: Configure) -> Scenario:
 
 
 def _to_the_limit(chance: Random, seed: int, configure: Configure) -> Scenario:
-    """A slow clock, work that has to be killed, a store that goes away: every margin is used up."""
+    """A slow clock, work that has to be killed, a store that goes away: every margin is used up. Or a crash,
+    and a store whose clock is set back."""
     timings = _timings(chance, configure, tight=1)
     runner = chance.random() < 0.5
     slow = Contender("a", timings, rate=1 / (1 + CLOCK_RATE_ERROR), work=100, stops_in=100, runner=runner)
     standby = Contender("b", timings, start=1)
     outage = Fault("outage", 0, round(chance.uniform(1, 10), 2), 100)
-    return Scenario((slow, standby), (outage,), has_clock=chance.random() < 0.7, horizon=30, chance=seed)
+    has_clock, faults = chance.random() < 0.7, [outage]
+    if has_clock and chance.random() < 0.3:
+        faults = [Fault("crash", 0, outage.at), Fault("store clock step", 0, outage.at, -1000)]
+    return Scenario((slow, standby), tuple(faults), has_clock, horizon=30, chance=seed)
 
 
 def _short_work_after_an_accident(chance: Random, seed: int) -> Scenario:

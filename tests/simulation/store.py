@@ -93,7 +93,8 @@ class SharedStore:
 
     def step_clock(self, by: float) -> None:
         self.records.offset += by
-        self.history.add("store", Did.DAMAGED, detail=f"clock stepped by {by:+g} s")
+        did = Did.DAMAGED if by > 0 else Did.SET_BACK
+        self.history.add("store", did, detail=f"clock stepped by {by:+g} s")
 
     def expires_at(self, record: LeaseRecord) -> float:
         """The true time at which the record runs out by the store's clock."""

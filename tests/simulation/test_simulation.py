@@ -111,6 +111,20 @@ def test_a_frozen_machine_does_nothing_and_its_clock_goes_on(simulator: Simulato
     assert any(each.who == "b1.1" and each.did == "granted" and each.at < 5.5 for each in outcome.events)
 
 
+@pytest.mark.shows("P6")
+@pytest.mark.parametrize("back", [0.5, 1.9, 2.5, 3600.0])
+def test_a_store_whose_clock_is_set_back_does_not_keep_the_lease_of_a_dead_master(
+    simulator: Simulator, back: float
+) -> None:
+    timings = {"lease_duration": 2.0, "poll_period": 0.1}
+    pair = (Contender("a", timings, work=100), Contender("b", timings, start=0.5, work=100))
+    accident = (Fault("store clock step", 0, 3.0, -back), Fault("crash", 0, 3.01))
+    outcome = simulator.run(Scenario(pair, accident, horizon=12))
+    assert outcome.violations == []
+    granted = [each for each in outcome.events if each.did == "granted"]
+    assert granted[1].at < 3.01 + 2 * 2.0 + 0.2
+
+
 # The model
 
 

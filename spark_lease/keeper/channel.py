@@ -9,11 +9,14 @@ import array
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import select
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
+
+log = logging.getLogger(__name__)
 
 START_TIMEOUT = 30.0
 """Seconds in which the other process, on a loaded machine, has started its Python and says its first word."""
@@ -29,7 +32,7 @@ class Channel:
     """One end. Messages stay whole and in order."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
+        self._socket, self._said_full = connection, False
 
     @staticmethod
     def pair() -> tuple[Channel, Channel]:
@@ -73,8 +76,8 @@ class Channel:
         return False
 
     def receive(self, timeout: float, woken: BinaryIO | None = None) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message and its files; None if there is none within `timeout` seconds, or before `woken` can be
-        read. Raises Closed, also once `woken` is closed."""
+        """The next message and its files, but for those for which no descriptor is free; None if there is none within
+        `timeout` seconds, or before `woken` can be read. Raises Closed, also once `woken` is closed."""
         try:
             waiting = select.poll()  # which select(2) does not do for a descriptor above 1023
             waiting.register(self._socket, select.POLLIN)
@@ -96,8 +99,11 @@ class Channel:
             raise Closed(str(error)) from error
         if not data:
             raise Closed("the other end is gone")
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if flags & socket.MSG_TRUNC:
             raise Closed("a message that is too long")
+        if flags & socket.MSG_CTRUNC and not self._said_full:
+            self._said_full = True
+            log.warning("no descriptor is free (ulimit -n): what is started now may outlive a crash")
         try:
             message = json.loads(data)
         except ValueError as error:

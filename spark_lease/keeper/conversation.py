@@ -222,6 +222,7 @@ class Conversation:
         """Have Python hold a pipe end to a process, or to minus a group: they end with it. 0: to none.
 
         What cannot be tied now is tied at the next look."""
+        was_owed = target in self._owed
         self._owed.discard(target)
         try:
             pipe_end = self._driver.pipe_end_to(target) if target else None
@@ -229,7 +230,8 @@ class Conversation:
         except PermissionError:  # it has become another user, and nothing of ours can end it
             return
         except OSError as error:
-            log.warning("%s: cannot arm the kill pipe of process %d yet: %s", self._config.name, target, error)
+            if not was_owed and not self._owed:  # once for very many
+                log.warning("%s: cannot arm the kill pipe of process %d yet: %s", self._config.name, target, error)
             handed = False
         if not handed:
             self._owed.add(target)

@@ -8,12 +8,12 @@ is left. Only this machine is looked at.
 import contextlib
 import logging
 import os
-import select
 import signal
 import threading
 from collections.abc import Collection, Iterable
 
 from ..clock import Clock
+from ..system.descriptors import readable
 from ..system.processes import Identity, Process, is_alive, kill, look, mapping, marked, processes
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Watched:
     def ended(self) -> bool:
         """True once it has ended, also if its parent has not reaped it yet."""
         if self._fd >= 0:
-            return bool(select.select([self._fd], [], [], 0)[0])
+            return bool(readable([self._fd], 0))
         return not is_alive((self.pid, self.started))
 
     @property

@@ -8,6 +8,7 @@ python ─── watched by a pidfd ─── pipe end        Its own forked chi
 ```
 """
 
+import contextlib
 import errno
 import signal
 from collections.abc import Collection
@@ -15,7 +16,7 @@ from enum import Enum, auto
 
 from ..clock import Clock
 from ..system.containment import Init
-from ..system.kernel import KillPipe, PipeEnd
+from ..system.kernel import KillPipe, PipeEnd, is_one_of_the_last
 from ..system.processes import Identity, Process, is_proc_there, kill, look, marked, processes, sees_others
 from .death import Watched, processes_of, stopped, sweep
 from .guarded_processes import GuardedProcesses, is_helper
@@ -151,6 +152,8 @@ class Driver:
         self._held[target] = PipeEnd(fd)
         if self._kill_pipe is None:  # it was on its way when the last one was disarmed
             self._cut(target)
+        elif is_one_of_the_last(fd):  # it would keep us from the store
+            self._held.pop(target).close()
 
     @property
     def may_have_started(self) -> bool:
@@ -220,11 +223,13 @@ class Driver:
 
     def _forget_if_empty(self, group: int) -> list[int]:
         """Forget an empty group: its number may be another's from now on."""
-        if any(each.group == group for each in processes().values()):
-            return []
-        self._groups.discard(group)
-        self._cut(-group)
-        return [-group]
+        with contextlib.suppress(OSError):  # no more files may be opened: it is looked at again
+            everything = processes().values()
+            if not any(each.group == group for each in everything):
+                self._groups.discard(group)
+                self._cut(-group)
+                return [-group]
+        return []
 
     def stands_still(self) -> str:
         return stopped(self.python, self.jvm)

@@ -40,6 +40,7 @@ class GuardedProcesses:
         """Those of workers from before: not a block's own, but ended with the driver."""
         self._strangers: dict[tuple[int, int], Process] = {}
         self.may_have_grown = True
+        self._has_failed = False
 
     def look_ahead(self, mark: str) -> None:
         """While the lease is waited for: what carries no `mark` now is not read again at the grant.
@@ -76,9 +77,14 @@ class GuardedProcesses:
         return {each.pid: each for each in map(self._strangers.__getitem__, seen) if each.parent in pids}
 
     def grow(self, *, thoroughly: bool = False) -> list[Process]:
-        """Look around; the processes that are new. `thoroughly`: also if no process seems to have been started."""
-        self.may_have_grown = thoroughly or self._descendants.any() or not self._seen
-        return self._look(frozenset() if thoroughly else self._seen) if self.may_have_grown else []
+        """Look around; the processes that are new. `thoroughly`: also if no process seems to have been started.
+
+        Raises OSError if this process may open no more files."""
+        self.may_have_grown = thoroughly or self._has_failed or self._descendants.any() or not self._seen
+        self._has_failed = self.may_have_grown
+        fresh = self._look(frozenset() if thoroughly else self._seen) if self.may_have_grown else []
+        self._has_failed = False
+        return fresh
 
     def forget_what_was_seen(self) -> None:
         """Look at all again: there is another head, and a stranger may be its child."""

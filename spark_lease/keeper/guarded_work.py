@@ -1,8 +1,8 @@
 """The command of a front door and all that it started: to signal it, to kill it, and to know that it is over."""
 
 import contextlib
+import logging
 import os
-import select
 import signal
 import threading
 from contextlib import closing
@@ -11,10 +11,13 @@ from typing import Protocol
 from ..clock import Clock
 from ..election.lifecycle import Work
 from ..system.containment import Init
+from ..system.descriptors import readable
 from ..system.processes import Identity, Process, kill, look, proc_file, processes
 from .channel import Channel, Closed
 from .death import Watched
 from .guarded_processes import GuardedProcesses
+
+log = logging.getLogger(__name__)
 
 _LOOK_AGAIN, _LOOK_SOON, _AT_ONCE = 0.05, 0.005, 0.02
 _NEVER = threading.Event()
@@ -42,7 +45,7 @@ class ContainedWork:
 
     def wait_until_over(self, until: float) -> bool:
         while not self._init.ended and (left := until - self._clock.now()) > 0:
-            select.select([self._init], [], [], left)
+            readable([self._init], left)
         return self._init.ended
 
     def kill(self) -> None:
@@ -62,17 +65,24 @@ class SearchedWork:
         self._group, self._supervisor, self._clock = group, supervisor, clock
         self._neighbours, self._found_by = neighbours, found_by
         self._ended_with: int | None = None
+        self._said_blind = False
         head = look(supervisor)
         self._processes = GuardedProcesses(lambda: {supervisor: head.started if head else 0})
 
     def signal(self, number: int) -> None:
-        kill(self._descendants(), number)
+        try:
+            kill(self._descendants(), number)
+        except OSError as error:  # no more files may be opened, say
+            self._signal_group(number)
+            if not self._said_blind:
+                self._said_blind = True
+                log.warning("cannot look for what the command has started, its process group is signalled: %s", error)
 
     def wait_until_over(self, until: float) -> bool:
         while not (gone := self._all_are_gone()) and (left := until - self._clock.now()) > 0:
             with contextlib.suppress(ProcessLookupError), closing(Watched(self._supervisor)) as supervisor:
                 if supervisor.fileno() >= 0:
-                    select.select([supervisor], [], [], min(left, _LOOK_AGAIN))
+                    readable([supervisor], min(left, _LOOK_AGAIN))
                     continue
             self._clock.wait(_NEVER, min(left, _LOOK_SOON))
         return gone
@@ -80,14 +90,18 @@ class SearchedWork:
     def kill(self) -> None:
         # The group first, and most often that is all: to look for those who left it, among very many processes, takes
         # longer than the kernel waits before it ends us as well.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._group, signal.SIGKILL)
+        self._signal_group(signal.SIGKILL)
         if not self.wait_until_over(self._clock.now() + _AT_ONCE):
             self.signal(signal.SIGKILL)
 
     def out_of_reach(self) -> list[Process]:
-        self._processes.grow()
+        with contextlib.suppress(OSError):  # it looks again
+            self._processes.grow()
         return self._processes.out_of_reach()
+
+    def _signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._group, number)
 
     def _descendants(self) -> list[Process]:
         """Those of the supervisor, what we have inherited if it was killed, and the command's group."""
@@ -117,4 +131,6 @@ class SearchedWork:
                     self._ended_with = ended[1]
         if self._ended_with is None:
             return False
-        return (self._ended_with == 0 and not self._found_by) or not self._descendants()
+        with contextlib.suppress(OSError):  # what cannot be looked at is not proven
+            return (self._ended_with == 0 and not self._found_by) or not self._descendants()
+        return False

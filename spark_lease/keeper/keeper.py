@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import queue
-import select
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +20,7 @@ from ..errors import Loss, SparkLeaseError, StoreError
 from ..holds import open_contender
 from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, refused
 from ..system.containment import Init
+from ..system.descriptors import readable
 from ..system.processes import signal_name
 from .channel import Channel
 from .contained import ContainedDriver
@@ -100,7 +100,7 @@ class Keeper:
         )
         self._end_hold = functools.partial(end_hold, self.lease, self._keepalive, self, clock=self._clock)
         self._begun: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self._dead = self._said_why = False
+        self._dead = self._said_why = self._said_blind = False
         self._next_tick = 0.0
 
     def _driver_of(self, pid: int, init: Init | None, mark: str, mapped: str) -> Driver | ContainedDriver:
@@ -283,7 +283,7 @@ class Keeper:
         end = min(until, self._next_tick, self._talk.verdict_by, self._clock.now() + remaining)
         if watched.pop(-1, self) is None:  # no pidfds here
             end = min(end, self._clock.now() + AT_ONCE)
-        ready, _, _ = select.select(list(watched), [], [], max(end - self._clock.now(), 0.0))
+        ready = readable(watched, max(end - self._clock.now(), 0.0))
         if self._woken in ready:
             os.read(self._woken, 4096)
         if self._talk.is_open and self._channel.fileno() in ready:
@@ -318,7 +318,12 @@ class Keeper:
             self.lease.give_back()
 
     def _look_for_children(self) -> None:
-        self._talk.tie_children()
+        try:
+            self._talk.tie_children()
+        except OSError as error:  # no more files may be opened, say: the next tick may find what this one did not
+            if not self._said_blind:
+                self._said_blind = True
+                log.warning("%s: cannot look for what the driver starts, trying again: %s", self._config.name, error)
         if self.lease.protection is not Protection.NONE and (strangers := self._driver.out_of_reach()):
             self.lease.protection = Protection.NONE
             self._channel.tell({"unprotected": describe(strangers)})

@@ -23,6 +23,7 @@ import signal
 import sys
 
 from ..errors import SparkLeaseError
+from ..system.descriptors import allow_many
 from .channel import Channel, Closed
 from .keeper import Keeper
 from .messages import ToDriver, refusal
@@ -36,6 +37,7 @@ def main(fd: int) -> None:
         # A SIGTERM to all processes of a service must not end the driver by force, as our own end would.
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a driver that ignores its children leaves us that, and no waitpid
+    allow_many()  # two for each child of the driver
     if sys.stderr:  # the driver's
         faulthandler.enable()
     channel = Channel.inherited(fd)

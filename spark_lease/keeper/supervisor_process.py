@@ -2,13 +2,13 @@
 
 import contextlib
 import os
-import select
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..system.containment import CannotContain, Namespace, become_init, end_with, make_namespace
+from ..system.descriptors import readable
 from ..system.kernel import adopts_orphans, die_with_parent
 from ..system.processes import kill, tree
 from .channel import START_TIMEOUT, Channel, Closed
@@ -75,7 +75,7 @@ class SupervisorProcess:
             kill([each for each in tree(os.getpid()) if each.pid != os.getpid()])
         elif self._keeper and self._keeper.fileno() >= 0:
             watched.append(self._keeper)
-        ready = select.select(watched, [], [], _LOOK_AGAIN if has_ended else 1.0)[0]
+        ready = readable(watched, _LOOK_AGAIN if has_ended else 1.0)
         if self._woken in ready:
             os.read(self._woken, 4096)
         if self._channel in ready:

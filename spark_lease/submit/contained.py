@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import secrets
-import select
 import signal
 import socket
 import struct
@@ -32,6 +31,7 @@ from ..keeper.supervisor import Supervisor
 from ..outcome import NOT_ANNOUNCED, Outcome, announce, announced_epoch, crashed, ended, outcome_of, refused, times_of
 from ..stores.registry import open_store
 from ..system.container_init import came_from_a_terminal
+from ..system.descriptors import readable
 from ..system.kernel import why_not
 from ..system.processes import shell_code
 
@@ -73,7 +73,7 @@ class Submission:
             channel = self._await_driver(listener)
         if channel:
             self._serve(channel)
-        select.select([self._init], [], [])
+        readable([self._init])
         return self._conclude()
 
     def _get_ready(self) -> None:
@@ -83,7 +83,7 @@ class Submission:
 
     def _await_driver(self, listener: socket.socket) -> Channel | None:
         """The first process of this user that connects; None if spark-submit has ended before."""
-        while listener.fileno() in select.select([listener.fileno(), self._has_ended], [], [])[0]:
+        while listener.fileno() in readable([listener.fileno(), self._has_ended]):
             connection, _ = listener.accept()
             # unix(7): as they are outside of the namespace.
             pid, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

@@ -16,10 +16,11 @@ import ctypes
 import errno
 import os
 import pwd
-import select
 import signal
 from enum import Enum
 from pathlib import Path
+
+from .descriptors import readable
 
 _NEWNS, _NEWUSER, _NEWPID = 0x0002_0000, 0x1000_0000, 0x2000_0000  # linux/sched.h
 _NOSUID, _NODEV, _NOEXEC, _REC, _SLAVE = 2, 4, 8, 1 << 14, 1 << 19  # linux/mount.h
@@ -53,7 +54,7 @@ class Init:
 
     @property
     def ended(self) -> bool:
-        return bool(select.select([self._pidfd], [], [], 0)[0])
+        return bool(readable([self._pidfd], 0))
 
     def kill(self) -> None:
         """Have the kernel end everything inside. Waits for nothing."""
@@ -119,7 +120,7 @@ def _hide_performance_data() -> None:
 def end_with(parent: int) -> None:
     """SIGKILL to this process when its parent ends, whose pidfd is `parent`; now, if it has ended already."""
     _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
-    if select.select([parent], [], [], 0)[0]:
+    if readable([parent], 0):
         os._exit(128 + signal.SIGKILL)
 
 

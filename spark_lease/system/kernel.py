@@ -16,6 +16,7 @@ import os
 import resource
 import select
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import closing
 
@@ -111,7 +112,12 @@ class KillPipe:
         """A pipe end to the process `target`, or to the process group `-target`. Raises OSError if there is none."""
         # Opened anew and not duplicated: signal and owner belong to the open description, not to the descriptor.
         fd = os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if fd > self._write:  # there are so many
+            self._write = _above(self._write, 2 * fd)
         pipe_end = PipeEnd(fd)
+        if is_one_of_the_last(fd):
+            pipe_end.close()
+            raise OSError(errno.EMFILE, "the last descriptors are kept for the lease store (ulimit -n)")
         try:
             pipe_end.arm(target)
         except OSError:
@@ -146,15 +152,27 @@ class PipeEnd:
         os.close(self.fd)
 
 
-def _above(fd: int) -> int:
+def _above(fd: int, height: int = _HEIGHT) -> int:
     """The same with a number that is higher than those of most files."""
-    height = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _HEIGHT) - _ROOM
+    height = min(_limit(), height) - _ROOM
     try:
         moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(height, fd))
     except OSError:  # so many files are open, or so few may be
         return fd
     os.close(fd)
     return moved
+
+
+def is_one_of_the_last(fd: int) -> bool:
+    """True for a descriptor that is to stay free for what else this process opens: its lease store, /proc."""
+    limit = _limit()
+    return fd >= limit - min(_ROOM, limit // 8)
+
+
+def _limit() -> int:
+    """How many files this process may have open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 @functools.cache

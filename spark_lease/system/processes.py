@@ -11,6 +11,7 @@ Workers outlive a JVM that was killed, and then hang on no tree any more: a mark
 """
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -99,7 +100,10 @@ def folders() -> frozenset[tuple[int, int]]:
 
 
 def processes(pids: Iterable[int] | None = None) -> dict[int, Process]:
-    """All processes of this machine that can be seen, by pid, or those of `pids`; none without /proc."""
+    """All processes of this machine that can be seen, by pid, or those of `pids`; none without /proc.
+
+    Raises OSError if this process may open no more files.
+    """
     numbers = sorted(pid for pid, _ in folders()) if pids is None else pids
     return {pid: found for pid in numbers if (found := _read(pid))}
 
@@ -112,10 +116,15 @@ def proc_file(pid: int, what: str) -> bytes:
 
 def _read(pid: int) -> Process | None:
     """proc(5), /proc/pid/stat."""
-    with contextlib.suppress(OSError, IndexError):  # it ended while we looked
+    try:
         name, fields = _stat(pid)
         return Process(name, pid, int(fields[1]), int(fields[2]), fields[0], int(fields[19]))
-    return None
+    except IndexError:
+        return None
+    except OSError as error:  # it ended while we looked
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # which is no sign of that
+            raise
+        return None
 
 
 def _stat(pid: int) -> tuple[str, list[str]]:
@@ -171,7 +180,9 @@ class Descendants:
 
 def look(pid: int) -> Process | None:
     """The process `pid` if it is alive; without /proc no more is known of it than that."""
-    found = _read(pid) if is_proc_there() else _ask(pid)
+    found = None
+    with contextlib.suppress(OSError):  # no more files may be opened
+        found = _read(pid) if is_proc_there() else _ask(pid)
     return found if found and found.alive else None
 
 

@@ -1,8 +1,9 @@
-"""A command under the lease, where no more processes may be started."""
+"""A command under the lease, where no more processes may be started, or files opened."""
 
 from __future__ import annotations
 
 import os
+import resource
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import COMMAND, last_line
+from tests.support.drivers import until
 
 ANOTHER_USER = ["setpriv", "--reuid", "54321", "--clear-groups"]
 """Who may still read and write everything, but has the limit of processes that root is free of."""
@@ -33,3 +35,14 @@ def test_a_user_who_may_start_no_more_processes_is_told_so_and_keeps_no_lease(ur
                 assert connection.execute("SELECT broker_name FROM spark_lease").fetchall() == [(None,)], done.stderr
     assert told[0].startswith("ulimit -u: no more processes and threads may be started")
     assert told[-1] == ""
+
+
+def test_a_loss_ends_the_command_also_where_no_file_may_be_opened_any_more(url: str, tmp_path: Path) -> None:
+    beat = tmp_path / "beat"
+    words = f"touch {beat}; trap 'rm {beat}' TERM; while [ -e {beat} ]; do sleep 0.1; done"
+    command = [COMMAND, "run", "--lease", "n", "--url", url, "--contain", "off", "--lease-duration", "3", "--"]
+    with subprocess.Popen([*command, "sh", "-c", words], stderr=subprocess.PIPE, text=True) as process:
+        until(beat.exists)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, 3))
+        _, said = process.communicate(timeout=30)
+    assert (process.returncode, "Traceback" in said, beat.exists()) == (75, False, False), said

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -141,3 +143,26 @@ def test_what_a_signal_handler_raises_is_no_end_of_the_channel() -> None:
         signal.signal(signal.SIGALRM, before)
         ours.close()
         theirs.close()
+
+
+def test_a_message_is_heard_also_where_no_descriptor_is_free_for_its_file(caplog: pytest.LogCaptureFixture) -> None:
+    one, other = Channel.pair()
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for _ in range(2):
+            one.send({"hold": 7}, taken)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(taken[0]))
+        assert [other.receive(1), other.receive(1)] == [({"hold": 7}, [])] * 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in taken:
+            os.close(fd)
+        one.close()
+        other.close()
+    assert [each.message for each in caplog.records] == [
+        "no descriptor is free (ulimit -n): what is started now may outlive a crash"
+    ]

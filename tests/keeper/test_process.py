@@ -712,6 +712,29 @@ def test_a_driver_with_very_many_files_open_is_kept_for(start: Start, url: str, 
     assert row(url, table)[0] is None
 
 
+@pytest.mark.parametrize("most", [96, 4096], ids=["and may not have more", "and may have more"])
+def test_a_driver_with_more_children_than_files_may_be_open_is_kept_for(start: Start, most: int) -> None:
+    driver = start(
+        f"""
+        import resource, subprocess
+        resource.setrlimit(resource.RLIMIT_NOFILE, (96, {most}))
+        with hold_lease("n", keeper="process", **SETTINGS) as lease:
+            children = [subprocess.Popen(["sleep", "60"]) for _ in range(70)]
+            end = time.monotonic() + 6
+            while time.monotonic() < end:
+                time.sleep(0.1)
+                lease.check()
+            say("checked")
+            for each in children:
+                each.kill()
+        """
+    )
+    assert driver.end() == 0, driver.log.read_text()
+    text = driver.log.read_text()
+    assert "checked" in text
+    assert text.count("cannot arm the kill pipe") <= 1
+
+
 def test_a_log_handler_that_blocks_does_not_hold_up_the_demotion(start: Start, url: str) -> None:
     driver = start(
         """

@@ -154,6 +154,30 @@ def test_a_wire_kills_a_whole_group(start: Start) -> None:
     os.close(pipe_ends[0])
 
 
+HOLDS_MANY = """
+    import contextlib, resource, sys, time
+    from spark_lease.system.kernel import KillPipe
+    kill_pipe, pipe_ends = KillPipe(), []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with contextlib.suppress(OSError):
+        while len(pipe_ends) < 1500:
+            pipe_ends.append(kill_pipe.pipe_end(int(sys.argv[1])))
+    for pipe_end in pipe_ends[:-1]:
+        pipe_end.disarm()
+    open("/dev/null").close()
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("files", [256, 4096])
+def test_the_last_of_very_many_strands_kills_and_some_descriptors_stay_free(start: Start, files: int) -> None:
+    for _ in range(5):
+        target = start(IDLE)
+        start(HOLDS_MANY, target.pid, files).kill()
+        assert target.wait(SOON) == -signal.SIGKILL
+
+
 HOLDS_ALL = """
     import sys, time
     from spark_lease.system.kernel import KillPipe
@@ -164,7 +188,7 @@ HOLDS_ALL = """
 """
 
 
-@pytest.mark.parametrize("files", [None, 256, 4096])
+@pytest.mark.parametrize("files", [None, 256, 4096, 100])
 def test_a_wire_kills_though_nobody_else_holds_its_strands(start: Start, files: int | None) -> None:
     """A keeper and its driver, who holds them as well, may be killed in one instant."""
     limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))} if files else {}

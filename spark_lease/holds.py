@@ -117,7 +117,8 @@ class LocalHold(Contender, GuardedHold):
         To be called by the thread that acquires: it waits in that session."""
         found: dict[str, Any] = {}
         if self.database:
-            found["is_unfenced"] = is_unfenced(self._config, self.database.session)
+            with contextlib.suppress(Exception):  # whatever it is: it is said when the work asks
+                found["is_unfenced"] = is_unfenced(self._config, self.database.session)
             if self._config.fence_delta != "off":
                 with contextlib.suppress(Exception):  # whatever it is: it is said when the work asks
                     found["tables"] = self.database.notes.all(self._config.shared_name, DELTA_TABLES)

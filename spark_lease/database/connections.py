@@ -12,6 +12,7 @@ import weakref
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from ..clock import BootClock
@@ -74,10 +75,15 @@ def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
             record.info[WITHOUT_OPTIONS] = True
             # Empty and not left out: then libpq would take PGOPTIONS.
             connection = dialect.connect(*arguments, **keywords | {"options": ""})
-        cut_off.watch(connection)
-        with contextlib.closing(connection.cursor()) as cursor:
-            for statement in backend.session(config):
-                cursor.execute(statement)
+        try:
+            cut_off.watch(connection)
+            with contextlib.closing(connection.cursor()) as cursor:
+                for statement in backend.session(config):
+                    cursor.execute(statement)
+        except BaseException:  # which would hold it, and its descriptor
+            with contextlib.suppress(dialect.loaded_dbapi.Error):
+                connection.close()
+            raise
         return connection
 
     @event.listens_for(engine, "connect")
@@ -174,7 +180,8 @@ class SocketWatchdog:
         self._thread: threading.Thread | None = None
 
     def arm(self, fd: int | None) -> None:
-        """The request on socket `fd` starts now; one without a socket never hangs."""
+        """The request on socket `fd` starts now; one without a socket never hangs. Raises SQLAlchemyError, as the
+        request would, if no descriptor is free to end it by."""
         if fd is None:
             return
         if self._thread is None:
@@ -183,7 +190,11 @@ class SocketWatchdog:
         with self._lock:
             self._forget()
             # A descriptor of our own: the driver may close its own under us, and its number be given to another file.
-            self._armed = (os.dup(fd), self._clock.now() + self._timeout)
+            try:
+                duplicate = os.dup(fd)
+            except OSError as error:
+                raise SQLAlchemyError(f"{error.strerror}: no descriptor is free (ulimit -n)") from error
+            self._armed = (duplicate, self._clock.now() + self._timeout)
 
     def watch(self, connection: Any) -> None:
         """A request on this connection of a driver starts now."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
+import psycopg2
 import pytest
 
 from tests.support.command import COMMAND, last_line
@@ -34,6 +37,24 @@ def test_a_user_who_may_start_no_more_processes_is_told_so_and_keeps_no_lease(ur
             if limit > 1:
                 assert connection.execute("SELECT broker_name FROM spark_lease").fetchall() == [(None,)], done.stderr
     assert told[0].startswith("ulimit -u: no more processes and threads may be started")
+    assert told[-1] == ""
+
+
+@pytest.mark.postgres
+def test_a_run_that_may_open_too_few_files_is_told_so_and_keeps_no_lease(pg_url: str) -> None:
+    """Whichever of them is the one too many."""
+    told = []
+    for limit in range(9, 16):
+        where = f"--lease n --url '{pg_url}' --create-table true --acquire-timeout 0.1 --lease-duration 60"
+        words = f"ulimit -n {limit}; exec {COMMAND} run {where} -- true"
+        done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        told.append(str(last_line(done)["reason"]))
+        with contextlib.suppress(psycopg2.errors.UndefinedTable), closing(psycopg2.connect(pg_url)) as connection:
+            cursor = connection.cursor()
+            cursor.execute("SELECT broker_name FROM spark_lease")
+            assert cursor.fetchall() == [(None,)], done.stderr
+    assert [each for each in told if each.endswith("Too many open files: no descriptor is free (ulimit -n)")]
     assert told[-1] == ""
 
 

@@ -75,6 +75,9 @@ class SessionLock:
             return False
         try:
             self._cut_off.watch(self._session.connection.driver_connection)
+        except SQLAlchemyError as error:  # nothing was asked yet
+            raise refusal(self._engine, self._config, error) from error
+        try:
             self._session.execute(select(literal_column("1")).where(self._row)).first()
         except SQLAlchemyError:
             # Ended by the server, or cut off because it hangs: either way the lock is gone, or will be in a moment.

@@ -35,6 +35,7 @@ _NO_RIGHTS = (
     '(if_denied = "wait" tries again)'
 )
 _FILE = 'make the file and its folder writable for this user, or name another file (if_denied = "wait" tries again)'
+_NO_TEXT = "without a text: are there file descriptors left (ulimit -n)?"
 # Error 1290 of MariaDB and MySQL names the option that refuses, which may be another.
 IS_READ_ONLY = ("25006", "1792", " --read-only", " --super-read-only", "read-write mode during recovery")
 
@@ -114,7 +115,8 @@ def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") 
 
 def database_message(engine: Engine, error: Exception) -> str:
     """What the database said, in one line and without the password, with advice if it is the wrong one to write to."""
-    message = " ".join(str(getattr(error, "orig", None) or error).split())
+    said = getattr(error, "orig", None) or error
+    message = " ".join(str(said).split()) or f"{type(said).__name__} {_NO_TEXT}"  # libpq's
     message = re.sub(r" LINE \d+: .*?(?= (?:HINT|DETAIL|CONTEXT): |$)", "", message)  # the statement, and a caret
     message += ": it is a replica, or read-only: name the primary" if matches(error, IS_READ_ONLY) else ""
     secret: Any = engine.url.password

@@ -94,6 +94,13 @@ def test_a_clock_that_differs_is_said_once_and_not_at_each_connection(
 Fill = Callable[[], None]
 
 
+def test_an_error_without_a_text_is_told_by_its_name() -> None:
+    engine = create_engine("postgresql://u:s3cret@h/d")
+    for error in (psycopg2.OperationalError(), DBAPIError("SELECT 1", {}, psycopg2.OperationalError(" \n"))):
+        told = database_message(engine, error)
+        assert told == "OperationalError without a text: are there file descriptors left (ulimit -n)?"
+
+
 @pytest.mark.postgres
 def test_a_letter_that_the_database_lacks_ends_the_wait(pg_url: str, table: str) -> None:
     name, admin = f"l{table}", psycopg2.connect(pg_url)

@@ -123,6 +123,13 @@ def database_message(engine: Engine, error: Exception) -> str:
     return message.replace(str(secret), "***") if secret else message
 
 
+def name_of(error: Exception) -> str:
+    """The class of an error that another's code has raised. Its text only if the system wrote it: any other may hold a
+    secret."""
+    text = error.strerror if isinstance(error, OSError) else str(error) if "start new thread" in str(error) else ""
+    return type(error).__name__ + (f": {text}" if text else "")
+
+
 def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") -> SparkLeaseError:
     """ConfigError if the next try would get the same answer, and `if_denied` says to end; else StoreError."""
     message = store_error(engine, redacted(config.url), error, note)

@@ -49,6 +49,9 @@ _LEFT = "the command left work behind, which was ended"
 _LISTEN = 0.5
 """Seconds after which a signal is heard that came just before the wait for the command's end."""
 
+_TOO_MANY = "no more processes and threads may be started by this user, or in this container"
+_NO_MEMORY = "this user, or this container, has no memory for one more"
+
 _News = int | LeaseLost | ConfigError | None
 """What there is to react to: a signal's number, a loss, a protection that is not enough, or the end of the command."""
 
@@ -65,20 +68,27 @@ def run(config: Config, command: Sequence[str]) -> Outcome:
             problem = "is a folder" if os.path.isdir(command[0]) else "is not executable (chmod +x)"
             return outcome_of(config, "failed", NOT_RUN, reason=f"{command[0]}: {problem}")
         return outcome_of(config, "failed", NOT_FOUND, reason=f"{command[0]}: command not found")
-    with _explain_thread_limit():
+    with _explain_limits():
         made = _Run(config, command)
     return made.run()
 
 
 @contextlib.contextmanager
-def _explain_thread_limit() -> Iterator[None]:
+def _explain_limits() -> Iterator[None]:
+    """Where no process or thread can be started, say which limit may be the reason."""
     try:
         yield
-    except (BlockingIOError, RuntimeError) as error:
-        if getattr(error, "errno", 0) != errno.EAGAIN and "start new thread" not in str(error):
-            raise
-        problem = "no more processes and threads may be started by this user, or in this container: raise the limit"
-        raise ConfigError("ulimit -u", problem) from error
+    except (OSError, RuntimeError) as error:
+        number = error.errno if isinstance(error, OSError) else 0
+        if "start new thread" in str(error):  # pthread_create(3) has one error for both
+            raise ConfigError(
+                "ulimit -u, ulimit -v", f"no thread can be started: {_TOO_MANY}, or {_NO_MEMORY}"
+            ) from error
+        if number == errno.EAGAIN:
+            raise ConfigError("ulimit -u", f"{_TOO_MANY}: raise the limit") from error
+        if number == errno.ENOMEM:
+            raise ConfigError("ulimit -v", f"{_NO_MEMORY}: raise the limit") from error
+        raise
 
 
 class _Run:
@@ -148,7 +158,7 @@ class _Run:
                 self._news.put(ConfigError("require_protection", f"{wanted} is required: {describe(strangers)}"))
 
     def _run(self) -> Outcome:
-        with _explain_thread_limit():
+        with _explain_limits():
             self._begin()
         lease = self._lease
         variables = announcement(self._config, holder=lease.holder, epoch=lease.epoch, run_key=lease.run_key)

@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
-from spark_lease.database.connections import database_message
+from spark_lease.database.connections import database_message, name_of
 from spark_lease.database.dialects import usable_url
 from spark_lease.election.keepalive import Keepalive
 from spark_lease.election.ports import Denied
@@ -102,6 +102,12 @@ def test_an_error_without_a_text_is_told_by_its_name() -> None:
 
 
 @pytest.mark.postgres
+def test_an_error_of_anothers_is_told_with_the_systems_words_alone() -> None:
+    assert name_of(OSError(24, "Too many open files", "/s3cret")) == "OSError: Too many open files"
+    assert name_of(RuntimeError("can't start new thread")) == "RuntimeError: can't start new thread"
+    assert name_of(RuntimeError("token s3cret")) == "RuntimeError"
+
+
 def test_a_letter_that_the_database_lacks_ends_the_wait(pg_url: str, table: str) -> None:
     name, admin = f"l{table}", psycopg2.connect(pg_url)
     admin.autocommit = True

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import sqlite3
 import subprocess
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import psycopg2
 import pytest
 
+from spark_lease.config.sources import configure
+from spark_lease.errors import ConfigError
+from spark_lease.guard import command
 from tests.support.command import COMMAND, last_line
 from tests.support.drivers import until
 
@@ -67,3 +73,23 @@ def test_a_loss_ends_the_command_also_where_no_file_may_be_opened_any_more(url: 
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, 3))
         _, said = process.communicate(timeout=30)
     assert (process.returncode, "Traceback" in said, beat.exists()) == (75, False, False), said
+
+
+def test_a_thread_that_cannot_be_started_may_lack_a_number_or_memory(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def starts(error: Exception) -> Callable[..., NoReturn]:
+        def start(*_: object) -> NoReturn:
+            raise error
+
+        return start
+
+    config = configure(name="n", url=url, create_table="true")
+    for error, key in (
+        (RuntimeError("can't start new thread"), "ulimit -u, ulimit -v"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "ulimit -u"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "ulimit -v"),
+    ):
+        monkeypatch.setattr(command, "contained", starts(error))
+        with pytest.raises(ConfigError) as refused:
+            command.run(config, ["true"])
+        assert refused.value.key == key
+        assert ("memory" in refused.value.problem, "processes" in refused.value.problem) == ("-v" in key, "-u" in key)

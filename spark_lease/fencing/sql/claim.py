@@ -17,7 +17,7 @@ from sqlalchemy import BigInteger, Connection, Engine, Executable, bindparam, de
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ...clock import BootClock
-from ...database.connections import SocketWatchdog, database_message
+from ...database.connections import SocketWatchdog, database_message, name_of
 from ...database.dialects import CONFLICTS, backend_of, code_of, matches, refuses_options, transaction_bounds
 from ...election.ports import HeldLease
 from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
@@ -228,7 +228,7 @@ class FenceTable:
             except SparkLeaseError:
                 raise
             except Exception as error:  # whatever the user's own way to a connection raises
-                raise FenceUnreachable(where_is(self._engine), f"cannot be asked: {type(error).__name__}") from error
+                raise FenceUnreachable(where_is(self._engine), f"cannot be asked: {name_of(error)}") from error
             if self._clock.now() >= end:
                 too_late = unreachable(self._engine, problem, blocked_by)
                 too_late.may_pass = True

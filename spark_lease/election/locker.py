@@ -101,10 +101,11 @@ class RecordRules:
                 return Denied(held.holder or "the owner of its lock", self._duration)
             if mine:
                 return self._swap_mine(seen, self._over)
-            self._asked, self._over = True, seen
+            may_hold_it, self._asked, self._over = self._asked, True, seen
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
                 return Grant(granted.epoch, over=seen)
+            self._asked = may_hold_it  # told "no", for certain; an answer that was lost before stays lost
         problem = f"{self._name} is free, but our write did not take effect after {_TRIES} attempts{_DROPPED}"
         raise StoreError(self._store.where, problem)
 

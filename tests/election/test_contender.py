@@ -565,6 +565,33 @@ def test_a_release_is_asked_of_nobody_if_the_lease_was_never_asked_for(clock: Vi
     assert store.calls == []
 
 
+def test_who_was_told_no_has_nothing_to_give_back(
+    clock: VirtualClock, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow, quick = Contender(clock, store, if_held="skip"), Contender(clock, store.peer(), "b")
+    slow.store.plan(meanwhile(quick.lease.acquire), None, None, lost_request)
+    with pytest.raises(LeaseHeldByOther):
+        slow.lease.acquire()
+    slow.lease.give_back()
+    assert not caplog.records[1:], "the first one says who is master"
+    assert quick.lease.check()
+
+
+def test_a_no_after_a_lost_answer_does_not_make_up_for_it(clock: VirtualClock, store: MemoryStore) -> None:
+    slow, quick = Contender(clock, store), Contender(clock, store.peer(), "b")
+    late = list[Any]()
+    slow.store.plan(None, lambda call, clock: late.append(call) or lost_request(call, clock))
+    with pytest.raises(StoreError):
+        slow.lease.try_acquire()
+    slow.store.plan(meanwhile(quick.lease.acquire))
+    assert isinstance(slow.lease.try_acquire(), Denied)
+    quick.lease.release()
+    store.records.clear()
+    late[0]()  # what was sent first lands now
+    assert slow.lease.release()
+    assert store.records[NAME].holder is None
+
+
 def test_epochs_only_grow(clock: VirtualClock, store: MemoryStore) -> None:
     epochs = []
     for turn in range(9):

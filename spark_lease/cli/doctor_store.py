@@ -108,16 +108,21 @@ def hosts(config: Config) -> Finding:
     from ..stores.sql.probe import SqlProbe, one_host_each
 
     every = one_host_each(config)
-    primaries: dict[str, str] = {}
+    primaries, down = dict[str, str](), dict[str, StoreError]()
     for host, alone in every.items():
         try:
-            primaries.setdefault(_ask(alone, SqlProbe.primary), host)
+            if server := _ask(alone, SqlProbe.primary):
+                primaries.setdefault(server, host)
         except StoreError as error:
-            return warn("hosts", f"{host}: {error}", "the others serve without it; start it, or take it out of the URL")
-    primaries.pop("", None)
+            down[host] = error
     if len(primaries) > 1:
         message = f"{' and '.join(primaries.values())} accept writes: two masters may work at one time"
         return fail("hosts", message, "stop all but the primary, and list only it and its replicas")
+    if not primaries:
+        return fail("hosts", f"none of {', '.join(every)} accepts writes", "list the primary, or promote a replica")
+    if down:
+        message = "; ".join(f"{host}: {error}" for host, error in down.items())
+        return warn("hosts", message, "start it, or take it out of the URL")
     return ok("hosts", f"of {', '.join(every)} only {', '.join(primaries.values())} accepts writes")
 
 
@@ -147,7 +152,9 @@ def lease(config: Config) -> Finding | None:
         return ok("lease", f"{config.name} was never taken")
     message = f"{config.name} is {row['state']}" + (f", by {row['holder']}, epoch {row['epoch']}" * bool(row["holder"]))
     if seen.is_set_back:
-        return warn("lease", row["note"], "a standby waits so long, and the next renewal mends it: see NTP on its host")
+        return warn(
+            "lease", row["note"], "a standby waits for that long, then takes over: check NTP on the store's host"
+        )
     if row["in_doubt"]:
         return warn("lease", row["note"], "check its holder, and its connection to the store")
     if row["directive"]:
@@ -300,12 +307,14 @@ def fence(config: Config) -> Finding:
 
     try:
         with open_database(config) as engine:
-            try_claim(engine)
+            problem = try_claim(engine, config.name)
             newest = FenceTable(engine, timeout=config.attempt_timeout).newest(config.name)
     except FenceUnreachable as error:
         return fail("fence", str(error), "correct this: until then no master begins its work")
     message = f"{config.name} was claimed under epoch {newest}" if newest else "no master has claimed it yet"
-    return ok("fence", f"{redacted(config.fence_url)}: this user may claim it (rolled back); {message}")
+    if problem:
+        return warn("fence", f"{redacted(config.fence_url)}: {problem}; {message}", "run doctor again")
+    return ok("fence", f"{redacted(config.fence_url)}: a claim worked, and was undone; {message}")
 
 
 def fence_tables(config: Config) -> Finding | None:

@@ -35,7 +35,7 @@ _NO_RIGHTS = (
     '(if_denied = "wait" tries again)'
 )
 _FILE = 'make the file and its folder writable for this user, or name another file (if_denied = "wait" tries again)'
-_NO_TEXT = "without a text: are there file descriptors left (ulimit -n)?"
+_NO_TEXT = "without a text; often no file descriptor is free (ulimit -n)"
 # Error 1290 of MariaDB and MySQL names the option that refuses, which may be another.
 IS_READ_ONLY = ("25006", "1792", " --read-only", " --super-read-only", "read-write mode during recovery")
 

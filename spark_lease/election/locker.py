@@ -99,7 +99,8 @@ class RecordRules:
             if self._lock and not self._lock.try_lock():
                 self._is_locked_out = True
                 return Denied(held.holder or "the owner of its lock", self._duration)
-            if mine:
+            if mine:  # maybe by a swap that was told "no": an object store hears a request again that had landed
+                self._asked = True
                 return self._swap_mine(seen, self._over)
             may_hold_it, self._asked, self._over = self._asked, True, seen
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())

@@ -86,6 +86,8 @@ def _explain_limits() -> Iterator[None]:
             ) from error
         if number == errno.EAGAIN:
             raise ConfigError("ulimit -u", f"{_TOO_MANY}: raise the limit") from error
+        if number in (errno.EMFILE, errno.ENFILE):
+            raise ConfigError("ulimit -n", "no more files may be opened: raise the limit") from error
         if number == errno.ENOMEM:
             raise ConfigError("ulimit -v", f"{_NO_MEMORY}: raise the limit") from error
         raise

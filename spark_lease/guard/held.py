@@ -5,7 +5,7 @@ import threading
 import warnings
 
 from ..config.settings import Config
-from ..errors import ConfigError, LeaseLost
+from ..errors import ConfigError
 from ..lease import Lease
 from ..spark.delta_fence import retire_fence
 from ..system.python import end_if_python_was_expected
@@ -75,9 +75,7 @@ def refuse_own(config: Config) -> None:
 def _let_go_of_a_parents() -> None:
     """A worker that a block has forked may outlive it: leases that the parent has given back are held no more."""
     for lease in [each for each in held if each._pid != os.getpid()]:
-        try:
-            lease.check()
-        except LeaseLost:
+        if not lease.remaining():
             retire_fence(lease._config)
             leave(lease)
 

@@ -25,7 +25,7 @@ class BlockInterrupt:
     """From `begin` to `end` a signal raises Ended in the thread that called `begin`, as long as it is in the block."""
 
     sent_at = -math.inf
-    """When one of this process has last sent a signal: that of the innermost block hears it."""
+    """When a block of this process was last interrupted: the handler of the innermost one hears the signal."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -64,8 +64,8 @@ class BlockInterrupt:
             if self.has_left.is_set():
                 return
             self._sent += 1
+            BlockInterrupt.sent_at = self._clock.now()  # of each: a signal may be heard when the next one is sent
             if self._signals.are_heard and self._sent % 2:
-                BlockInterrupt.sent_at = self._clock.now()
                 signal.pthread_kill(self._thread, signal.SIGTERM)
             else:
                 import ctypes  # heavy, and hardly ever needed

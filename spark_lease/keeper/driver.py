@@ -128,12 +128,16 @@ class Driver:
             return None
         self._cut(target)
         try:
-            self._pipe_ends[target] = self._kill_pipe.pipe_end(target)
+            made = self._kill_pipe.pipe_end(target)
         except OSError as error:
             if error.errno != errno.ESRCH:
                 raise
             return None
-        return self._pipe_ends[target]
+        if is_one_of_the_last(made.fd):
+            made.close()
+            raise OSError(errno.EMFILE, "the last descriptors are kept for the lease store: raise the hard ulimit -n")
+        self._pipe_ends[target] = made
+        return made
 
     def look_ahead(self) -> None:
         """Look around while the lease is waited for, so that `begin` takes less."""

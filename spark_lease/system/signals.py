@@ -63,7 +63,7 @@ class HandledSignals:
         _held_back.update(set(_SIGNALS) - signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         _handled.append(self)
         for number in _SIGNALS:
-            old = signal.getsignal(number)
+            old = _without_ended(number, signal.getsignal(number))
             if number == signal.SIGTERM or old is signal.SIG_DFL:  # nohup ignores SIGHUP, and so do we
                 self._old[number] = old
                 signal.signal(number, self._on_signal)
@@ -102,6 +102,13 @@ class HandledSignals:
         elif before != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+
+def _without_ended(number: int, handler: Any) -> Any:
+    """What stands behind handlers of blocks that have ended on another thread, and could not be taken away there."""
+    while isinstance(ended := getattr(handler, "__self__", None), HandledSignals) and ended not in _handled:
+        handler = ended._before.get(number, signal.SIG_DFL)
+    return handler
 
 
 def _give_back() -> None:

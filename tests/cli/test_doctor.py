@@ -26,6 +26,7 @@ from spark_lease.cli.findings import Check, Finding, run
 from spark_lease.cli.main import main
 from spark_lease.config.sources import configure
 from spark_lease.errors import StoreError
+from spark_lease.fencing.sql.tables import FENCE, FENCE_TABLES, tables_sql
 from tests.services.mariadb import MariaDb
 from tests.services.pair import running_pair
 from tests.services.pooler import Pooler
@@ -117,7 +118,7 @@ def test_the_database_of_the_fence_is_looked_at_too(
 ) -> None:
     where = [*shop_of("sqlite").flags, "--fence-url"]
     _, findings = examined(capsys, *where, pg_url)
-    assert findings["fence"].verdict == "ok" and "may claim it" in findings["fence"].message
+    assert findings["fence"].verdict == "ok" and "a claim worked" in findings["fence"].message
     _, findings = examined(capsys, "--url", "sqlite:////nowhere/x.db", "--lease", "n", "--fence-url", pg_url)
     assert (findings["store"].verdict, findings["fence"].verdict) == ("fail", "ok")
     code, findings = examined(capsys, *where, "postgresql://u:hunter22@127.0.0.1:1/x")
@@ -193,6 +194,39 @@ def test_the_database_of_a_table_is_named(mariadb: MariaDb, table: str, capsys: 
     assert spark_lease("init", *where).returncode == 0
     _, findings = examined(capsys, *where)
     assert f"leases.{table}: all columns" in findings["table"].message
+
+
+@pytest.mark.mariadb
+def test_a_fence_that_mariadb_would_not_undo_is_not_tried(
+    mariadb: MariaDb, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def judged() -> str:
+        store = ["--url", f"sqlite:///{tmp_path}/leases.db", "--lease", "n"]
+        found = examined(capsys, *store, "--fence-url", mariadb.url)[1]["fence"]
+        return f"{found.verdict}: {found.message}"
+
+    url = mariadb.url.replace("mysql:", "mysql+pymysql:")
+    with create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool).connect() as admin:
+        for each in FENCE_TABLES:
+            admin.exec_driver_sql(f"DROP TABLE IF EXISTS {each.name}")
+        assert judged().startswith("warn: ") and "its tables are not there yet" in judged()
+        for statement in tables_sql(admin.dialect):
+            admin.exec_driver_sql(statement)
+        assert judged().startswith("ok: ") and "a claim worked, and was undone" in judged()
+        admin.exec_driver_sql(f"ALTER TABLE {FENCE.name} ENGINE=MyISAM")
+        assert judged().startswith("fail: ") and "ENGINE=InnoDB" in judged()
+        assert admin.exec_driver_sql(f"SELECT count(*) FROM {FENCE.name}").scalar() == 0
+        admin.exec_driver_sql(f"DROP TABLE {FENCE.name}")
+
+
+def test_a_fence_that_is_locked_at_the_moment_is_no_failure(
+    tmp_path: Path, shop_of: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "warehouse.db", isolation_level=None)) as master:
+        master.execute("CREATE TABLE flights (day INT)")
+        master.execute("BEGIN IMMEDIATE")
+        _, findings = examined(capsys, *shop_of("sqlite").flags, "--fence-url", f"sqlite:///{tmp_path}/warehouse.db")
+    assert findings["fence"].verdict == "warn" and "locked at the moment" in findings["fence"].message
 
 
 def test_what_the_first_job_makes_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,7 +98,7 @@ def test_an_error_without_a_text_is_told_by_its_name() -> None:
     engine = create_engine("postgresql://u:s3cret@h/d")
     for error in (psycopg2.OperationalError(), DBAPIError("SELECT 1", {}, psycopg2.OperationalError(" \n"))):
         told = database_message(engine, error)
-        assert told == "OperationalError without a text: are there file descriptors left (ulimit -n)?"
+        assert told == "OperationalError without a text; often no file descriptor is free (ulimit -n)"
 
 
 @pytest.mark.postgres

@@ -577,6 +577,15 @@ def test_who_was_told_no_has_nothing_to_give_back(
     assert quick.lease.check()
 
 
+def test_a_grant_that_was_told_no_at_first_is_given_back(clock: VirtualClock, store: MemoryStore) -> None:
+    """An object store hears a request for a second time, and the record is there already."""
+    contender = Contender(clock, store)
+    contender.store.plan(None, lambda call, clock: call() and None)
+    contender.lease.acquire()
+    assert contender.lease.release()
+    assert store.records[NAME].holder is None
+
+
 def test_a_no_after_a_lost_answer_does_not_make_up_for_it(clock: VirtualClock, store: MemoryStore) -> None:
     slow, quick = Contender(clock, store), Contender(clock, store.peer(), "b")
     late = list[Any]()

@@ -118,6 +118,7 @@ def test_guards_that_end_in_any_order_give_back_what_was_there() -> None:
 def test_a_guard_that_ends_on_another_thread_passes_signals_on() -> None:
     said = run(
         """
+        handled.end()
         outer, told_of = HandledSignals(told), threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: told_of.set())
         outer.begin()
@@ -126,9 +127,12 @@ def test_a_guard_that_ends_on_another_thread_passes_signals_on() -> None:
         ending.join()
         os.kill(os.getpid(), signal.SIGTERM)
         print(told_of.wait(10))
+        following = HandledSignals(told)
+        following.begin()
+        print(signal.getsignal(signal.SIGHUP) == following._on_signal)
         """
     )
-    assert said == "True\n"
+    assert said == "True\nTrue\n"
 
 
 @pytest.mark.parametrize("before", ["signal.SIG_DFL", "signal.SIG_IGN", "handler"])

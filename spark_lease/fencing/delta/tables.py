@@ -38,7 +38,7 @@ class DeltaFence:
     def __init__(self, lease: HeldLease, config: Config, clock: Clock) -> None:
         self._lease, self._config, self._clock = lease, config, clock
         self._name = config.shared_name
-        self._known: set[str] = set()
+        self._known, self._claimed = set[str](), set[str]()
         self._warned = False
         self.property = property_of(self._name)
 
@@ -65,6 +65,7 @@ class DeltaFence:
         wanted = Claim(self._name, self._lease.check(), self._lease.holder, self._config.storage_options)
         limit, tables = self._config.lease_duration, {*noted, *map(as_hadoop, self._config.fence_tables)}
         answers = claim_side_by_side(wanted, tables, clock=self._clock, timeout=limit, still_mine=self._lease.check)
+        self._claimed = {table for table, answer in answers.items() if answer is True}
         for table, answer in sorted(answers.items()):
             if answer is not True:
                 self._not_claimed(table, answer)
@@ -89,7 +90,7 @@ class DeltaFence:
 
     def has_known(self, table: str) -> bool:
         """True if the lease guards `table`, as far as is known here."""
-        return table in self._known
+        return table in self._known | self._claimed
 
     def begin_after_the_end(self, table: str, newest: str | None, *, is_idle: bool) -> None:
         """A transaction on `table` begins after the lease has ended, and no other is known to guard it; `is_idle`:

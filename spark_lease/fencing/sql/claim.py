@@ -51,7 +51,7 @@ _TO_REPORT = 0.5
 _REMEMBERED = 24 * 3600 * 1000
 """Epochs, which are milliseconds, for which a run with an unknown end is kept: its master may be frozen so long."""
 _SQLITE_LOCKED = "database is locked"
-_TRANSIENT = (*CONFLICTS, _SQLITE_LOCKED)
+TRANSIENT = (*CONFLICTS, _SQLITE_LOCKED)
 """Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
 _NO_CONNECTION = ("1040", "1203", "1226", "2002", "2003", "2006", "2013", "57P03")
 _NO_OPTIONS = (
@@ -243,7 +243,7 @@ class FenceTable:
         no_way = isinstance(error, OperationalError) and (code is None or code in _NO_CONNECTION)
         if no_way and self._engine.dialect.name != "sqlite" and not matches(error, self._backend.denied):
             return True
-        return lost or matches(error, self._backend.locked + _TRANSIENT)
+        return lost or matches(error, self._backend.locked + TRANSIENT)
 
     @contextlib.contextmanager
     def _session(self, end: float, *, reads: bool = False) -> Iterator[Connection]:

@@ -8,17 +8,25 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ...database.connections import IS_READ_ONLY
 from ...database.dialects import backend_of, is_mysql, matches
-from .claim import cannot_be_made, unreachable
-from .tables import raise_epoch, tables_sql
+from ...errors import ConfigError
+from .claim import TRANSIENT, cannot_be_made, unreachable
+from .search_path import mismatch
+from .tables import look_at_server, raise_epoch, tables_sql, where_is
 
 
-def try_claim(engine: Engine) -> None:
-    """Claim under a name that no lease has, in a transaction that is never committed. So are tables made that are
-    missing, but for MariaDB, which would keep them. Raises FenceUnreachable, ConfigError."""
+def try_claim(engine: Engine, name: str) -> str:
+    """Claim under a name that no lease has, in a transaction that is never committed; tables that are missing are made
+    in it. What kept this from being tried, most often "". MariaDB would keep a table, and none is made there.
+
+    `name` is the lease whose fence is looked for. Raises FenceUnreachable, ConfigError.
+    """
     dialect, claim = engine.dialect, raise_epoch(engine, f"doctor-{secrets.token_hex(8)}", 1)
     level: Any = "AUTOCOMMIT" if dialect.name == "sqlite" else "READ COMMITTED"
     try:
         with engine.execution_options(isolation_level=level).connect() as connection:
+            is_postgres = dialect.name == "postgresql"
+            if problem := mismatch(connection, name) if is_postgres else look_at_server(connection):
+                raise ConfigError("fence", f"{where_is(engine)}: {problem}")
             if dialect.name == "sqlite":
                 connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's own begins no transaction for a table
             try:
@@ -27,8 +35,8 @@ def try_claim(engine: Engine) -> None:
                 if not matches(error, backend_of(engine).shape):
                     raise
                 if is_mysql(engine):
-                    return
-                if dialect.name == "postgresql":
+                    return "its tables are not there yet, and the first master must be able to make them"
+                if is_postgres:
                     connection.rollback()
                 try:
                     for statement in tables_sql(dialect):
@@ -39,4 +47,7 @@ def try_claim(engine: Engine) -> None:
                     raise cannot_be_made(engine, denied) from denied
             connection.rollback()
     except SQLAlchemyError as error:
+        if matches(error, (*backend_of(engine).locked, *TRANSIENT)):
+            return "it is locked at the moment"
         raise unreachable(engine, error) from error
+    return ""

@@ -260,9 +260,11 @@ def test_tables_of_the_configuration_are_claimed_too(config: Config, tmp_path: P
     append(tmp_path / "a")
     lease = grant(config, "paris:1")
     named = configure(name="n", url=config.url, fence_tables=f"{tmp_path}/a, {tmp_path}/none")
-    assert DeltaFence(lease, named, BootClock()).claim_all() == ""
+    fence = DeltaFence(lease, named, BootClock())
+    assert fence.claim_all() == ""
     assert claimed(tmp_path / "a") == str(lease.epoch)
     assert recorded(config) == []
+    assert [fence.has_known(f"file:{tmp_path}/{name}") for name in ("a", "none")] == [True, False]
 
 
 def test_a_table_that_is_not_there_is_said_and_stays_noted(

@@ -222,7 +222,7 @@ def test_a_signal_ends_the_work_releases_and_exits(start: Start, url: str, table
     "submitted",
     [
         pytest.param(False, id="python", marks=pytest.mark.shows("P5")),
-        pytest.param(True, id="plain spark-submit"),
+        once_more(True, id="plain spark-submit"),
     ],
 )
 def test_nothing_is_released_while_spark_still_works(start: Start, url: str, table: str, submitted: bool) -> None:

@@ -167,7 +167,7 @@ STOPPED = {
 
 @pytest.mark.parametrize(
     "what",
-    [pytest.param("everything", marks=pytest.mark.shows("P1", "P3")), "python", "JVM", "keeper"],
+    [pytest.param("everything", marks=pytest.mark.shows("P1", "P3")), *map(once_more, ("python", "JVM")), "keeper"],
 )
 def test_what_is_stopped_past_the_lease_never_writes_again(
     start: Callable[..., Writing], url: str, table: str, what: str

@@ -28,6 +28,7 @@ def database(pg_url: str, table: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
+@pytest.mark.fault
 def test_all_flights_are_there_however_often_it_is_started(
     database: sa.Engine, pg_url: str, table: str, tmp_path: Path
 ) -> None:

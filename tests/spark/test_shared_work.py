@@ -121,6 +121,7 @@ LEFT = """
 """
 
 
+@pytest.mark.fault
 def test_what_a_block_has_left_running_is_waited_for(start: Callable[..., Driver]) -> None:
     """Tasks of a job that has failed, a job of which Spark does not know yet, and an action of several jobs."""
     driver = start(HELD + LEFT)

@@ -21,7 +21,6 @@ from jobs.flights_stream import DAILY
 from jobs.jars import spark_options
 from spark_lease.system.processes import kill, tree
 from tests.support.drivers import until
-from tests.support.tiers import once_more
 
 ROOT = Path(__file__).parents[2]
 DAYS = 8
@@ -86,7 +85,8 @@ def store(pg_url: str, table: str) -> Iterator[str]:
     engine.dispose()
 
 
-@pytest.mark.parametrize("kind", ["killed", once_more("frozen")])
+@pytest.mark.fault
+@pytest.mark.parametrize("kind", ["killed", "frozen"])
 def test_a_standby_goes_on_where_the_stream_was(tmp_path: Path, store: str, table: str, kind: str) -> None:
     expected = arrive(tmp_path)
     settings = ["--keeper", "thread"] if kind == "frozen" else []

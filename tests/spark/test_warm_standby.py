@@ -266,6 +266,7 @@ def test_a_stream_goes_on_where_the_killed_master_left_it(start: Start, tmp_path
     assert set(found["epoch"]) == {master.epoch(), standby.epoch()}
 
 
+@pytest.mark.fault
 def test_it_begins_cold_where_its_jvm_hangs(start: Start, master: LocalHold) -> None:
     driver = wait_warm(start, "MORE = {'lease_duration': 30}\ndef warm_up():\n    session()\n")
     jvm = jvm_of(driver)
@@ -337,7 +338,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", ["raises", *map(once_more, ("exits", "stops")), "streams"])
+@pytest.mark.parametrize("wrong", ["raises", *map(once_more, ("exits", "stops", "streams"))])
 def test_what_a_warm_up_does_wrong_is_said_and_the_wait_goes_on(start: Start, master: LocalHold, wrong: str) -> None:
     driver = start(
         f"""

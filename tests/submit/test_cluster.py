@@ -23,7 +23,6 @@ from spark_lease.system.processes import kill, tree
 from tests.services.yarn import FOLDER, MISSING, SPARKS
 from tests.support.command import COMMAND, last_line, spark_lease
 from tests.support.drivers import until
-from tests.support.tiers import once_more
 
 pytestmark = [
     pytest.mark.spark,
@@ -179,7 +178,8 @@ def test_the_guard_travels_with_the_job_and_its_outcome_comes_back(
     assert hold["applications"] and hold["applications"][0].startswith("application_")
 
 
-@pytest.mark.parametrize("kind", ["killed", once_more("frozen")])
+@pytest.mark.fault
+@pytest.mark.parametrize("kind", ["killed", "frozen"])
 def test_what_a_cluster_runs_is_not_taken_for_dead_and_its_end_is_read_from_beside_the_lease(
     submit: Callable[..., subprocess.Popen[str]], store: list[str], written: Any, tmp_path: Path, kind: str
 ) -> None:

@@ -143,6 +143,7 @@ def protocols(table: Path) -> list[str]:
     return [line for line in lines if "protocol" in json.loads(line)]
 
 
+@pytest.mark.fault
 def test_a_claim_takes_a_table_from_no_engine(engines: dict[str, Engine], tmp_path: Path) -> None:
     tables = list(TABLES) if len(engines) > 1 else ["generated", "many", "icebergCompatV2", "variantType"]
     newer, missing = tables, []

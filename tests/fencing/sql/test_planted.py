@@ -29,6 +29,7 @@ from tests.services.postgres import with_psycopg
 from tests.support.frames import ask, put, session, tell
 from tests.support.guarded import clear, create_guarded, rows
 from tests.support.holders import Holder
+from tests.support.tiers import once_more
 
 pytestmark = pytest.mark.postgres
 
@@ -173,7 +174,7 @@ def test_runs_and_commands(engine: Engine, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("through", ["executors", "driver"])
+@pytest.mark.parametrize("through", ["executors", once_more("driver")])
 def test_frames(engine: Engine, through: str) -> None:
     tell(
         engine,

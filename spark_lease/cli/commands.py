@@ -155,8 +155,8 @@ examples:
         "release:release",
         """A lease that has run out is freed. One that has not is taken from its holder if you type its name, or give it
 by --yes: a master at work loses it at its next renewal and stops. No contender can take it before the moment at which
-it would have run out. Where the store has no clock, or it was set back, the record is watched for its duration first,
-unless --yes.
+it would have run out. Where the store has no clock, or its clock was set back, the record is watched for its duration
+first, unless --yes.
 
 exit codes:
   0 free, or free in the seconds that are shown · 1 nothing was changed · 69 lease store unreachable, not known

@@ -313,7 +313,9 @@ def fence(config: Config) -> Finding:
         return fail("fence", str(error), "correct this: until then no master begins its work")
     message = f"{config.name} was claimed under epoch {newest}" if newest else "no master has claimed it yet"
     if problem:
-        return warn("fence", f"{redacted(config.fence_url)}: {problem}; {message}", "run doctor again")
+        return warn(
+            "fence", f"{redacted(config.fence_url)}: {problem}; {message}", "run doctor again after the next run"
+        )
     return ok("fence", f"{redacted(config.fence_url)}: a claim worked, and was undone; {message}")
 
 

@@ -11,7 +11,7 @@ from ..clock import iso_text, wall_time
 from ..config.settings import Config
 from ..election.directive import directive_of, label_of
 from ..election.ports import LeaseStore
-from ..election.record import SET_BACK, LeaseRecord, Snapshot, expires_in, is_forced
+from ..election.record import LeaseRecord, Snapshot, expires_in, is_forced
 from ..errors import RecordUnreadable
 from ..fencing.status import Fences
 
@@ -57,8 +57,7 @@ def described(where: str, name: str, seen: Snapshot, config: Config, *, still_fo
     row |= {"protection": record.protection, "expires_in": round(left, 1)}
     if seen.left is None and still_for is None:
         see = f"spark-lease status --watch {shlex.quote(name)}"
-        why = SET_BACK if seen.is_set_back else "the store has no clock"
-        note = f"{where}: {why}: {name} is expired if it stays unchanged for {left:g} s: {see}"
+        note = f"{where}: {seen.why_unknown}: {name} is expired if it stays unchanged for {left:g} s: {see}"
         return row | {"expires_in": None, "in_doubt": None, "note": note}
     if is_forced(record.holder):
         return row | {"note": f"{name}: taken from its holder by force, free in {left:.1f} s"}

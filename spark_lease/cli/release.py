@@ -20,7 +20,6 @@ from ..election.journal_entries import RAN_OUT, TAKEN_AWAY
 from ..election.ports import Journal, LeaseStore
 from ..election.record import (
     FORCED,
-    SET_BACK,
     LeaseRecord,
     Snapshot,
     expires_in,
@@ -120,7 +119,7 @@ class Forcing:
         """Look at a record until it was renewed or stood still for its duration: its store cannot tell what is left."""
         began, record = self._clock.now(), seen.record
         duration = record.duration if record else 0.0
-        log.info("%s: watching for %g s whether it is renewed, because %s", self._name, duration, _why(seen))
+        log.info("%s: watching for %g s whether it is renewed, because %s", self._name, duration, seen.why_unknown)
         while (still_for := self._clock.now() - began) < duration:
             self._clock.wait(threading.Event(), min(self._poll, duration - still_for))
             if (now := self._store.read(self._name)).record != record:
@@ -155,12 +154,8 @@ class Forcing:
         raise Unreleased(f"{self._name} changes faster than it can be taken: nothing was changed, try again")
 
 
-def _why(seen: Snapshot) -> str:
-    return SET_BACK if seen.is_set_back else "the store has no clock"
-
-
 def _question(name: str, record: LeaseRecord, left: float, seen: Snapshot) -> str:
-    known = _why(seen) if seen.left is None else f"{left:.1f} s are left of it"
+    known = seen.why_unknown if seen.left is None else f"{left:.1f} s are left of it"
     return f"{name} is held by {record.holder}, epoch {record.epoch}, {known}. A running master will lose it and stop."
 
 

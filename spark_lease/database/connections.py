@@ -81,7 +81,7 @@ def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
             with contextlib.closing(connection.cursor()) as cursor:
                 for statement in backend.session(config):
                     cursor.execute(statement)
-        except BaseException:  # which would hold it, and its descriptor
+        except BaseException:  # whose traceback would keep the connection open, and its descriptor
             with contextlib.suppress(dialect.loaded_dbapi.Error):
                 connection.close()
             raise

@@ -93,6 +93,11 @@ class Snapshot:
         # A broker writes no duration, and leaves that of the contender before it.
         return left > record.duration and _OURS.search(record.holder) is not None
 
+    @property
+    def why_unknown(self) -> str:
+        """Why `left` is None."""
+        return SET_BACK if self.is_set_back else "the store has no clock"
+
 
 _OURS = re.compile(r":\d+:\d+:[0-9a-f]{8}$")
 """How the name of each holder ends that `new_holder` has made."""

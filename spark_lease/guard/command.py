@@ -51,6 +51,14 @@ _LISTEN = 0.5
 
 _TOO_MANY = "no more processes and threads may be started by this user, or in this container"
 _NO_MEMORY = "this user, or this container, has no memory for one more"
+_NO_FILES = "no more files may be opened"
+_LIMITS = {
+    errno.EAGAIN: ("ulimit -u", _TOO_MANY),
+    errno.EMFILE: ("ulimit -n", _NO_FILES),
+    errno.ENFILE: ("fs.file-max", _NO_FILES),
+    errno.ENOMEM: ("ulimit -v", _NO_MEMORY),
+}
+"""By the error of the system: the limit that is the reason, and what it means."""
 
 _News = int | LeaseLost | ConfigError | None
 """What there is to react to: a signal's number, a loss, a protection that is not enough, or the end of the command."""
@@ -79,17 +87,12 @@ def _explain_limits() -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        number = error.errno if isinstance(error, OSError) else 0
         if "start new thread" in str(error):  # pthread_create(3) has one error for both
-            raise ConfigError(
-                "ulimit -u, ulimit -v", f"no thread can be started: {_TOO_MANY}, or {_NO_MEMORY}"
-            ) from error
-        if number == errno.EAGAIN:
-            raise ConfigError("ulimit -u", f"{_TOO_MANY}: raise the limit") from error
-        if number in (errno.EMFILE, errno.ENFILE):
-            raise ConfigError("ulimit -n", "no more files may be opened: raise the limit") from error
-        if number == errno.ENOMEM:
-            raise ConfigError("ulimit -v", f"{_NO_MEMORY}: raise the limit") from error
+            problem = f"no thread can be started: {_TOO_MANY}, or {_NO_MEMORY}"
+            raise ConfigError("ulimit -u, ulimit -v", problem) from error
+        if isinstance(error, OSError) and error.errno in _LIMITS:
+            limit, problem = _LIMITS[error.errno]
+            raise ConfigError(limit, f"{problem}: raise the limit") from error
         raise
 
 

@@ -229,10 +229,8 @@ class Config:
     @property
     def has_broker_row(self) -> bool:
         """True if the lease is that of an ActiveMQ broker, whatever its own name."""
-        if self.is_in_folders:  # there are no tables
-            return False
-        auto = self.table.upper().endswith("ACTIVEMQ_LOCK")
-        return self.broker_row == "true" or (self.broker_row == "auto" and auto)
+        auto = self.broker_row == "auto" and self.table.upper().endswith("ACTIVEMQ_LOCK")
+        return (auto or self.broker_row == "true") and not self.is_in_folders
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{key}={value}' for key, value in shown(self))})"

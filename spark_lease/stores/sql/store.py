@@ -95,11 +95,16 @@ class SqlStore:
         return new.stamped(rows[0][0], rows[0][1]) if rows else None
 
     def _values(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> dict[str, Any]:
-        values: dict[str, Any] = {"name": self._config.row_of(name), "holder": new.holder, "epoch": new.epoch}
-        values["duration"] = round(new.duration * 1000)
-        values |= {"protection": new.protection, "directive": new.directive or None}
+        values = {
+            "name": self._config.row_of(name),
+            "holder": new.holder,
+            "epoch": new.epoch,
+            "duration": round(new.duration * 1000),
+            "protection": new.protection,
+            "directive": new.directive or None,
+        }
         if old is not None:
-            values |= {"old_holder": old.holder, "old_epoch": old.epoch, "old_time": old.stamp}
+            values["old_holder"], values["old_epoch"], values["old_time"] = old.holder, old.epoch, old.stamp
             values["old_directive"] = old.directive or None
         return values
 

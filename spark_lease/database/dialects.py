@@ -111,7 +111,7 @@ def _sqlite(config: Config) -> dict[str, Any]:
 
 def _mysql_session(config: Config) -> list[str]:
     limit = config.attempt_timeout * _LOCKED
-    whole = max(1, math.floor(limit))
+    whole = max(1, math.floor(limit - 1))  # MySQL looks once a second whether a wait is over
     return [
         # Else a long list is cut off without a word; and SQLAlchemy cannot read what a table is made of.
         f"SET SESSION sql_select_limit = {2**64 - 1}, sql_quote_show_create = 1",

@@ -123,6 +123,7 @@ def test_a_letter_that_the_database_lacks_ends_the_wait(pg_url: str, table: str)
 
 
 @pytest.mark.mariadb
+@pytest.mark.mariadb_alone
 def test_only_a_server_that_is_read_only_is_told_to_be_one(mariadb: MariaDb) -> None:
     """Error 1290 is that of other options as well."""
     admin = create_engine(usable_url(configure(url=mariadb.url)), isolation_level="AUTOCOMMIT").connect()

@@ -2,7 +2,8 @@
 
     python -m tests.services.mariadb
 
-The server then runs from `.mariadb` as an ordinary user. $SPARK_LEASE_TEST_MARIADBD is another version's mariadbd.
+The server then runs from `.mariadb` as an ordinary user. $SPARK_LEASE_TEST_MARIADBD is another version's mariadbd, or a
+mysqld, for the same tests on MySQL.
 """
 
 from __future__ import annotations
@@ -51,14 +52,17 @@ class MariaDb:
             self.port = free.getsockname()[1]
         self.url = f"mysql://lease:{PASSWORD}@127.0.0.1:{self.port}/leases"
         (folder / "init.sql").write_text(INIT)
-        (folder / "data").mkdir()
-        tables = [
-            next(self._share.glob(f"m*_{what}.sql"))
-            for what in ("system_tables", "performance_tables", "system_tables_data")
-        ]
-        text = "CREATE DATABASE mysql;\nUSE mysql;\n" + "".join(each.read_text() for each in tables)
+        self._make_its_own_tables()
+        self.start()
+
+    def _make_its_own_tables(self) -> None:
+        tables = [] if self.is_mysql else ["system_tables", "performance_tables", "system_tables_data"]
+        files = [next(self._share.glob(f"m*_{each}.sql")) for each in tables]
+        text = "CREATE DATABASE mysql;\nUSE mysql;\n" + "".join(each.read_text() for each in files)
+        if not self.is_mysql:
+            (self.folder / "data").mkdir()
         done = subprocess.run(
-            [*self._command(), "--bootstrap", "--skip-networking"],
+            [*self._command(), *(["--initialize-insecure"] if self.is_mysql else ["--bootstrap", "--skip-networking"])],
             input=text.encode(),
             env=libraries(UNPACKED),
             capture_output=True,
@@ -66,7 +70,10 @@ class MariaDb:
             check=False,
         )
         assert done.returncode == 0, (done.returncode, done.stderr.decode(errors="replace")[-4000:])
-        self.start()
+
+    @property
+    def is_mysql(self) -> bool:
+        return self._binary.name == "mysqld"
 
     @property
     def _share(self) -> Path:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.pool import NullPool
 
 from spark_lease.config.sources import configure
@@ -81,6 +81,23 @@ def rows(engine: Engine, epoch: int | None = None) -> int:
     which = "" if epoch is None else f" WHERE epoch = {epoch}"
     with engine.connect() as connection:
         return int(connection.exec_driver_sql(f"SELECT count(*) FROM guarded{which}").scalar() or 0)
+
+
+def end_session(engine: Engine, connection: Connection) -> None:
+    """The server ends the session of `connection`."""
+    number, end = {
+        "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({})"),
+        "mysql": ("SELECT CONNECTION_ID()", "KILL {}"),
+    }[engine.dialect.name]
+    session = connection.exec_driver_sql(number).scalar()
+    with create_engine(engine.url, poolclass=NullPool).connect() as other:
+        other.exec_driver_sql(end.format(session))
+
+
+def commit_of(engine: Engine) -> bytes:
+    """By which to know the message that commits a fenced transaction."""
+    is_mysql = engine.dialect.name == "mysql" and not engine.dialect.is_mariadb  # type: ignore[attr-defined]
+    return b"\x03COMMIT" if is_mysql else b"; COMMIT"
 
 
 SERVERS = pytest.mark.parametrize(

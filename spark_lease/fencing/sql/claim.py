@@ -54,6 +54,7 @@ _SQLITE_LOCKED = "database is locked"
 TRANSIENT = (*CONFLICTS, _SQLITE_LOCKED)
 """Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
 _NO_CONNECTION = ("1040", "1203", "1226", "2002", "2003", "2006", "2013", "57P03")
+_HELD = "a transaction holds its row: see information_schema.innodb_trx, and KILL its session once its job has ended"
 _NO_OPTIONS = (
     "its pooler refuses PGOPTIONS, which spark-lease run and submit set: set "
     'ignore_startup_parameters = options in pgbouncer.ini, or let the script begin with os.environ.pop("PGOPTIONS")'
@@ -292,7 +293,7 @@ class FenceTable:
 
     def _make_way(self, session: Connection, end: float, name: str, epoch: int) -> str:
         if not self._is_postgres:
-            return ""
+            return "" if self._engine.dialect.name == "sqlite" else _HELD
         denied = end_older_sessions(session, name, epoch)
         if not denied:
             with self._session(end) as waiting:

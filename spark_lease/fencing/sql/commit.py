@@ -8,6 +8,7 @@ message, check and COMMIT travel together: a client cannot be frozen between the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import closing
 from functools import lru_cache
 from typing import Any
 
@@ -120,9 +121,17 @@ follows would be committed without what came before."""
 NO_SAVEPOINT = "1305"
 
 
+_IDLE = 3
+"""Seconds after which MySQL ends a session that is frozen between check and COMMIT, and holds the fence's row."""
+
+
 class _MySql(CommitProtocol):
+    """Check and COMMIT are two messages: a master that is frozen in between would keep the next one from claiming."""
+
+    _BOUND = f"SET @spark_lease_wait = @@SESSION.wait_timeout, SESSION wait_timeout = {_IDLE}"
+    _UNBOUND = "SET SESSION wait_timeout = @spark_lease_wait"
     _CHECK = f"SELECT 1 {_MINE} LOCK IN SHARE MODE"
-    _committed = False
+    _committed = _is_bounded = False
 
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection
@@ -131,6 +140,8 @@ class _MySql(CommitProtocol):
         connection.exec_driver_sql(f"SAVEPOINT {_BLOCK}")
 
     def _commit(self, connection: Connection, values: dict[str, Any]) -> None:
+        self._is_bounded = True
+        connection.exec_driver_sql(self._BOUND)
         connection.exec_driver_sql(_LEAVE_SAVEPOINT)
         connection.exec_driver_sql(_RUN, values)
         if connection.exec_driver_sql(self._CHECK, values).first() is None:
@@ -141,6 +152,13 @@ class _MySql(CommitProtocol):
     def _close(self, connection: Connection) -> None:
         if not self._committed:
             _roll_back(connection)
+        if not self._is_bounded or connection.invalidated or connection.closed:
+            return
+        try:
+            with closing(connection.connection.cursor()) as cursor:
+                cursor.execute(self._UNBOUND)
+        except connection.dialect.loaded_dbapi.Error:  # what was committed is committed
+            connection.invalidate()
 
 
 REFUSED_BY_THE_BLOCK = "1644"

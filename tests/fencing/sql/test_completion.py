@@ -21,7 +21,7 @@ from spark_lease.fencing.sql.transaction import completing_sql
 from spark_lease.holds import open_contender
 from spark_lease.lease import Lease
 from tests.services.proxy import Proxy
-from tests.support.guarded import DOORS, SERVERS, engine_for, rows
+from tests.support.guarded import DOORS, SERVERS, commit_of, engine_for, rows
 from tests.support.holders import Holder
 
 NAME, KEY = "nightly", "2026-11-20"
@@ -117,7 +117,7 @@ def test_an_answer_to_commit_that_was_lost_leaves_the_key_done_once(
 ) -> None:
     noted: list[tuple[str, int]] = []
     claim(Holder(NAME, 5), through)
-    door.cut_after(b"; COMMIT")
+    door.cut_after(commit_of(engine))
     complete(through, Holder(NAME, 5), noted)
     assert (door.cuts, rows(engine), noted) == (1, 1, [(KEY, 5)])
     with pytest.raises(AlreadyDone):
@@ -131,7 +131,7 @@ def test_a_commit_that_never_arrived_leaves_the_key_to_another_try(
 ) -> None:
     noted: list[tuple[str, int]] = []
     claim(Holder(NAME, 5), through)
-    door.cut_before(b"; COMMIT")
+    door.cut_before(commit_of(engine))
     with pytest.raises(DBAPIError):
         complete(through, Holder(NAME, 5), noted)
     assert (door.cuts, rows(engine), noted) == (1, 0, [])

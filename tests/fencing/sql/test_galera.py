@@ -16,7 +16,7 @@ from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.services.mariadb import galera, node_options, running_mariadb
 from tests.support.holders import Holder
 
-pytestmark = [pytest.mark.mariadb, pytest.mark.matrix]
+pytestmark = [pytest.mark.mariadb, pytest.mark.mariadb_alone, pytest.mark.matrix]
 
 
 def test_a_node_of_a_cluster_keeps_no_fence() -> None:

@@ -75,7 +75,8 @@ def test_a_server_that_chains_transactions_and_has_narrow_rows_keeps_every_grant
 def test_a_password_is_utf_8(mariadb: MariaDb, password: str) -> None:
     engine = engine_for(mariadb.url)
     with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE OR REPLACE USER accented@'%%' IDENTIFIED BY %s", (password,))
+        connection.exec_driver_sql("DROP USER IF EXISTS accented@'%%'")
+        connection.exec_driver_sql("CREATE USER accented@'%%' IDENTIFIED BY %s", (password,))
     url = make_url(mariadb.url).set(username="accented")
     config = configure(name="n", url=url.render_as_string(), password=password)
     cut_off = SocketWatchdog(5.0)

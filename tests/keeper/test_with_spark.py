@@ -186,6 +186,7 @@ def test_what_is_stopped_past_the_lease_never_writes_again(
     assert driver.last_write() < granted
 
 
+@pytest.mark.fault
 def test_what_is_stopped_without_the_kernels_part_writes_again(
     start: Callable[..., Writing], url: str, table: str
 ) -> None:
@@ -204,6 +205,7 @@ def test_what_is_stopped_without_the_kernels_part_writes_again(
     assert wrote
 
 
+@pytest.mark.fault
 def test_what_is_stopped_for_less_than_the_lease_goes_on(start: Callable[..., Writing], url: str, table: str) -> None:
     driver = start(WORK % 12, url)
     driver.until("everybody writes")

@@ -57,6 +57,7 @@ def test_a_body_has_ended_before_the_lease_is_given_back(start: Callable[..., Dr
     assert ("released" in said) is ("lose" not in ending)
 
 
+@pytest.mark.fault
 def test_what_the_jvm_does_for_a_call_that_was_cut_off_has_ended_before_the_release(
     start: Callable[..., Driver],
 ) -> None:

@@ -11,6 +11,7 @@ from tests.support.drivers import Driver
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
 
+@pytest.mark.fault
 def test_after_a_loss_the_next_block_has_a_server_that_works(start: Callable[..., Driver]) -> None:
     driver = start(
         """

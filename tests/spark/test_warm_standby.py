@@ -184,6 +184,7 @@ def test_killed_as_it_waits_it_leaves_nothing_behind(start: Start, master: Local
     until(lambda: not driver.leftovers())
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("victim", ["Python", once_more("all of it")])
 def test_frozen_as_it_waits_it_is_killed_once_its_lease_has_run_out(
     start: Start, master: LocalHold, url: str, table: str, victim: str
@@ -204,6 +205,7 @@ def test_frozen_as_it_waits_it_is_killed_once_its_lease_has_run_out(
     assert "counts" not in said or driver.epoch() / 1000 > granted
 
 
+@pytest.mark.fault
 def test_it_goes_on_cold_where_its_jvm_was_killed(start: Start, master: LocalHold) -> None:
     driver = wait_warm(start)
     os.kill(jvm_of(driver), signal.SIGKILL)
@@ -414,6 +416,7 @@ def test_a_submitted_script_finds_the_spark_that_is_ready(
     assert driver.end() == 0
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("contain", ["required", once_more("off")])
 def test_a_submitted_script_whose_jvm_hangs_is_not_begun(
     start: Start, master: LocalHold, url: str, table: str, contain: str
@@ -500,6 +503,7 @@ def test_a_warm_up_that_goes_on_disturbs_no_block_and_writes_nothing(
     assert "the block was left while Spark still worked" not in said
 
 
+@pytest.mark.fault
 def test_a_warm_up_that_goes_on_after_the_wait_writes_nothing(
     start: Start, master: LocalHold, flights: DeltaTable
 ) -> None:

@@ -279,6 +279,7 @@ SLOW_KEEPER = """
 """
 
 
+@pytest.mark.fault
 @pytest.mark.postgres
 def test_a_lost_submission_waits_for_a_keeper_that_hears_late(submit: Callable[..., Driver], proxy: Proxy) -> None:
     """Until the keeper has heard that Spark is over, the end of Python takes the JVM along, and with it the 75."""

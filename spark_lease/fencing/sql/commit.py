@@ -131,8 +131,7 @@ class _MySql(CommitProtocol):
     _BOUND = f"SET @spark_lease_wait = @@SESSION.wait_timeout, SESSION wait_timeout = {_IDLE}"
     _UNBOUND = "SET SESSION wait_timeout = @spark_lease_wait"
     _RUN_IF_MINE = (
-        "INSERT INTO spark_lease_fence_run (name, run, epoch) "
-        f"SELECT name, %(run)s, epoch {_MINE} LOCK IN SHARE MODE"
+        f"INSERT INTO spark_lease_fence_run (name, run, epoch) SELECT name, %(run)s, epoch {_MINE} LOCK IN SHARE MODE"
     )
     _committed = _is_bounded = False
 

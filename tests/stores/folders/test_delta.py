@@ -347,6 +347,7 @@ CallTimeout("there", timeout=9.0).begin(threading.Event().wait)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=20)
 
 
+@pytest.mark.fault
 @pytest.mark.spark
 def test_spark_reads_who_is_master(open_store: OpenStore, folder: Path) -> None:
     store = open_store()

@@ -82,6 +82,7 @@ class TestContract(LeaseStoreContract):
     """The fixture `open_store` is this module's."""
 
 
+@pytest.mark.fault
 def test_another_engine_reads_who_is_master(open_store: OpenStore, config: Config) -> None:
     store = open_store()
     record = _grant(store, "me")

@@ -113,6 +113,9 @@ def _mysql_session(config: Config) -> list[str]:
     limit = config.attempt_timeout * _LOCKED
     whole = max(1, math.floor(limit - 1))  # MySQL looks once a second whether a wait is over
     return [
+        # PyMySQL says that to a server by itself, unless the server says that it is so; MySQL says so where its own
+        # default is 0: a grant would stand in a transaction that nothing commits, and its end be a second master.
+        "SET SESSION autocommit = 1",
         # Else a long list is cut off without a word; and SQLAlchemy cannot read what a table is made of.
         f"SET SESSION sql_select_limit = {2**64 - 1}, sql_quote_show_create = 1",
         # Else a ROLLBACK, of SQLAlchemy's for one, begins a transaction that no grant leaves: the session's end takes
@@ -214,10 +217,10 @@ _MYSQL = Backend(
     equal=_is_to_the_byte,
     shape=("1146", "1054"),
     # 1665: a binary log of statements, which takes no write under READ COMMITTED. The second line: an account
-    # that may not log in, or not before it has another password.
+    # that may not log in, not from this host, not without TLS, or not before it has another password.
     denied=(
         *("1044", "1045", "1049", "1142", "1143", "1227", "1665"),
-        *("1698", "1820", "1862", "3118", "4151"),
+        *("1130", "1251", "1524", "1698", "1820", "1862", "3118", "3159", "4151"),
     ),
     syntax=("1064", "1305"),
     locked=("1205", "1969", "3572"),

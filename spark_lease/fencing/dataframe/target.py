@@ -49,7 +49,8 @@ ORDER BY ordinal_position
 _MYSQL_UNIQUE = """
 SELECT index_name, column_name, sub_part IS NULL,
        extra LIKE '%%auto_increment%%' OR (
-         is_nullable = 'YES' AND coalesce(column_default, 'NULL') = 'NULL' AND extra = '')
+         is_nullable = 'YES' AND extra = '' AND
+         (column_default IS NULL OR version() LIKE '%%MariaDB%%' AND column_default = 'NULL'))
 FROM information_schema.statistics LEFT JOIN information_schema.columns USING (table_schema, table_name, column_name)
 WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s AND NOT non_unique
 """

@@ -138,7 +138,8 @@ class _MySql(CommitProtocol):
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection
         is_on = driver.get_autocommit() if hasattr(driver, "get_autocommit") else getattr(driver, "autocommit", False)
-        refuse_autocommit(not callable(is_on) and bool(is_on))
+        if not callable(is_on) and is_on:  # as the driver believes: MySQL tells it so where its own default is 0
+            refuse_autocommit(bool(connection.exec_driver_sql("SELECT @@autocommit").scalar()))
         connection.exec_driver_sql(f"SAVEPOINT {_BLOCK}")
 
     def _commit(self, connection: Connection, values: dict[str, Any]) -> None:

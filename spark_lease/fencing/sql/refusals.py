@@ -15,18 +15,22 @@ _ENDS = re.compile(
     _COMMENTS + r"(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(WORK\s+)?TO\b))\b",
     re.I | re.S,
 )
-# MariaDB knowledge base, "SQL statements that cause an implicit commit".
+# MariaDB knowledge base, "SQL statements that cause an implicit commit"; MySQL reference manual, "Statements that cause
+# an implicit commit". What is prepared may be any of them.
 _DDL = re.compile(
     _COMMENTS + r"((CREATE|DROP)(?!\s+(OR\s+REPLACE\s+)?TEMPORARY\b)|ALTER|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK"
-    r"|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|FLUSH|RESET|INSTALL|UNINSTALL|BACKUP|SET\s+PASSWORD|SET\b[^;]*\bautocommit|SET\s+STATEMENT|EXECUTE\s+IMMEDIATE)\b",
+    r"|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|LOAD\s+INDEX|FLUSH|RESET|INSTALL|UNINSTALL|IMPORT|CLONE|BACKUP|RESTART|SHUTDOWN"
+    r"|(START|STOP)\s+(SLAVE|REPLICA|ALL|GROUP_REPLICATION)|CHANGE|PREPARE|EXECUTE"
+    r"|SET\s+(PASSWORD|STATEMENT|DEFAULT\s+ROLE)|SET\b.*\bautocommit)\b",
     re.I | re.S,
 )
 _NAME = r"((?:`[^`]+`|\w+)(?:\s*\.\s*(?:`[^`]+`|\w+))?)"
+_GAP = r"(?:\s|/\*(?>.*?\*/)|--[^\n]*\n|#[^\n]*\n)+"
 _WRITES = re.compile(
-    _COMMENTS + r"(?:(?:INSERT|REPLACE)\b(?:\s+(?:LOW_PRIORITY|DELAYED|HIGH_PRIORITY|IGNORE|INTO))*\s+"
-    r"|UPDATE\b(?:\s+(?:LOW_PRIORITY|IGNORE))*\s+"
-    r"|DELETE\b(?:\s+(?:LOW_PRIORITY|QUICK|IGNORE))*\s+FROM\s+"
-    r"|LOAD\s+DATA\b.*?\bINTO\s+TABLE\s+)" + _NAME,
+    _COMMENTS + rf"(?:(?:INSERT|REPLACE)\b(?:{_GAP}(?:LOW_PRIORITY|DELAYED|HIGH_PRIORITY|IGNORE|INTO)\b)*{_GAP}"
+    rf"|UPDATE\b(?:{_GAP}(?:LOW_PRIORITY|IGNORE)\b)*{_GAP}"
+    rf"|DELETE\b(?:{_GAP}(?:LOW_PRIORITY|QUICK|IGNORE)\b)*{_GAP}FROM{_GAP}"
+    rf"|LOAD\s+DATA\b.*?\bINTO{_GAP}TABLE{_GAP})" + _NAME,
     re.I | re.S,
 )
 _known: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()

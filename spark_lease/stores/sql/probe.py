@@ -80,12 +80,15 @@ class SqlProbe:
 
     def forgets(self) -> str:
         """The setting by which a server that crashes forgets what it has confirmed; empty if it keeps that."""
-        query = "SELECT 'fsync', setting FROM pg_catalog.pg_settings WHERE name = 'fsync'"
+        query = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = 'fsync'"
         if self._engine.dialect.name != "postgresql":
-            query = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_flush_log_at_trx_commit'"
+            names = "'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog'"
+            query = f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
         with self._connected() as connection:
-            found = connection.exec_driver_sql(query).first()
-        return "" if found is None or found[1] in ("on", "1") else f"{found[0]} = {found[1]}"
+            found = {str(name): str(value) for name, value in connection.exec_driver_sql(query)}
+        if found.pop("log_bin", "") != "ON":  # else what the binary log lacks after a crash is rolled back
+            found.pop("sync_binlog", "")
+        return next((f"{name} = {value}" for name, value in found.items() if value not in ("on", "1")), "")
 
     def makers(self) -> list[tuple[str, str]]:
         """PostgreSQL: schemas of the search path, and the roles that may make functions and operators there, quoted.

@@ -417,9 +417,10 @@ def test_a_table_that_cannot_be_rolled_back_or_has_other_keys_is_refused(engine:
     [
         ("UNIQUE (b(2))", "b varchar(9)"),
         ("UNIQUE (c)", "b varchar(9), c int NOT NULL DEFAULT 7"),
+        ("UNIQUE (c)", "b varchar(9), c varchar(9) DEFAULT 'NULL'"),
         ("UNIQUE (c)", "b varchar(9), c varchar(9) GENERATED ALWAYS AS (upper(b)) VIRTUAL"),
     ],
-    ids=["a part of a column", "a column with a default", "a column that is made there"],
+    ids=["a part of a column", "a column with a default", "with a text for one", "a column that is made there"],
 )
 def test_an_upsert_is_refused_where_it_could_replace_other_rows(
     engine: Engine, spark: Any, index: str, more: str

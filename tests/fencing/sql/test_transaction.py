@@ -473,6 +473,7 @@ def test_mariadb_refuses_what_commits_by_itself(engine: Engine, words: str) -> N
     [
         "INSERT INTO loose VALUES (1)",
         "insert ignore `leases`.`loose` values (1)",
+        "INSERT /*+ SET_VAR(foreign_key_checks = 1) */ INTO/**/loose VALUES (1)",
         "UPDATE loose SET a = 2",
         "DELETE FROM loose",
     ],
@@ -965,6 +966,15 @@ def test_a_commit_in_disguise_lets_nothing_follow_on_postgresql(engine: Engine, 
         "/*! */ COMMIT",
         "/*M! FLUSH TABLES */",
         "BACKUP STAGE START",
+        "SET @x = ';', autocommit = 1",
+        "PREPARE hidden FROM 'COMMIT'",
+        "EXECUTE hidden",
+        "LOAD INDEX INTO CACHE guarded",
+        "STOP SLAVE",
+        "START REPLICA",
+        "CHANGE MASTER TO MASTER_HOST = 'x'",
+        "SET DEFAULT ROLE NONE TO CURRENT_USER",
+        "IMPORT TABLE FROM 'x'",
     ],
 )
 def test_what_ends_a_transaction_of_mariadb_is_refused(engine: Engine, statement: str) -> None:

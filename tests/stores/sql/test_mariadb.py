@@ -6,13 +6,15 @@ import json
 from contextlib import closing
 
 import pytest
-from sqlalchemy import Engine, make_url
+from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 
 from spark_lease import Fenced
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.database.connections import SocketWatchdog, make_engine
+from spark_lease.errors import FenceUnreachable
+from spark_lease.fencing.sql.claim import claim
 from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.holds import open_contender
 from spark_lease.stores.registry import open_store
@@ -59,15 +61,60 @@ def test_a_lease_on_mariadb_grows_its_epoch_and_an_older_epoch_writes_nothing(
 
 
 @pytest.mark.mariadb
-def test_a_server_that_chains_transactions_and_has_narrow_rows_keeps_every_grant() -> None:
+@pytest.mark.parametrize(
+    "options", [["--completion-type=CHAIN", "--innodb-default-row-format=compact"], ["--autocommit=0"]], ids=str
+)
+def test_a_server_with_transactions_of_its_own_kind_keeps_every_grant(options: list[str]) -> None:
     """Else the grant would stand in a transaction that nothing commits."""
-    with running_mariadb("--completion-type=CHAIN", "--innodb-default-row-format=compact") as server:
+    with running_mariadb(*options) as server:
         config = configure(name="n", url=server.url, create_table="true")
         with closing(open_contender(config, BootClock())) as mine, closing(open_store(config)) as other:
             epoch = mine.acquire()
             seen = other.read("n").record
             assert seen and (seen.holder, seen.epoch) == (mine.holder, epoch)
             mine.release()
+        guarded = engine_for(server.url)
+        create_guarded(guarded)
+        with fenced_sql(Holder("n", 5), guarded) as connection:
+            connection.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (5)")
+        assert rows(guarded) == 1
+        guarded.dispose()
+
+
+@pytest.mark.mariadb
+def test_a_host_that_may_not_connect_is_told_so_at_once(mariadb: MariaDb) -> None:
+    engine = engine_for(mariadb.url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP USER IF EXISTS elsewhere@'192.0.2.1'")
+        connection.exec_driver_sql("CREATE USER elsewhere@'192.0.2.1' IDENTIFIED BY 'x'")
+    engine.dispose()
+    url = make_url(mariadb.url).set(username="elsewhere", password="x").render_as_string(hide_password=False)
+    done = spark_lease("run", "--lease", "n", "--url", url, "--", "true")
+    assert done.returncode == 78, done.stderr
+
+
+@pytest.mark.mariadb
+def test_without_rights_for_a_fence_it_is_said_what_to_run(mariadb: MariaDb, engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP USER IF EXISTS plain@'127.0.0.1'")
+        connection.exec_driver_sql("CREATE USER plain@'127.0.0.1' IDENTIFIED BY 'x'")
+        connection.exec_driver_sql("GRANT SELECT, INSERT, UPDATE ON leases.guarded TO plain@'127.0.0.1'")
+    plain = create_engine(engine.url.set(username="plain", password="x"))
+    with pytest.raises(FenceUnreachable, match="have an administrator run: CREATE TABLE") as raised:
+        claim(Holder("n", 5), plain)
+    with engine.begin() as connection:
+        for statement in str(raised.value).partition(" run: ")[2].partition(" ((")[0].rstrip(")").split("; "):
+            connection.exec_driver_sql(statement.replace("this role", "plain@'127.0.0.1'"))
+    claim(Holder("n", 5), plain)
+    plain.dispose()
+
+
+@pytest.mark.mariadb
+def test_a_binary_log_that_is_not_synced_may_forget() -> None:
+    with running_mariadb("--log-bin=log", "--sync-binlog=0", "--server-id=1") as server:
+        assert spark_lease("init", "--url", server.url).returncode == 0
+        done = spark_lease("doctor", "--url", server.url)
+        assert "sync_binlog = 0" in done.stdout and "set sync_binlog = 1" in done.stdout
 
 
 @pytest.mark.mariadb

@@ -24,6 +24,7 @@ CHECKED := config election monitoring/test_history.py monitoring/test_events.py 
 PARALLEL := $(if $(SPARK_LEASE_TEST_PG_URL),,-n auto --dist loadgroup --no-loadscope-reorder)
 # Two processes, each of which may have a Spark.
 TWO := $(subst auto,2,$(PARALLEL))
+ON_MYSQL = $(PY) -m pytest -n 0 -m "mariadb and not (mariadb_alone or spark or fault)"
 PYTEST = $(PY) -m pytest $(PARALLEL) $(if $(CI),--durations=30)
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -120,7 +121,7 @@ test-variants: services older yarn ## each fault with every victim and on every 
 
 test-mysql: export SPARK_LEASE_TEST_MARIADBD := $(CURDIR)/$(MYSQL)
 test-mysql: mysql ## the tests of MariaDB's stores, fences and commands, on MySQL 8 (five minutes)
-	@$(PY) -m pytest -n 0 -m "mariadb and not (mariadb_alone or spark or fault)" $(ARGS)
+	@$(ON_MYSQL) $(ARGS)$(if $(CI), || $(ON_MYSQL) --last-failed)
 
 test-zombies: services ## masters frozen amid their writes, a hundred for each fence, and without it (ROUNDS=100 ONLY=delta)
 	@$(PY) -m tests.faults.zombies $(or $(ROUNDS),100) $(ONLY)
@@ -177,7 +178,7 @@ services: setup ## what the tests need besides: jars, MariaDB, PgBouncer. What c
 
 mysql: $(MYSQL)
 $(MYSQL): tests/services/mysql.py | services
-	@$(PY) -m tests.services.mysql
+	@$(PY) -m tests.services.mysql && touch $@
 
 browser: setup
 	@$(PY) -m tests.services.browser || test -z "$$CI"

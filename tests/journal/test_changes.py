@@ -169,7 +169,7 @@ def test_what_is_too_old_is_forgotten_once_a_day(config: Config, monkeypatch: py
         lease.close()
         return lease.epoch
 
-    pause, retention = (2.6, 1.5) if config.url.startswith("delta+s3:") else (0.6, 0.5)  # its stamps are whole seconds
+    pause, retention = (2.6, 1.5) if config.url.startswith("delta+s3:") else (1.6, 1.5)  # its stamps are whole seconds
     first = hold(config)
     time.sleep(pause)
     short = changed(config, history_retention=retention)

@@ -111,7 +111,7 @@ def _sqlite(config: Config) -> dict[str, Any]:
 
 def _mysql_session(config: Config) -> list[str]:
     limit = config.attempt_timeout * _LOCKED
-    whole = max(1, math.floor(limit - 1))  # MySQL looks once a second whether a wait is over
+    whole = max(1, math.floor(limit - 2))  # MySQL looks once a second, and counts whole ones: late by two
     return [
         # PyMySQL says that to a server by itself, unless the server says that it is so; MySQL says so where its own
         # default is 0: a grant would stand in a transaction that nothing commits, and its end be a second master.

@@ -111,10 +111,10 @@ def _sqlite(config: Config) -> dict[str, Any]:
 
 def _mysql_session(config: Config) -> list[str]:
     limit = config.attempt_timeout * _LOCKED
-    whole = max(1, math.floor(limit - 2))  # MySQL looks once a second, and counts whole ones: late by two
+    whole = max(1, math.floor(limit - 2))  # MySQL ends a wait up to two seconds late
     return [
-        # PyMySQL says that to a server by itself, unless the server says that it is so; MySQL says so where its own
-        # default is 0: a grant would stand in a transaction that nothing commits, and its end be a second master.
+        # MySQL reports autocommit as on where its default is 0, and PyMySQL then leaves it off: nothing would commit a
+        # grant, and with the end of our session a second contender would be master.
         "SET SESSION autocommit = 1",
         # Else a long list is cut off without a word; and SQLAlchemy cannot read what a table is made of.
         f"SET SESSION sql_select_limit = {2**64 - 1}, sql_quote_show_create = 1",

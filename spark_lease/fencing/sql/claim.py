@@ -280,8 +280,7 @@ class FenceTable:
         if self._engine.dialect.name == "sqlite":
             # Shorter than SQLite's own pauses become: against a busy writer one has to ask often.
             return f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}"
-        # Whole seconds. For `autocommit` see `dialects._mysql_session`.
-        return "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
+        return "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"  # whole seconds
 
     def _read(self, session: Connection, name: str) -> int:
         epoch = session.execute(read_epoch(name)).scalar()
@@ -336,7 +335,7 @@ def unreachable(engine: Engine, error: SQLAlchemyError, blocked_by: str = "") ->
     if code_of(error) == "42501":
         names = ", ".join(each.name for each in FENCE_TABLES)
         blocked_by = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names} TO this role"
-    elif code_of(error) == "1142":  # which MySQL says of a table that is missing, too
+    elif code_of(error) == "1142":  # MySQL says so of a missing table as well
         rights = [f"GRANT SELECT, INSERT, UPDATE, DELETE ON {each.name} TO this role" for each in FENCE_TABLES]
         blocked_by = f"have an administrator run: {'; '.join([*tables_sql(engine.dialect), *rights])}"
     message = database_message(engine, error)

@@ -266,7 +266,7 @@ class Guard:
         """End all work, then release; the loss if there was one."""
         has_failed = isinstance(error, Exception | SystemExit) and not is_success(error)  # not ended from outside
         # Its JVM was killed, and the error of the call that noticed it has left the block before the watch saw it.
-        if has_failed and self._jvm_ended() is not None:
+        if has_failed and self._spark.is_its_jvm_ending():
             self.has_crashed = True
             log.error("%s: the work has crashed: %s", self.hold.name, JVM_ENDED)
         self._leave_the_block()

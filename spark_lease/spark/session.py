@@ -15,7 +15,7 @@ from ..clock import Clock
 from ..config.settings import Config
 from ..errors import Loss
 from ..keeper.spawn import running
-from ..system.processes import Process, is_alive, is_proc_there, kill, look, marked, marks_of, tree
+from ..system.processes import Process, is_alive, is_exiting, is_proc_there, kill, look, marked, marks_of, tree
 from .callbacks import callbacks, end_callback
 from .connect import is_connected, stop_all
 from .jvm import (
@@ -94,6 +94,11 @@ class Spark:
             return None  # an earlier block has killed it, say, and it dies only now
         why = jvm_is_gone(self._submitter)
         return (Loss.ORPHANED if under_spark_submit() else Loss.SPARK_GONE, why) if why else None
+
+    def is_its_jvm_ending(self) -> bool:
+        """True as well where the JVM was killed and its end, milliseconds later, is not to be seen yet."""
+        jvm = None if self.has_an_idle_jvm() else jvm_pid(self._submitter)
+        return self.end_of_its_jvm() is not None or (jvm is not None and is_exiting(jvm))
 
     def look(self) -> None:
         """Remember what is there. To be called now and then: what has ended can no longer be found."""

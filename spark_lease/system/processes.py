@@ -29,7 +29,7 @@ A list: a guarded process that is started by guarded work adds its own mark behi
 """
 
 _PROC = Path("/proc")
-_PF_FORKNOEXEC = 0x40
+_PF_EXITING, _PF_FORKNOEXEC = 0x4, 0x40
 Identity = tuple[int, int]
 """A process for certain: its pid, which another may have later, and when it started (clock ticks after boot)."""
 
@@ -134,11 +134,23 @@ def _stat(pid: int) -> tuple[str, list[str]]:
 
 
 def is_forked(pid: int) -> bool:
-    """True for a process that has become no other program since its fork, whatever title it has given itself (proc(5),
-    /proc/pid/stat, flags: PF_FORKNOEXEC)."""
-    with contextlib.suppress(OSError, IndexError):  # it has ended
-        return bool(int(_stat(pid)[1][6]) & _PF_FORKNOEXEC)
-    return False
+    """True for a process that has become no other program since its fork, whatever title it has given itself."""
+    return bool(_flags(pid) & _PF_FORKNOEXEC)
+
+
+def is_exiting(pid: int) -> bool:
+    """True for a process that is about to end, and cannot go on: its sockets are closed a moment before its end shows.
+
+    So the peer that has read the end of the connection may still find it "alive".
+    """
+    return bool(_flags(pid) & _PF_EXITING)
+
+
+def _flags(pid: int) -> int:
+    """The kernel's PF_ flags of the main thread (proc(5), /proc/pid/stat); 0 if it has ended."""
+    with contextlib.suppress(OSError, IndexError):
+        return int(_stat(pid)[1][6])
+    return 0
 
 
 class Descendants:

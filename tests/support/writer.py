@@ -19,12 +19,11 @@ from spark_lease.fencing.sql.transaction import fenced_sql
 from tests.support.holders import Holder
 
 ROWS_AT_MOST = 4000
-PLAIN_ROWS = 400
 _INSERT = text("INSERT INTO guarded (epoch) VALUES (:epoch)")
 
 
 def write(engine: Engine, lease: Holder, fenced: bool, began: threading.Event, wrote: list[int]) -> str:
-    for _ in range(ROWS_AT_MOST if fenced else PLAIN_ROWS):
+    for _ in range(ROWS_AT_MOST):
         try:
             if fenced:
                 with fenced_sql(lease, engine) as connection:

@@ -21,9 +21,12 @@ from ...config.settings import Config
 from ...config.urls import redacted
 from ...database.connections import SocketWatchdog, make_engine, refusal
 from ...database.dialects import backend_of, is_mariadb, is_mysql, matches, usable_url
+from ...errors import ConfigError
 from ..folders.file import FileLock
 from . import schema
 from .statements import BROKER_ID
+
+_NO_NOWAIT = 'database needs FOR UPDATE NOWAIT, which MySQL has since 8.0: set locker = "lease" there'
 
 
 class SessionLock:
@@ -58,6 +61,8 @@ class SessionLock:
             _drop(session)
             if matches(error, self._backend.locked):
                 return False
+            if matches(error, self._backend.syntax):
+                raise ConfigError("locker", _NO_NOWAIT) from error
             if not matches(error, self._backend.shape):
                 raise
             with self._engine.connect() as connection:

@@ -229,6 +229,8 @@ def rights(config: Config) -> Finding:
             return fail("rights", str(error), "make the file and its folder writable for this user")
         if "disk is full" in str(error):
             return fail("rights", str(error), "free space on its disk")
+        if "binlog_format" in str(error).lower():
+            return fail("rights", str(error), "have an administrator run SET GLOBAL binlog_format = ROW")
         tables = " and ".join(dict.fromkeys((config.table, config.record_table)))
         return fail("rights", str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {tables}")
     if refused := _ask(config, lambda probe: probe.exercise_notes()):

@@ -19,7 +19,17 @@ from ..clock import BootClock
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import ConfigError, NotesDenied, SparkLeaseError, StoreError
-from .dialects import BACKENDS, UNKNOWN_LETTER, backend_of, begin_session, code_of, matches, refuses_options, usable_url
+from .dialects import (
+    BACKENDS,
+    STATEMENTS_LOGGED,
+    UNKNOWN_LETTER,
+    backend_of,
+    begin_session,
+    code_of,
+    matches,
+    refuses_options,
+    usable_url,
+)
 
 SHARED = "shared"
 """Key in the `info` of a connection: true if a pooler may give its session to others, so that nothing may stay set."""
@@ -34,6 +44,7 @@ _NO_RIGHTS = (
     "have the rights granted, or the tables made, that spark-lease init --print-sql names "
     '(if_denied = "wait" tries again)'
 )
+_BINARY_LOG = "have an administrator run SET GLOBAL binlog_format = ROW: as it is, the server takes no such writes"
 _FILE = 'make the file and its folder writable for this user, or name another file (if_denied = "wait" tries again)'
 _NO_TEXT = "without a text; often no file descriptor is free (ulimit -n)"
 # Error 1290 of MariaDB and MySQL names the option that refuses, which may be another.
@@ -151,6 +162,8 @@ def _advice(engine: Engine, error: Exception) -> str:
         return _FILE
     if code_of(error) == UNKNOWN_LETTER:
         return "the database's encoding lacks a letter of this name: use others, or a database in UTF-8"
+    if code_of(error) == STATEMENTS_LOGGED:
+        return _BINARY_LOG
     return _NO_RIGHTS if code_of(error) in _RIGHTS else _DENIED
 
 

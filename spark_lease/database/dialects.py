@@ -185,6 +185,8 @@ ENGINE_OF = (
 """MariaDB, MySQL: the engine that keeps the table of that schema (NULL: this session's) and name; NULL for a view."""
 UNKNOWN_LETTER = "22P05"
 """PostgreSQL's code of a text that its database, in another encoding than UTF-8, cannot hold."""
+STATEMENTS_LOGGED = "1665"
+"""MariaDB's and MySQL's of a binary log of statements, which takes no write under READ COMMITTED."""
 CONFLICTS = ("40001", "40P01", "1213", "1020")
 """Codes of deadlocks and serialization failures, of all databases: nothing was done, another try may do it."""
 
@@ -216,10 +218,9 @@ _MYSQL = Backend(
     table_options=" ENGINE=InnoDB ROW_FORMAT=DYNAMIC CHARSET=utf8mb4",
     equal=_is_to_the_byte,
     shape=("1146", "1054"),
-    # 1665: a binary log of statements, which takes no write under READ COMMITTED. The second line: an account
-    # that may not log in, not from this host, not without TLS, or not before it has another password.
+    # The second line: an account that may not log in, not from this host, not without TLS, not with this password.
     denied=(
-        *("1044", "1045", "1049", "1142", "1143", "1227", "1665"),
+        *("1044", "1045", "1049", "1142", "1143", "1227", STATEMENTS_LOGGED),
         *("1130", "1251", "1524", "1698", "1820", "1862", "3118", "3159", "4151"),
     ),
     syntax=("1064", "1305"),

@@ -86,6 +86,25 @@ def store(pg_url: str, table: str) -> Iterator[str]:
 
 
 @pytest.mark.fault
+def test_it_goes_on_behind_an_entry_of_a_master_that_thaws(tmp_path: Path, store: str, table: str) -> None:
+    """The last entry of a master that was frozen, in the checkpoint of the next one while that works."""
+    expected = arrive(tmp_path)
+    master = Submission(tmp_path, store, table, "lyon")
+    try:
+        entries = tmp_path / "checkpoint/offsets"
+        until((entries / "2").exists, 120)
+        late = (entries / "2").read_text().replace('"logOffset":2', '"logOffset":4')
+        (entries / ".late").write_text(late)
+        (entries / ".late").rename(entries / "4")
+        assert master.process.wait(180) == 0, master.log.read_text()
+    finally:
+        kill(tree(master.process.pid))
+    assert "going on behind it" in master.log.read_text()
+    rows = DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist()
+    assert Counter({(str(row["day"]), row["carrier"]): row["flights"] for row in rows}) == expected
+
+
+@pytest.mark.fault
 @pytest.mark.parametrize("kind", ["killed", "frozen"])
 def test_a_standby_goes_on_where_the_stream_was(tmp_path: Path, store: str, table: str, kind: str) -> None:
     expected = arrive(tmp_path)

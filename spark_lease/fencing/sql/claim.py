@@ -21,6 +21,7 @@ from ...database.connections import SocketWatchdog, database_message, name_of
 from ...database.dialects import CONFLICTS, backend_of, code_of, matches, refuses_options, transaction_bounds
 from ...election.ports import HeldLease
 from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
+from .connected import connected
 from .search_path import has_fence, mismatch
 from .stale_sessions import end_holders, end_older_sessions
 from .tables import (
@@ -70,7 +71,7 @@ def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT) -> None
     """Raise the fence of `lease` in the database of `engine` to my epoch; at once if it is there already.
 
     The tables of the fence are made where they are missing, and a fenced table of PostgreSQL that was dropped and made
-    again is fenced again. Takes no longer than `timeout` seconds and what it takes to connect. Raises LeaseLost; Fenced
+    again is fenced again. Takes no longer than `timeout` seconds. Raises LeaseLost; Fenced
     if a newer epoch was claimed, which does not lose the lease; FenceUnreachable; ConfigError.
     """
     epoch, end = lease.check(), BootClock().now() + timeout
@@ -248,39 +249,44 @@ class FenceTable:
 
     @contextlib.contextmanager
     def _session(self, end: float, *, reads: bool = False) -> Iterator[Connection]:
-        """A session that is ended with its use. It commits what the caller says, or each statement by itself; its
-        settings are those of its transactions on PostgreSQL: no other client of a pooler is to get them."""
+        """A session that is ended with its use. It commits what the caller says, or each statement by itself. On
+        PostgreSQL its settings are its transactions': no other client of a pooler is to get them."""
         cut_off = SocketWatchdog(max(end - self._clock.now(), _RETRY_PAUSE))
         try:
-            with self._engine.connect() as pooled:
+            with connected(self._engine, max(end - self._clock.now(), _RETRY_PAUSE)) as pooled:
                 ours: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": reads}
                 connection = pooled.execution_options(
                     **ours if self._is_postgres else {"isolation_level": "AUTOCOMMIT"}
                 )
                 cut_off.watch(connection.connection.driver_connection)
                 connection.detach()
-                bounds = self._bounds(end)
+                first, *others = self._bounds(end)
                 if self._is_postgres:
-                    event.listen(connection, "begin", lambda begun: begun.exec_driver_sql(bounds).close())
+                    event.listen(connection, "begin", lambda begun: begun.exec_driver_sql(first).close())
                 else:
-                    connection.exec_driver_sql(bounds)
+                    for each in (first, *others):
+                        connection.exec_driver_sql(each)
                 yield connection
         finally:
             cut_off.disarm()
             cut_off.close()
 
-    def _bounds(self, end: float) -> str:
+    def _bounds(self, end: float) -> tuple[str, ...]:
         left = max(end - self._clock.now(), _RETRY_PAUSE)
         if self._is_postgres:
             grace, bound = (math.ceil(seconds * 1000) for seconds in (_GRACE, left + 2 * _GRACE))
             # The last one: my host is frozen between the claim and its commit, and the next master waits for the row.
-            return transaction_bounds(
-                {"lock_timeout": grace, "statement_timeout": bound, "idle_in_transaction_session_timeout": bound}
-            )
+            limits = {"lock_timeout": grace, "statement_timeout": bound, "idle_in_transaction_session_timeout": bound}
+            return (transaction_bounds(limits),)
         if self._engine.dialect.name == "sqlite":
             # Shorter than SQLite's own pauses become: against a busy writer one has to ask often.
-            return f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}"
-        return "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"  # whole seconds
+            return (f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}",)
+        return (
+            "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1",  # whole seconds
+            # What a frozen transaction has written is not done, though the user's engine, or the server, may read it.
+            # Not READ COMMITTED: that takes no write where the binary log has statements.
+            "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        )
 
     def _read(self, session: Connection, name: str) -> int:
         epoch = session.execute(read_epoch(name)).scalar()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from spark_lease import leased
@@ -17,6 +17,7 @@ from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.errors import AlreadyDone, ConfigError, Fenced, StoreError
 from spark_lease.fencing.sql.claim import FenceTable, claim
+from spark_lease.fencing.sql.tables import DONE
 from spark_lease.fencing.sql.transaction import completing_sql
 from spark_lease.holds import open_contender
 from spark_lease.lease import Lease
@@ -97,6 +98,20 @@ def test_of_two_masters_that_finish_one_key_at_the_same_time_one_writes(engine: 
             complete(engine, fast, noted)
     assert (rows(engine, 1), rows(engine, 5), slow.lost) == (0, 1, [])
     assert noted == [(KEY, 5), (KEY, 5)]
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_what_is_not_committed_is_not_done_though_the_engine_reads_it(engine: Engine) -> None:
+    """A master that is frozen before its COMMIT has the day's row there, and will never commit it."""
+    claim(Holder(NAME, 5), engine)
+    dirty = engine_for(engine.url.render_as_string(hide_password=False), isolation_level="READ UNCOMMITTED")
+    with engine.connect() as frozen, dirty.connect() as reader:
+        frozen.execute(DONE.insert(), {"name": NAME, "run_key": KEY, "epoch": 5, "finished": 0})
+        assert reader.scalar(select(DONE.c.epoch)) == 5
+        assert FenceTable(dirty).done_under(NAME, KEY) is None
+        frozen.rollback()
+    dirty.dispose()
 
 
 def test_a_former_master_completes_nothing_and_the_next_one_does(engine: Engine) -> None:

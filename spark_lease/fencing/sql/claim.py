@@ -71,7 +71,7 @@ def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT) -> None
     """Raise the fence of `lease` in the database of `engine` to my epoch; at once if it is there already.
 
     The tables of the fence are made where they are missing, and a fenced table of PostgreSQL that was dropped and made
-    again is fenced again. Takes no longer than `timeout` seconds. Raises LeaseLost; Fenced
+    again is fenced again. Takes `timeout` seconds at most, and two to connect. Raises LeaseLost; Fenced
     if a newer epoch was claimed, which does not lose the lease; FenceUnreachable; ConfigError.
     """
     epoch, end = lease.check(), BootClock().now() + timeout
@@ -253,7 +253,7 @@ class FenceTable:
         PostgreSQL its settings are its transactions': no other client of a pooler is to get them."""
         cut_off = SocketWatchdog(max(end - self._clock.now(), _RETRY_PAUSE))
         try:
-            with connected(self._engine, max(end - self._clock.now(), _RETRY_PAUSE)) as pooled:
+            with connected(self._engine, end - self._clock.now()) as pooled:
                 ours: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": reads}
                 connection = pooled.execution_options(
                     **ours if self._is_postgres else {"isolation_level": "AUTOCOMMIT"}

@@ -4,8 +4,8 @@
 
 Start it as often as you like, on one checkpoint: it writes once, and the next master goes on where it was. A batch
 that a crash repeats is told apart by its number: Delta skips what it has (txnAppId, txnVersion), and in PostgreSQL the
-rows of a day replace themselves, in a transaction that commits only under the newest epoch. That is right because a
-file, and so a batch, has a whole day.
+rows of a day replace themselves, in a transaction that commits only under the newest epoch. That is right where
+each batch has whole days, as here each file has one.
 """
 
 from __future__ import annotations

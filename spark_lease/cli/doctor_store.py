@@ -222,6 +222,8 @@ def notes(config: Config) -> Finding:
 
 
 def rights(config: Config) -> Finding:
+    from ..database.connections import BINARY_LOG
+
     try:
         _ask(config, lambda probe: probe.exercise())
     except StoreError as error:
@@ -230,7 +232,7 @@ def rights(config: Config) -> Finding:
         if "disk is full" in str(error):
             return fail("rights", str(error), "free space on its disk")
         if "binlog_format" in str(error).lower():
-            return fail("rights", str(error), "have an administrator run SET GLOBAL binlog_format = ROW")
+            return fail("rights", str(error), BINARY_LOG)
         tables = " and ".join(dict.fromkeys((config.table, config.record_table)))
         return fail("rights", str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {tables}")
     if refused := _ask(config, lambda probe: probe.exercise_notes()):

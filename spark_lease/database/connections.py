@@ -44,7 +44,7 @@ _NO_RIGHTS = (
     "have the rights granted, or the tables made, that spark-lease init --print-sql names "
     '(if_denied = "wait" tries again)'
 )
-_BINARY_LOG = "have an administrator run SET GLOBAL binlog_format = ROW: as it is, the server takes no such writes"
+BINARY_LOG = "have an administrator run SET GLOBAL binlog_format = ROW: as it is, the server takes no such writes"
 _FILE = 'make the file and its folder writable for this user, or name another file (if_denied = "wait" tries again)'
 _NO_TEXT = "without a text; often no file descriptor is free (ulimit -n)"
 # Error 1290 of MariaDB and MySQL names the option that refuses, which may be another.
@@ -163,7 +163,7 @@ def _advice(engine: Engine, error: Exception) -> str:
     if code_of(error) == UNKNOWN_LETTER:
         return "the database's encoding lacks a letter of this name: use others, or a database in UTF-8"
     if code_of(error) == STATEMENTS_LOGGED:
-        return _BINARY_LOG
+        return BINARY_LOG
     return _NO_RIGHTS if code_of(error) in _RIGHTS else _DENIED
 
 

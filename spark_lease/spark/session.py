@@ -96,7 +96,7 @@ class Spark:
         return (Loss.ORPHANED if under_spark_submit() else Loss.SPARK_GONE, why) if why else None
 
     def is_its_jvm_ending(self) -> bool:
-        """True as well where the JVM was killed and its end, milliseconds later, is not to be seen yet."""
+        """True if its JVM has ended, or was killed and is about to: its end shows some milliseconds later."""
         jvm = None if self.has_an_idle_jvm() else jvm_pid(self._submitter)
         return self.end_of_its_jvm() is not None or (jvm is not None and is_exiting(jvm))
 

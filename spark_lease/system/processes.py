@@ -139,10 +139,7 @@ def is_forked(pid: int) -> bool:
 
 
 def is_exiting(pid: int) -> bool:
-    """True for a process that is about to end, and cannot go on: its sockets are closed a moment before its end shows.
-
-    So the peer that has read the end of the connection may still find it "alive".
-    """
+    """True for a process that the kernel is ending. Its sockets are closed some milliseconds before its end shows."""
     return bool(_flags(pid) & _PF_EXITING)
 
 

@@ -260,12 +260,16 @@ class FenceTable:
                 )
                 cut_off.watch(connection.connection.driver_connection)
                 connection.detach()
-                first, *others = self._bounds(end)
+                bounds = self._bounds(end)
+
+                def bind(begun: Connection) -> None:
+                    for each in bounds:
+                        begun.exec_driver_sql(each).close()
+
                 if self._is_postgres:
-                    event.listen(connection, "begin", lambda begun: begun.exec_driver_sql(first).close())
+                    event.listen(connection, "begin", bind)
                 else:
-                    for each in (first, *others):
-                        connection.exec_driver_sql(each)
+                    bind(connection)
                 yield connection
         finally:
             cut_off.disarm()

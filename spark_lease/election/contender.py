@@ -1,4 +1,4 @@
-"""Taking a lease from a store and keeping it: what an answer means that came late, or not at all."""
+"""Takes a lease from a store and keeps it; decides what a late or missing answer means."""
 
 import contextlib
 import logging
@@ -17,32 +17,32 @@ log = logging.getLogger(__name__)
 
 _SAY_AGAIN = 600.0
 OnRenewal = Callable[[float, bool], None]
-"""Gets the seconds that a renewal took, and whether it was confirmed. Must not wait."""
+"""Called after each renewal with the seconds it took and whether it was confirmed. Must not block."""
 
 
 class StandbyNote(Protocol):
-    """Tells others that this contender waits. Its methods wait for nothing and never raise."""
+    """Shows other observers that this contender waits. No method blocks or raises."""
 
     period: float
-    """Seconds after which `say` is to be called again, at the latest."""
+    """Call `say` again within so many seconds."""
 
     def say(self) -> None:
-        """It waits still."""
+        """Show that it still waits."""
         ...
 
     def become(self, state: str) -> None:
-        """What kind of standby it is has changed: the next `say` says that."""
+        """Change the kind of standby that the next `say` shows."""
         ...
 
     def forget(self) -> None:
-        """It does not wait any more."""
+        """Show that it no longer waits."""
         ...
 
     def close(self) -> None: ...
 
 
 class Waits:
-    """Says why an acquisition waits: when the reason changes, and again every ten minutes."""
+    """Logs why an acquisition waits: when the reason changes, and again every ten minutes."""
 
     def __init__(self) -> None:
         self._why, self._logged_at = "", -math.inf
@@ -54,9 +54,9 @@ class Waits:
 
 
 class Contender(Hold):
-    """A hold that this process itself takes from a store, and keeps by renewals.
+    """A hold that this process takes from a store itself, and keeps by renewals.
 
-    The renewing thread alone moves the deadline forward.
+    Only the renewing thread moves the deadline forward.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Contender(Hold):
         on_renewal: OnRenewal = lambda took, confirmed: None,
         stands_still: Callable[[], str] = lambda: "",
     ) -> None:
-        """`stands_still` says which guarded process was stopped, by SIGSTOP, Ctrl-Z or a debugger; "" if none was."""
+        """`stands_still` names a guarded process that is stopped (SIGSTOP, Ctrl-Z, a debugger); "" if none is."""
         super().__init__(config, holder=holder, clock=clock, deadline=published or OwnDeadline(), protection=protection)
         self._locker = locker
-        # How long a confirmation is good for; for ever where there is nothing to be lost.
+        # How long a confirmation is valid: for ever with `enabled = false`, where nothing can be lost.
         self._good_for = config.renew_deadline if config.enabled else math.inf
         self._granted, self._hears = 0.0, True
         self._standby_note, self._journal = standby_note, journal
@@ -101,7 +101,7 @@ class Contender(Hold):
                 left, pause = start + held - now, max(answer.expires_in, 0.0)
                 message = answer.why or f"{holder} is master"
                 if answer.may_be_over and left < answer.expires_in:
-                    # Refused at the first look, a lease whose master died would be refused to all contenders, for ever.
+                    # If the first look decided, a dead master's lease would be refused to every contender, for ever.
                     left, message = answer.expires_in, f"{holder} was master: watching whether it still is"
                 waits.say(now, message, "%s: standby, %s", self.name, message)
             except RecordUnreadable:
@@ -121,7 +121,7 @@ class Contender(Hold):
             self._locker.wait(pause, self._config.poll_period)
 
     def try_acquire(self) -> Grant | Denied:
-        """Ask once. Raises StoreError if the store gives no answer, also when the grant came too late to be of use."""
+        """Ask once. Raises StoreError if the store does not answer, or if its grant arrives too late to be used."""
         sent, ahead = self._clock.now(), self._clock.ahead()
         answer = self._locker.try_acquire()
         if isinstance(answer, Grant):
@@ -139,8 +139,8 @@ class Contender(Hold):
 
     def renew(self) -> None:
         """Try once to renew. Raises StoreError without an answer (the deadline stands), LeaseLost if it is lost."""
-        # The deadline counts from before the request: the store may have stamped it at any moment since. Frozen for
-        # a minute between here and the answer, I come back to a deadline that is long past, and so it must be.
+        # The deadline counts from before the request, because the store may stamp it at any moment from now on. If this
+        # process is frozen for a minute before the answer, the deadline is long past when it wakes: so it must be.
         sent, ahead = self._clock.now(), self._clock.ahead()
         self._still_mine()
         self._refuse_for_stopped_work()
@@ -152,17 +152,17 @@ class Contender(Hold):
             self._hears = True
             self.lose(error.loss, str(error))
             raise self.lost_error() from error
-        except ConfigError as error:  # the settings were right when it was granted: it is the store that has changed
+        except ConfigError as error:  # the settings worked at the grant: the store has changed
             raise StoreError(self.name, str(error)) from error
         finally:
-            with contextlib.suppress(Exception):  # a number that cannot be told is no reason to lose a lease
+            with contextlib.suppress(Exception):  # a metric that fails must not lose the lease
                 self._on_renewal(self._clock.now() - sent, confirmed)
         self._hears = True
         if isinstance(answer, Denied):
             held_by = f"held by {answer.holder}" if answer.holder else "it has no holder, or its record is gone"
             by_force = is_forced(answer.holder) and answer.epoch == self._epoch
             self.lose(Loss.TAKEN, taken_by_force(answer.holder) or held_by, by_force=by_force)
-        # A late answer: released, lost or past the deadline while it was on its way. It brings nothing back.
+        # The lease may have been released, lost or expired meanwhile: a late answer revives nothing.
         self._still_mine()
         self._deadline.publish(sent + self._good_for, ahead)
         if isinstance(answer, Grant) and answer.give_up_at <= self._clock.now():
@@ -170,10 +170,7 @@ class Contender(Hold):
             raise self.lost_error()
 
     def _refuse_for_stopped_work(self) -> None:
-        """Do not renew for work that was stopped, now and at the renewal before: it could not end itself.
-
-        Raises StoreError.
-        """
+        """Raise StoreError if guarded work is stopped, at this renewal and at the last: it could not end itself."""
         before, self._stood_still = self._stood_still, self._stands_still()
         if before and self._stood_still:
             raise StoreError(self.name, f"not renewed, because {self._stood_still}")
@@ -187,12 +184,12 @@ class Contender(Hold):
             return False
         lost = self.loss()
         self.lose(Loss.RELEASED)
-        self._deadline.disarm()  # before a store that may take its time
-        if self._standby_note:  # of a hold that ends right after its grant, it may still be there
+        self._deadline.disarm()  # first: the store may take long to answer
+        if self._standby_note:  # it may still be there if the hold ends right after its grant
             self._standby_note.close()
         try:
             released = self._locker.release()
-        except ConfigError as error:  # as in `renew`: rights that were taken away meanwhile, say
+        except ConfigError as error:  # as in `renew`: its rights were revoked, for example
             raise StoreError(self.name, str(error)) from error
         if released:
             self._is_given_back = True
@@ -207,13 +204,13 @@ class Contender(Hold):
 
     def note_loss(self) -> None:
         self.settle()
-        # A store that did not answer the last time would be waited for in vain.
+        # A store that did not answer the last renewal is not asked again: that would only take time.
         if self._hears and self._lost:
             self._note_end(*self._lost[0][:2])
 
     def _note_end(self, why: str, detail: str) -> None:
-        if self._journal and self._lost and self._epoch:  # 0: what was given back was never known to be mine
-            # Counted from the answer to the grant, which came after the grant: no later than it really ended.
+        if self._journal and self._lost and self._epoch:  # epoch 0: the answer to the grant was lost
+            # Counted from the answer to the grant, which came after the grant: never later than the real end.
             held_for = self._lost[0][2] - self._granted
             self._journal.ended(self._epoch, why, at=self._epoch + math.floor(held_for * 1000), detail=detail)
 

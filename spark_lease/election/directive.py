@@ -1,8 +1,8 @@
 """An operator's pause or transfer, kept in the lease record: no contender, or only one holder or site, may take it.
 
-It never takes the lease from a master by force: one that shall give up is told so at its next renewal, stops its work
-as after any loss, and gives it back once the end of that work is proven; else it runs out. All times are seconds since
-1970 by the store's clock; where the store has none, by that of the machine that looks.
+It takes the lease from no master by force. A master that must give up learns it at its next renewal, stops its work as
+after any loss, and releases the lease once the end of that work is proven; else the lease runs out. All times are
+seconds since 1970 by the store's clock, or by the reading machine's if the store has none.
 """
 
 import json
@@ -12,16 +12,15 @@ from dataclasses import asdict, dataclass
 from ..clock import iso_text
 
 LONGEST = 600
-"""Characters of the text that stands in a record."""
+"""Maximum length of the text in a record."""
 _YEAR_9999 = 253_370_764_800.0
 
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """`to`: the holder, its label or the site that alone may take the lease; empty: none may.
+    """`to`: the only holder, label or site that may take the lease; empty: none may.
 
-    Void from `until` on (inf: until it is taken back). A master that it is not for gives up at `give_up`, and keeps the
-    lease as long as it likes if that is inf.
+    It ends at `until` (inf: when an operator resumes the lease). Any other master gives up at `give_up` (inf: never).
     """
 
     by: str
@@ -34,7 +33,7 @@ class Directive:
         return bool(self.to) and self.to in (holder, label_of(holder), site)
 
     def blocks(self, holder: str, site: str, *, now: float) -> bool:
-        """Whether it keeps `holder` from taking the lease."""
+        """True if `holder` may not take the lease."""
         return now < self.until and not self.is_for(holder, site)
 
     def __str__(self) -> str:
@@ -43,18 +42,18 @@ class Directive:
         return f"{what} by {self.by}{until}" + (f": {self.reason}" if self.reason else "")
 
     def in_full(self) -> str:
-        """With when a master that it is not for has to stop."""
+        """The text for people, with the time at which another master must stop."""
         whose = "any other master" if self.to else "its master"
         return str(self) + (f"; {whose} stops at {iso_text(self.give_up)[:19]}Z" if self.give_up < math.inf else "")
 
     def text(self) -> str:
-        """As it stands in a record: JSON without what is not said."""
+        """The text in a record: JSON without empty fields."""
         fields = {key: value for key, value in asdict(self).items() if value not in ("", math.inf)}
         return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
 def directive_of(text: str) -> Directive | None:
-    """What stands in a record. An unreadable text bars all contenders and demotes none."""
+    """Parse the text of a record. An unreadable text blocks all contenders and demotes no master."""
     if not text:
         return None
     try:
@@ -73,12 +72,12 @@ def directive_of(text: str) -> Directive | None:
 
 
 def _instant(value: object) -> float:
-    """Seconds since 1970; what is no time of a calendar is never."""
+    """Seconds since 1970; inf for a number outside the calendar."""
     number = float(str(value))
     return number if 0 <= number < _YEAR_9999 else math.inf
 
 
 def label_of(holder: str) -> str:
-    """What its configuration calls it: a holder without its unique ending, if it has one (a broker's name has not)."""
+    """The configured label: a holder without its unique ending (a broker's name has none)."""
     parts = holder.rsplit(":", 3)
     return parts[0] if len(parts) == 4 else holder

@@ -1,10 +1,10 @@
-"""One hold on a lease: how long I may believe that it is mine, and what I must have stopped by when.
+"""One hold on a lease: until when it is valid, and by when all guarded work must have stopped.
 
-What a store says is judged in `locker.py`, what its answers mean for a hold in `contender.py`; the rules of a record
-are in `record.py`, the loops that renew and watch in `keepalive.py`.
+`record.py` has the rules of a record, `locker.py` applies them to a store's answers, `contender.py` turns the results
+into a deadline, `keepalive.py` runs the loops that renew and watch.
 
-What it does not do: it stops no work (`guard/`) and it cannot hold back a write that was sent while
-the lease was good and lands after it ran out. Only a fence in the guarded store can do that.
+A hold stops no work: `guard/` does. It cannot stop a write that was sent while the lease was valid and that lands after
+the lease ran out: only a fence in the guarded store can.
 
 ```
  renewal SENT   retry fails   retry fails   retry fails    renew_deadline      lease_duration
@@ -30,36 +30,36 @@ from .record import Protection
 log = logging.getLogger(__name__)
 
 _OVERDUE = 1.1
-"""Retry periods after which a renewal that was not confirmed is overdue."""
+"""Retry periods after which an unconfirmed renewal is overdue."""
 _LOOK_AGAIN = 0.05
 JUMP = 1.0
-"""Seconds by which the wall clock may gain on the other one between two renewals: NTP moves it by less."""
+"""Seconds that the wall clock may gain on the monotonic one between two renewals: NTP moves it by less."""
 
 
 class Deadline(Protocol):
-    """The instant until which a lease is mine, where all can see it who work under it."""
+    """The instant until which a lease is held, published to every process that works under it."""
 
     @property
     def instant(self) -> float: ...
 
     @property
     def ahead(self) -> float:
-        """How far the wall clock was ahead when the renewal was sent that confirmed it, see `Clock.ahead`."""
+        """How far the wall clock was ahead when the last confirmed renewal was sent, see `Clock.ahead`."""
         ...
 
     def publish(self, instant: float, ahead: float) -> None: ...
 
     def lose(self) -> None:
-        """Publish that it is lost."""
+        """Publish that the lease is lost."""
         ...
 
     def disarm(self) -> None:
-        """Nothing runs any more that would have to be ended because of it."""
+        """No guarded work is left: when the deadline passes, end no process."""
         ...
 
 
 class OwnDeadline:
-    """Seen in this process alone. Implements `Deadline`."""
+    """Known to this process alone. Implements `Deadline`."""
 
     instant, ahead = -math.inf, 0.0
 
@@ -67,18 +67,17 @@ class OwnDeadline:
         self.instant, self.ahead = instant, ahead
 
     def lose(self) -> None:
-        """Only this process reads it, and it knows of the loss."""
+        """Does nothing: only this process reads it, and knows of the loss."""
 
     def disarm(self) -> None:
-        """It ends no process."""
+        """Does nothing: this deadline ends no process."""
 
 
 class Hold(ABC):
-    """A hold on one lease, for those who work under it: acquired once, then lost or released for good.
+    """A hold on one lease: acquired once, then lost or released for good.
 
-    Several threads use it without a lock between them. A thread that finds it lost says so, and the first one wins;
-    any thread may `check()`. A clock alone says whether it is held: past its deadline a lease is lost even if no thread
-    has noticed.
+    Several threads use it without a lock. Any thread may `check()`, and any thread that finds the lease lost records
+    it: the first reason stays. The clock alone decides: past its deadline a lease is lost even if no thread noticed.
     """
 
     def __init__(
@@ -91,25 +90,25 @@ class Hold(ABC):
         self._acquired = False
         self._lost: list[tuple[Loss, str, float, bool]] = []
         self.last_problem = ""
-        """Of the renewals since the last one that was confirmed."""
+        """Why the last renewal failed; empty after a confirmed one."""
         self.released_at = 0.0
         self._ending = RELEASED, ""
 
     @property
     def is_kept_by_another(self) -> bool:
-        """True if another process keeps it, which kills what is left of the guarded work when this one ends."""
+        """True if a keeper process renews it, which kills what is left of the guarded work when this process ends."""
         return False
 
     @property
     def epoch(self) -> int:
-        """The fencing token of this hold; larger than that of every hold before it. 0: not acquired yet."""
+        """The fencing token of this hold, larger than that of every earlier hold. 0: not acquired yet."""
         return self._epoch
 
     def check(self) -> int:
-        """The epoch, if the lease is mine at this instant; else raises LeaseLost. Costs no I/O, call it freely.
+        """The epoch, if the lease is held at this instant; else raises LeaseLost. Costs no I/O: call it freely.
 
-        Where the wall clock has jumped ahead since the last renewal, by a second or more, this machine may have stood
-        still, and its other clock with it: then it waits until the lease is renewed, or lost.
+        If the wall clock has jumped ahead by a second or more since the last renewal, this machine may have been
+        suspended, and its monotonic clock with it: then it waits until the lease is renewed, or lost.
         """
         while True:
             epoch = self._still_mine()
@@ -123,7 +122,7 @@ class Hold(ABC):
         raise self.lost_error()
 
     def remaining(self) -> float:
-        """Seconds that `check()` will go on to answer without another renewal; 0 once lost."""
+        """Seconds for which `check()` answers without another renewal; 0 once the lease is lost."""
         return 0.0 if self._lost else max(self._deadline.instant - self._clock.now(), 0.0)
 
     def __repr__(self) -> str:
@@ -134,16 +133,16 @@ class Hold(ABC):
 
     @property
     def is_in_doubt(self) -> bool:
-        """True while the lease is mine and yet a renewal is overdue: it failed, or its answer does not come.
+        """True while the lease is held but a renewal is overdue: it failed, or its answer has not come.
 
-        `check()` still answers. What can wait for certainty should: `wait_certain`.
+        `check()` still answers. Work that can wait should call `wait_certain`.
         """
         return bool(self.remaining()) and not self._is_certain()
 
     def wait_certain(self, timeout: float = math.inf) -> int:
-        """The epoch, once the lease is mine beyond doubt; returns at once if it is. To be called before new work.
+        """Wait until no renewal is overdue and return the epoch, at once if none is. Call it before new work.
 
-        Raises LeaseLost if it is lost meanwhile, StoreError if it is still in doubt after `timeout` seconds.
+        Raises LeaseLost if the lease is lost meanwhile, StoreError if it is still in doubt after `timeout` seconds.
         """
         end, never = self._clock.now() + timeout, threading.Event()
         while True:
@@ -156,9 +155,9 @@ class Hold(ABC):
             self._clock.wait(never, min(left, _LOOK_AGAIN))
 
     def _is_certain(self) -> bool:
-        """Confirmed no longer ago than it takes from one renewal to the next.
+        """True if the last confirmation is no older than one renewal period.
 
-        Seen from the deadline alone, as forked children see it, and so that a store that hangs counts like one that
+        Computed from the deadline alone: forked children know nothing else, and a store that hangs counts like one that
         fails.
         """
         confirmed = self._deadline.instant - self._config.renew_deadline
@@ -168,18 +167,18 @@ class Hold(ABC):
         """The instant (own clock) by which all guarded work must have ended."""
         reason, _, at, by_force = self._lost[0] if self._lost else (Loss.EXPIRED, "", self._deadline.instant, False)
         if reason in (Loss.TAKEN, Loss.FENCED, Loss.UNREADABLE) and not by_force:
-            return at  # another may be master already: there is no time to be polite
+            return at  # another may be master already: no time for a polite stop
         return at + self._config.stop_budget
 
     def lose(self, reason: Loss, detail: str = "", *, by_force: bool = False) -> None:
-        """Close it from now on; the first reason stays. Sends nothing and waits for nothing.
+        """Make the hold lost from now on; the first reason stays. Sends nothing and does not block.
 
-        `by_force`: an operator took this very grant, and no contender may have it before it would have run out."""
+        `by_force`: an operator took this very grant, and no contender gets it before it would have run out."""
         now, until = self._clock.now(), self._deadline.instant
         self._lost.append((reason, detail, min(now, until) if until > 0 else now, by_force))
 
     def loss(self) -> LeaseLost | None:
-        """What `check()` would raise; None while the lease is mine, and after I gave it back."""
+        """What `check()` would raise; None while the lease is held, and after its release."""
         try:
             self._still_mine()
         except LeaseLost as lost:
@@ -187,7 +186,7 @@ class Hold(ABC):
         return None
 
     def lost_error(self) -> LeaseLost:
-        """What `check()` raises. A deadline that has passed is made final by asking."""
+        """What `check()` raises. If the deadline has passed, this call makes the loss final."""
         if not self._acquired:
             return LeaseLost(self.name, self._epoch, Loss.EXPIRED, "not acquired yet")
         if not self._lost:
@@ -198,30 +197,30 @@ class Hold(ABC):
 
     @abstractmethod
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
-        """Wait until the lease is mine and return its epoch.
+        """Wait until the lease is granted and return its epoch.
 
-        Asks at once, then whenever the holder's lease runs out and every `poll_period`, for `acquire_timeout`. Unless
-        `if_held` is "wait" it asks only once where another has it, and a store that gives no answer for no longer than
-        a `lease_duration`. On a store without a clock a record is watched in any case until it is seen to be renewed,
-        or has stood still for its own duration: a dead master's looks like a living one's. `still_wanted` is called
-        before each try and ends the wait by raising.
+        Asks at once, then every `poll_period` and when the holder's lease runs out, for `acquire_timeout`. Unless
+        `if_held` is "wait", a lease that another holds is asked for only once, and a store that does not answer for at
+        most a `lease_duration`. On a store without a clock, the record is always watched until it is renewed or has
+        stayed unchanged for its own duration, because a dead master's record looks like a living one's.
+        `still_wanted` is called before each attempt and ends the wait by raising.
 
-        Raises LeaseHeldByOther if it is held at the end, StoreError if the store could not be asked at the end: the
-        two are never mixed up. RecordUnreadable and ConfigError are raised at once, waiting does not heal them.
+        Raises LeaseHeldByOther if another holds it at the end, StoreError if the store did not answer at the end: the
+        two are never mixed up. Raises RecordUnreadable and ConfigError at once: retrying does not help.
         """
 
     def ends_as(self, why: str, detail: str = "") -> None:
-        """Say how the work ended: a word of `journal_entries.GIVEN_BACK`, and more. The release notes it."""
+        """Set how the work ended, for the journal: one of `journal_entries.GIVEN_BACK`, and details."""
         self._ending = why, detail
 
     @property
     def ending(self) -> str:
-        """What `ends_as` was told: "failed: exit 3"."""
+        """How the work ended, as `ends_as` set it: "failed: exit 3"."""
         return ": ".join(filter(None, self._ending))
 
     @abstractmethod
     def release(self) -> bool:
-        """Close it, then give it back, so that a standby need not wait. False if there was nothing to give.
+        """Make the hold lost, then free the lease, so that a standby need not wait. False if there was none to free.
 
         Call it after all guarded work has ended and after the last renewal has returned. Raises StoreError; then the
         lease runs out by itself.
@@ -229,10 +228,10 @@ class Hold(ABC):
 
     @abstractmethod
     def close(self, *, lost: bool = False) -> None:
-        """Let go of the store. `lost`: that is how its work ended, and so does this process, as `on_lost` says."""
+        """Close the connections. `lost`: the work ended by a loss, and `on_lost` now ends this process."""
 
     def log_grant(self) -> None:
-        if not self._config.enabled:  # which was said instead
+        if not self._config.enabled:  # a warning has said so instead
             return
         told = (self.name, self._epoch, self.holder, self.protection, self.store)
         log.info("%s: acquired, epoch %d, as %s, protection %s, in %s", *told)
@@ -241,14 +240,14 @@ class Hold(ABC):
             log.warning(message, self.name)
 
     def note_loss(self) -> None:  # noqa: B027 (a keeper in another process does it)
-        """Note beside the lease why it was lost. To be called once nothing runs any more under it; never raises."""
+        """Write a journal entry: why the lease was lost. Call it once no guarded work runs; never raises."""
 
     def settle(self, *, left: bool = True) -> None:  # noqa: B027 (a lease without a keeper tells no one)
         """Report that no Spark work is left under a lost lease, so that the keeper kills nothing. `left`: the guarded
-        block has ended as well, so that the lease may be given back."""
+        block has ended as well, so the lease may be released."""
 
     def give_back(self) -> None:
-        """`release`, and say in the log what came of it. Never raises: there is nothing left to do about it."""
+        """`release`, and log the result. Never raises: the caller could do nothing about it."""
         try:
             if self.release():
                 self.released_at = wall_time()
@@ -256,5 +255,5 @@ class Hold(ABC):
                     log.info("%s: released, epoch %d", self.name, self._epoch)
         except (StoreError, ConfigError) as error:
             log.warning("%s: not released, it runs out: %s", self.name, error)
-        except Exception:  # a store's own fault, whatever it is: the work is done all the same
+        except Exception:  # any fault of a store: the work is done all the same
             log.exception("%s: not released, it runs out", self.name)

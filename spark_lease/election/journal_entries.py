@@ -1,8 +1,8 @@
-"""What is noted beside a lease of each change of hands: who was granted it in place of which record, why a hold ended.
+"""The journal entries of a lease: each grant with the record that it replaced, and why each hold ended.
 
-Keys are epochs, texts are JSON. `journal/changes.py` writes them, right after the change; `monitoring/history.py` reads
-them. An entry that is missing is filled in by the next one, which names the record that it replaced. Times are the
-store's, in milliseconds since 1970.
+Keys are epochs, texts are JSON. `journal/changes.py` writes an entry right after the change, `monitoring/history.py`
+reads them. If an entry is missing, the next one tells: it names the record that it replaced. Times are the store's, in
+milliseconds since 1970.
 """
 
 import json
@@ -15,14 +15,14 @@ KINDS = (GRANT, ENDED, APPLICATION)
 RELEASED = "released"
 FINISHED, FAILED, INTERRUPTED, ALREADY_DONE, CRASHED = "finished", "failed", "interrupted", "already done", "crashed"
 GIVEN_BACK = (RELEASED, FINISHED, FAILED, INTERRUPTED, ALREADY_DONE, CRASHED)
-"""Why a hold ended that was given back: how its work did. "released" where that is not known."""
+"""Why a released hold ended: the outcome of its work; "released" if that is not known."""
 TAKEN_AWAY, RAN_OUT = "taken by force", "ran out"
 _DAY = 86_400_000
 _FOR_EVER = 100 * 365 * 86400.0
 
 
 def grant_text(holder: str, over: Snapshot, *, site: str) -> str:
-    """That `holder` was granted the lease in place of the record `over`, which runs, or ran, out at `until_ms`."""
+    """The entry of a grant to `holder` in place of the record `over`, which expires, or expired, at `until_ms`."""
     old, after = over.record, None
     if old is not None:
         until = None if over.left is None else old.stamp
@@ -31,24 +31,24 @@ def grant_text(holder: str, over: Snapshot, *, site: str) -> str:
 
 
 def site_in(text: str | None, holder: str) -> str:
-    """The site of `holder`, if `text` notes a grant of that holder; "" if no note says so."""
+    """The site of `holder`, if `text` is the entry of its grant; else ""."""
     try:
         entry = json.loads(text or "{}")
         return str(entry["site"]) if entry.get("holder") == holder else ""
-    except (ValueError, KeyError, TypeError, AttributeError):  # `history` says what is wrong with it
+    except (ValueError, KeyError, TypeError, AttributeError):  # `history` reports an unreadable entry
         return ""
 
 
 def end_text(why: str, *, detail: str = "", **when: int) -> str:
-    """`at`, by the clock that the epochs are of, or `by`: some time before."""
+    """The entry of an end: `at` an instant by the clock of the epochs, or at some time before `by`."""
     return json.dumps({"why": why, **when} | ({"detail": detail} if detail else {}))
 
 
 def is_first_of_its_day(old: LeaseRecord | None, epoch: int) -> bool:
-    """Whether the grant `epoch` in place of `old` is: then it is time to forget what is too old."""
+    """True if `epoch` is the first grant of its day: then old entries are pruned."""
     return old is None or old.epoch // _DAY != epoch // _DAY
 
 
 def bounded_age(retention: float) -> float:
-    """`retention`, which may be for ever, as a store can count it."""
+    """`retention` (may be inf) as a finite number of seconds."""
     return min(retention, _FOR_EVER)

@@ -1,8 +1,8 @@
 """The two loops that keep a lease: one renews, one watches.
 
-The thread that talks to the store never watches the time; the one that watches never talks, and takes no lock that
-the first may hold: it goes on demoting while the store hangs. Both are thin: what they do once is `renew_once` and
-`watch_once`, so that a process beside the driver, or a simulator, can run the same.
+The renewing thread talks to the store and never watches the time. The watching thread never talks to the store and
+takes no lock of the other: it demotes even while the store hangs. One pass of each is `renew_once` and `watch_once`,
+which the keeper process and the simulator run too.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from .hold import Hold
 log = logging.getLogger(__name__)
 
 WATCH_PERIOD = 0.1
-"""Seconds between two looks at the deadline and at the liveness checks: what demotion may start late by."""
+"""Seconds between two looks at the deadline and the liveness checks: by so much demotion may start late."""
 _RETRIES_IN_A_PERIOD = 5
 LATE = 1.2
-"""A request that has to be cut off ends a little after its time."""
+"""Factor on `attempt_timeout`: a request that is cut off ends a little after it."""
 
 LivenessCheck = Callable[[], tuple[Loss, str] | None]
-"""Says why the lease is to be given up although it could be renewed, or None."""
+"""Returns why the lease must be given up although it could be renewed; None if it need not."""
 
 
 def renew_once(lease: Contender, config: Config, clock: Clock) -> float | None:
-    """Try to renew; the seconds until the next try, None if there is nothing left to renew.
+    """Try to renew; returns the seconds until the next attempt, None if the lease is lost.
 
-    After a failure the next try comes sooner, because the deadline does: most failures are a connection that broke.
+    After a failure the next attempt comes sooner: the deadline is near, and most failures are a broken connection.
     """
     sent, pause = clock.now(), config.retry_period / _RETRIES_IN_A_PERIOD
     try:
@@ -44,23 +44,23 @@ def renew_once(lease: Contender, config: Config, clock: Clock) -> float | None:
     except StoreError as error:
         lease.last_problem = str(error)
         log.warning("%s: renewal failed, %.1f s left: %s", lease.name, lease.remaining(), error)
-    except Exception as error:  # a store's own fault, whatever it is: like no answer, and no end of the renewals
+    except Exception as error:  # any fault of a store counts as no answer, and must not end the renewals
         lease.last_problem = type(error).__name__
         log.exception("%s: renewal failed, %.1f s left", lease.name, lease.remaining())
     return max(sent + pause - clock.now(), 0.0)
 
 
 def watch_once(lease: Hold, liveness_checks: Sequence[LivenessCheck] = ()) -> LeaseLost | None:
-    """The loss, if the lease is lost by now: by its deadline, by what a renewal learned, by a liveness check."""
+    """The loss, if the lease is lost by now: by its deadline, by a renewal, or by a liveness check."""
     for check in liveness_checks:
-        with contextlib.suppress(Exception):  # a check that fails must not end the watch, which all else relies on
+        with contextlib.suppress(Exception):  # a failing check must not end the watch, which everything relies on
             if finding := check():
                 lease.lose(*finding)
     return lease.loss()
 
 
 class Keepalive:
-    """Both loops on threads of this process, from `start` to `stop`."""
+    """Runs both loops on threads of this process, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class Keepalive:
         watch_period: float = WATCH_PERIOD,
         thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
-        """`on_look` is called at each look. `watch_period` is longer where another thread watches as well. `thread`
-        makes one: a simulator has its own."""
+        """`on_look` is called at each look. `watch_period` may be longer if another thread watches too. `thread` makes
+        a thread; a simulator passes its own."""
         self._lease, self._config, self._clock = lease, config, clock
         self._on_lost, self._liveness_checks = on_lost, liveness_checks
         self._on_look, self._watch_period = on_look, watch_period
@@ -105,7 +105,7 @@ class Keepalive:
         while lost is None and not self._clock.wait(self._stop, self._watch_period):
             lost = watch_once(self._lease, self._liveness_checks)
             if lost is None:
-                with contextlib.suppress(Exception):  # who looks on must not end the watch
+                with contextlib.suppress(Exception):  # a failing callback must not end the watch
                     self._on_look()
         if lost is not None:
             self._on_lost(lost)

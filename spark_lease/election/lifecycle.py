@@ -1,4 +1,4 @@
-"""How a hold begins and ends: nothing begins before it is certain, and the release comes last, whatever happens."""
+"""How a hold begins and ends: work starts after the grant is certain, and the release always comes last."""
 
 import logging
 from collections.abc import Callable
@@ -14,36 +14,36 @@ _LOOK_AGAIN = 0.05
 
 
 class Work(Protocol):
-    """What a lease guards, after it was told to stop."""
+    """Guarded work that has been told to stop."""
 
     def wait_until_over(self, until: float) -> bool:
-        """True once it is certain that nothing of it runs any more; False if it is not by the instant `until`."""
+        """True once all of it has certainly ended; False if that is not certain by the instant `until`."""
         ...
 
     def kill(self) -> None:
-        """End all that is left, by force if that is allowed. Waits for nothing; may be called again and again."""
+        """Kill what is left, if that is allowed. Does not block; may be called repeatedly."""
         ...
 
 
 class Renewing(Protocol):
-    """What renews the lease and watches it: `Keepalive`, or what stands for it in a process that is kept for."""
+    """Renews and watches the lease: `Keepalive`, or its stand-in beside a keeper process."""
 
     def start(self) -> None: ...
 
     def stop(self) -> bool:
-        """End that; False if a request to the store is still under way."""
+        """Stop; False if a request to the store is still under way."""
         ...
 
 
 def begin_hold(lease: Hold, keepalive: Renewing, *, still_wanted: Callable[[], None] = lambda: None) -> None:
-    """Wait for the lease and keep it. Raises what `Hold.acquire` raises, and LeaseLost; then call `abandon`."""
+    """Wait for the lease and start to renew it. If it raises (as `Hold.acquire` does, or LeaseLost), call `abandon`."""
     lease.acquire(still_wanted=still_wanted)
     keepalive.start()
-    lease.check()  # this thread may have stood still since the grant: then nothing begins
+    lease.check()  # this thread may have been frozen since the grant: then no work starts
 
 
 def abandon(lease: Hold, keepalive: Renewing) -> None:
-    """Give up a hold that did not begin: a request whose answer was lost, or came too late, may have taken it."""
+    """Give up a hold that did not begin. A request whose answer was lost or late may have taken the lease."""
     if keepalive.stop():
         lease.give_back()
 
@@ -59,27 +59,27 @@ def end_hold(
     on_over: Callable[[], None] = lambda: None,
     is_proven: Callable[[], bool] = lambda: True,
 ) -> LeaseLost | None:
-    """See the work out, then give the lease back; the loss if it was lost before. May be called again.
+    """Wait until the work is over, then release the lease; returns the loss if it was lost. May be called again.
 
-    `on_over` is called in between, if the work is over and the lease still mine; it is renewed meanwhile.
+    The lease is renewed until the work is over. The work is killed after `stop_budget` seconds, or earlier after a
+    loss, and gets another `dying` seconds to end. If it may still run then, or a request to the store is still under
+    way, nothing is released: the lease runs out. If looking at the work raises, the renewals stop.
 
-    The lease is renewed until the work is over. It is killed after `stop_budget` seconds, or when a loss says so, and
-    another `dying` seconds are allowed for it to be gone. If it may still run then, or the store still has a request,
-    nothing is released: the lease runs out. If the work cannot even be looked at, it is not renewed any more.
+    `on_over` is called between the end of the work and the release, if the lease is still held.
 
-    A lease that is lost runs out as well, with one exception: an operator has told its master to give it up. Its record
-    is still mine, so it is given back, if `is_proven`: the work is over everywhere, not only where it can be seen.
+    A lost lease runs out as well, with one exception: if an operator told its master to give it up, the record is still
+    ours. It is released if `is_proven`: the work is over everywhere, not only where this process can see it.
     """
     try:
         over = _see_out(lease, work, clock, stop_budget, dying)
-    except Exception:  # any error: a lease without an owner must not be renewed for ever
+    except Exception:  # a lease must not be renewed for ever after its block failed
         keepalive.stop()
         raise
     if over and lease.loss() is None:
         on_over()
     lost = lease.loss()
     if over and lost is not None:
-        lease.settle()  # first, because a request that hangs is waited for: nothing is left to be killed
+        lease.settle()  # before `stop`, which waits for a hanging request: nothing is left to kill
     answered = keepalive.stop()
     if lost is None and over and answered:
         lease.give_back()
@@ -94,7 +94,7 @@ def end_hold(
 
 
 def _see_out(lease: Hold, work: Work, clock: Clock, stop_budget: float, dying: float) -> bool:
-    """True once the work is over; it is killed if it has to be."""
+    """True once the work is over; kills it if its time is up."""
     end = clock.now() + stop_budget
     over = False
     while not over and clock.now() < (until := min(end, lease.stop_by())):

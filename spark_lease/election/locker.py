@@ -1,6 +1,6 @@
-"""The rules of a lease record, over any store: who may take it, and what an answer means that was lost, or says no.
+"""The rules of a lease record over any store: which contender may take it, what "no" and a lost answer mean.
 
-It knows no deadline and stops nothing: that is in `hold.py` and `contender.py`.
+They know no deadline and stop no work: `hold.py` and `contender.py` do that.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ from .record import (
 log = logging.getLogger(__name__)
 
 _TRIES = 3
-"""How often to look again where a swap was told "no" and yet no other holder is there: a write of mine landed late, or
-a first row of another lease was made at the same moment. It cannot happen often."""
+"""Attempts when a swap is refused although no other holder is there: an earlier write of ours landed late, or another
+lease's first row was inserted at the same moment. Both are rare."""
 _DROPPED = ": a policy or a trigger on its table may drop our writes"
 _POLLS = 1.5
-"""After so many of its poll periods a standby of another site has seen a release."""
+"""Poll periods after which a standby of another site has certainly seen a release."""
 
 
 class RecordRules:
     """The rules of a lease record, over any `LeaseStore`. Implements `Locker`.
 
-    A swap whose answer was lost is found again by what it wrote: `holder` is unique for every hold, so a record that
-    carries it is mine, whatever the store said or did not say.
+    A swap whose answer was lost is recognised by what it wrote: `holder` is unique for every hold, so a record that
+    carries it is ours, whether the store answered or not.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class RecordRules:
         site: str = "",
         site_delay: float = 0.0,
     ) -> None:
-        """`protection` is asked at each write: it may become known, or change, while the lease is held. `site_delay`
-        are the seconds that others get, of a site that is preferred to this one, after a release that was waited for.
+        """`protection` is asked at each write: it may become known, or change, while the lease is held. `site_delay`:
+        seconds that this contender leaves a released lease to contenders of the preferred site.
         """
         self._lock, self._site, self._site_delay = lock, site, site_delay
         self._store, self._name, self._clock = store, name, clock
@@ -78,8 +78,8 @@ class RecordRules:
             answer = self._try_acquire()
             return answer
         finally:
-            # A lock that is kept without a grant keeps out those who could take it. Should my swap have landed all the
-            # same, the record keeps them out, and I lock before I believe it.
+            # A lock kept without a grant would keep out contenders that could take the lease. If our swap landed all
+            # the same, its record keeps them out, and the next attempt locks again before it returns a grant.
             if self._lock and not isinstance(answer, Grant) and not self._is_locked_out:
                 with contextlib.suppress(StoreError):
                     self._lock.unlock()
@@ -87,7 +87,7 @@ class RecordRules:
     def _try_acquire(self) -> Grant | Denied:
         freed, self._freed = self._freed, None
         for _ in range(_TRIES):
-            # Told what a release left, there is no need to look; if it is not there any more, the swap says so.
+            # The notice of a release holds the record. If it has changed since, the swap is refused.
             seen = Snapshot(freed, 0.0) if freed else self._store.read(self._name)
             freed = None
             mine, held = is_grant_of(seen.record, self._holder), self._held(seen)
@@ -99,14 +99,14 @@ class RecordRules:
             if self._lock and not self._lock.try_lock():
                 self._is_locked_out = True
                 return Denied(held.holder or "the owner of its lock", self._duration)
-            if mine:  # maybe by a swap that was told "no": an object store hears a request again that had landed
+            if mine:  # an object store may repeat a request that had landed, and answer "no" to it
                 self._asked = True
                 return self._swap_mine(seen, self._over)
             may_hold_it, self._asked, self._over = self._asked, True, seen
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
                 return Grant(granted.epoch, over=seen)
-            self._asked = may_hold_it  # told "no", for certain; an answer that was lost before stays lost
+            self._asked = may_hold_it  # this "no" is certain; an earlier lost answer stays unknown
         problem = f"{self._name} is free, but our write did not take effect after {_TRIES} attempts{_DROPPED}"
         raise StoreError(self._store.where, problem)
 
@@ -118,7 +118,7 @@ class RecordRules:
     def release(self) -> bool:
         if not self._asked:
             return False
-        mine = self._mine  # as it was last confirmed: most often it is still that
+        mine = self._mine  # as last confirmed; most often it is unchanged
         for _ in range(_TRIES):
             if mine and self._store.swap(self._name, mine, released(mine)):
                 self._unlock()
@@ -130,7 +130,7 @@ class RecordRules:
 
     def wait(self, timeout: float, poll: float) -> None:
         waited: LeaseRecord | bool = False
-        timeout = min(timeout, poll) if self._is_locked_out else timeout  # no store tells of a lock's end
+        timeout = min(timeout, poll) if self._is_locked_out else timeout  # no store notifies of the end of a lock
         if isinstance(self._store, Notifies):
             waited = self._store.await_release(self._name, timeout, poll)
         if isinstance(waited, LeaseRecord):
@@ -145,7 +145,7 @@ class RecordRules:
             self._lock.close()
 
     def _swap_mine(self, seen: Snapshot, over: Snapshot | None = None) -> Grant | Denied:
-        """Renew the record I believe to be there; where another stands, look whether that one is mine as well."""
+        """Renew the record that we know; if another one is there, look whether that is ours as well."""
         for _ in range(_TRIES):
             mine = seen.record
             if mine is None:
@@ -160,7 +160,7 @@ class RecordRules:
         raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder{_DROPPED}")
 
     def _apply(self, text: str, seen: Snapshot) -> None:
-        """See by my own clock when I am to give up. What is swapped as I know it says nothing new."""
+        """Compute by the own clock when to give up. An unchanged directive is not computed again."""
         if text == self._applied:
             return
         self._applied, directive = text, directive_of(text)
@@ -184,7 +184,7 @@ class RecordRules:
         try:
             if self._lock:
                 self._lock.unlock()
-        except StoreError as error:  # the release stands: saying "not released" now would send people to wait for it
+        except StoreError as error:  # it is released all the same: only the lock is left
             log.warning("%s: released, but its lock stays until this process closes it: %s", self._name, error)
 
     def _held(self, seen: Snapshot) -> Denied:
@@ -210,7 +210,7 @@ def locker_over(
     protection: Callable[[], Protection] = lambda: Protection.THREAD,
     lock: Lock | None = None,
 ) -> RecordRules:
-    """The rules of a record, over a store that is open already."""
+    """The rules of a record, over a store that is already open."""
     return RecordRules(
         store,
         lock=lock,
@@ -225,5 +225,5 @@ def locker_over(
 
 
 def site_delay_of(config: Config, poll_period: float) -> float:
-    """Seconds for which a free lease is left to the preferred site, if this is another, by who looks so often."""
+    """Seconds for which a contender that looks every `poll_period` leaves a free lease to the preferred site."""
     return poll_period * _POLLS if config.preferred_site not in ("", config.site) else 0.0

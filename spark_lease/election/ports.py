@@ -1,7 +1,7 @@
-"""The two seams: `Locker`, how a contender takes, keeps and gives back a lock, and `LeaseStore`, for lockers that
-are leases. Both are dumb on purpose: deadlines, expiry, epochs and lost answers are judged above them, once.
+"""What `election/` needs of others: a `LeaseStore` that reads and swaps records, a `Lock`, a `Journal`, `Notes`.
 
-"No" is a value (`Denied`, None), "don't know" is an exception (`StoreError`).
+They decide nothing: deadlines, expiry, epochs and lost answers are judged once, in this folder. "No" is a value
+(`Denied`, None), "don't know" is an exception (`StoreError`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .record import LeaseRecord, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Mine, under this epoch. At the instant `give_up_at` (own clock) I am to give it up, says an operator: `why`.
-    `over`: the record that it replaced, if it is not a renewal."""
+    """The lease is ours, under this epoch. At the instant `give_up_at` (own clock) an operator wants it back: `why`.
+    `over`: the record that a new grant replaced; None for a renewal."""
 
     epoch: int
     give_up_at: float = math.inf
@@ -29,101 +29,99 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Not mine. `holder` says whose (None: it is free); it is worth asking again in `expires_in` seconds. `why` says
-    what else keeps me from taking it. `may_be_over`: the store cannot tell, and no renewal was seen so far."""
+    """The lease is not ours. `holder` has it (None: it is free); ask again in `expires_in` seconds. `why`: the reason,
+    if it is not the holder. `may_be_over`: the store has no clock, and no renewal has been seen so far."""
 
     holder: str | None
     expires_in: float = 0.0
     why: str = ""
     may_be_over: bool = False
     epoch: int = 0
-    """Of the record that stands in place of mine."""
+    """Of the record that replaced ours."""
 
 
 class LeaseStore(Protocol):
     """One shared place that keeps lease records. Used by one thread at a time; opens itself when first asked."""
 
     where: str
-    """What to call it in a message, without credentials."""
+    """Its name in messages, without credentials."""
 
     def read(self, name: str) -> Snapshot:
-        """The record of lease `name` and how long it is still good for. Raises StoreError."""
+        """The record of lease `name` and the seconds until it expires. Raises StoreError."""
         ...
 
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
-        """Write `new` where `old` stands, in one atomic step, stamped by the store.
+        """Replace `old` by `new` in one atomic step, stamped by the store.
 
-        Returns what was written, stamp included, or None if something else than `old` was there; then nothing changed.
-        `old` None means that there is no record yet. A `new` without a holder is a release. A `new` with another epoch
-        than `old` is a grant, and its epoch the least that will do: a store with a clock raises it to its milliseconds
-        since 1970 if they are more, so that epochs grow even over rows that were lost. A `new` that differs from `old`
-        in its directive alone (`is_directive`) leaves the expiry as it is.
-        Raises StoreError when the outcome is unknown: it may have been written, or may still be.
+        Returns what was written, stamp included, or None if the record was not `old`; then nothing changed. `old` None:
+        there is no record yet. A `new` without a holder is a release. A `new` whose epoch differs from `old`'s is a
+        grant, and its epoch a minimum: a store with a clock raises it to its milliseconds since 1970 if they are more,
+        so that epochs grow even if rows were lost. A `new` that differs in its directive alone (`is_directive`) keeps
+        the expiry. Raises StoreError if the outcome is unknown: `new` may have been written, or may still be.
         """
         ...
 
     def names(self) -> Sequence[str]:
-        """The leases that have a record. Raises StoreError."""
+        """The names of all leases that have a record. Raises StoreError."""
         ...
 
     def close(self) -> None:
-        """Let go of connections. Never raises, releases no lease."""
+        """Close the connections. Never raises, releases no lease."""
         ...
 
 
 @runtime_checkable
 class Notifies(Protocol):
-    """A `LeaseStore` that can wait by itself, because it is told of a release, or lets go of something meanwhile."""
+    """A `LeaseStore` that waits by itself: it is notified of a release, or frees a resource meanwhile."""
 
     def await_release(self, name: str, timeout: float, poll: float) -> LeaseRecord | bool:
-        """Return when it is worth looking again, or once the store is closed: at the latest after `timeout` seconds, or
-        after `poll` if it is not told of a release.
+        """Wait for a release, or until the store is closed: `timeout` seconds at most, `poll` if it is not notified.
 
-        The record that a release left behind, if that is what ended the wait; else True. False, at once, if nothing can
-        be waited for here. Never raises.
+        Returns the record that a release left behind, if that ended the wait; else True. False, at once, if this store
+        cannot wait. Never raises.
         """
         ...
 
 
 @runtime_checkable
 class HasSession(Protocol):
-    """A `LeaseStore` in a database. Its session is open at a grant: no other need be opened to look something up."""
+    """A `LeaseStore` in a database, whose open session can look up other things too."""
 
     def session(self) -> AbstractContextManager[Any]:
-        """The session of the renewals, as a Connection of SQLAlchemy, for one quick request that ends as theirs do.
+        """The session of the renewals, as an SQLAlchemy Connection, for one short request with their time limit.
 
-        Nothing is renewed meanwhile. After an exception the session is gone, and the next request opens another.
+        Nothing is renewed meanwhile. An exception closes the session; the next request opens another.
         Raises SQLAlchemyError, StoreError.
         """
         ...
 
     @property
     def notes(self) -> Notes:
-        """The notes beside its leases, each asked for in `session`."""
+        """The notes beside its leases, read in `session`."""
         ...
 
 
 class Journal(Protocol):
-    """Keeps beside a lease who was granted it and how each hold ended (`journal_entries.py`).
+    """Records beside a lease each grant and how each hold ended (`journal_entries.py`).
 
-    The lease comes first: what cannot be written is left out, and the next grant fills it in. Nothing here raises.
+    The lease comes first: an entry that cannot be written is left out, and the next grant adds it. No method raises.
     """
 
     def granted(self, holder: str, epoch: int, over: Snapshot) -> None:
-        """`holder` was granted the lease in place of the record `over`. Waits for nothing."""
+        """Record that `holder` was granted the lease in place of `over`. Does not block."""
         ...
 
     def ended(self, epoch: int, why: str, *, at: int, detail: str) -> None:
-        """The hold under `epoch` ended, `at` ms since 1970 as its epoch counts them. Waits one `attempt_timeout`."""
+        """Record the end of the hold `epoch`, `at` ms since 1970 by its clock. Takes one `attempt_timeout` at most."""
         ...
 
     def close(self) -> None: ...
 
 
 class Notes(Protocol):
-    """Small texts beside the leases, each under a lease, a kind and a key: what a later holder has to find.
+    """Small texts beside the leases, each under a lease, a kind and a key, for later holders.
 
-    The next holder finds all that earlier holders noted: `add` tells a holder whose lease is gone so.
+    A holder finds all that earlier holders added: `add` refuses a holder whose lease is gone.
     """
 
     where: str
@@ -131,17 +129,17 @@ class Notes(Protocol):
     def add(self, name: str, kind: str, key: str, text: str, *, holder: str, epoch: int) -> str | None:
         """Note `text`, unless there is a note with that key. Durable once it returns.
 
-        Returns the text that stands there then: mine, or that of the first writer. None if the lease `name` is not
-        `holder`'s under `epoch` any more; then, at the latest, my work counts for nothing. Raises StoreError.
+        Returns the text that is stored now: `text`, or that of the first writer. None if lease `name` is no longer
+        `holder`'s under `epoch`: then the caller's work does not count. Raises StoreError.
         """
         ...
 
     def append(self, name: str, kind: str, key: str, text: str) -> bool:
-        """Note `text`, also beside a lease that is not mine; False if the key is there already. Raises StoreError."""
+        """Note `text`, also beside a lease of another holder; False if the key exists. Raises StoreError."""
         ...
 
     def get(self, name: str, kind: str, key: str) -> str | None:
-        """The text with that key, if there is one. Raises StoreError."""
+        """The text with that key, or None. Raises StoreError."""
         ...
 
     def all(self, name: str, kind: str) -> dict[str, str]:
@@ -149,65 +147,65 @@ class Notes(Protocol):
         ...
 
     def every(self, name: str, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
-        """`all` of each of several kinds, asked for at once. Raises StoreError."""
+        """`all` of several kinds, in one request. Raises StoreError."""
         ...
 
     def remove(self, name: str, kind: str, key: str) -> bool:
-        """False if there is none. Raises StoreError."""
+        """Remove a note; False if there is none. Raises StoreError."""
         ...
 
     def prune(self, name: str, kinds: Sequence[str], age: float) -> None:
-        """Remove what was noted more than `age` seconds ago. Raises StoreError."""
+        """Remove notes older than `age` seconds. Raises StoreError."""
         ...
 
     def close(self) -> None: ...
 
 
 class Lock(Protocol):
-    """What a holder keeps besides its record for as long as it lives: no clock and no restored backup frees it.
+    """A lock that a holder keeps besides its record while it lives: no clock and no restored backup frees it.
 
-    A `RecordRules` that has one grants nothing without it. Calls come from one thread at a time.
+    A `RecordRules` with a lock grants nothing without it. One thread at a time calls it.
     """
 
     def try_lock(self) -> bool:
-        """True if it is mine now; does not wait for it. Raises StoreError."""
+        """Try to lock, without waiting; True if it is ours now. Raises StoreError."""
         ...
 
     def is_held(self) -> bool:
-        """False if it is certain that it is mine no more. Raises StoreError, which says neither."""
+        """False if the lock is certainly gone. Raises StoreError if that is unknown."""
         ...
 
     def unlock(self) -> None:
-        """Give it back, if I have it. Raises StoreError."""
+        """Unlock, if locked. Raises StoreError."""
         ...
 
     def close(self) -> None:
-        """Give it back without waiting for anything. Never raises."""
+        """Unlock without waiting. Never raises."""
         ...
 
 
 class Locker(Protocol):
-    """What `Contender` needs of any lock. Calls come from one thread at a time."""
+    """What `Contender` needs of any lock. One thread at a time calls it."""
 
     def try_acquire(self) -> Grant | Denied:
         """Take the lock if it is free or expired; does not wait for it. Raises StoreError."""
         ...
 
     def renew(self) -> Grant | Denied:
-        """Keep it: Grant says that it is still mine, Denied that it is not. Raises StoreError, which says neither."""
+        """Keep it: Grant if it is still ours, Denied if it is not. Raises StoreError if that is unknown."""
         ...
 
     def release(self) -> bool:
-        """Give it back if it is mine; False if it was not. Raises StoreError."""
+        """Release it; False if it was not ours. Raises StoreError."""
         ...
 
     def wait(self, timeout: float, poll: float) -> None:
-        """Return when it is worth trying again: at the latest after `timeout` seconds, or after `poll` if no store
-        tells of a release."""
+        """Wait until another attempt is useful: `timeout` seconds at most, `poll` if the store does not notify of a
+        release."""
         ...
 
     def close(self) -> None:
-        """Let go of connections. Never raises, releases nothing."""
+        """Close the connections. Never raises, releases nothing."""
         ...
 
 
@@ -225,11 +223,11 @@ class HeldLease(Protocol):
         ...
 
     def wait_certain(self, timeout: float = ...) -> int:
-        """The epoch, once the lease is mine beyond doubt. Raises LeaseLost, StoreError."""
+        """Wait until no renewal is overdue and return the epoch. Raises LeaseLost, StoreError."""
         ...
 
     def lose(self, reason: Loss, detail: str = "") -> None:
-        """Close it from now on; the watching thread demotes."""
+        """Make the hold lost from now on; the watching thread then demotes."""
         ...
 
     def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:

@@ -1,7 +1,7 @@
 """The only place that reads a clock.
 
-Deadlines live on CLOCK_BOOTTIME, which cannot be set and which goes on while the machine is suspended.
-The wall clock decides nothing here; it is for people to read.
+Deadlines use CLOCK_BOOTTIME, which no one can set and which counts while the machine is suspended. The wall clock is
+for people to read, and decides nothing.
 """
 
 import re
@@ -17,15 +17,15 @@ _LAST = 253402300799.999
 
 
 class Clock(Protocol):
-    """What the policy knows of time; `spark_lease.testing.VirtualClock` is the other one."""
+    """The clock of the policy: `BootClock`, or `spark_lease.testing.VirtualClock` in tests."""
 
     def now(self) -> float:
         """Seconds on a clock that never goes back."""
         ...
 
     def ahead(self) -> float:
-        """Seconds by which this machine's wall clock is ahead of `now()`. Constant, but for who sets that clock, and
-        for a virtual machine that was paused: its wall clock is set right afterwards, and `now()` may have stood still.
+        """Seconds by which this machine's wall clock is ahead of `now()`. It changes only if the wall clock is set, as
+        after the pause of a virtual machine, during which `now()` may have stood still.
         """
         ...
 
@@ -35,13 +35,13 @@ class Clock(Protocol):
 
 
 class BootClock:
-    """The machine's own clock since boot."""
+    """The machine's clock since boot."""
 
     def now(self) -> float:
         return time.clock_gettime(_BOOTTIME)
 
     def ahead(self) -> float:
-        # Not time.time(), which programs replace to live on another day.
+        # Not time.time(): libraries that simulate another day replace it.
         return time.clock_gettime(time.CLOCK_REALTIME) - self.now()
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
@@ -54,7 +54,7 @@ def wall_time() -> float:
 
 
 def span(duration: float) -> timedelta:
-    """`duration`, in seconds, as other libraries want it."""
+    """`duration` seconds as a timedelta."""
     return timedelta(seconds=duration)
 
 
@@ -64,7 +64,7 @@ def utc_text(instant: float) -> str:
 
 
 def iso_text(instant: float) -> str:
-    """`instant`, in seconds since 1970, as ISO 8601 has it, in UTC: 2026-11-20T06:30:00.250Z."""
+    """`instant`, in seconds since 1970, in ISO 8601 and UTC: 2026-11-20T06:30:00.250Z."""
     return f"{utc_text(instant)[:23].replace(' ', 'T')}Z"
 
 

@@ -1,21 +1,20 @@
-"""Every error that spark_lease raises, with the reader's next action.
+"""Every error that spark_lease raises, with the next action of the reader.
 
 SparkLeaseError
 ├── ConfigError            a setting is wrong: correct the key that it names
-├── LeaseHeldByOther       another contender is master: wait, skip or fail, as you were told
-├── LeaseLost              I was the master and must stop now: write nothing more
-├── AlreadyDone            the run key was finished by another run: there is nothing to do
-├── Fenced                 the guarded store refused a write of mine, because it knows a newer epoch: the same
-├── NotMaster              a warm standby tried to write: do that in the guarded code, and only read in its warm-up
-└── StoreError             the lease store gave no answer: it is not known who is master; try again
-    ├── NotesDenied        this user may not read or write what is noted beside the leases: have the rights granted
-    ├── FenceUnreachable   a guarded store did not let its fence be claimed or looked at: see what it says, try again
-    ├── StagingLost        rows that were staged for a write are not all there: nothing was written, try again
-    ├── LockGone           the lock beside the record is gone for certain: stop
-    └── RecordUnreadable   it answered something that is no lease: a person must look at the row
+├── LeaseHeldByOther       another contender is master: wait, skip or fail, as the settings say
+├── LeaseLost              this process is no longer master: stop now and write nothing more
+├── AlreadyDone            another run has finished the run key: nothing is left to do
+├── Fenced                 the guarded store knows a newer epoch and refused a write: stop, as after LeaseLost
+├── NotMaster              a warm standby tried to write: write in the guarded code, only read in the warm-up
+└── StoreError             the lease store did not answer, so the master is not known: try again
+    ├── NotesDenied        this user may not read or write the notes beside the leases: grant the rights
+    ├── FenceUnreachable   the fence of a guarded store could not be claimed or read: read its message, try again
+    ├── StagingLost        some of the rows staged for a write are missing: nothing was written, try again
+    ├── LockGone           the lock beside the record is certainly gone: stop
+    └── RecordUnreadable   the answer is not a lease record: a person must look at the row
 
-"No" is never an exception below this line: a store that says "held by another" returns that.
-An exception from a store always means "don't know".
+A store returns "no" ("held by another") as a value. An exception of a store always means "don't know".
 """
 
 from enum import StrEnum
@@ -23,7 +22,7 @@ from typing import ClassVar
 
 
 class SparkLeaseError(Exception):
-    """The root. `exit_code` is what a program should end with because of it (sysexits.h where one fits)."""
+    """The root. `exit_code`: the exit code for a program that ends because of it (from sysexits.h where one fits)."""
 
     exit_code: ClassVar[int] = 1
 
@@ -42,7 +41,7 @@ class ConfigError(SparkLeaseError):
 
 
 class LeaseHeldByOther(SparkLeaseError):
-    """`holder` has the lease `name`, for at least `expires_in` more seconds unless it releases; or it has no holder
+    """`holder` has the lease `name` for at least `expires_in` more seconds unless it releases it; or the lease is free,
     and `why` names the pause or transfer that keeps it free."""
 
     exit_code = 99
@@ -69,21 +68,21 @@ class Loss(StrEnum):
     LOCK_GONE = "lock-gone"
     """The session or the file that held the lock beside the record has ended."""
     ORPHANED = "orphaned"
-    """What started this driver is gone, so no process would ever end it."""
+    """The process that started this driver is gone, so none would ever end it."""
     SPARK_GONE = "spark-gone"
     """The driver's JVM ended."""
     KEEPER_GONE = "keeper-gone"
-    """The process that kept it ended, and the kernel did not end us with it."""
+    """The keeper process ended, and the kernel did not end this process with it."""
     FENCED = "fenced"
-    """The guarded store knows a newer epoch than mine."""
+    """The guarded store knows a newer epoch."""
     PREEMPTED = "preempted"
-    """An operator has paused it now, or given it to another."""
+    """An operator paused it, or transferred it to another contender."""
     RELEASED = "released"
-    """I gave it back."""
+    """Its holder released it."""
 
 
 class LeaseLost(SparkLeaseError):
-    """The lease `name` is not mine any more, for `reason`; `epoch` is the one I held (0: none yet)."""
+    """The lease `name` was lost for `reason`; `epoch` is that of the lost hold (0: it never had one)."""
 
     exit_code = 75
 
@@ -98,10 +97,10 @@ class LeaseLost(SparkLeaseError):
 
 
 class Fenced(SparkLeaseError):
-    """`where` has been claimed under epoch `newest` of lease `name`, and mine is `epoch`: nothing was written.
+    """`where` is claimed under epoch `newest` of lease `name`, and this process has `epoch`: nothing was written.
 
-    Most often another is master, and this process only thought that it still was. `newest` 0: not known. `advice` says
-    what to do where it may be otherwise.
+    Most often another contender has become master meanwhile. `newest` 0: not known. `advice` says what to do if the
+    cause may be another one.
     """
 
     exit_code = 75
@@ -117,7 +116,7 @@ class Fenced(SparkLeaseError):
 
 
 class NotMaster(SparkLeaseError):
-    """`where` was to be written to by a standby of the lease `name`, or by its warm-up: nothing was written."""
+    """A standby of the lease `name`, or its warm-up, tried to write to `where`: nothing was written."""
 
     def __init__(self, name: str, where: str) -> None:
         super().__init__(name, where)
@@ -141,7 +140,7 @@ class AlreadyDone(SparkLeaseError):
 
 
 class StoreError(SparkLeaseError):
-    """The lease store at `where` (no credentials) gave no usable answer; what was asked may have taken effect."""
+    """The lease store at `where` (no credentials) gave no usable answer; the request may have taken effect."""
 
     exit_code = 69
 
@@ -154,7 +153,7 @@ class StoreError(SparkLeaseError):
 
 
 class NotesDenied(StoreError):
-    """The lease store at `where` does not let this user read or write what is noted beside the leases."""
+    """The lease store at `where` does not let this user read or write the notes beside the leases."""
 
     exit_code = 78
 
@@ -163,26 +162,26 @@ class FenceUnreachable(StoreError):
     """The guarded store at `where` (no credentials) gave no usable answer about its fence; nothing was begun."""
 
     may_pass = False
-    """Another try may be answered: no connection was to be had, or a lock was in the way."""
+    """True if retrying may help: no connection could be opened, or a lock was in the way."""
 
     def __str__(self) -> str:
         return f"fence in {self.where}: {self.problem}"
 
 
 class StagingLost(StoreError):
-    """What was staged for a write to the database at `where` (no credentials) is not whole; nothing was written."""
+    """Rows staged for a write to the database at `where` (no credentials) are missing; nothing was written."""
 
     def __str__(self) -> str:
         return f"staged rows in {self.where}: {self.problem}: nothing was written, try again"
 
 
 class LockGone(StoreError):
-    """What a holder keeps besides its record, for as long as it lives, is its own no more."""
+    """The lock that a holder keeps beside its record is certainly gone."""
 
     loss = Loss.LOCK_GONE
 
 
 class RecordUnreadable(StoreError):
-    """The store answered, but `where` holds no lease that can be trusted. It is left as it is."""
+    """The store answered, but the record at `where` cannot be trusted. It is left as it is."""
 
     loss = Loss.UNREADABLE

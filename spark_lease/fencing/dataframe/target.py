@@ -54,6 +54,29 @@ SELECT index_name, column_name, sub_part IS NULL,
 FROM information_schema.statistics LEFT JOIN information_schema.columns USING (table_schema, table_name, column_name)
 WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s AND NOT non_unique
 """
+# Foreign keys by which a DELETE changes rows of another table: that table, the key, and what it does there.
+_CASCADES = {
+    "postgresql": """
+SELECT conrelid::pg_catalog.regclass::text, conname,
+       CASE confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' ELSE 'SET DEFAULT' END
+FROM pg_constraint WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd') AND conrelid <> confrelid AND confrelid IN (
+    SELECT oid FROM pg_class WHERE oid = pg_catalog.to_regclass(%(full)s)::oid
+    UNION SELECT relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass(%(full)s)))
+ORDER BY conparentid, 1 LIMIT 1
+""",
+    "mysql": """
+SELECT table_name, constraint_name, delete_rule FROM information_schema.referential_constraints
+WHERE unique_constraint_schema = coalesce(%(schema)s, database()) AND referenced_table_name = %(table)s
+  AND delete_rule NOT IN ('RESTRICT', 'NO ACTION')
+  AND NOT (constraint_schema = unique_constraint_schema AND table_name = referenced_table_name)
+""",
+    "sqlite": """
+SELECT m.name, 'of ' || k."from", k.on_delete
+FROM pragma_foreign_keys, SCHEMA.sqlite_master AS m, pragma_foreign_key_list(m.name, coalesce(:schema, 'main')) AS k
+WHERE foreign_keys AND m.type = 'table' AND lower(k."table") = lower(:table)
+  AND lower(m.name) <> lower(:table) AND k.on_delete NOT IN ('RESTRICT', 'NO ACTION')
+""",
+}
 DENIED = ("42501", "1142", "1044")
 """Codes of a right that is lacking."""
 _STRICT = {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"}
@@ -160,6 +183,20 @@ def refuse_other_keys(connection: Connection, table: str, keys: Sequence[str], w
     for index, columns in unique.items():
         if columns != set(keys) and index not in meets_none:
             raise refusal(f"{table} has another unique index, {index}, whose rows this database would update as well")
+
+
+def refuse_cascades(connection: Connection, table: str, full: str) -> None:
+    """An overwrite deletes and inserts: rows of other tables must not be deleted by the first. Raises ConfigError."""
+    *schema, name = parts_of(table, connection.dialect.name, "write_sql")
+    kind = "mysql" if is_mysql(connection) else connection.dialect.name
+    where = {"schema": schema[0] if schema else None, "table": name, "full": full}
+    statement = _CASCADES[kind].replace("SCHEMA", quote(connection.engine, where["schema"] or "main"))
+    if found := run(connection, statement, where).first():
+        child, key, action = found
+        raise refusal(
+            f"an overwrite deletes all rows of {table}, and with them changes rows of {child}, whose foreign key {key} "
+            f'says ON DELETE {action}: use mode="upsert", or write both tables in fenced_sql'
+        )
 
 
 def demand_strict(connection: Connection) -> None:

@@ -28,7 +28,7 @@ from .columns import columns_of, selected
 from .load import RESULT, copy, inserting, loader, rows_of, values
 from .move import Move, drop_here, empty, here, make_here, move_all, refuse_less, rehearse
 from .staging import staging, sweep
-from .target import demand_strict, quote, refusal, refuse_other_keys, run, target_of
+from .target import demand_strict, quote, refusal, refuse_cascades, refuse_other_keys, run, target_of
 
 MODES, WAYS = ("append", "overwrite", "upsert"), ("auto", "driver", "executors")
 FEW_ROWS = 10_000
@@ -86,6 +86,8 @@ def _plan(frame: Any, engine: Engine, table: str, mode: str, keys: Sequence[str]
             raise refusal(f"the DataFrame has no column {', '.join(absent)}, which is a key")
         if wanted and is_mysql(engine):
             refuse_other_keys(connection, table, wanted, written)
+        if mode == "overwrite":
+            refuse_cascades(connection, table, target.name)
         move = Move(target, columns, mode, wanted)
         if engine.dialect.name == "postgresql":
             run(connection, "SET LOCAL lock_timeout = '10s'")

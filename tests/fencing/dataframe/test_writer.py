@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 import pymysql
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.pool import NullPool
 
@@ -537,6 +537,31 @@ def test_an_overwrite_leaves_the_tables_that_inherit_and_empties_partitions(engi
     assert ask(engine, "SELECT a FROM kinds ORDER BY a") == [(1,), (7,)]
     assert ask(engine, "SELECT a FROM years") == [(1,)]
     tell(engine, "DROP TABLE archived, kinds, years")
+
+
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL"])
+def test_an_overwrite_that_would_change_rows_of_another_table_is_refused(
+    engine: Engine, spark: Any, action: str
+) -> None:
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", lambda each, _: each.execute("PRAGMA foreign_keys = ON"))
+    key = f"FOREIGN KEY (parent) REFERENCES kinds (a) ON DELETE {action}"
+    tell(
+        engine,
+        "DROP TABLE IF EXISTS children",
+        "DROP TABLE IF EXISTS kinds",
+        f"CREATE TABLE kinds (a int PRIMARY KEY, parent int, {key})",
+        f"CREATE TABLE children (parent int, {key})",
+        "INSERT INTO kinds VALUES (1, NULL)",
+        "INSERT INTO children VALUES (1)",
+    )
+    with pytest.raises(ConfigError, match=f"changes rows of children, whose foreign key .* says ON DELETE {action}"):
+        put(spark.sql("SELECT 1 AS a"), engine, "kinds", **OVERWRITE)
+    assert ask(engine, "SELECT * FROM children") == [(1,)]
+    tell(engine, "DROP TABLE children")
+    put(spark.sql("SELECT 2 AS a"), engine, "kinds", **OVERWRITE)  # its key to itself is no other table's
+    assert ask(engine, "SELECT a FROM kinds") == [(2,)]
+    tell(engine, "DROP TABLE kinds")
 
 
 @pytest.mark.parametrize("database", [PG, MARIA], indirect=True)

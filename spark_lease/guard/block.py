@@ -75,6 +75,8 @@ class Guard:
         self._entered = EnteredOnce(config.name)
         self.has_crashed = False
         """True once the block has failed and its JVM had ended."""
+        self.left = ""
+        """Work that the block left running, and that had to be ended."""
         self._unnoted: list[SparkLeaseError] = []
         self._refused: ConfigError | None = None
 
@@ -342,8 +344,9 @@ class Guard:
         return (CRASHED, JVM_ENDED) if self.has_crashed else ending_of(error)
 
     def _note_the_run(self, error: BaseException | None) -> None:
-        left = "the block was left while Spark still worked" * (self._spark.was_busy and is_success(error))
-        self._unnoted = self.hold.note_run(*self._ending_of(error), left=left)
+        if self._spark.was_busy and is_success(error):
+            self.left = "the block was left while Spark still worked"
+        self._unnoted = self.hold.note_run(*self._ending_of(error), left=self.left)
 
     def _jvm_ended(self) -> tuple[Loss, str] | None:
         # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.

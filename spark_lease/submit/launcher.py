@@ -72,7 +72,7 @@ def main() -> int:
                 os.environ.update(variables)
                 if code := run_script(os.path.abspath(sys.argv[0]), config):
                     raise SystemExit(code)  # the guard has to know that it failed
-            outcome = ended(hold, 0)
+            outcome = replace(ended(hold, 0), reason=guard.left)
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else 1
             if hold and not guard.signalled:

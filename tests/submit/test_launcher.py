@@ -129,6 +129,19 @@ def test_a_contained_script_that_ends_well_warns_of_nothing(submit: Callable[...
     assert " n: not released" not in driver.log.read_text()
 
 
+@contained
+def test_a_script_that_leaves_a_stream_running_is_told_so(submit: Callable[..., Driver], contain: str) -> None:
+    script = """
+        from pyspark.sql import SparkSession
+        rows = SparkSession.builder.getOrCreate().readStream.format("rate").load()
+        rows.writeStream.format("noop").start()  # and no awaitTermination
+    """
+    driver = submit(script, contain=contain, settings=RELAXED_TIMEOUTS)
+    assert driver.end() == 0, driver.log.read_text()
+    found = outcome(driver)
+    assert (found["outcome"], found["reason"]) == ("finished", "the block was left while Spark still worked")
+
+
 @both
 @pytest.mark.shows("P3")
 @pytest.mark.postgres

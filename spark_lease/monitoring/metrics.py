@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, push_to_gateway, write_to_textfile
+from prometheus_client import Counter, Gauge, Histogram, push_to_gateway, write_to_textfile
 from prometheus_client.metrics_core import Metric
 
 from ..clock import wall_time
@@ -31,8 +31,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _LINGER, _BRIEFLY = 2.0, 0.2
 """Seconds that the end of a hold waits for the last numbers to be out; less where the lease was lost."""
 
-OURS = CollectorRegistry()
-_gauge = partial(Gauge, labelnames=_LABELS, registry=OURS)
+_gauge = partial(Gauge, labelnames=_LABELS)
 STATUS = _gauge("spark_lease_master_status", "1 while this process is master")
 IN_DOUBT = _gauge("spark_lease_in_doubt", "1 while it is master and a renewal is overdue")
 LEFT = _gauge("spark_lease_seconds_left", "seconds until it must stop if no renewal succeeds")
@@ -42,15 +41,13 @@ GOOD_UNTIL = _gauge(
 )
 WARM = _gauge("spark_lease_warm_standby", "1 while this process is a standby whose Spark is ready")
 EPOCH = _gauge("spark_lease_epoch", "epoch of the last grant to this process")
-TRANSITIONS = Counter("spark_lease_transitions", "lease events by kind", [*_LABELS, "to"], registry=OURS)
+TRANSITIONS = Counter("spark_lease_transitions", "lease events by kind", [*_LABELS, "to"])
 LATENCY = Histogram(
-    "spark_lease_renewal_latency_seconds", "time that a renewal request took", _LABELS, buckets=_BUCKETS, registry=OURS
+    "spark_lease_renewal_latency_seconds", "time that a renewal request took", _LABELS, buckets=_BUCKETS
 )
-FAILURES = Counter("spark_lease_renewal_failures", "renewals that were not confirmed", _LABELS, registry=OURS)
+FAILURES = Counter("spark_lease_renewal_failures", "renewals that were not confirmed", _LABELS)
 
 METRICS = (STATUS, IN_DOUBT, LEFT, GOOD_UNTIL, WARM, EPOCH, TRANSITIONS, LATENCY, FAILURES)
-for _each in METRICS:
-    REGISTRY.register(_each)
 
 _leases: dict[str, GuardedHold] = {}
 """Those that are waited for or held, by name."""

@@ -1,13 +1,13 @@
 """The connection of `lease_conn_id`: a lease store's URL, user and password, and settings in its extra."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseHook, mask_secret
 
 from ..config.settings import SECRETS, Config, as_text
 from ..errors import SparkLeaseError
-from ..monitoring.observer import LeaseObserver, LeaseStatus
 from ..stores.registry import open_store
 from .access import as_environment, config_of, seen_from_elsewhere, settings_of
 
@@ -52,21 +52,12 @@ class SparkLeaseHook(BaseHook):  # type: ignore[misc]
         connection = self._connection()
         return as_environment(settings_of(connection)) if connection else {}
 
-    def get_conn(self) -> Any:
-        return open_store(self.config("connection", {}))
-
-    def look(self, lease: str) -> LeaseStatus:
-        """Who has `lease`. Raises StoreError if the store gives no answer, ConfigError."""
-        return LeaseObserver(self.config(lease, {})).look()
-
     def test_connection(self) -> tuple[bool, str]:
         try:
-            store = self.get_conn()
-            names = store.names()
-            store.close()
+            with closing(open_store(self.config("connection", {}))) as store:
+                return True, f"{store.where} has {len(store.names())} leases"
         except SparkLeaseError as error:
             return False, str(error)
-        return True, f"{store.where} has {len(names)} leases"
 
     def _connection(self) -> Any:
         if not self.lease_conn_id:

@@ -117,11 +117,8 @@ def _refuse_another(to: str, before: LeaseRecord, seen: Snapshot, config: Config
 
 def _grant_after(epoch: int, config: Config) -> dict[str, Any]:
     """The note of the grant that came after the grant `epoch`; empty if there is none."""
-    with contextlib.suppress(ConfigError, StoreError, ValueError), closing(open_notes(config)) as notes:
-        for text in notes.all(config.row_of(config.name), GRANT).values():
-            grant: dict[str, Any] = json.loads(text)
-            if (grant.get("after") or {}).get("epoch") == epoch:
-                return grant
+    with contextlib.suppress(StoreError):
+        return next((each for each in _noted(config) if (each.get("after") or {}).get("epoch") == epoch), {})
     return {}
 
 

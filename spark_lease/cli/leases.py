@@ -79,21 +79,15 @@ def print_wide(rows: Sequence[Row]) -> None:
 def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
     """Add to each row what is noted beside its lease; nothing if the store keeps no notes."""
     with contextlib.suppress(ConfigError), closing(open_notes(config)) as notes:
-        problem = ""
+        unanswered: StoreError | None = None
         for row in rows:
             try:
-                if not problem:  # else the store would be waited for once more
-                    add_notes(config, store, notes, row)
-            except RecordUnreadable as error:  # what stands beside a lease is not the lease
-                row.setdefault("note", _unread(row, error))
-            except StoreError as error:
-                problem = str(error)
-            if problem:
-                row.setdefault("note", _unread(row, problem))
-
-
-def _unread(row: Row, problem: object) -> str:
-    return f"{row['lease']}: what is noted beside it cannot be read: {problem}"
+                if unanswered:  # the store would be waited for once more
+                    raise unanswered
+                add_notes(config, store, notes, row)
+            except StoreError as error:  # what stands beside a lease is not the lease
+                row.setdefault("note", f"{row['lease']}: what is noted beside it cannot be read: {error}")
+                unanswered = None if isinstance(error, RecordUnreadable) else error
 
 
 def add_notes(config: Config, store: LeaseStore, notes: Notes, row: Row) -> None:

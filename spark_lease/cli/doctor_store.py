@@ -328,12 +328,12 @@ def fence_tables(config: Config) -> Finding | None:
 
     with open_database(config) as engine:
         tables = [each for each in fenced_tables(engine, config.name) if each.state != "dropped"]
-    open_to_all = {state: [each.name for each in tables if each.state == state] for state in ("lost", "disabled")}
-    if lost := open_to_all["lost"]:
+    lost, disabled = ([each.name for each in tables if each.state == state] for state in ("lost", "disabled"))
+    if lost:
         again = f"spark-lease fence add --lease {shlex.quote(config.name or 'NAME')} --on {shlex.quote(lost[0])}"
         advice = f"the next master fences it again if its role owns it; or run {again}"
         return warn("fence tables", f"{', '.join(lost)}: made again without its fence, or with a new partition", advice)
-    if disabled := open_to_all["disabled"]:
+    if disabled:
         advice = "ALTER TABLE … ENABLE ALWAYS TRIGGER spark_lease"
         return warn("fence tables", f"{', '.join(disabled)}: its trigger is off, any session may write", advice)
     if not tables and not config.fence_url:

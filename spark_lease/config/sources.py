@@ -143,20 +143,20 @@ def _from_activemq(key: str, called: str, value: object) -> dict[str, object]:
             raise ConfigError(called, f"{value!r} is not a number of milliseconds")
         return seconds(called, value) / 1000
 
-    match key:
-        case "lockKeepAlivePeriod" | "lock_keep_alive_period":
+    match snake(key):
+        case "lock_keep_alive_period":
             return {"retry_period": ms()}
-        case "lockAcquireSleepInterval" | "lock_acquire_sleep_interval":
+        case "lock_acquire_sleep_interval":
             return {"lease_duration": ms(), "poll_period": ms()}
-        case "maxAllowableDiffFromDBTime" | "max_allowable_diff_from_d_b_time":
+        case "max_allowable_diff_from_d_b_time":
             return {"max_allowable_diff_from_db_time": ms()}
-        case "queryTimeout" | "query_timeout":
+        case "query_timeout":
             return {"attempt_timeout": value}
-        case "failIfLocked" | "fail_if_locked":
+        case "fail_if_locked":
             return {"acquire_timeout": 0.0} if switch(called, value) else {}
-        case "useLock" | "use_lock":
+        case "use_lock":
             return {"enabled": value}
-        case "leaseHolderId" | "brokerName" | "lease_holder_id" | "broker_name":
+        case "lease_holder_id" | "broker_name":
             return {"holder": value}
     return {key: value}
 

@@ -1,13 +1,16 @@
 """The history of a lease as one page for a browser: a picture of who was master when, and a table of the same.
 
 One file that loads nothing: what it needs is in it, and it forbids its own browser to fetch anything else. The picture
-is drawn here; the script only shows the details of what is pointed at. Words of users are escaped wherever they stand.
+is drawn here; the rest is `history_page.html`, whose script only shows the details of what is pointed at. Words of
+users are escaped wherever they stand.
 """
 
 import base64
 import hashlib
 from collections.abc import Iterator, Sequence
 from html import escape
+from importlib.resources import files
+from string import Template
 
 from ..clock import iso_text, utc_text
 from ..election.directive import label_of
@@ -40,11 +43,12 @@ def page(name: str, holds: Sequence[Hold], both: Sequence[Overlap], *, earliest:
             *_alarms(scale, both, _TOP + _LANE * (len(lanes) + 1)),
         ]
     )
-    return _PAGE.format(
+    template = files(__package__).joinpath("history_page.html").read_text(encoding="utf-8")
+    script = template.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return Template(template).substitute(
         name=escape(name),
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_digest(_SCRIPT)}'",
-        style=_STYLE,
-        script=_SCRIPT,
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         when=f"{_time(begin)} – {_time(end)}",
         where=escape(where),
         made=_time(now),
@@ -172,121 +176,3 @@ def _span(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.1f} s"
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-# Colours that differ in lightness as well (Okabe and Ito), and a pattern where the colour is not enough.
-_STYLE = """
-:root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --soft: #59636e; --line: #d5dbe1; --card: #f4f6f8;
-  --released: #0072b2; --holds: #007a58; --ranout: #c98500; --lost: #a3407c; --unknown: #7d8590; --alarm: #c8330b; }
-@media (prefers-color-scheme: dark) {
-  :root { --back: #14181d; --text: #e6eaee; --soft: #9aa5b1; --line: #333b45; --card: #1e242b;
-    --released: #56b4e9; --holds: #2fc493; --ranout: #f0b429; --lost: #e18fc0; --unknown: #8b949e; --alarm: #ff7043; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 75rem; background: var(--back); color: var(--text);
-  font: 16px/1.45 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.35rem; margin: 0; }
-.soft, .who, .when { color: var(--soft); fill: var(--soft); font-size: .8rem; }
-.verdict { margin: .8rem 0; padding: .6rem .8rem; border-left: 4px solid var(--holds); background: var(--card); }
-.verdict.alarm { border-color: var(--alarm); color: var(--alarm); }
-.verdict ul { margin: .2rem 0 0; padding-left: 1.2rem; }
-svg.time { display: block; width: 100%; }
-.tick { stroke: var(--line); }
-.gap { fill: url(#hatch); stroke: var(--line); }
-.hold { cursor: pointer; stroke: var(--back); }
-.hold.bound { stroke: var(--text); stroke-dasharray: 3 3; }
-.hold.chosen, .hold:focus-visible { stroke: var(--text); stroke-width: 3; stroke-dasharray: none; outline: none; }
-.holds { fill: var(--holds); } .released { fill: var(--released); } .ranout { fill: var(--ranout); }
-.lost { fill: var(--lost); } .unknown { fill: var(--unknown); }
-.overlap { fill: url(#alarm); stroke: var(--alarm); stroke-width: 2; pointer-events: none; }
-.legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin: .5rem 0; padding: 0; list-style: none; }
-.legend svg { width: 14px; height: 14px; vertical-align: -2px; margin-right: .35rem; }
-#details { min-height: 8.5rem; margin: .5rem 0 1.2rem; padding: .6rem .8rem; background: var(--card); }
-#details dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem .8rem; margin: 0; }
-dt { color: var(--soft); } dd { margin: 0; }
-table { border-collapse: collapse; width: 100%; font-size: .8rem; }
-.wide { overflow-x: auto; }
-th, td { overflow-wrap: break-word; text-align: left; vertical-align: top; padding: .3rem .5rem; }
-th, td { border-bottom: 1px solid var(--line); }
-tr.chosen { background: var(--card); }
-@media (max-width: 700px) {
-  thead { display: none; } tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
-  .few { display: none; }
-  td { overflow-wrap: anywhere; display: grid; grid-template-columns: 6.5rem 1fr; border: 0; padding: .1rem .3rem; }
-  td:empty { display: none; } td::before { content: attr(data-label); color: var(--soft); } }
-"""
-
-_SCRIPT = """
-'use strict';
-const bars = [...document.querySelectorAll('.hold')], details = document.getElementById('details');
-function choose(bar) {
-  const row = document.getElementById('row' + bar.dataset.row), list = document.createElement('dl');
-  for (const cell of row.cells) {
-    if (!cell.textContent) continue;
-    const term = document.createElement('dt'), told = document.createElement('dd');
-    term.textContent = cell.dataset.label;
-    told.textContent = cell.textContent;
-    list.append(term, told);
-  }
-  details.replaceChildren(list);
-  for (const each of document.querySelectorAll('.chosen')) each.classList.remove('chosen');
-  bar.classList.add('chosen');
-  row.classList.add('chosen');
-}
-bars.forEach((bar, index) => {
-  for (const event of ['pointerenter', 'focus', 'click']) bar.addEventListener(event, () => choose(bar));
-  bar.addEventListener('keydown', event => {
-    const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
-    if (step && bars[index + step]) { bars[index + step].focus(); event.preventDefault(); }
-    if (event.key === 'Enter' || event.key === ' ') { choose(bar); event.preventDefault(); }
-  });
-});
-"""
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{name}: who was master when</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{name}: who was master when</h1>
-<p class="soft">{when} UTC · {where} · made {made}</p>
-{verdict}
-<svg class="time" height="{height}" role="group" aria-label="time line">
-<defs>
-<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
-<line x1="0" x2="0" y1="0" y2="6" stroke="var(--line)" stroke-width="3"/></pattern>
-<pattern id="alarm" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">
-<line x1="0" x2="0" y1="0" y2="8" stroke="var(--alarm)" stroke-width="3"/></pattern>
-</defs>
-{picture}
-</svg>
-<ul class="legend soft">
-<li><svg><rect class="holds" width="14" height="14"/></svg>holds it</li>
-<li><svg><rect class="released" width="14" height="14"/></svg>given back</li>
-<li><svg><rect class="ranout" width="14" height="14"/></svg>ran out</li>
-<li><svg><rect class="lost" width="14" height="14"/></svg>lost</li>
-<li><svg><rect class="unknown" width="14" height="14"/></svg>end not known</li>
-<li><svg><rect class="gap" width="14" height="14"/></svg>no master</li>
-<li><svg><rect class="overlap" width="14" height="14"/></svg>two at one time</li>
-</ul>
-<div id="details" aria-live="polite"><span class="soft">Point at a bar, tap it, or use Tab and the arrow keys.
-A dashed edge: it ended then at the latest.</span></div>
-<div class="wide"><table>
-<thead><tr><th>From</th><th>To</th><th>Lasted</th><th>Ended by</th><th>Epoch</th><th>Holder</th><th>Host</th>
-<th>Application</th><th>Run keys</th></tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table></div>
-<script>{script}</script>
-</body>
-</html>
-"""

@@ -257,8 +257,9 @@ class Guard:
             raise lost from (None if isinstance(error, Ended) else error)
         if self._refused:
             raise self._refused from None
-        if self._interrupt.signal:
-            raise SystemExit(128 + self._interrupt.signal) from None
+        number = self._interrupt.signal
+        if number and not (number == signal.SIGINT and isinstance(error, Exception | KeyboardInterrupt)):
+            raise SystemExit(128 + number) from None
         if isinstance(error, KeyboardInterrupt):
             raise error
         if self._unnoted:
@@ -266,6 +267,7 @@ class Guard:
 
     def _leave(self, error: BaseException | None) -> LeaseLost | None:
         """End all work, then release; the loss if there was one."""
+        self._interrupt.look_for_sigint()
         has_failed = isinstance(error, Exception | SystemExit) and not is_success(error)  # not ended from outside
         # Its JVM was killed, and the error of the call that noticed it has left the block before the watch saw it.
         if has_failed and self._spark.is_its_jvm_ending():

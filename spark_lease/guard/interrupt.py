@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from ..clock import Clock
-from ..system.signals import HandledSignals
+from ..system.signals import HandledSignals, sigints
 
 _AGAIN = 1.0
 _AT_ONCE = 0.5
@@ -38,7 +38,7 @@ class BlockInterrupt:
 
     def begin(self, *, is_lost: Callable[[], bool]) -> None:
         """`is_lost`: the lease is lost by now, so that no signal is the reason of the end."""
-        self._thread, self._is_lost = threading.get_ident(), is_lost
+        self._thread, self._is_lost, self._sigints = threading.get_ident(), is_lost, sigints.begin()
         self._signals.begin()
 
     def leave(self) -> None:
@@ -46,6 +46,11 @@ class BlockInterrupt:
         self.has_left.set()
         with self._sending:  # an interrupt that is being sent now arrives before the handlers are taken away
             BlockInterrupt.sent_at = -math.inf
+
+    def look_for_sigint(self) -> None:
+        """Notice a Ctrl-C whose KeyboardInterrupt the program has caught: its work was interrupted all the same."""
+        if not self.signal and sigints.count() > self._sigints:
+            self.signal = signal.SIGINT
 
     def insist(self, until: float = math.inf) -> None:
         """Send until the block is left, at most until the instant `until`; once in any case.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import builtins
 import contextlib
 import functools
 import os
@@ -104,6 +105,48 @@ class HandledSignals:
             os.kill(os.getpid(), number)
 
 
+class SigintCount:
+    """Counts the SIGINTs that end a program, also where the program catches each KeyboardInterrupt.
+
+    Python writes the number of each signal to one descriptor (`signal.set_wakeup_fd`), whichever handler it has:
+    PySpark sets its own. If another library uses that descriptor, nothing is counted.
+    """
+
+    def __init__(self) -> None:
+        self._count, self._pipe = 0, (-1, -1)
+
+    def begin(self) -> int:
+        """The count so far. The first call in the main thread begins to count."""
+        if self._pipe[0] < 0 and threading.current_thread() is threading.main_thread():
+            with contextlib.suppress(OSError):  # no descriptor is free
+                self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+                if (others := signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)) >= 0:
+                    signal.set_wakeup_fd(others)
+        return self.count()
+
+    def count(self) -> int:
+        """How many have come. Not counted: in IPython, where a SIGINT ends a cell and not the block; and if the program
+        has its own handler, for which a SIGINT may mean anything."""
+        with contextlib.suppress(OSError):
+            numbers = os.read(self._pipe[0], 1 << 16)
+            handler = signal.getsignal(signal.SIGINT)
+            if handler is signal.default_int_handler or getattr(handler, "__module__", "").startswith("pyspark."):
+                self._count += numbers.count(signal.SIGINT) * (not hasattr(builtins, "get_ipython"))
+        return self._count
+
+    def forget(self) -> None:
+        """In a forked child: its parent must not count its signals."""
+        if self._pipe[1] >= 0 and (others := signal.set_wakeup_fd(-1)) not in (-1, self._pipe[1]):
+            signal.set_wakeup_fd(others)
+        for each in self._pipe:
+            with contextlib.suppress(OSError):
+                os.close(each)
+        self._pipe = (-1, -1)
+
+
+sigints = SigintCount()
+
+
 def _without_ended(number: int, handler: Any) -> Any:
     """What stands behind handlers of blocks that have ended on another thread, and could not be taken away there."""
     while isinstance(ended := getattr(handler, "__self__", None), HandledSignals) and ended not in _handled:
@@ -122,3 +165,4 @@ _let_through = functools.partial(_signal.pthread_sigmask, signal.SIG_UNBLOCK, _h
 os.register_at_fork(after_in_child=_give_back)  # first, because they run in this order
 os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_let_through)
 os.register_at_fork(after_in_child=_held_back.clear)
+os.register_at_fork(after_in_child=sigints.forget)

@@ -204,6 +204,41 @@ def test_a_mains_end_is_an_exit_code_and_its_own_errors_are_its_own(url: str) ->
     assert refused.code == 78
 
 
+CAUGHT = """
+import os, signal, sys
+from spark_lease import hold_lease
+{before}
+with hold_lease("n", url=sys.argv[1], run_key="monday"):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    except KeyboardInterrupt:
+        {then}
+print("goes on")
+"""
+OWN_HANDLER = "signal.signal(signal.SIGINT, lambda *_: print('asked'))"
+PYSPARKS = "from pyspark import SparkContext; SparkContext('local[1]', 'n')"
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "code", "run"),
+    [
+        ("", "pass", 130, "interrupted"),
+        ("", "sys.exit(0)", 130, "interrupted"),
+        ("", "raise", -signal.SIGINT, "interrupted"),
+        ("", "1 / 0", 1, "interrupted"),
+        (OWN_HANDLER + "; signal.pause = str", "pass", 0, "finished"),
+        pytest.param(PYSPARKS, "pass", 130, "interrupted", marks=pytest.mark.spark),
+    ],
+)
+def test_a_ctrl_c_that_the_program_catches_is_no_success(url: str, before: str, then: str, code: int, run: str) -> None:
+    script = CAUGHT.format(before=before, then=then)
+    ended = subprocess.run([sys.executable, "-c", script, url], timeout=60, capture_output=True, text=True, check=False)
+    assert (ended.returncode, "goes on" in ended.stdout) == (code, not code), ended.stderr
+    (noted,) = json.loads(spark_lease("runs", "n", "--url", url, "--json").stdout)
+    assert noted["outcome"] == run
+
+
 def test_a_lost_lease_surfaces_from_what_the_block_died_of(url: str) -> None:
     with pytest.raises(LeaseLost) as raised, hold_lease("n", url=url, on_lost="stop") as lease:
         try:

@@ -374,6 +374,32 @@ def test_a_signal_to_the_whole_group_ends_and_releases(
     until(lambda: row(url, table) == (None, driver.epoch()))
 
 
+@pytest.mark.parametrize(
+    ("contain", "to"), [("required", "group"), once_more("required", "submit"), once_more("off", "group")]
+)
+def test_a_stream_that_the_script_stops_at_ctrl_c_was_interrupted(
+    submit: Callable[..., Driver], contain: str, url: str, table: str, to: str
+) -> None:
+    script = """
+        rows = session().readStream.format("rate").load().writeStream.format("noop").start()
+        say("up")
+        try:
+            rows.awaitTermination()
+        except KeyboardInterrupt:
+            rows.stop()
+    """
+    driver = submit(script, contain=contain, settings=[*RELAXED_TIMEOUTS, "--run-key", "monday"])
+    driver.until("up")
+    (os.killpg if to == "group" else os.kill)(driver.process.pid, signal.SIGINT)
+    assert driver.end() == 130, driver.log.read_text()
+    where = ("--url", url, "--table", table, "--json")
+    (hold,) = json.loads(spark_lease("history", "n", *where).stdout)["holds"]
+    (noted,) = json.loads(spark_lease("runs", "n", *where).stdout)
+    assert (hold["ended_by"], hold["detail"], noted["outcome"]) == ("interrupted", "SIGINT", "interrupted")
+    if contain == "required":  # else the driver prints through the JVM, which has ended before it
+        assert outcome(driver)["outcome"] == "interrupted"
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, once_more(signal.SIGTERM)])
 @pytest.mark.parametrize("stubborn", [False, once_more(True)])
 def test_a_driver_whose_spark_submit_was_killed_ends_by_itself(

@@ -49,6 +49,35 @@ def test_a_child_is_ended_by_a_signal_that_comes_with_its_birth() -> None:
     assert said == ""
 
 
+def test_a_ctrl_c_is_counted_whichever_handler_it_has_and_that_of_a_child_is_not() -> None:
+    said = run(
+        """
+        from spark_lease.system.signals import sigints
+        sigints.begin()
+
+        def interrupt(handler):
+            signal.signal(signal.SIGINT, handler)
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                pass
+
+        def pysparks(number, frame):
+            raise KeyboardInterrupt
+
+        pysparks.__module__ = "pyspark.core.context"
+        if not (child := os.fork()):
+            interrupt(signal.default_int_handler)
+            os._exit(sigints.begin())
+        print(os.waitpid(child, 0)[1], sigints.count())
+        for handler in (signal.default_int_handler, pysparks, lambda number, frame: None):
+            interrupt(handler)
+            print(sigints.count())
+        """
+    )
+    assert said.split() == ["0", "0", "1", "2", "2"]
+
+
 def test_no_signal_stays_blocked_whatever_comes_amid_forks() -> None:
     """A handler that raises there is heard by nobody; it must not keep the signals from being let through again."""
     said = run(

@@ -17,22 +17,20 @@ from sqlalchemy import BigInteger, Connection, Engine, Executable, bindparam, de
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ...clock import BootClock
-from ...database.connections import SocketWatchdog, database_message, name_of
+from ...database.connections import SocketWatchdog, name_of
 from ...database.dialects import CONFLICTS, backend_of, code_of, matches, refuses_options, transaction_bounds
 from ...election.ports import HeldLease
 from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
-from .connected import connected
-from .search_path import has_fence, mismatch
+from .connected import cannot_be_made, connected, refuse_no_hold, unreachable
+from .search_path import has_fence
 from .stale_sessions import end_holders, end_older_sessions
 from .tables import (
     DONE,
     FENCE,
-    FENCE_TABLES,
     NO_EPOCH,
     RUN,
     forget_runs,
     insert_run,
-    look_at_server,
     raise_epoch,
     read_epoch,
     refuse_unknown,
@@ -100,8 +98,7 @@ class FenceTable:
         """The newest epoch of `name` after it was raised to `epoch`. Raises FenceUnreachable, ConfigError."""
 
         def ask(session: Connection) -> int:
-            if problem := mismatch(session, name) if self._is_postgres else look_at_server(session):
-                raise ConfigError("fence", f"{where_is(self._engine)}: {problem}")
+            refuse_no_hold(session, name)
             before = self._read(session, name)
             if before < epoch:
                 self.was_raised = True  # whatever becomes of the answer
@@ -339,22 +336,3 @@ class FenceTable:
                 return error
             raise cannot_be_made(self._engine, error) from error
         return None
-
-
-def unreachable(engine: Engine, error: SQLAlchemyError, blocked_by: str = "") -> FenceUnreachable:
-    if code_of(error) == "42501":
-        names = ", ".join(each.name for each in FENCE_TABLES)
-        blocked_by = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {names} TO this role"
-    elif code_of(error) == "1142":  # MySQL says so of a missing table as well
-        rights = [f"GRANT SELECT, INSERT, UPDATE, DELETE ON {each.name} TO this role" for each in FENCE_TABLES]
-        blocked_by = f"have an administrator run: {'; '.join([*tables_sql(engine.dialect), *rights])}"
-    message = database_message(engine, error)
-    if blocked_by:  # then a connection that was lost was cut off here, when the time was over
-        was_cut = isinstance(error, DBAPIError) and error.connection_invalidated
-        message = blocked_by if was_cut else f"{blocked_by} ({message})"
-    return FenceUnreachable(where_is(engine), message)
-
-
-def cannot_be_made(engine: Engine, error: SQLAlchemyError) -> ConfigError:
-    problem = f"its tables are missing and cannot be made here ({database_message(engine, error)})"
-    return ConfigError("fence", f"{where_is(engine)}: {problem}. Run: {'; '.join(tables_sql(engine.dialect))}")

@@ -8,10 +8,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ...database.connections import IS_READ_ONLY
 from ...database.dialects import backend_of, is_mysql, matches
-from ...errors import ConfigError
-from .claim import TRANSIENT, cannot_be_made, unreachable
-from .search_path import mismatch
-from .tables import look_at_server, raise_epoch, tables_sql, where_is
+from .claim import TRANSIENT
+from .connected import cannot_be_made, refuse_no_hold, unreachable
+from .tables import raise_epoch, tables_sql
 
 
 def try_claim(engine: Engine, name: str) -> str:
@@ -24,9 +23,7 @@ def try_claim(engine: Engine, name: str) -> str:
     level: Any = "AUTOCOMMIT" if dialect.name == "sqlite" else "READ COMMITTED"
     try:
         with engine.execution_options(isolation_level=level).connect() as connection:
-            is_postgres = dialect.name == "postgresql"
-            if problem := mismatch(connection, name) if is_postgres else look_at_server(connection):
-                raise ConfigError("fence", f"{where_is(engine)}: {problem}")
+            refuse_no_hold(connection, name)
             if dialect.name == "sqlite":
                 connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's own begins no transaction for a table
             try:
@@ -36,7 +33,7 @@ def try_claim(engine: Engine, name: str) -> str:
                     raise
                 if is_mysql(engine):
                     return "its tables are not there yet, and the first master must be able to make them"
-                if is_postgres:
+                if dialect.name == "postgresql":
                     connection.rollback()
                 try:
                     for statement in tables_sql(dialect):

@@ -27,7 +27,6 @@ from .dialects import (
     begin_session,
     code_of,
     matches,
-    refuses_options,
     usable_url,
 )
 
@@ -35,6 +34,8 @@ SHARED = "shared"
 """Key in the `info` of a connection: true if a pooler may give its session to others, so that nothing may stay set."""
 WITHOUT_OPTIONS = "without options"
 """Key in the `info` of a connection: true if the pooler refuses startup options."""
+_REFUSED_OPTIONS = ("startup parameter", "startup option", "command-line option")
+"""What poolers say that take no options: PgBouncer, Odyssey and pgcat, RDS Proxy."""
 _DENIED = (
     "correct the URL or the password, let this role log in, or have the rights granted that spark-lease init "
     '--print-sql names (if_denied = "wait" tries again)'
@@ -106,6 +107,11 @@ def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
     return engine
 
 
+def refuses_options(error: Exception) -> bool:
+    """True if a pooler of PostgreSQL takes no connection that brings options, as PGOPTIONS does."""
+    return any(words in str(error) for words in _REFUSED_OPTIONS)
+
+
 def descriptor_of(connection: Any) -> int | None:
     """The socket of a driver's connection; None if there is none, as with SQLite."""
     holder = connection if hasattr(connection, "fileno") else getattr(connection, "_sock", None)
@@ -117,11 +123,6 @@ def has_hung_up(descriptor: int) -> bool:
     looking = select.poll()
     looking.register(descriptor, getattr(select, "POLLRDHUP", 0))  # Linux; elsewhere a later sign is enough
     return bool(looking.poll(0))
-
-
-def store_error(engine: Engine, where: str, error: Exception, note: str = "{}") -> StoreError:
-    """`database_message`, put in the place of the braces of `note`."""
-    return StoreError(where, note.format(database_message(engine, error)))
 
 
 def database_message(engine: Engine, error: Exception) -> str:
@@ -142,19 +143,21 @@ def name_of(error: Exception) -> str:
 
 
 def refusal(engine: Engine, config: Config, error: Exception, note: str = "{}") -> SparkLeaseError:
-    """ConfigError if the next try would get the same answer, and `if_denied` says to end; else StoreError."""
-    message = store_error(engine, redacted(config.url), error, note)
+    """ConfigError if the next try would get the same answer, and `if_denied` says to end; else StoreError.
+
+    `database_message` is put in the place of the braces of `note`."""
+    where, problem = redacted(config.url), note.format(database_message(engine, error))
     if _is_final(engine, config, error):
-        return ConfigError("url", f"{message.where}: {message.problem}: {_advice(engine, error)}")
-    return message
+        return ConfigError("url", f"{where}: {problem}: {_advice(engine, error)}")
+    return StoreError(where, problem)
 
 
 def notes_error(engine: Engine, config: Config, error: Exception) -> StoreError:
     """Translate an error of the notes: NotesDenied if another try would get the same answer, else StoreError."""
-    message = store_error(engine, redacted(config.url), error)
+    where, problem = redacted(config.url), database_message(engine, error)
     if _is_final(engine, config, error):
-        return NotesDenied(message.where, f"{message.problem}: {_advice(engine, error)}")
-    return message
+        return NotesDenied(where, f"{problem}: {_advice(engine, error)}")
+    return StoreError(where, problem)
 
 
 def _advice(engine: Engine, error: Exception) -> str:

@@ -89,15 +89,6 @@ def begin_session(connection: Any, config: Config) -> bool:
         return bool(is_ours)
 
 
-_REFUSED_OPTIONS = ("startup parameter", "startup option", "command-line option")
-"""What poolers say that take no options: PgBouncer, Odyssey and pgcat, RDS Proxy."""
-
-
-def refuses_options(error: Exception) -> bool:
-    """True if a pooler of PostgreSQL takes no connection that brings options, as PGOPTIONS does."""
-    return any(words in str(error) for words in _REFUSED_OPTIONS)
-
-
 def _pymysql(config: Config) -> dict[str, Any]:
     """Seconds for the connection and for each look at its socket; the cut-off is for the whole request."""
     limit = config.attempt_timeout

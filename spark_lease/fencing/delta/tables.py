@@ -84,7 +84,7 @@ class DeltaFence:
             return
         if table and table not in self._known:
             # Before it goes on: a master after me claims what is noted, and nothing else.
-            self._record(table, self._lease.check())
+            self._record(table)
             self._known.add(table)
         self._lease.check()
 
@@ -131,22 +131,18 @@ class DeltaFence:
         if newer := newer_than(self._name, self._lease.epoch, table, newest):
             raise fenced(self._lease, table, newer)
 
-    def _record(self, table: str, epoch: int) -> None:
-        text = json.dumps({"epoch": epoch, "holder": self._lease.holder})
-        if self._noted(table, text) is None:
-            self._lease.lose(Loss.TAKEN, f"{table} was not written: the lease is no longer held here")
-            self._lease.check()
-        log.info("%s: guards %s", self._lease.name, redacted(table))
-
-    def _noted(self, table: str, text: str) -> str | None:
+    def _record(self, table: str) -> None:
         """Patient with the store, as a renewal is: what is to be committed may be the work of hours."""
 
         def note() -> str | None:
-            self._lease.check()
+            text = json.dumps({"epoch": self._lease.check(), "holder": self._lease.holder})
             return self._lease.note(KIND, table, text)
 
         every = self._config.retry_period / 5
-        return patiently(note, self._clock, timeout=self._config.renew_deadline, every=every)
+        if patiently(note, self._clock, timeout=self._config.renew_deadline, every=every) is None:
+            self._lease.lose(Loss.TAKEN, f"{table} was not written: the lease is no longer held here")
+            self._lease.check()
+        log.info("%s: guards %s", self._lease.name, redacted(table))
 
     def _not_claimed(self, table: str, answer: Answer) -> None:
         """Raise why, or say it where that is all that was asked for."""

@@ -17,8 +17,8 @@ from sqlalchemy import BigInteger, Connection, Engine, Executable, bindparam, de
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from ...clock import BootClock
-from ...database.connections import SocketWatchdog, name_of
-from ...database.dialects import CONFLICTS, backend_of, code_of, matches, refuses_options, transaction_bounds
+from ...database.connections import SocketWatchdog, name_of, refuses_options
+from ...database.dialects import CONFLICTS, backend_of, code_of, matches, transaction_bounds
 from ...election.ports import HeldLease
 from ...errors import ConfigError, Fenced, FenceUnreachable, SparkLeaseError
 from .connected import cannot_be_made, connected, refuse_no_hold, unreachable

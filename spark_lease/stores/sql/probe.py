@@ -24,7 +24,6 @@ from ...database.connections import (
     SocketWatchdog,
     database_message,
     make_engine,
-    store_error,
 )
 from ...database.dialects import backend_of, is_mariadb, matches, usable_url
 from ...errors import ConfigError, StoreError
@@ -32,7 +31,6 @@ from . import schema
 from .notes import notes_table
 from .statements import overridden, statements
 
-_SAMPLES = 5
 # A grantee that is no role is PUBLIC. What a schema's owner may is no grant where nothing was ever granted.
 _MAKERS = """
 SELECT quote_ident(n.nspname) AS schema, coalesce(quote_ident(r.rolname), 'PUBLIC') AS maker
@@ -103,15 +101,11 @@ class SqlProbe:
     def clock_difference(self) -> tuple[float, float]:
         """Seconds that this machine's clock is ahead of the store's, and by how much that may be wrong."""
         now: Any = select(literal_column(backend_of(self._engine).now_ms))
-        found = []
         with self._connected() as connection:
-            for _ in range(_SAMPLES):
-                before = wall_time()
-                there = connection.execute(now).scalar_one() / 1000
-                half = (wall_time() - before) / 2
-                found.append((half, before + half - there))
-        half, ahead = min(found)
-        return ahead, half + 0.001
+            before = wall_time()
+            there = connection.execute(now).scalar_one() / 1000
+            half = (wall_time() - before) / 2
+        return before + half - there, half + 0.001
 
     def lacking(self) -> dict[str, Sequence[str] | None]:
         """By table, what it lacks; None: all of it. Raises ConfigError for a foreign table."""
@@ -227,10 +221,11 @@ class SqlProbe:
                 yield connection.execution_options(isolation_level=level) if transaction else connection
                 connection.rollback()
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
+            message = database_message(self._engine, error)
             if matches(error, IS_READ_ONLY):
                 problem = f"{self.where} is a replica, or read-only: name the primary"
-                raise ConfigError("url", f"{problem} ({database_message(self._engine, error)})") from error
-            raise store_error(self._engine, self.where, error) from error
+                raise ConfigError("url", f"{problem} ({message})") from error
+            raise StoreError(self.where, message) from error
         finally:
             self._cut_off.disarm()
 

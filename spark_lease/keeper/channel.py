@@ -11,10 +11,11 @@ import fcntl
 import json
 import logging
 import os
-import select
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
+
+from ..system.descriptors import HasFileno, readable
 
 log = logging.getLogger(__name__)
 
@@ -79,14 +80,11 @@ class Channel:
         """The next message and its files, but for those for which no descriptor is free; None if there is none within
         `timeout` seconds, or before `woken` can be read. Raises Closed, also once `woken` is closed."""
         try:
-            waiting = select.poll()  # which select(2) does not do for a descriptor above 1023
-            waiting.register(self._socket, select.POLLIN)
-            if woken:
-                waiting.register(woken, select.POLLIN)
-            ready = [fd for fd, _ in waiting.poll(max(timeout, 0.0) * 1000)]
-            if woken and woken.fileno() in ready:
+            waiting: list[HasFileno] = [self._socket, *([woken] if woken else [])]
+            ready = readable(waiting, timeout)
+            if woken and woken in ready:
                 woken.read(8)
-            if self._socket.fileno() not in ready:
+            if self._socket not in ready:
                 return None
             try:
                 data, files, flags = self._read()

@@ -13,7 +13,7 @@ from ..election.lifecycle import Work
 from ..system.containment import Init
 from ..system.descriptors import readable
 from ..system.processes import Identity, Process, kill, look, proc_file, processes
-from .channel import Channel, Closed
+from .channel import Channel
 from .death import Watched
 from .guarded_processes import GuardedProcesses
 
@@ -40,8 +40,7 @@ class ContainedWork:
         self._init, self._channel, self._clock = init, channel, clock
 
     def signal(self, number: int) -> None:
-        with contextlib.suppress(Closed):
-            self._channel.send({"signal": number})
+        self._channel.tell({"signal": number})
 
     def wait_until_over(self, until: float) -> bool:
         while not self._init.ended and (left := until - self._clock.now()) > 0:

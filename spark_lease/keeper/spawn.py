@@ -102,8 +102,7 @@ class FrontDoor:
 
     def tell(self, outcome: Mapping[str, Any]) -> None:
         """How this process ends, for the line that the front door prints last."""
-        with contextlib.suppress(Closed):
-            self._channel.send({"outcome": outcome})
+        self._channel.tell({"outcome": outcome})
 
 
 def running() -> set[int]:

@@ -118,12 +118,10 @@ class Supervisor:
         Where it is not contained, the `kill_pipe` ties its group to us.
         """
         self._environ = environ
-        with contextlib.suppress(Closed):
-            self._channel.send({"environ": dict(environ)})
+        self._channel.tell({"environ": dict(environ)})
         pid = self._hear_pid()
         pipe_end = kill_pipe.pipe_end(-pid) if kill_pipe and not self.init else None
-        with contextlib.suppress(Closed):
-            self._channel.send({"go": True}, [pipe_end.fd] if pipe_end else [])
+        self._channel.tell({"go": True}, [pipe_end.fd] if pipe_end else [])
         # Nothing heard: it may run, so that the lease must not be released as if it did not.
         with contextlib.suppress(Closed):
             received = self._channel.receive(START_TIMEOUT)

@@ -144,8 +144,7 @@ class SupervisorProcess:
         try:
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 if found[0] == self._child:
-                    with contextlib.suppress(Closed):
-                        self._channel.send({"ended": found[1]})
+                    self._channel.tell({"ended": found[1]})
         except ChildProcessError:
             return False
         return True

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 
 from ..clock import Clock
 from ..system.descriptors import readable
-from ..system.processes import Identity, Process, is_alive, kill, look, mapping, marked, processes
+from ..system.processes import Identity, Process, is_alive, kill, look, mapping, marked, processes, with_descendants
 
 log = logging.getLogger(__name__)
 
@@ -127,12 +127,10 @@ class LeftBehind:
 
     def alive(self) -> list[Process]:
         """Those that still run. A grandchild whose parent has ended is known if it was seen before."""
-        everything = [each for each in processes().values() if each.alive]
-        pids = {each.pid for each in everything if each.identity in self._members}
-        while fresh := [each for each in everything if each.parent in pids and each.pid not in pids]:
-            pids |= {each.pid for each in fresh}
-            self._members |= {each.identity for each in fresh}
-        return [each for each in everything if each.pid in pids]
+        everything = processes()
+        found = with_descendants((each for each in everything.values() if each.identity in self._members), everything)
+        self._members |= {each.identity for each in found}
+        return found
 
     def kill(self) -> None:
         kill(self.alive())

@@ -17,6 +17,7 @@ from ..system.processes import (
     marks_of,
     proc_file,
     processes,
+    with_descendants,
 )
 
 KEEPS, SWEEPS = "spark-lease keeper", "spark-lease sweeper"
@@ -53,8 +54,8 @@ class GuardedProcesses:
     def leave_out_what_is_there(self, mark: str) -> None:
         """What the heads have started already, and what carries `mark`, are neighbours: not of this hold, not to be
         ended. Such are a shell's helpers from before it became the driver by exec, and what an earlier hold left to run
-        on. Known workers, and what was forked from a head since its exec, are kept."""
-        self.before.clear()  # it may be called again, once the JVM is known, whose workers are kept
+        on. Known workers, and what was forked from a head since its exec, are kept. May be called again, once the JVM
+        is known, whose workers are kept as well."""
         there, heads = folders(), self._heads()
         strangers = self._strangers_among(there)
         everything = strangers | processes({pid for pid, _ in there} - strangers.keys())
@@ -66,9 +67,7 @@ class GuardedProcesses:
         fresh = {each.pid for each in others if each.pid not in strangers and mark in marks_of(each.pid)}
         found = [each for each in others if each.parent in heads or each.pid in fresh]
         self.workers = {everything[pid].identity for pid in kept - set(heads)}
-        for each in found:
-            self.before.add(each.identity)
-            found += [child for child in everything.values() if child.parent == each.pid and child not in found]
+        self.before = {each.identity for each in with_descendants(found, everything)}
 
     def _strangers_among(self, there: frozenset[tuple[int, int]]) -> dict[int, Process]:
         """Those that `look_ahead` has seen. One whose parent has ended is another's child by now, and is read again: a

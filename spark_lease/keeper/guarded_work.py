@@ -12,7 +12,7 @@ from ..clock import Clock
 from ..election.lifecycle import Work
 from ..system.containment import Init
 from ..system.descriptors import readable
-from ..system.processes import Identity, Process, kill, look, proc_file, processes
+from ..system.processes import Identity, Process, kill, look, proc_file, processes, with_descendants
 from .channel import Channel
 from .death import Watched
 from .guarded_processes import GuardedProcesses
@@ -112,9 +112,7 @@ class SearchedWork:
             and each.identity not in self._neighbours
             and (each.parent in (self._supervisor, os.getpid()) or each.group == self._group or self._is_told(each))
         ]
-        for parent in found:
-            found += [each for each in everything.values() if each.parent == parent.pid and each not in found]
-        return [each for each in found if each.alive and each.pid != self._supervisor]
+        return [each for each in with_descendants(found, everything) if each.pid != self._supervisor]
 
     def _is_told(self, process: Process) -> bool:
         with contextlib.suppress(OSError):

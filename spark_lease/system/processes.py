@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Collection, Iterable, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -228,7 +228,12 @@ def is_out_of_reach(pid: int) -> bool:
 def tree(*roots: int) -> list[Process]:
     """The living descendants of the processes `roots` and themselves, parents first."""
     everything = processes()
-    found = [everything[root] for root in roots if root in everything]
+    return with_descendants((everything[root] for root in roots if root in everything), everything)
+
+
+def with_descendants(roots: Iterable[Process], everything: Mapping[int, Process]) -> list[Process]:
+    """Those of the processes `roots` and of their descendants that live, parents first."""
+    found = list(roots)
     for process in found:
         found.extend(each for each in everything.values() if each.parent == process.pid and each not in found)
     return [process for process in found if process.alive]

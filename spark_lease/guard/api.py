@@ -16,7 +16,7 @@ from ..errors import AlreadyDone, ConfigError, LeaseLost, SparkLeaseError
 from ..lease import Lease
 from ..monitoring.events import OnEvent
 from ..outcome import exit_code_of, is_all_done
-from ..spark.conf import submitted_conf
+from ..spark.jvm import submitted_conf
 from ..spark.warm_standby import WarmUp
 from .block import Guard
 from .held import held_names, refuse_own

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .connect import is_connected
-from .jvm import spark_context
+from .jvm import live_context
 from .pyspark_import import ask_numpy_late
 
 OnContext = Callable[[Any | None], None]
@@ -29,8 +29,8 @@ def watch_contexts(seen: OnContext) -> None:
     if is_watchable():
         _watchers.append(seen)
         with _nobody_makes_one():
-            context = spark_context()
-        if getattr(context, "_jsc", None) is not None:  # else it is half made still, and will be told
+            context = live_context()
+        if context is not None:  # one that is half made still will be told
             _tell(context, [seen])
 
 

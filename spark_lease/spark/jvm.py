@@ -1,4 +1,4 @@
-"""The driver's JVM and its context: found, known to have ended, forgotten, dropped. Never imports pyspark."""
+"""The driver's JVM and its context: found, known to have ended, forgotten, dropped."""
 
 import contextlib
 import functools
@@ -31,6 +31,12 @@ def _mark_of(pid: int) -> str:
 def spark_context() -> Any:
     """The active classic SparkContext of any thread, None if there is none. Never imports pyspark."""
     return getattr(context_class(), "_active_spark_context", None)
+
+
+def live_context() -> Any:
+    """The same, unless it was stopped, or is half made still."""
+    context = spark_context()
+    return None if getattr(context, "_jsc", None) is None else context
 
 
 def context_class() -> Any:
@@ -109,3 +115,17 @@ def _forget(jvm: Any) -> None:
     if jvm.stdin:
         jvm.stdin.close()
     forget_a_local_server()
+
+
+def submitted_conf() -> dict[str, str]:
+    """The Spark settings of this driver, also before there is a session; empty where asking would start a JVM."""
+    context = spark_context()
+    if context is not None and ended_jvm() is None:
+        return dict(context.getConf().getAll())
+    if not under_spark_submit():
+        return {}
+    from pyspark import SparkConf, SparkContext  # heavy, and there for certain: spark-submit runs us
+
+    # Connects to the JVM that runs us, and makes no context. SparkConf() sees spark-submit's settings only after it.
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())

@@ -14,7 +14,7 @@ from threading import Event, Thread
 from typing import Any
 
 from ..clock import Clock
-from .jvm import spark_context
+from .jvm import live_context
 from .work import working_streams
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class SharedWork:
 
     def begin(self) -> None:
         """The block begins, beside another: what runs now is not its work. Raises whatever Py4J raises."""
-        if (context := _context()) is not None:
+        if (context := live_context()) is not None:
             self._jobs_before, self._streams_before = _jobs(context), working_streams()
 
     def see_out(self, name: str, is_wanted: Callable[[], bool]) -> bool:
@@ -57,7 +57,7 @@ class SharedWork:
         return rests.is_set()
 
     def _look_until(self, rests: Event, given_up: Event) -> None:
-        context, quiet = _context(), 0
+        context, quiet = live_context(), 0
         try:
             if context is None or working_streams() - self._streams_before:
                 return
@@ -81,11 +81,6 @@ class SharedWork:
         stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
         known = sum(each.numActiveTasks for each in stages if each)
         return sum(map(int, re.findall(r"-> (\d+)", running))) > int(known)
-
-
-def _context() -> Any:
-    context = spark_context()
-    return context if context is not None and context._jsc is not None else None
 
 
 def _jobs(context: Any) -> set[int]:

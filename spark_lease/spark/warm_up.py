@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from importlib import import_module
 from typing import Any
 
-from .jvm import spark_context
+from .jvm import live_context
 
 _MERGE = """
     MERGE INTO delta.`{table}` AS t USING (SELECT id, id * 2 AS value FROM range(50, 150)) AS s ON t.id = s.id
@@ -17,8 +17,8 @@ _MERGE = """
 def streams() -> dict[str, Any]:
     """The streams of the session that there is, by id."""
     sessions = getattr(sys.modules.get("pyspark.sql"), "SparkSession", None)
-    session, context = getattr(sessions, "_instantiatedSession", None), spark_context()
-    if session is None or context is None or context._jsc is None:
+    session = getattr(sessions, "_instantiatedSession", None)
+    if session is None or live_context() is None:
         return {}
     return {str(each.id): each for each in session.streams.active}
 

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from .connect import interrupt_all
-from .jvm import context_class, ended_jvm, spark_context
+from .jvm import context_class, ended_jvm, live_context, spark_context
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +22,8 @@ def is_busy() -> bool:
 
     May hang, or raise whatever Py4J raises.
     """
-    context = spark_context()
-    if context is None or context._jsc is None:
+    context = live_context()
+    if context is None:
         return interrupt_all() or _active_in_jvm() is not None or bool(_working_threads())
     tracker = context._jsc.sc().statusTracker()
     if list(tracker.getActiveJobIds()) or any(each.numRunningTasks() for each in tracker.getExecutorInfos()):

@@ -87,9 +87,6 @@ class KillTimer:
     def disarm(self) -> None:
         self._set(0)
 
-    def close(self) -> None:
-        self._lib.timer_delete(self._id)
-
     def _set(self, ns: int) -> None:
         spec = _ITimerSpec(value_s=ns // _NS, value_ns=ns % _NS)
         _check(self._lib.timer_settime(self._id, _TIMER_ABSTIME, ctypes.byref(spec), None), "timer_settime")

@@ -8,7 +8,7 @@ import os
 from ..clock import Clock
 from ..system.containment import Init, pid_of
 from ..system.processes import Process
-from .death import Watched, stopped
+from .death import Watched
 from .driver import EarlyRelease, Tasks
 
 
@@ -47,9 +47,6 @@ class ContainedDriver:
 
     def ends(self) -> list[Watched | Init]:
         return [self.python, self._init]
-
-    def stands_still(self) -> str:
-        return stopped(self.python, self.jvm)
 
     def kill(self) -> None:
         self._init.kill()

@@ -18,7 +18,7 @@ from ..clock import Clock
 from ..system.containment import Init
 from ..system.kernel import KillPipe, PipeEnd, is_one_of_the_last
 from ..system.processes import Identity, Process, is_proc_there, kill, look, marked, processes, sees_others
-from .death import Watched, processes_of, stopped, sweep
+from .death import Watched, processes_of, sweep
 from .guarded_processes import GuardedProcesses, is_helper
 from .sweeper import Sweeper
 
@@ -234,9 +234,6 @@ class Driver:
                 self._cut(-group)
                 return [-group]
         return []
-
-    def stands_still(self) -> str:
-        return stopped(self.python, self.jvm)
 
     def kill(self) -> None:
         """End all of it, Python as well if it is not to survive. Waits for nothing."""

@@ -26,7 +26,7 @@ from .channel import Channel
 from .contained import ContainedDriver
 from .conversation import Conversation
 from .deadline import new_mapping
-from .death import LeftBehind
+from .death import LeftBehind, stopped
 from .driver import Driver
 from .enforced import Enforced
 from .guarded_processes import describe
@@ -239,7 +239,7 @@ class Keeper:
     def _stands_still(self) -> str:
         if not self._talk.is_open and not self._dead:
             return f"the driver (pid {self._driver.python.pid}) has closed its channel to the keeper, by exec maybe"
-        return self._driver.stands_still()
+        return stopped(self._driver.python, self._driver.jvm)
 
     def _see_demotion(self) -> None:
         """The lease is lost: the driver ends its work itself, or is killed, or the kernel does that."""
@@ -273,15 +273,15 @@ class Keeper:
     def _attend(self, until: float) -> None:
         """Wait until `until` for something to happen, and react to it."""
         python, jvm = self._driver.python, self._driver.jvm
-        watched: dict[int, Any] = {self._woken: None}
+        watched = {self._woken, *(each.fileno() for each in self._driver.ends() if not each.ended)}
         if self._talk.is_open:
-            watched[self._channel.fileno()] = None
-        watched |= {each.fileno(): None for each in self._driver.ends() if not each.ended}
+            watched.add(self._channel.fileno())
         if jvm and not self._talk.has_asked_about(jvm.pid) and not (python.ended and jvm.ended):
-            watched[jvm.fileno()] = None
+            watched.add(jvm.fileno())
         remaining = self.lease.remaining() or math.inf
         end = min(until, self._next_tick, self._talk.verdict_by, self._clock.now() + remaining)
-        if watched.pop(-1, self) is None:  # no pidfds here
+        if -1 in watched:  # no pidfds here
+            watched.remove(-1)
             end = min(end, self._clock.now() + AT_ONCE)
         ready = readable(watched, max(end - self._clock.now(), 0.0))
         if self._woken in ready:

@@ -49,13 +49,12 @@ class StandbyFence:
 
     property = ""
 
-    def __init__(self, name: str, *, is_master: Callable[[], bool]) -> None:
-        self._name, self._is_master = name, is_master
-        self.is_open = False
-        """The lease is this process's, or not waited for any more."""
+    def __init__(self, name: str, *, is_open: Callable[[], bool]) -> None:
+        """`is_open`: a lease is this process's, or this one is not waited for any more."""
+        self._name, self._is_open = name, is_open
 
     def begin(self, table: str, newest: str | None) -> None:
-        if not self.is_open and not self._is_master():
+        if not self._is_open():
             raise NotMaster(self._name, table)
 
     def commit(self, table: str) -> None:
@@ -88,7 +87,7 @@ class WarmStandby:
         self._name, self._config, self._clock = config.name, config, clock
         self._warm_up, self._noted_tables, self._on_state = warm_up, noted_tables, on_state
         self._is_wanted, self._is_master, self._submitter = is_wanted, is_master, submitter
-        self._fence = StandbyFence(config.name, is_master=is_master)
+        self._fence = StandbyFence(config.name, is_open=lambda: self._ended.is_set() or is_master())
         self._since = clock.now()
         self._over, self._ended = threading.Event(), threading.Event()
         self._has_given_up = False
@@ -132,7 +131,6 @@ class WarmStandby:
     def end(self) -> None:
         """Let others than the warm-up write: fences of their own are asked, or no lease is waited for any more."""
         self._over.set()
-        self._fence.is_open = True
         self._ended.set()
         if self._thread and not self._has_given_up:
             watch_sessions(self._adopt)
@@ -302,7 +300,7 @@ class WarmStandby:
             context.setLocalProperty(WARM_UP, self._name)
             self._made = None if context is self._there_before else context
         lacking = "a classic Spark, not a Spark Connect server" if context is None else hook.install(context)
-        if lacking and lacking != NO_DELTA and (is_ours or not self._fence.is_open):
+        if lacking and lacking != NO_DELTA and (is_ours or not self._ended.is_set()):
             raise ConfigError("standby", f"warm needs {lacking}: before its grant it could write")
 
     def _adopt(self, session: Any, asked: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ Nothing has to be searched for: the end of the namespace's init is the end of ev
 import os
 
 from ..clock import Clock
+from ..config.settings import Config
 from ..system.containment import Init, pid_of
 from ..system.processes import Process
 from .death import Watched
@@ -18,8 +19,8 @@ class ContainedDriver:
     may_have_started = False
     hidden = ""
 
-    def __init__(self, pid: int, init: Init, *, release_on_death: str | float, clock: Clock) -> None:
-        self._init, self.early_release = init, EarlyRelease(release_on_death, clock)
+    def __init__(self, pid: int, config: Config, *, init: Init, clock: Clock) -> None:
+        self._init, self.early_release = init, EarlyRelease(config.release_on_death, clock)
         self.python = Watched(pid)
         self.jvm: Watched | None = None
         self._told_jvm = 0

@@ -15,6 +15,7 @@ from collections.abc import Collection
 from enum import Enum, auto
 
 from ..clock import Clock
+from ..config.settings import Config
 from ..system.containment import Init
 from ..system.kernel import KillPipe, PipeEnd, is_one_of_the_last
 from ..system.processes import Identity, Process, is_proc_there, kill, look, marked, processes, sees_others
@@ -78,20 +79,19 @@ class Driver:
     def __init__(
         self,
         pid: int,
+        config: Config,
         *,
         mark: str,
         mapped: str,
         kill_pipe: KillPipe | None,
-        on_lost_exit: bool,
-        release_on_death: str | float,
         clock: Clock,
         sweeper: Sweeper | None = None,
     ) -> None:
-        """`mark` and `mapped` find its children. `on_lost_exit`: Python is not to survive a loss. `kill_pipe` None: the
-        kernel does no part of it."""
+        """`mark` and `mapped` find its children. `kill_pipe` None: the kernel does no part of it."""
         self._clock, self._mark, self._mapped, self._kill_pipe = clock, mark, mapped, kill_pipe
         self._sweeper = sweeper
-        self._python_too, self.early_release = on_lost_exit, EarlyRelease(release_on_death, clock)
+        self._python_too = config.on_lost == "exit"
+        self.early_release = EarlyRelease(config.release_on_death, clock)
         self.python = Watched(pid)
         self.jvm: Watched | None = None
         self._groups: set[int] = set()

@@ -105,20 +105,12 @@ class Keeper:
 
     def _driver_of(self, pid: int, init: Init | None, mark: str, mapped: str) -> Driver | ContainedDriver:
         """Call it before anything here has threads: the sweeper is a fork."""
-        config, kill_pipe = self._config, self._deadline.kill_pipe
+        config, clock, kill_pipe = self._config, self._clock, self._deadline.kill_pipe
         if init:
-            return ContainedDriver(pid, init, release_on_death=config.release_on_death, clock=self._clock)
-        on_lost_exit = config.on_lost == "exit"
-        return Driver(
-            pid,
-            mark=mark,
-            mapped=mapped,
-            kill_pipe=kill_pipe,
-            on_lost_exit=on_lost_exit,
-            release_on_death=config.release_on_death,
-            clock=self._clock,
-            sweeper=Sweeper(mark, mapped, config.name) if kill_pipe is not None and on_lost_exit else None,
-        )
+            return ContainedDriver(pid, config, init=init, clock=clock)
+        is_killed = kill_pipe is not None and config.on_lost == "exit"
+        sweeper = Sweeper(mark, mapped, config.name) if is_killed else None
+        return Driver(pid, config, mark=mark, mapped=mapped, kill_pipe=kill_pipe, clock=clock, sweeper=sweeper)
 
     @property
     def outcome(self) -> Mapping[str, Any]:

@@ -48,15 +48,7 @@ def child_of(parent: subprocess.Popen[str]) -> int:
 def test_a_group_whose_last_member_has_ended_is_forgotten(parent: subprocess.Popen[str]) -> None:
     """Its number may be a stranger's from then on, who must not be killed with the driver."""
     kill_pipe = KillPipe()
-    driver = Driver(
-        os.getpid(),
-        mark="m",
-        mapped="m",
-        kill_pipe=kill_pipe,
-        on_lost_exit=True,
-        release_on_death="local",
-        clock=BootClock(),
-    )
+    driver = Driver(os.getpid(), configure(name="n"), mark="m", mapped="m", kill_pipe=kill_pipe, clock=BootClock())
     child = child_of(parent)
     driver.attach_jvm(parent.pid, marked=True)
     until(lambda: -child in driver.look_around()[0])  # orphans of other tests may come to this process meanwhile
@@ -74,15 +66,7 @@ def test_once_disarmed_nothing_is_tied_any_more(parent: subprocess.Popen[str]) -
     """A child that is found as its block ends lives on: also where its pipe end is on its way just then."""
     child = child_of(parent)
     kill_pipe, pythons = KillPipe(), KillPipe()
-    driver = Driver(
-        os.getpid(),
-        mark="m",
-        mapped="m",
-        kill_pipe=kill_pipe,
-        on_lost_exit=True,
-        release_on_death="local",
-        clock=BootClock(),
-    )
+    driver = Driver(os.getpid(), configure(name="n"), mark="m", mapped="m", kill_pipe=kill_pipe, clock=BootClock())
     driver.disarm()
     with closing(pythons.pipe_end(child)) as pipe_end:
         driver.hold(child, os.dup(pipe_end.fd))

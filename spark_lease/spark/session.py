@@ -61,9 +61,8 @@ class Spark:
         self._callbacks_before = callbacks()
         """The guard itself may be entered in one."""
         self._ended_callbacks = dict[int, float]()
-        self._begun = self.was_busy = self._had_remote_tasks = False
-        self._left_remote_work = False
-        """What was stopped may go on where nothing proves its end: on a server, or in executors elsewhere."""
+        self._used_connect = self._begun = self.was_busy = False
+        self._left_remote_work = self._had_remote_tasks = False
 
     def jvm(self) -> tuple[int, bool] | None:
         """The driver's JVM, and whether it and what it started carry the mark; None if there is none."""
@@ -139,7 +138,7 @@ class Spark:
         """True as soon as it is known that Spark was stopped, and that nothing will prove the end of its executors."""
         # Not only until `stop()` has come back: where the JVM ended with us, at Ctrl-C, it never does.
         while not self.wait_until_over(self._clock.now()) and self._clock.now() < until:
-            if self._left_remote_work and self._stop_has_returned.is_set():
+            if (self._left_remote_work or self._used_connect) and self._stop_has_returned.is_set():
                 return True
             if self._had_remote_tasks and self._grace is None and jvm_is_gone(self._submitter):
                 return True
@@ -208,7 +207,7 @@ class Spark:
             self._end_callbacks()
             if last and self._over.is_set():
                 return
-            if last and is_stopped and self._left_remote_work:
+            if last and is_stopped and (self._used_connect or self._left_remote_work):
                 self.end_is_unprovable.set()  # and a session that comes now is no longer the block's
                 return
             if self._clock.wait(self._closed, _STOP_AGAIN):
@@ -218,7 +217,7 @@ class Spark:
         """True if there is no session any more."""
         context = spark_context()
         if context is None and is_connected():
-            self._left_remote_work = True
+            self._mark_is_proof, self._used_connect = False, True
             stop_all()
             return not is_connected()
         if context is None and (jvm_is_gone(self._submitter) or self._is_forgotten()):
@@ -227,10 +226,10 @@ class Spark:
             self._over.clear()
             if not runs_here(context):
                 # No mark on this machine proves that they have ended. They are told to end, and do, some time later.
-                self._had_remote_tasks = True
+                self._mark_is_proof = False
                 self._left_remote_work |= self._grace is None and may_be_busy()
         is_stopped = stopped()
-        if is_stopped:
+        if is_stopped and not self._used_connect:
             if context is not None and not self._closed.is_set():  # else it was killed
                 log.info("the guard has stopped the SparkContext of this program")
             if context is not None and not runs_here(context) and self._grace:
@@ -246,7 +245,6 @@ class Spark:
             or not self._mark_is_proof
             or self.is_local() is False
             or self._had_remote_tasks
-            or self._left_remote_work
             or marked(self.mark)
             or marked(self.mark)
         ):

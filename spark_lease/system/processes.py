@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,10 +234,16 @@ def tree(*roots: int) -> list[Process]:
 
 def with_descendants(roots: Iterable[Process], everything: Mapping[int, Process]) -> list[Process]:
     """Those of the processes `roots` and of their descendants that live, parents first."""
-    found = list(roots)
-    for process in found:
-        found.extend(each for each in everything.values() if each.parent == process.pid and each not in found)
-    return [process for process in found if process.alive]
+    children = defaultdict[int, list[Process]](list)
+    for each in everything.values():
+        children[each.parent].append(each)
+    found = {each.pid: each for each in roots}
+    unseen = list(found)
+    for pid in unseen:
+        fresh = {each.pid: each for each in children[pid] if each.pid not in found}
+        found |= fresh
+        unseen += fresh
+    return [each for each in found.values() if each.alive]
 
 
 def marked(mark: str, among: Collection[Process] | None = None) -> list[Process]:

@@ -1,1 +1,1 @@
-"""A process beside the driver that keeps its lease, and the kernel's part in that."""
+"""The keeper, a process beside the driver that keeps its lease, and the kernel's part in that."""

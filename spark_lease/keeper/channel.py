@@ -1,6 +1,6 @@
-"""What driver and keeper say to each other: one JSON object a message, with open files beside it (unix(7)).
+"""The messages between driver and keeper: one JSON object each, with open files attached (unix(7)).
 
-A socket pair, so no other process can listen or speak; a password goes this way and never by argv or environment.
+It is a socket pair, so no other process can read or write. A password goes this way, never by argv or environment.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ..system.descriptors import HasFileno, readable
 log = logging.getLogger(__name__)
 
 START_TIMEOUT = 30.0
-"""Seconds in which the other process, on a loaded machine, has started its Python and says its first word."""
+"""Seconds for the other process to start its Python and send its first message, even on a loaded machine."""
 _LARGEST = 1 << 17
 _MOST_FILES = 16
 
 
 class Closed(Exception):
-    """The other end is gone, or says nothing that can be understood."""
+    """The other end is gone, or sends nothing that can be understood."""
 
 
 class Channel:
-    """One end. Messages stay whole and in order."""
+    """One end of the connection. Messages stay whole and in order."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket, self._said_full = connection, False
 
     @staticmethod
     def pair() -> tuple[Channel, Channel]:
-        """Two ends. Neither takes the number of a closed standard stream: a child's own stream would replace it."""
+        """Make two ends. Neither gets the number of a closed standard stream: a child's own stream would replace it."""
         low = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         high = [socket.socket(fileno=fcntl.fcntl(each.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)) for each in low]
         for each in low:
@@ -46,9 +46,9 @@ class Channel:
 
     @staticmethod
     def inherited(fd: int) -> Channel:
-        """The end that was handed to this process. Raises Closed if `fd` is none."""
+        """The end that this process inherited as `fd`. Raises Closed if `fd` is no such socket."""
         try:
-            connection = socket.socket(fileno=os.dup(fd))  # a low one, wherever it was before
+            connection = socket.socket(fileno=os.dup(fd))  # a low number, whatever it was before
             os.close(fd)
         except OSError as error:
             raise Closed(f"descriptor {fd} is no socket") from error
@@ -62,7 +62,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
-        """Raises Closed; does not wait for a reader that does not listen, which counts as closed as well."""
+        """Send without blocking. Raises Closed, also if the reader does not read and the buffer is full."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
         try:
             self._socket.sendmsg([json.dumps(message).encode()], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -70,15 +70,15 @@ class Channel:
             raise Closed(str(error)) from error
 
     def tell(self, message: Mapping[str, Any], files: Sequence[int] = ()) -> bool:
-        """Send it if the other end listens; whether it did. One that is frozen, or dead, hears nothing any more."""
+        """Send; False if the other end is closed. A frozen or dead process reads nothing any more."""
         with contextlib.suppress(Closed):
             self.send(message, files)
             return True
         return False
 
     def receive(self, timeout: float, woken: BinaryIO | None = None) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message and its files, but for those for which no descriptor is free; None if there is none within
-        `timeout` seconds, or before `woken` can be read. Raises Closed, also once `woken` is closed."""
+        """The next message and its files, without those for which no descriptor is free. None if no message arrives
+        within `timeout` seconds, or before `woken` becomes readable. Raises Closed, also once `woken` is closed."""
         try:
             waiting: list[HasFileno] = [self._socket, *([woken] if woken else [])]
             ready = readable(waiting, timeout)
@@ -89,7 +89,7 @@ class Channel:
             try:
                 data, files, flags = self._read()
             except ConnectionResetError:
-                # Linux tells first, and once, that the other end is gone with a message unread. Its last words follow.
+                # Linux first reports, once, that the other end closed with a message unread. Its last messages follow.
                 data, files, flags = self._read()
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is None:  # a program's signal handler has raised it
@@ -111,7 +111,7 @@ class Channel:
         return message, files
 
     def _read(self) -> tuple[bytes, list[int], int]:
-        # Not socket.recv_fds(), which passes no flags on: what is started meanwhile would inherit the files.
+        # Not socket.recv_fds(), which ignores its flags: a process that is started meanwhile would inherit the files.
         room = socket.CMSG_LEN(_MOST_FILES * array.array("i").itemsize)
         data, beside, flags, _ = self._socket.recvmsg(_LARGEST, room, socket.MSG_CMSG_CLOEXEC)
         files = array.array("i")

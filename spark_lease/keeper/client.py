@@ -1,4 +1,4 @@
-"""A lease that a process beside this one keeps: what this process sees of it, and what it tells and is told."""
+"""The driver's side of a lease that a keeper keeps: its view of the lease, and the messages both ways."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from .spawn import Started
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 0.5
-"""Seconds after which a standby looks whether it still can become master, and what became of its Spark."""
+"""Seconds after which a standby checks again whether it can still become master, and how its Spark is."""
 _SELDOM, _OF_WHAT_IS_LEFT = 0.4, 1 / 30
 """The listening thread looks again after so many seconds, or after this part of the time to the deadline if that is
-less. A machine that was suspended looks late by as much: poll(2) does not count that time."""
+less. After a suspend it looks late by as much: poll(2) does not count the time of the suspend."""
 _LINGER = 2.0
-"""Seconds that the process may take to end, once there is nothing left to do for it."""
+"""Seconds that the keeper may take to end, once it has nothing left to do."""
 _open: weakref.WeakSet[KeeperHold] = weakref.WeakSet()
 
 
 class Reporter(Protocol):
-    """What the listening thread calls."""
+    """The object that the listening thread calls."""
 
     on_unprotected: Callable[[str], None]
 
@@ -51,9 +51,9 @@ class Reporter(Protocol):
 
 
 class KeeperHold(GuardedHold):
-    """Taken, renewed and given back by the process `started`; `check()` reads its deadline in shared memory.
+    """A hold that the keeper `started` takes, renews and releases; `check()` reads its deadline in shared memory.
 
-    A thread listens to that process all the time. A forked child of this one may `check()`, and nothing else.
+    A thread listens to the keeper all the time. A forked child of this process may `check()`, and nothing else.
     """
 
     def __init__(self, started: Started, config: Config, *, clock: Clock, on_renewal: OnRenewal) -> None:
@@ -78,7 +78,7 @@ class KeeperHold(GuardedHold):
 
     @property
     def is_kept_by_another(self) -> bool:
-        # A stopped keeper kills nothing, and the kernel only what is tied to it: not what the work itself has started.
+        # A stopped keeper kills nothing. The kernel kills what is tied to it: not what the work itself has started.
         keeper = look(self._started.process.pid) if self._started.process else None
         return not self._ended and keeper is not None and keeper.state not in "Tt"
 
@@ -91,7 +91,7 @@ class KeeperHold(GuardedHold):
         self.tell({"order": "acquire"})
         while self.answer("granted", _LOOK_AGAIN, "refused") is None:
             still_wanted()
-            has_ended = self._ended  # asked first: its last words come before its end
+            has_ended = self._ended  # read first: the keeper's last messages come before its end
             if self.answer("refused", 0.0):
                 raise refused(self._received)
             if has_ended:
@@ -100,17 +100,17 @@ class KeeperHold(GuardedHold):
         return self._epoch
 
     def prepare(self) -> None:
-        """The keeper does."""
+        """Do nothing: the keeper prepares itself."""
 
     def stands_by(self, state: str) -> None:
         self.tell({"stands_by": state})
 
     def stop_by(self) -> float:
         if self._lost and self._lost[0][0] in (Loss.ORPHANED, Loss.SPARK_GONE):
-            return self._lost[0][2] + LAST_WORDS  # nothing is left to be stopped politely, and a standby waits
+            return self._lost[0][2] + LAST_WORDS  # nothing is left to stop politely, and a standby waits
         if self._lost and not self._stop_by and self._deadline.instant == 0.0:
-            return self._lost[0][2] + self._config.stop_budget - self._own_turn  # not told yet
-        return (self._stop_by or super().stop_by()) - self._own_turn  # after it we are killed, without a word
+            return self._lost[0][2] + self._config.stop_budget - self._own_turn  # the keeper has not sent it yet
+        return (self._stop_by or super().stop_by()) - self._own_turn  # then the keeper kills us without a word
 
     def lost_error(self) -> LeaseLost:
         listening = threading.current_thread() is self._listener or self._is_forked
@@ -121,19 +121,19 @@ class KeeperHold(GuardedHold):
         return super().lost_error()
 
     def stop(self) -> bool:
-        """Have the keeper renew no more; False if a request to the store is still under way."""
+        """Stop the renewals of the keeper; False if a request to the store is still under way."""
         if self.loss() is not None:
-            return False  # nothing will be given back: what it still asks the store is not waited for
+            return False  # nothing will be released: its last request is not waited for
         if self.answer("stopped", 0.0) is None:
             self.tell({"order": "stop"})
         request = self._config.attempt_timeout * LATE + 2 * WATCH_PERIOD
         return bool(self.answer("stopped", max(request, min(self.remaining(), _LINGER))))
 
     def report_loss(self, lost: LeaseLost) -> None:
-        """Tell the keeper of a loss that was noticed here, so that it renews no more and says why the work ended.
+        """Tell the keeper of a loss that was noticed here, so that it stops renewing and reports why the work ended.
 
-        A process that ends itself says nothing, its end does. But inside a namespace its exit code is lost with
-        spark-submit's JVM, and the front door has to hear that it was fenced."""
+        A process that ends itself tells nothing: its end is enough. But inside a namespace its exit code is lost with
+        spark-submit's JVM, so the front door must be told that it was fenced."""
         is_fenced_inside = lost.reason is Loss.FENCED and self.protection is Protection.CONTAINED
         if (self._config.on_lost != "exit" or is_fenced_inside) and "lost" not in self._received:
             self.tell({"lost": [lost.reason, lost.detail]})
@@ -165,7 +165,7 @@ class KeeperHold(GuardedHold):
         return self._ask("note", kind, key, text, newest)  # type: ignore[no-any-return]
 
     def _at_hand(self, what: str) -> Any:
-        """What the keeper looked up at the grant, given once. None: it has to be asked."""
+        """What the keeper looked up at the grant, returned once. None: the keeper must be asked."""
         at_hand = self.answer("at_hand", self._config.attempt_timeout * 3) or {}
         return at_hand.pop(what, None)
 
@@ -191,20 +191,20 @@ class KeeperHold(GuardedHold):
             self.report_loss(lost)
         self.tell({"order": "settle", "left": left})
         if self._config.on_lost == "exit":
-            # Until the kernel is disarmed, our end is still the JVM's end: spark-submit's, with -9 for our exit code.
+            # Until the kernel is disarmed, our end kills the JVM: spark-submit would end with -9 for our exit code.
             self.answer("settled", self.stop_by() - self._clock.now())
 
     def close(self, *, lost: bool = False) -> None:
         if self._is_forked or self._closing:
             return
-        # This process, or the Spark that it leaves behind, still has to end, or to be killed.
+        # This process, or the Spark that it leaves behind, must still end or be killed.
         stays_tied = lost if self._config.on_lost == "exit" else not self._settled
         if self._taken and "released" not in self._received and stays_tied:
             return
-        # An interrupted wait may have been granted by now, and only that process knows: it gives the lease back.
+        # An interrupted wait may have been granted by now. Only the keeper knows, and it releases the lease.
         self.tell({"order": "leave" if self._taken else "abandon"})
         self._closing = True
-        if not self._started.process:  # a front door does not end before this process, which would end the listener
+        if not self._started.process:  # a front door outlives this process, so its end does not end the listener
             self._wake()
         patience = _LINGER if not self.answer("outlasts", 0.0) else 0.0
         self._listener.join(patience)
@@ -217,10 +217,10 @@ class KeeperHold(GuardedHold):
         self.close_descriptors()
 
     def close_descriptors(self) -> None:
-        """Close all that is open for it in this process, and say nothing. In a forked child that kills nothing."""
+        """Close the descriptors of this hold in this process and send nothing. In a forked child that kills nothing."""
         _open.discard(self)
         self._waker.close()
-        if self._started.process:  # a front door is still to be told how this process ends
+        if self._started.process:  # a front door must still be told how this process ends
             self._started.channel.close()
         for target in list(self._files):
             self._close_files(target)
@@ -233,7 +233,7 @@ class KeeperHold(GuardedHold):
             os.close(fd)
 
     def tell(self, message: dict[str, Any], target: int = 0) -> None:
-        """Say it. The process or group `target` is tied to this process meanwhile: its end will be theirs."""
+        """Send a message, and with it tie the process or group `target` to this process: our end is its end."""
         self._refuse_in_a_fork()
         if "jvm" in message:
             self._tied = {self._pid, target}
@@ -243,7 +243,7 @@ class KeeperHold(GuardedHold):
             os.close(fd)
 
     def _ends_of(self, target: int) -> list[int]:
-        """The descriptor, if any, that the keeper needs to see, or cause, the end of `target`."""
+        """The descriptor, if any, by which the keeper sees, or causes, the end of `target`."""
         with contextlib.suppress(OSError):  # it has ended
             if self._kill_pipe:
                 return [self._kill_pipe.pipe_end(target).fd]
@@ -252,7 +252,7 @@ class KeeperHold(GuardedHold):
         return []
 
     def answer(self, key: str, timeout: float, *others: str) -> Any:
-        """Wait for what the keeper says under `key`. None if it says nothing, or something under one of `others`."""
+        """Wait for the value that the keeper sends as `key`. None if it sends none, or one of `others` instead."""
         with self._changed:
             self._changed.wait_for(lambda: self._received.keys() & {key, *others} or self._ended, timeout)
             return self._received.get(key)
@@ -277,7 +277,7 @@ class KeeperHold(GuardedHold):
                 self.reporter.look()
 
     def _pause(self, is_starting: bool) -> float:
-        """Seconds until the next look at what no message tells: the deadline, and Spark, which may be starting."""
+        """Seconds until the next look at things without a message: the deadline, and Spark, which may be starting."""
         if is_starting:
             return WATCH_PERIOD
         return max(WATCH_PERIOD, min(_SELDOM, self.remaining() * _OF_WHAT_IS_LEFT))
@@ -291,7 +291,7 @@ class KeeperHold(GuardedHold):
             self._waker.write((1).to_bytes(8, sys.byteorder))
 
     def report_to(self, reporter: Reporter) -> None:
-        """From now on the listening thread calls `reporter`, at once for the first time."""
+        """Have the listening thread call `reporter` from now on, for the first time at once."""
         self.reporter = reporter
         self._wake()
 

@@ -1,6 +1,6 @@
 """A driver inside a namespace of its own, as the keeper outside sees it.
 
-Nothing has to be searched for: the end of the namespace's init is the end of everything that the submission started.
+No process must be searched for: the end of the namespace's init is the end of everything that the submission started.
 """
 
 import os
@@ -14,7 +14,7 @@ from .driver import EarlyRelease, Tasks
 
 
 class ContainedDriver:
-    """Has what `Driver` has. Raises ProcessLookupError if there is no process `pid` any more."""
+    """Has the methods of `Driver`. Raises ProcessLookupError if there is no process `pid` any more."""
 
     may_have_started = False
     hidden = ""
@@ -26,17 +26,17 @@ class ContainedDriver:
         self._told_jvm = 0
 
     def _nothing(self, *_: object, **__: object) -> None:
-        """The end of init is the end of all inside: nothing has to be told apart, tied or swept."""
+        """Do nothing: the end of init ends all inside, so no process must be told apart, tied or swept."""
 
     def _none(self, *_: object, **__: object) -> list[Process]:
-        """The lease is kept until everything inside has ended, and the kernel ends every user's processes there."""
+        """Find none: the lease is kept until everything inside has ended, and the kernel kills every user there."""
         return []
 
     look_ahead = begin = untie_all_but = pipe_end_to = close = disarm_kernel = disarm = _nothing
     left_behind = out_of_reach = _none
 
     def hold(self, target: int, fd: int) -> None:
-        """Take a pidfd of the JVM that is attached next: its number here is another than inside."""
+        """Take a pidfd of the JVM that is attached next: its pid here differs from its pid inside."""
         self._told_jvm = pid_of(fd)
         os.close(fd)
 
@@ -59,5 +59,5 @@ class ContainedDriver:
         return self.early_release.is_proven(gone=self._init.ended)
 
     def look_around(self) -> tuple[list[int], list[int]]:
-        """Nothing has to be tied."""
+        """Find none: no process must be tied."""
         return [], []

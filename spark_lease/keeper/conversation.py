@@ -1,4 +1,4 @@
-"""What a driver asks of its keeper, and what it is told: `main.py` has the picture."""
+"""Handles the messages between a driver and its keeper; `main.py` has a diagram."""
 
 import contextlib
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Conversation:
-    """Reacts to what the driver says, and keeps in mind what was said."""
+    """Reacts to the messages of the driver, and remembers what they said."""
 
     def __init__(
         self,
@@ -41,42 +41,42 @@ class Conversation:
         self._channel, self._config, self._clock = channel, config, clock
         self._lease, self._keepalive, self._driver, self._deadline = lease, keepalive, driver, deadline
         self._owed: set[int] = set()
-        """What could not be tied to Python yet."""
+        """Processes and groups that could not be tied to Python yet."""
         self._is_contained = isinstance(driver, ContainedDriver)
         self.is_open = True
-        """Whether the driver still listens. Its end is no end of the driver: that is what the pidfd proves."""
+        """False once the channel to the driver is closed. That is no proof of its end: only its pidfd is."""
         self.wanted = False
         """The driver waits for the lease."""
         self.unwanted = False
-        """It does not any more."""
+        """The driver no longer waits for the lease."""
         self.granted = False
-        """It has been told of its grant."""
+        """The driver has been told of its grant."""
         self.has_begun = False
-        """It has said which JVM it has, on standby or as its block begins."""
+        """The driver has said which JVM it has, on standby or as its block begins."""
         self.stopped = False
-        """It leaves its block."""
+        """The driver is leaving its block."""
         self.finished = False
-        """It has left its block, and what it started inside its namespace may still run."""
+        """The driver has left its block, and processes inside its namespace may still run."""
         self.settled = False
-        """Its Spark is over, after a loss."""
+        """After a loss, the Spark of the driver is over."""
         self.kernel_disarmed = False
-        """Its end ends nothing else any more."""
+        """The end of the driver no longer ends any other process."""
         self.has_stopped = False
-        """What lives on is guarded by this lease no more. Or the driver cannot hear of a grant any more."""
+        """This lease no longer guards what lives on. Or the driver can no longer learn of a grant."""
         self.left_behind: LeftBehind | None = None
         self.outcome: Mapping[str, Any] = {}
-        """What the driver has said of its end; empty before it has."""
+        """How the driver ended, as it reported; empty before that."""
         self._asked_about = 0
         self.verdict_by = math.inf
-        """When the JVM that ended counts as crashed, unless the driver says before that it was to end."""
+        """When a JVM that ended counts as crashed, unless the driver reports before that the end was intended."""
 
     def listen(self) -> None:
         """Read a message, if there is one, and react to it."""
         try:
             received = self._channel.receive(0.0)
         except Closed:
-            # Nothing will ever hear of a grant. And what lives on after one is no driver any more, by exec say: the
-            # lease is not renewed for it, and runs out.
+            # Before a grant: the driver can never learn of one. After a grant: a process that lives on is no longer
+            # the driver (exec, for example), so the lease is not renewed for it and runs out.
             self.is_open = False
             self.has_stopped |= not self.granted
             return
@@ -90,13 +90,13 @@ class Conversation:
                 self._obey(order, message)
             case {"jvm": pid, "marked": marked}:
                 self._asked_about, self.verdict_by = 0, math.inf
-                with contextlib.suppress(ProcessLookupError):  # ended meanwhile: Python will notice as well
+                with contextlib.suppress(ProcessLookupError):  # it ended meanwhile: Python will notice too
                     self._driver.attach_jvm(pid, marked=marked)
-                    self._owed.clear()  # what hung on the one before
+                    self._owed.clear()  # these belonged to the JVM before
                     self._tie(pid)
                 if not self.has_begun:
                     self.has_begun = True
-                    if pid:  # whose children are neighbours as well, or its workers
+                    if pid:  # the JVM's children are neighbours too, or its workers
                         self._driver.begin()
                     self._channel.tell({"begun": True})
             case {"local": local, "level": level}:
@@ -125,34 +125,34 @@ class Conversation:
                 self._release(*message["ended"])
             case "settle":
                 self._settle(left=message["left"])
-            case "abandon" if not self.left_behind:  # nothing has begun, whether it heard of a grant or not
+            case "abandon" if not self.left_behind:  # no work has begun, with or without a grant
                 self.unwanted = True
                 self.stop_guarding()
-            case "leave" if not (self.left_behind or (self._is_contained and self.granted)):  # what it began may run
+            case "leave" if not (self.left_behind or (self._is_contained and self.granted)):  # its work may run
                 self.stop_guarding()
 
     def _stop_renewals(self) -> None:
         self.stopped = True
-        if self._is_contained:  # it is renewed until everything has ended
+        if self._is_contained:  # the lease is renewed until everything has ended
             self._channel.tell({"stopped": True})
             return
 
         def stop() -> None:
             self._channel.tell({"stopped": self._keepalive.stop()})
 
-        # Not here: a request that hangs is waited for, and meanwhile something may have to be killed.
+        # On a thread of its own: `stop` waits for a hanging request, and meanwhile the keeper may have to kill.
         threading.Thread(target=stop, daemon=True).start()
 
     def _release(self, ended: str, detail: str) -> None:
         self._lease.ends_as(ended, detail)
-        if self._is_contained:  # once everything inside has ended
+        if self._is_contained:  # released once everything inside has ended
             self.finished = self.kernel_disarmed = True
             self._channel.tell({"released": False})
             return
         if self.has_begun and self._must_outlast_the_block(has_failed=ended in (CRASHED, FAILED, INTERRUPTED)):
             self._channel.tell({"released": False, "outlasts": True})
             return
-        # Published as lost before anything else: frozen here, the lease may run out without the kernel.
+        # Publish the loss first: if we freeze later, the lease may run out with the kernel disarmed.
         self._lease.lose(Loss.RELEASED)
         self.stop_guarding()
         answer: dict[str, Any] = {"released": False}
@@ -163,14 +163,14 @@ class Conversation:
         self._channel.tell(answer)
 
     def _must_outlast_the_block(self, *, has_failed: bool) -> bool:
-        """Whether the lease is kept although the block was left, because a process that it started still runs.
+        """True if the lease must be kept after the block, because a process that the block started still runs.
 
-        Not if it succeeded: then it may have started one that is to live on. Nor where a loss would not kill it.
+        Not if the block succeeded: then the process may be meant to live on. Nor if a loss would not kill it.
         """
         left = self._driver.left_behind(thoroughly=has_failed)
-        if left:  # it may just be ending: the block has killed it
+        if left:  # the block may have killed it, and it is ending
             self._clock.wait(threading.Event(), AT_ONCE)
-        if left or has_failed:  # twice none: a process shows no mark while it is becoming another program
+        if left or has_failed:  # look twice: a process shows no mark during its exec
             left = self._driver.left_behind(thoroughly=has_failed)
         if not left:
             return False
@@ -188,7 +188,7 @@ class Conversation:
     def _settle(self, *, left: bool) -> None:
         self.settled = left
         if self._config.on_lost == "exit":
-            # Spark is over, Python ends: its JVM may end by itself, spark-submit with Python's exit code.
+            # Spark is over and Python ends: its JVM may end by itself, and spark-submit with Python's exit code.
             self.kernel_disarmed = True
             self._driver.disarm_kernel()
             self._channel.tell({"settled": True})
@@ -199,18 +199,18 @@ class Conversation:
         answer: dict[str, Any]
         try:
             answer = {"found": getattr(self._lease, what)(*arguments)}
-        except Exception as error:  # whatever it is, the driver waits for an answer
+        except Exception as error:  # any error: the driver waits for an answer
             answer = refusal(error)
         self._channel.tell({f"answer {number}": answer})
 
     def stop_guarding(self) -> None:
-        """End nothing of the driver any more: this lease no longer guards what lives on."""
+        """Kill nothing of the driver from now on: this lease no longer guards what lives on."""
         self.has_stopped = True
         self._deadline.disarm()
         self._driver.disarm()
 
     def tie_children(self) -> None:
-        """Tie to Python what was started since the last look, and let go of what has ended."""
+        """Tie to Python the processes started since the last look, and drop those that have ended."""
         appeared, ended = self._driver.look_around()
         for target in {*self._owed, *appeared} - set(ended):
             self._tie(target)
@@ -219,25 +219,25 @@ class Conversation:
             self._channel.tell({"drop": target})
 
     def _tie(self, target: int) -> None:
-        """Have Python hold a pipe end to a process, or to minus a group: they end with it. 0: to none.
+        """Have Python hold a pipe end to a process, or to minus a group, which then ends with Python. 0: do nothing.
 
-        What cannot be tied now is tied at the next look."""
+        If it cannot be tied now, the next look tries again."""
         was_owed = target in self._owed
         self._owed.discard(target)
         try:
             pipe_end = self._driver.pipe_end_to(target) if target else None
             handed = pipe_end is None or self._channel.tell({"hold": target}, [pipe_end.fd])
-        except PermissionError:  # it has become another user, and nothing of ours can end it
+        except PermissionError:  # it runs as another user now, and we cannot kill it
             return
         except OSError as error:
-            if not was_owed and not self._owed:  # once for very many
+            if not was_owed and not self._owed:  # one line for very many
                 log.warning("%s: cannot arm the kill pipe of process %d yet: %s", self._config.name, target, error)
             handed = False
         if not handed:
             self._owed.add(target)
 
     def ask_about(self, jvm: int) -> None:
-        """The JVM has ended. That is a crash, unless Python says that it wanted it so, or waits for the lease still."""
+        """Ask Python about the end of the JVM: a crash, unless Python intended it or still waits for the lease."""
         if not self.granted:
             self._driver.attach_jvm(0, marked=True)
             return
@@ -247,5 +247,5 @@ class Conversation:
             self.verdict_by = self._clock.now() + (2 * LAST_WORDS if heard else 0.0)
 
     def has_asked_about(self, jvm: int) -> bool:
-        """Whether the end of the JVM was seen."""
+        """True if the end of this JVM was seen."""
         return jvm == self._asked_about

@@ -1,8 +1,8 @@
-"""Proof that a process, and all that it started, is gone: what an early release stands on.
+"""Proof that a process, and all that it started, is gone: an early release needs it.
 
-A closed pipe or socket proves nothing, a forked child keeps it open; a pidfd does (pidfd_open(2)). And the end of a
-driver proves nothing about its workers: they are found by the mark that they inherited, and killed, until twice none
-is left. Only this machine is looked at.
+The end of a pipe or socket proves nothing, because a forked child may keep it open; a pidfd proves it (pidfd_open(2)).
+The end of a driver proves nothing about its workers: they are found by the mark that they inherited, and killed, until
+two looks in a row find none. Only this machine is searched.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _LOOK_AGAIN = 0.005
 
 
 class Watched:
-    """One process, which may not be our child. Raises ProcessLookupError if there is none (any more)."""
+    """One process, which need not be our child. Raises ProcessLookupError if there is none (any more)."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -31,10 +31,10 @@ class Watched:
         try:
             self._fd = os.pidfd_open(pid)
         except ProcessLookupError:
-            pass  # told below
+            pass  # raised below
         except (AttributeError, OSError):
             log.debug("no pidfd: an old kernel or Python, or a sandbox that forbids it")
-        # Looked at on both sides of the pidfd: it may have ended in between, and its number be another's.
+        # Read before and after the pidfd is opened: it may have ended in between, and its pid be another process's.
         after = look(pid)
         if before is None or after is None or after.identity != before.identity:
             self.close()
@@ -42,7 +42,7 @@ class Watched:
         self.started = before.started
 
     def fileno(self) -> int:
-        """Readable once the process has ended; -1 where there is no such thing: then ask `ended` now and then."""
+        """Readable once the process has ended; -1 if there are no pidfds: then poll `ended`."""
         return self._fd
 
     @property
@@ -54,7 +54,7 @@ class Watched:
 
     @property
     def stopped(self) -> bool:
-        """True while it stands still, by SIGSTOP, Ctrl-Z or a debugger (proc(5): states T and t)."""
+        """True while it is stopped, by SIGSTOP, Ctrl-Z or a debugger (proc(5): states T and t)."""
         found = look(self.pid)
         return found is not None and found.state in "Tt"
 
@@ -62,7 +62,7 @@ class Watched:
         self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended, is not ours, or is pid 1, which takes none."""
+        """Send it a signal, unless it has ended, is another user's, or is pid 1, which takes none."""
         if self.pid <= 1:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -93,12 +93,12 @@ def sweep(
     clock: Clock,
     until: float,
 ) -> bool:
-    """SIGKILL what carries `mark`, is in one of the `groups` or has `mapped` that, until twice nothing is left.
+    """SIGKILL all of `processes_of`, except those `spared`, until two looks in a row find none.
 
-    False if something is, at the instant `until`. Call it after those that may start others are dead.
+    False if some are left at the instant `until`. Call it once the processes that may start others are dead.
     """
     never, clean = threading.Event(), 0
-    while clean < 2:  # a worker may have been between fork and the first look
+    while clean < 2:  # a worker may have been in the middle of its fork at the first look
         left = [each for each in processes_of(mark, groups, mapped) if each.identity not in spared]
         kill(left)
         clean = 0 if left else clean + 1
@@ -110,16 +110,16 @@ def sweep(
 
 
 def processes_of(mark: str, groups: Collection[int], mapped: str) -> list[Process]:
-    """All living processes that carry `mark`, are in one of the `groups` or have `mapped` that; but for this one."""
+    """All living processes but this one that carry `mark`, are in one of the `groups`, or map memory named `mapped`."""
     others = [each for each in processes().values() if each.alive and each.pid != os.getpid()]
     found = marked(mark, others) + (mapping(mapped, others) if mapped else [])
     return found + [each for each in others if each.group in groups]
 
 
 class LeftBehind:
-    """What a block that failed has left running: these processes and what they start from now on, and no others.
+    """Processes that a failed block has left running, and what they start from now on; no others.
 
-    Python is not one of them: it may go on with something else, under another lease maybe.
+    Python is not one of them: it may go on with something else, perhaps under another lease.
     """
 
     def __init__(self, left: Iterable[Identity]) -> None:

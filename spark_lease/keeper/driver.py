@@ -1,10 +1,10 @@
-"""A driver as the process beside it sees it: what belongs to it, whether it stands still, and its proven end.
+"""A driver as its keeper sees it: its processes, whether it is stopped, and the proof of its end.
 
 ```
 python ─── watched by a pidfd ─── pipe end        Its own forked children map its published deadline.
  └ java ── watched by a pidfd ─── pipe end        Told by Python when it starts one.
     └ pyspark.daemon ──────────── pipe end to its group, found among the JVM's children when the first Python task runs.
-       └ workers                                Everything that was started, not forked, carries the mark.
+       └ workers                                Every process that was started, not forked, carries the mark.
 ```
 """
 
@@ -24,24 +24,24 @@ from .guarded_processes import GuardedProcesses, is_helper
 from .sweeper import Sweeper
 
 _GENERATIONS = 20
-"""How often to look for children of what has just been stopped."""
+"""How often to look for children of processes that were just stopped."""
 HIDDEN = "/proc hides other users' processes (hidepid)"
 NO_PROC = "no /proc is mounted"
 _JOINS = 2
-"""Looks after which a child of the JVM that leads no group is no daemon of PySpark's."""
+"""Looks after which a child of the JVM that leads no group is not the PySpark daemon."""
 
 
 class Tasks(Enum):
-    """Where the tasks of a driver run, as far as Python has said."""
+    """Where the tasks of a driver run, as far as Python has reported."""
 
     UNKNOWN = auto()
     HERE = auto()
     ELSEWHERE = auto()
-    """Or they did, or without the mark: nothing is proven by what is found here, and never will be."""
+    """Or they once did, or run without the mark: a search of this machine proves nothing, now or later."""
 
 
 class EarlyRelease:
-    """Whether the end of a driver on this machine proves that nothing of it runs, as `release_on_death` says."""
+    """Decides by `release_on_death` whether a driver's end on this machine proves that nothing of it runs."""
 
     def __init__(self, setting: str | float, clock: Clock) -> None:
         self._setting, self._clock = setting, clock
@@ -49,13 +49,13 @@ class EarlyRelease:
         self._dead_since: float | None = None
 
     def tasks_run(self, where: Tasks) -> None:
-        """Once they ran elsewhere, some may for ever."""
+        """Set where the tasks run. Once they ran elsewhere, some may do so for ever."""
         if self._tasks is not Tasks.ELSEWHERE:
             self._tasks = where
 
     @property
     def is_provable(self) -> bool:
-        """False if it never will be proven: tasks may run on other machines, or without the mark."""
+        """False if it can never be proven: tasks may run on other machines, or without the mark."""
         if self._setting == "local":
             return self._tasks is Tasks.HERE
         return self._setting != "never"
@@ -101,28 +101,28 @@ class Driver:
         self._processes = GuardedProcesses(self._heads)
         self._killed = False
         self.hidden = "" if sees_others() else HIDDEN if is_proc_there() else NO_PROC
-        """Why not everything that was started can be seen here; empty if it can."""
+        """Why some processes that were started cannot be seen here; empty if all can."""
         if self.hidden:
             self.early_release.tasks_run(Tasks.ELSEWHERE)
 
     def attach_jvm(self, pid: int, *, marked: bool) -> None:
-        """Another JVM from now on; 0: none. `marked`: it was started with the mark. Raises ProcessLookupError."""
+        """Watch another JVM from now on; 0: none. `marked`: it was started with the mark. Raises ProcessLookupError."""
         if self.jvm:
             self.jvm.close()
             self._cut(self.jvm.pid)
         self.jvm = Watched(pid) if pid else None
         self._processes.forget_what_was_seen()
-        # Not until its master is known: executors of their own would not be children of this driver.
+        # Unknown until its Spark master is known: separate executors would not be children of this driver.
         self.early_release.tasks_run(Tasks.ELSEWHERE if not marked else Tasks.UNKNOWN if pid else Tasks.HERE)
 
     def ends(self) -> list[Watched | Init]:
-        """What to watch for an end."""
+        """The processes to watch for their end."""
         return [self.python]
 
     def pipe_end_to(self, target: int) -> PipeEnd | None:
-        """A new pipe end to `target`, to be held by Python; None where the kernel does no part, or it has ended.
+        """A new pipe end to `target`, for Python to hold; None if the kernel cannot do its part, or `target` has ended.
 
-        Raises OSError if there is none to be had now.
+        Raises OSError if none can be made now.
         """
         if self._kill_pipe is None:
             return None
@@ -140,23 +140,23 @@ class Driver:
         return made
 
     def look_ahead(self) -> None:
-        """Look around while the lease is waited for, so that `begin` takes less."""
+        """Look around while the driver waits for the lease, so that `begin` takes less time."""
         self._processes.look_ahead(self._mark)
 
     def begin(self) -> None:
-        """The block begins: what is there is not its work, JVM and workers apart. To be called before any look."""
+        """The block begins: existing processes are not its work, except JVM and workers. Call it before any look."""
         self._processes.leave_out_what_is_there(self._mark)
         if self._sweeper:
             self._sweeper.arm(self._processes.before)
 
     def hold(self, target: int, fd: int) -> None:
-        """A pipe end of Python's own kill pipe, which ends the JVM, a group or a child together with Python."""
+        """Hold a pipe end of Python's own kill pipe, which ends the JVM, a group or a child together with Python."""
         if before := self._held.pop(target, None):
             before.close()
         self._held[target] = PipeEnd(fd)
-        if self._kill_pipe is None:  # it was on its way when the last one was disarmed
+        if self._kill_pipe is None:  # it was on its way during `disarm`
             self._cut(target)
-        elif is_one_of_the_last(fd):  # it would keep us from the store
+        elif is_one_of_the_last(fd):  # it would take a descriptor that the store needs
             self._held.pop(target).close()
 
     @property
@@ -164,7 +164,7 @@ class Driver:
         return self._processes.may_have_grown
 
     def look_around(self) -> tuple[list[int], list[int]]:
-        """What has shown up since the last look, and what has ended: pids, and minus the groups of Python workers."""
+        """What was started since the last look, and what has ended: pids, and minus the groups of Python workers."""
         fresh = self._processes.grow()
         jvm = self.jvm.pid if self.jvm else 0
         self._joining |= {each.pid: 0 for each in fresh if each.parent == jvm}
@@ -185,13 +185,13 @@ class Driver:
         return [each for each in appeared if each < 0 or self._python_too], ended
 
     def out_of_reach(self) -> list[Process]:
-        """The processes that it has started and that we may not end."""
+        """The processes that the driver has started and that we may not kill."""
         return self._processes.out_of_reach()
 
     def left_behind(self, *, thoroughly: bool) -> list[Process]:
-        """What the block has started and still runs. `thoroughly`: also what no look has seen.
+        """Processes that the block has started and that still run. `thoroughly`: also those that no look has seen.
 
-        Not what Spark has started, nor neighbours and workers from before and what they have started.
+        Without processes that Spark has started, and without neighbours, earlier workers and their descendants.
         """
         self._processes.grow(thoroughly=thoroughly)
         found = self._processes.alive()
@@ -212,7 +212,7 @@ class Driver:
         return [each for each in others if is_its_own(each)]
 
     def untie_all_but(self, left: Collection[Identity]) -> None:
-        """The end of this process ends nothing but `left` from now on."""
+        """From now on the end of this process kills nothing but `left`."""
         if self._sweeper:
             self._sweeper.kill_only(left)
         pids = {pid for pid, _ in left}
@@ -226,8 +226,8 @@ class Driver:
         return {each.pid: each.started for each in (self.python, self.jvm) if each}
 
     def _forget_if_empty(self, group: int) -> list[int]:
-        """Forget an empty group: its number may be another's from now on."""
-        with contextlib.suppress(OSError):  # no more files may be opened: it is looked at again
+        """Forget an empty group: its number may be reused from now on."""
+        with contextlib.suppress(OSError):  # no more files may be opened: the next look tries again
             everything = processes().values()
             if not any(each.group == group for each in everything):
                 self._groups.discard(group)
@@ -236,7 +236,7 @@ class Driver:
         return []
 
     def kill(self) -> None:
-        """End all of it, Python as well if it is not to survive. Waits for nothing."""
+        """Kill all of it, Python too if it must not survive. Does not block."""
         self._killed = True
         if self.python.ended or self._python_too:
             self._stop_family()
@@ -249,7 +249,7 @@ class Driver:
             kill([*self._processes.alive(), *left])
 
     def _stop_family(self) -> None:
-        """Stop all of it first: a stopped process starts no other one, and each still says who its parent is."""
+        """Stop all of it first: a stopped process starts no other one, and still shows its parent."""
         for _ in range(_GENERATIONS):
             fresh = self._processes.grow(thoroughly=True)
             kill(fresh, signal.SIGSTOP)
@@ -257,10 +257,10 @@ class Driver:
                 break
 
     def is_gone(self, until: float) -> bool:
-        """True once nothing of it is left here. What is left after Python is killed; looks until `until`."""
+        """True once nothing of it is left here. Once Python has ended, kills what is left; looks until `until`."""
         if self.jvm and not self.jvm.ended:
             return False
-        if not self.python.ended:  # it may live on where only Spark is to be stopped
+        if not self.python.ended:  # it may live on if only Spark must stop
             return self._killed and not self._python_too and not any(look(pid) for pid in self._groups)
         kill(self._processes.alive())
         swept = sweep(
@@ -293,7 +293,7 @@ class Driver:
             self._sweeper.close()
 
     def disarm_kernel(self) -> None:
-        """The end of Python ends no other process any more."""
+        """From now on the end of Python kills no other process."""
         while self._held:
             _, pipe_end = self._held.popitem()
             pipe_end.disarm()

@@ -1,6 +1,6 @@
-"""The descendants of a driver, and its neighbours: what was there before its block began.
+"""The descendants of a driver, and its neighbours: processes from before its block began.
 
-Only for a driver that is not contained: what it started has to be searched for.
+Only for a driver that is not contained: the processes that it started must be searched for.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from ..system.processes import (
 )
 
 KEEPS, SWEEPS = "spark-lease keeper", "spark-lease sweeper"
-"""What the command lines of a keeper and of its sweeper say. What kills one by its line spares the other."""
+"""Part of the command line of a keeper, and of its sweeper: a kill by command line hits only one of them."""
 _WORKERS = (b"pyspark.daemon", b"pyspark/daemon", b"from multiprocessing.", b"from multiprocess.", b"loky.backend")
-"""What stands on the command lines of workers that a driver, or its JVM, may have started before its block."""
+"""Parts of the command lines of workers that a driver, or its JVM, may have started before its block."""
 _OURS = (KEEPS.encode(), SWEEPS.encode())
 _HELPERS, _FORKS = (*_OURS, b".resource_tracker import main"), b".forkserver import main"
 
 
 class GuardedProcesses:
-    """Descendants of `heads` (pid → when it started), as far as they were seen. Cheap where nothing was started."""
+    """The descendants of `heads` (pid → start time) that were seen. Cheap while no process is started."""
 
     def __init__(self, heads: Callable[[], Mapping[int, int]]) -> None:
         self._heads, self._descendants = heads, Descendants()
@@ -38,15 +38,15 @@ class GuardedProcesses:
         self.before = set[tuple[int, int]]()
         """The identities of neighbours."""
         self.workers = set[tuple[int, int]]()
-        """Those of workers from before: not a block's own, but ended with the driver."""
+        """The identities of earlier workers: not started by the block, but killed with the driver."""
         self._strangers: dict[tuple[int, int], Process] = {}
         self.may_have_grown = True
         self._has_failed = False
 
     def look_ahead(self, mark: str) -> None:
-        """While the lease is waited for: what carries no `mark` now is not read again at the grant.
+        """Call it while the driver waits: a process without `mark` now is not read again at the grant.
 
-        Children of the heads are: one may be about to become another program, whose environment has the mark."""
+        Children of the heads are read again: one may be about to exec a program whose environment has the mark."""
         heads, there = self._heads(), dict(folders())
         strangers = [each for each in processes(there).values() if each.parent not in heads]
         self._strangers = {(each.pid, there[each.pid]): each for each in strangers if mark not in marks_of(each.pid)}
@@ -70,13 +70,13 @@ class GuardedProcesses:
         self.before = {each.identity for each in with_descendants(found, everything)}
 
     def _strangers_among(self, there: frozenset[tuple[int, int]]) -> dict[int, Process]:
-        """Those that `look_ahead` has seen. One whose parent has ended is another's child by now, and is read again: a
-        driver that is the first process of its container gets all of them."""
+        """The strangers of `look_ahead`. One whose parent has ended has another parent by now, and is read again: a
+        driver that is the first process of its container adopts all of them."""
         pids, seen = {pid for pid, _ in there}, there & self._strangers.keys()
         return {each.pid: each for each in map(self._strangers.__getitem__, seen) if each.parent in pids}
 
     def grow(self, *, thoroughly: bool = False) -> list[Process]:
-        """Look around; the processes that are new. `thoroughly`: also if no process seems to have been started.
+        """Look around and return the new processes. `thoroughly`: also if no process seems to have been started.
 
         Raises OSError if this process may open no more files."""
         self.may_have_grown = thoroughly or self._has_failed or self._descendants.any() or not self._seen
@@ -86,18 +86,18 @@ class GuardedProcesses:
         return fresh
 
     def forget_what_was_seen(self) -> None:
-        """Look at all again: there is another head, and a stranger may be its child."""
+        """Read all processes again at the next look: there is a new head, and a stranger may be its child."""
         self._seen = frozenset()
 
     def alive(self) -> list[Process]:
         return [each for each in self._members.values() if self._is_alive(each)]
 
     def out_of_reach(self) -> list[Process]:
-        """Those that have become another user, so that we may not end them."""
+        """Those that now run as another user, so that we may not kill them."""
         return [each for each in self.alive() if is_out_of_reach(each.pid)] if os.geteuid() else []
 
     def _is_alive(self, process: Process) -> bool:
-        now = look(process.pid)  # which may be hidden, once it is another user's
+        now = look(process.pid)  # /proc may hide it once it runs as another user
         return now.started == process.started if now else is_out_of_reach(process.pid)
 
     def _look(self, seen: frozenset[tuple[int, int]]) -> list[Process]:
@@ -105,7 +105,7 @@ class GuardedProcesses:
         self._members = {pid: each for pid, each in self._members.items() if self._is_alive(each)}
         strangers = [each for each in processes(pid for pid, _ in here - seen).values() if each.alive]
         fresh = list[Process]()
-        # Again and again: a child may have been read before its parent, and a smaller number be the younger.
+        # Repeated, because a child may have been read before its parent: the younger may have the smaller pid.
         while kin := [each for each in strangers if self._is_kin(each)]:
             self._members |= {each.pid: each for each in kin}
             fresh += kin
@@ -114,11 +114,11 @@ class GuardedProcesses:
         return fresh
 
     def _is_kin(self, process: Process) -> bool:
-        """True for a child of one of the family; not for a keeper of this driver's leases, nor its sweeper."""
+        """True for a new child of a head or a descendant; not for a keeper of this driver's leases or its sweeper."""
         heads = self._heads()
         parents = {pid: each.started for pid, each in self._members.items()} | dict(heads)
         started = parents.get(process.parent)
-        # Older than its parent: that number was another's. Under spark-submit the JVM is the parent of Python.
+        # Older than its parent: that pid was another process's. Under spark-submit the JVM is the parent of Python.
         if started is None or process.started < started or process.pid in (*heads, os.getpid()):
             return False
         known = self._members.get(process.pid)
@@ -129,20 +129,20 @@ class GuardedProcesses:
 
 
 def describe(strangers: Sequence[Process]) -> str:
-    """In words, what became of those that are `out_of_reach`."""
+    """A sentence on the processes that are `out_of_reach`."""
     names = ", ".join(f"{each.name} (pid {each.pid})" for each in strangers[:3])
     return f"{names} runs as another user, and nothing here may end it"
 
 
 def is_helper(pid: int) -> bool:
-    """True for a process that Python, or this package, has beside it: none of them does the block's work."""
+    """True for a helper process of Python or of this package: none of them does the block's work."""
     line = _line(pid)
-    return any(word in line for word in _HELPERS) or (_FORKS in line and not is_forked(pid))  # the line is its workers'
+    return any(word in line for word in _HELPERS) or (_FORKS in line and not is_forked(pid))  # its workers have it too
 
 
 def _may_work(child: Process) -> bool:
-    """True for a child of a driver that may be one of its workers: a known one, or the driver's own program, forked or
-    started once more."""
+    """True for a child of a driver that may be one of its workers: a known kind, or the driver's own program, forked or
+    started again."""
     line = _line(child.pid)
     if any(word in line for word in _WORKERS) or line == _line(child.parent):
         return True

@@ -1,4 +1,4 @@
-"""The command of a front door and all that it started: to signal it, to kill it, and to know that it is over."""
+"""Signals and kills the command of a front door and all that it started, and knows when they have ended."""
 
 import contextlib
 import logging
@@ -29,7 +29,7 @@ class GuardedWork(Work, Protocol):
     def signal(self, number: int) -> None: ...
 
     def out_of_reach(self) -> list[Process]:
-        """Those of it that have become another user, so that we may not end them."""
+        """Its processes that now run as another user, so that we may not kill them."""
         ...
 
 
@@ -60,7 +60,7 @@ class SearchedWork:
     def __init__(
         self, group: int, supervisor: int, clock: Clock, *, neighbours: set[Identity], found_by: bytes
     ) -> None:
-        """`found_by` is what the command found in its environment, if that has to tell its orphans from others."""
+        """`found_by`: an entry of the command's environment, if only that tells its orphans from others; else empty."""
         self._group, self._supervisor, self._clock = group, supervisor, clock
         self._neighbours, self._found_by = neighbours, found_by
         self._ended_with: int | None = None
@@ -71,7 +71,7 @@ class SearchedWork:
     def signal(self, number: int) -> None:
         try:
             kill(self._descendants(), number)
-        except OSError as error:  # no more files may be opened, say
+        except OSError as error:  # for example, no more files may be opened
             self._signal_group(number)
             if not self._said_blind:
                 self._said_blind = True
@@ -87,14 +87,14 @@ class SearchedWork:
         return gone
 
     def kill(self) -> None:
-        # The group first, and most often that is all: to look for those who left it, among very many processes, takes
-        # longer than the kernel waits before it ends us as well.
+        # The group first, and most often that is all. If there are very many processes, the search for those that left
+        # the group takes longer than the kernel waits before it kills us too.
         self._signal_group(signal.SIGKILL)
         if not self.wait_until_over(self._clock.now() + _AT_ONCE):
             self.signal(signal.SIGKILL)
 
     def out_of_reach(self) -> list[Process]:
-        with contextlib.suppress(OSError):  # it looks again
+        with contextlib.suppress(OSError):  # the next call looks again
             self._processes.grow()
         return self._processes.out_of_reach()
 
@@ -103,7 +103,7 @@ class SearchedWork:
             os.killpg(self._group, number)
 
     def _descendants(self) -> list[Process]:
-        """Those of the supervisor, what we have inherited if it was killed, and the command's group."""
+        """Descendants of the supervisor, orphans that became ours if it was killed, and the command's group."""
         everything = processes()
         found = [
             each
@@ -120,8 +120,8 @@ class SearchedWork:
         return False
 
     def _all_are_gone(self) -> bool:
-        """Certain: a process that loses its parent becomes a child of the supervisor, which ends by itself after its
-        last one; or ours, if that was killed."""
+        """True once all have certainly ended: an orphan becomes a child of the supervisor, which ends by itself after
+        its last child; if the supervisor was killed, the orphan becomes ours."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._supervisor:

@@ -1,4 +1,4 @@
-"""One lease of one driver, from the wait for it to its release: what `main.py` promises."""
+"""Keeps one lease of one driver, from the wait for it to its release, as `main.py` describes."""
 
 import contextlib
 import functools
@@ -36,11 +36,11 @@ from .sweeper import Sweeper
 log = logging.getLogger(__name__)
 
 _TICK, _TICK_WHILE_STARTING = 0.5, 0.25
-"""Seconds between two looks at what cannot be waited for; the shorter one while processes or threads are started."""
+"""Seconds between two looks at things that wake no wait; the shorter one while processes or threads are started."""
 _SWEEP = 1.0
 """Seconds for the looks that find nothing left of a driver, before the grace of its executors begins."""
 _SELDOM = 5.0
-"""Seconds between two looks of the watching thread: the main one waits for the deadline itself."""
+"""Seconds between two looks of the watching thread: the main thread waits for the deadline itself."""
 _PID_1 = (
     "this driver is pid 1 of its container, and pid 1 cannot be killed from inside: start it by spark-lease run or "
     "submit, by docker run --init, or under tini"
@@ -48,7 +48,7 @@ _PID_1 = (
 
 
 class Keeper:
-    """One lease of one driver. Implements `Work`: what the driver does."""
+    """Keeps one lease of one driver. Implements `Work`: the driver's guarded work."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Keeper:
         init: Init | None = None,
         interrupted_by: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`pid` is the driver. `init`: it is contained, this process is its front door, and nothing is released before
-        everything that was started in it has ended. `interrupted_by`: the signal that ends it; 0 if none does."""
+        """`pid` is the driver. `init`: the driver is contained, this process is its front door, and nothing is released
+        before everything inside has ended. `interrupted_by`: the signal that ends the driver; 0 if none does."""
         logging.getLogger("spark_lease").setLevel(order["log_level"])
         self._channel, self._clock = channel, BootClock()
         self._config = config = Config(**order["config"])
@@ -136,13 +136,13 @@ class Keeper:
             self._see_demotion()
 
     def _acquire(self) -> bool:
-        """True once the driver has been told of its grant. Else nothing has begun, and a late grant runs out."""
+        """True once the driver has been told of its grant. Else no work has begun, and a late grant runs out."""
         acquiring = threading.Thread(target=self._begin, name="acquire", daemon=True)
         acquiring.start()
         self._driver.look_ahead()
         while self._begun.empty() and not (self._dead or self._talk.has_stopped):
             self._attend(math.inf)
-        if self._begun.empty():  # the driver ended, or does not want it any more
+        if self._begun.empty():  # the driver ended, or no longer wants the lease
             self._end_a_dead_standby()
             self._talk.unwanted = True
             self.lease.close()
@@ -154,13 +154,13 @@ class Keeper:
             self._talk.stop_guarding()
             self._channel.tell(refusal(error))
             return False
-        if self._talk.has_stopped or self._dead:  # it never heard of the grant
+        if self._talk.has_stopped or self._dead:  # the driver never learned of the grant
             self._end_a_dead_standby()
             abandon(self.lease, self._keepalive)
             return False
         self._talk.granted = True
         if not self._talk.has_begun:
-            self._driver.begin()  # before it hears of the grant, and begins its work
+            self._driver.begin()  # before the driver learns of the grant and begins its work
         python = self._driver.pipe_end_to(self._driver.python.pid) if self._config.on_lost == "exit" else None
         self._channel.tell({"granted": self.lease.epoch}, [self._mapping, *([python.fd] if python else [])])
         return True
@@ -171,8 +171,8 @@ class Keeper:
             self._driver.close()
 
     def wait_until_over(self, until: float) -> bool:
-        # Once it is lost, it is enough that nothing of it is left here: what is released then is asked for more, by
-        # `_is_over_everywhere`. So it is where the driver has said that Spark is over.
+        # Once the lease is lost, it is enough that nothing of the driver is left here: before a release then,
+        # `_is_over_everywhere` asks for more. It is also enough if the driver has said that Spark is over.
         is_over = self._driver.is_gone if self._talk.finished or self.lease.loss() else self._driver.is_over
         while not (over := self._talk.has_stopped or is_over(until)) and self._clock.now() < until:
             if self._dead and not self._talk.kernel_disarmed:
@@ -182,18 +182,18 @@ class Keeper:
 
     def kill(self) -> None:
         if (lost := self.lease.loss()) and not self._said_why:
-            self._said_why = True  # which it may not have come to itself
+            self._said_why = True  # the driver may have had no time to say it
             left = "what is left of the driver" if self._config.on_lost == "exit" else "its JVM"
             say(f"spark-lease ERROR {lost}; killing {left}")
         self._driver.kill()
 
     def _begin(self) -> None:
-        """On a thread of its own, because the store may hang and the driver end meanwhile."""
+        """Take the lease. On its own thread, because the store may hang and the driver may end meanwhile."""
         error: Exception | None = None
         self.lease.prepare()
         try:
             begin_hold(self.lease, self._keepalive, still_wanted=self._still_wanted)
-        except BaseException as problem:  # whatever it is: the driver has to be told, and raises it
+        except BaseException as problem:  # any error: the driver must be told, and raises it
             error = problem if isinstance(problem, Exception) else StoreError("keeper", repr(problem))
             abandon(self.lease, self._keepalive)
         self._begun.put(error)
@@ -203,10 +203,10 @@ class Keeper:
 
     def _end_a_dead_standby(self) -> None:
         """Kill the Spark of a warm standby whose driver has died."""
-        if self._talk.unwanted or not self._talk.has_begun:  # the driver lives, and has said so; or it was a cold one
+        if self._talk.unwanted or not self._talk.has_begun:  # the driver lives and has said so; or it was a cold one
             return
         end, python = self._clock.now() + _SWEEP, self._driver.python
-        while not python.ended and self._clock.now() < end:  # its channel was closed first
+        while not python.ended and self._clock.now() < end:  # a dying process closes its channel first
             self._clock.wait(threading.Event(), AT_ONCE)
         if python.ended:
             self._driver.kill()
@@ -217,7 +217,7 @@ class Keeper:
             raise SparkLeaseError("the driver does not wait for it any more")
 
     def _hand_over(self) -> None:
-        """The driver is dead, or its JVM is and it did not answer: end what is left of it, then release."""
+        """The driver is dead, or its JVM is and Python did not answer: kill what is left of it, then release."""
         jvm = self._driver.jvm
         first = "JVM" if jvm and self._talk.has_asked_about(jvm.pid) else "driver"
         self._driver.kill()
@@ -234,7 +234,7 @@ class Keeper:
         return stopped(self._driver.python, self._driver.jvm)
 
     def _see_demotion(self) -> None:
-        """The lease is lost: the driver ends its work itself, or is killed, or the kernel does that."""
+        """The lease is lost: the driver ends its work itself, or the keeper kills it, or the kernel does."""
         lost, now, stop_by = self.lease.lost_error(), self._clock.now(), self.lease.stop_by()
         # A driver that was fenced has told us, and ends itself at once.
         patience = 2 * LAST_WORDS if lost.reason is Loss.FENCED else 0.0
@@ -245,15 +245,15 @@ class Keeper:
         self._announce(refused(self._config, lost, self.lease))
 
     def _announce(self, outcome: Outcome) -> None:
-        """Write the outcome file of `submit`, unless the driver did, or a run after this one."""
+        """Write the outcome file of `submit`, unless the driver or a later run wrote it."""
         there = announced_epoch(self._config.outcome_file)
         if self._announces and (there == NOT_ANNOUNCED or 0 < there < self.lease.epoch):
             announce(outcome, self._config.outcome_file)
 
     def _is_over_everywhere(self) -> bool:
-        """Whether it has ended on other machines too: the driver said so, or its end proves it. Call it once nothing is
-        left here."""
-        if self._talk.has_stopped:  # what lives on there is not ours any more
+        """True if the work has ended on other machines too: the driver said so, or its end proves it. Call it once
+        nothing is left here."""
+        if self._talk.has_stopped:  # this lease no longer guards what lives on there
             return self._talk.settled
         end = self._clock.now() + self._driver.early_release.grace + _SWEEP
         while not (over := self._talk.settled or (self._driver.python.ended and self._driver.is_over(end))):
@@ -294,14 +294,14 @@ class Keeper:
             self._jvm_is_lost()
 
     def _see_out_what_is_left_behind(self, left: LeftBehind) -> None:
-        """Wait for its end, then release. It is killed when Python has ended, or when the lease is about to run out."""
+        """Wait for the end of `left`, then release. Kill it when Python has ended, or the lease is about to run out."""
         in_time = self._clock.now() + max(self.lease.remaining() - _SWEEP, self.lease.remaining() / 2)
         while left.alive() and self._clock.now() < self.lease.stop_by():
             is_killed = self._dead or self._clock.now() >= in_time
             if is_killed:
                 left.kill()
             self._attend(self._clock.now() + (AT_ONCE if is_killed else _TICK_WHILE_STARTING))
-        if alive := left.alive():  # the kernel and the sweeper go on
+        if alive := left.alive():  # the kernel and the sweeper stay armed
             still = f"{alive[0].name} (pid {alive[0].pid}), which the block has left running, does not end"
             say(f"spark-lease ERROR {self._config.name}: not released, it runs out: {still}")
             return
@@ -312,7 +312,7 @@ class Keeper:
     def _look_for_children(self) -> None:
         try:
             self._talk.tie_children()
-        except OSError as error:  # no more files may be opened, say: the next tick may find what this one did not
+        except OSError as error:  # no free descriptor, for example: the next tick may find what this one missed
             if not self._said_blind:
                 self._said_blind = True
                 log.warning("%s: cannot look for what the driver starts, trying again: %s", self._config.name, error)
@@ -322,7 +322,7 @@ class Keeper:
 
     def _jvm_is_lost(self) -> None:
         if self._config.on_lost == "exit":
-            self._dead = True  # as good as: it is killed now
+            self._dead = True  # as good as dead: it is killed now
         elif jvm := self._driver.jvm:
             self.lease.lose(Loss.SPARK_GONE, f"the JVM (pid {jvm.pid}) ended")
 

@@ -1,17 +1,17 @@
-"""The keeper: a small process beside a driver, which takes, renews and gives back its lease.
+"""The keeper: a small process beside a driver, which takes, renews and releases the driver's lease.
 
-It runs the same policy as threads inside the driver would, where no C call holds it up and nothing of the user's runs.
-It tells the driver of a loss, and kills after `stop_budget` what did not end. And it arms the kernel: a timer ends this
-process at the instant that only a renewal moves, and with it, by the kill pipe, all of the driver, even if all of them
-are frozen by then. The other way round it watches the driver: once that is dead and nothing is left of it, it hands
-over.
+It runs the same policy as threads inside the driver would, but no C call blocks it and no code of the user runs in it.
+It tells the driver of a loss, and after `stop_budget` kills what has not ended. It also arms the kernel: a timer kills
+the keeper at an instant that only a renewal moves, and with it, by the kill pipe, all processes of the driver, even if
+all of them are frozen by then. In turn the keeper watches the driver: once the driver is dead and nothing of it is
+left, the keeper hands the lease over.
 
 ```
 driver ── order ─────────────→ keeper     acquires
        ←── granted, deadline ──           renews, watches
-       ── JVM, master ───────→            watches that as well
+       ── JVM, master ───────→            watches the JVM too
        ←── lost ──────────────            waits until stop_by, then kills
-       ── stop, release ─────→            gives back
+       ── stop, release ─────→            releases
 ```
 """
 
@@ -32,13 +32,13 @@ _FIRST_ORDER = 60.0
 
 
 def main(fd: int) -> None:
-    """Serve the driver at the other end of the socket `fd`, until its lease is given back or it has ended."""
+    """Serve the driver at the other end of the socket `fd`, until its lease is released or the driver has ended."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # A SIGTERM to all processes of a service must not end the driver by force, as our own end would.
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a driver that ignores its children leaves us that, and no waitpid
-    allow_many()  # two for each child of the driver
-    if sys.stderr:  # the driver's
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if the driver ignores SIGCHLD, we inherit that and waitpid fails
+    allow_many()  # two descriptors for each child of the driver
+    if sys.stderr:  # inherited from the driver
         faulthandler.enable()
     channel = Channel.inherited(fd)
     logging.basicConfig(level=logging.DEBUG, handlers=[ToDriver(channel)])
@@ -51,4 +51,4 @@ def main(fd: int) -> None:
                 keeper.close()
             except SparkLeaseError as error:
                 channel.send(refusal(error))
-            os._exit(0)  # nothing is left to be tidied, and our end may be waited for
+            os._exit(0)  # nothing is left to tidy up, and the driver may wait for our end

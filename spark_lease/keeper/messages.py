@@ -1,6 +1,6 @@
-"""How an exception, and a line of the log, go from the keeper to its driver.
+"""Sends exceptions and log lines from the keeper to its driver.
 
-Both ends stand here side by side: `refusal` and `refused`, and `ToDriver`, whose lines `client.py` logs.
+Both ends are here: `refusal` and `refused`, and `ToDriver`, whose lines `client.py` logs.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from ..errors import LeaseLost, Loss, SparkLeaseError, StoreError
 from .channel import Channel, Closed
 
 LAST_WORDS = 0.25
-"""Seconds that a driver gets to say why it ends, where nothing of it can be stopped politely any more."""
+"""Seconds that a driver gets to report why it ends, if nothing of it can be stopped politely any more."""
 AT_ONCE = 0.05
-"""Seconds that it gets where another may be master already."""
+"""Seconds that the driver gets if another contender may be master already."""
 STDOUT, STDERR = 1, 2
 
 
 def refusal(error: Exception) -> dict[str, Any]:
-    """The message that has `error` raised at the other end."""
+    """The message that makes the other end raise `error`."""
     known = isinstance(error, SparkLeaseError)
     arguments = error.args if known else (f"{type(error).__name__}: {error}",)
     plain = [each if isinstance(each, (int, float)) else str(each) for each in arguments]
@@ -33,7 +33,7 @@ def refusal(error: Exception) -> dict[str, Any]:
 
 
 def refused(message: Mapping[str, Any]) -> SparkLeaseError:
-    """The error of a `refusal`; a StoreError for one that is not ours."""
+    """The error of a `refusal`; a StoreError if its class is not one of ours."""
     kind, arguments = getattr(errors, message["refused"], None), message["arguments"]
     if kind is LeaseLost:
         name, epoch, reason, detail = arguments
@@ -44,7 +44,7 @@ def refused(message: Mapping[str, Any]) -> SparkLeaseError:
 
 
 class ToDriver(logging.Handler):
-    """What is logged here stands in the driver's log; on standard error once there is no driver. Never waits."""
+    """Sends log records to the driver's log, or to standard error once the driver is gone. Never blocks."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class ToDriver(logging.Handler):
 
 
 class LogThread:
-    """Logs lines on a thread of its own: a log handler may block, and the thread that listens has to go on."""
+    """Logs lines on a thread of its own: a log handler may block, and the listening thread must go on."""
 
     def __init__(self, name: str) -> None:
         self._lines: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
@@ -68,7 +68,7 @@ class LogThread:
         self._lines.put((logger, level, text))
 
     def end(self) -> None:
-        """Log what was said until now, and no more."""
+        """Log the lines that were said until now, and no more."""
         self._lines.put(None)
 
     def _log(self) -> None:
@@ -77,9 +77,9 @@ class LogThread:
 
 
 def say(line: str, stream: int = STDERR) -> None:
-    """Say it where the driver does, and without it. Never waits: a pipe that takes anything takes PIPE_BUF bytes.
+    """Write a line to a stream that we share with the driver. Never blocks: a writable pipe takes PIPE_BUF bytes.
 
-    Not on a stream that was closed when this Python started: its number may be that of any file by now."""
+    Skips a stream that was closed when this Python started: its number may be that of any file by now."""
     was_open = {STDOUT: sys.__stdout__, STDERR: sys.__stderr__}[stream] is not None
     with contextlib.suppress(OSError, ValueError):
         if line and was_open and select.select([], [stream], [], 0)[1]:

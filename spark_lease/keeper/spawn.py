@@ -1,7 +1,7 @@
-"""Starting the process that keeps a lease.
+"""Starts the keeper process.
 
-It gets nothing by argv or environment: a URL, a password and `sys.path` go through the socket that is its only
-inheritance. It is a session of its own, so that Ctrl-C and a signal to our group do not end it.
+URL, password and `sys.path` do not go by argv or environment, but through the one socket that the keeper inherits. It
+runs in a session of its own, so that Ctrl-C and a signal to our process group do not end it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _running: set[int] = set()
 
 
 class CannotStart(Exception):
-    """There is no such process to be had here; the text says why."""
+    """No keeper process can be started here; the text says why."""
 
 
 class Started:
-    """Our end of the channel to a keeper, its `Protection`, why that is no more, and the holder that it is for.
+    """Our end of the channel to a keeper, its `Protection`, why that is no stronger, and the holder that it is for.
 
-    `process` is None for a front door: it is outside of the namespace in which this process runs.
+    `process` is None for a front door, which runs outside the namespace of this process.
     """
 
     def __init__(self, process: subprocess.Popen[bytes] | None, channel: Channel) -> None:
-        """Waits until it is ready. Raises Closed, and what it refuses with."""
+        """Wait until the keeper is ready. Raises Closed, and the error with which the keeper refuses."""
         self.process, self.channel = process, channel
         while received := channel.receive(START_TIMEOUT):
             match received[0]:
@@ -58,11 +58,11 @@ class Started:
 
     @property
     def name(self) -> str:
-        """Which process it is, for a log."""
+        """The name of the keeper process, for logs."""
         return f"pid {self.process.pid}" if self.process else "the spark-lease submit process"
 
     def wait(self, timeout: float) -> None:
-        """Bury it, if it ends within `timeout` seconds."""
+        """Reap the keeper, if it ends within `timeout` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self.process:
                 self.process.wait(timeout)
@@ -70,14 +70,14 @@ class Started:
 
 
 class FrontDoor:
-    """The keeper outside, if this driver was started by one: `spark-lease submit`, contained."""
+    """The keeper that started this driver from outside its namespace: `spark-lease submit`, contained."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
     @staticmethod
     def of_this_process() -> FrontDoor | None:
-        """Once: what this process starts has another keeper, or none."""
+        """Connect to it, if there is one. Works once: what this process starts has another keeper, or none."""
         address = os.environ.pop(FRONT_DOOR, "")
         if not address:
             return None
@@ -93,7 +93,7 @@ class FrontDoor:
         return FrontDoor(Channel(connection))
 
     def begin(self, config: Config) -> Started:
-        """Have it keep the lease for this process. Raises CannotStart."""
+        """Order it to keep the lease for this process. Raises CannotStart."""
         try:
             self._channel.send(_order(config, "", ""))
             return Started(None, self._channel)
@@ -106,14 +106,14 @@ class FrontDoor:
 
 
 def running() -> set[int]:
-    """The pids of all such processes of this one: they are no guarded work, and not to be ended with it."""
+    """The pids of all keepers of this process: they are not guarded work and must not be killed with it."""
     return set(_running)
 
 
 def start(config: Config, *, holder: str, mark: str, announces: bool = False) -> Started:
-    """Start it, and tell it which lease to take for this process. Raises CannotStart.
+    """Start a keeper and tell it which lease to take for this process. Raises CannotStart.
 
-    `announces`: it writes the outcome file if this process does not come to it.
+    `announces`: the keeper writes the outcome file if this process does not.
     """
     ours, theirs = Channel.pair()
     try:

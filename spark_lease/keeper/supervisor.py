@@ -1,15 +1,15 @@
 """A process between a front door and the command that it guards: the command ends with the front door.
 
 ```
-contained                                            where no namespace can be had
+contained                                            without a namespace
 keeper ── stage ──│── supervisor ── command          keeper ── kill pipe ─────────────┐
                   │   (init of the namespace)         └── supervisor: holds its end    │
                   │    └── orphans                         └── command, own group  <───┘
                                                            └── orphans
 ```
 It is forked before anything else runs in the front door, so it costs no start and shares its memory. It ends after its
-last child. Contained, its end is the proof that nothing of the command is left, and a SIGKILL to it ends everything;
-without a namespace, what left the command's group is searched for among the descendants of the front door.
+last child. Contained, its end proves that nothing of the command is left, and a SIGKILL to it ends everything. Without
+a namespace, processes that left the command's group are searched for among the descendants of the front door.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _NAMESPACES: Mapping[str, Sequence[Namespace]] = {
     "required": (Namespace.ROOT, Namespace.USER),
     "off": (),
 }
-"""Which to try for each value of the setting `contain`."""
+"""The namespaces to try for each value of the setting `contain`."""
 
 
 def contained(command: Sequence[str], contain: str, *, own_group: bool = True) -> Supervisor | None:
-    """A supervisor with a namespace, as the setting `contain` says; None if that says no, or none can be had.
+    """A supervisor with a namespace, as the setting `contain` says; None if that says no, or none can be made.
 
-    Raises ConfigError if one is required and cannot be had.
+    Raises ConfigError if one is required and cannot be made.
     """
     problems = []
     for namespace in _NAMESPACES[contain]:
@@ -66,7 +66,7 @@ def contained(command: Sequence[str], contain: str, *, own_group: bool = True) -
 
 
 def why_not_contained(namespace: Namespace) -> str:
-    """Why no such namespace can be had, found out by making one; empty if it can."""
+    """Why no such namespace can be made, found by trying to make one; empty if it can."""
     try:
         Supervisor([], namespace=namespace).dismiss()
     except CannotContain as error:
@@ -84,13 +84,13 @@ def _tell_of_setuid(program: str, supervisor: Supervisor) -> None:
 
 
 class Supervisor:
-    """The keeper's side of it. Make it while this process has one thread."""
+    """The keeper's side of the supervisor. Make it while this process has one thread."""
 
     def __init__(self, command: Sequence[str], *, namespace: Namespace | None = None, own_group: bool = True) -> None:
         """`own_group`: the command gets a process group of its own, and no terminal to read. Raises CannotContain."""
         self.init: Init | None = None
         self.adopts = True
-        """False if orphans of the command cannot be inherited here, so that its end proves less."""
+        """False if orphans of the command cannot be adopted here, so that the supervisor's end proves less."""
         self._environ: Mapping[str, str] = {}
         # A shell may have started helpers before it became this process by exec.
         self._neighbours = {each.identity for each in tree(os.getpid())}
@@ -113,9 +113,9 @@ class Supervisor:
             self.adopts = adopts_orphans()
 
     def start(self, environ: Mapping[str, str], kill_pipe: KillPipe | None = None) -> int:
-        """Start the command with `environ` besides ours; its pid. Raises OSError.
+        """Start the command with `environ` added to our environment, and return its pid. Raises OSError.
 
-        Where it is not contained, the `kill_pipe` ties its group to us.
+        If it is not contained, the `kill_pipe` ties its process group to us.
         """
         self._environ = environ
         self._channel.tell({"environ": dict(environ)})
@@ -137,7 +137,7 @@ class Supervisor:
         return SearchedWork(pid, self.pid, clock, neighbours=self._neighbours, found_by=environment)
 
     def await_end(self) -> int | None:
-        """Wait until the command has ended; what waitpid(2) said, None if the supervisor was killed as well."""
+        """Wait until the command has ended; its status of waitpid(2), None if the supervisor was killed too."""
         with contextlib.suppress(Closed):
             while True:
                 received = self._channel.receive(START_TIMEOUT)
@@ -146,7 +146,7 @@ class Supervisor:
         return None
 
     def dismiss(self) -> None:
-        """Have it end, if no command was started."""
+        """Let the supervisor end, if no command was started."""
         self._channel.close()
 
     def _await_init(self) -> Init:
@@ -179,7 +179,7 @@ class Supervisor:
         if "errno" in message:
             raise OSError(message["errno"], os.strerror(message["errno"]))
         pid = int(message["pid"])
-        for pidfd in files:  # inside it has another number
+        for pidfd in files:  # inside, its pid is another
             pid = pid_of(pidfd)
             os.close(pidfd)
         return pid

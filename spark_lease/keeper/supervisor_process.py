@@ -1,4 +1,4 @@
-"""The supervisor's own side: it starts the command when that is ordered, and ends after its last child."""
+"""The supervisor's own side: it starts the command on order, and ends after its last child."""
 
 import contextlib
 import os
@@ -24,14 +24,14 @@ class SupervisorProcess:
     def __init__(self, channel: Channel, command: Sequence[str], *, own_group: bool) -> None:
         self._ignored = {number for number in _POLITE if signal.getsignal(number) is signal.SIG_IGN}  # by nohup
         for number in _POLITE:
-            signal.signal(number, signal.SIG_IGN)  # sent to the whole group: the front door decides what becomes of it
+            signal.signal(number, signal.SIG_IGN)  # sent to the whole group: the front door decides what to do
         self._channel, self._command, self._own_group = channel, command, own_group
         self._is_contained, self._is_listening = False, True
         self._pipe_end: list[int] = []
         self._child = 0
 
     def contain(self, keeper: int, namespace: Namespace) -> None:
-        """Go on as the init of a new namespace. This process stays outside, as its parent, and does not return."""
+        """Go on as the init of a new namespace. This process stays outside, as init's parent, and does not return."""
         try:
             stage, above = os.pidfd_open(os.getpid()), os.pidfd_open(keeper)
             make_namespace(namespace)
@@ -49,8 +49,8 @@ class SupervisorProcess:
         self._channel.send({"inside": True})
 
     def run(self, keeper: int) -> NoReturn:
-        """Start the command once that is ordered, and end after the last child. `keeper` is its pid if this process
-        has to watch it, 0 if the kernel does that."""
+        """Start the command on order, and end after the last child. `keeper` is the keeper's pid if this process must
+        watch it, 0 if the kernel does."""
         self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -134,7 +134,7 @@ class SupervisorProcess:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if self._own_group and (sys.stdin is None or sys.stdin.isatty()):
-            # A group in the background that reads a terminal is stopped by it, and would hold the lease for ever.
+            # A background group that reads its terminal is stopped, and would hold the lease for ever.
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if os.read(go, 1):
             os.execvpe(self._command[0], list(self._command), os.environ | environ)

@@ -1,7 +1,7 @@
 """A second process beside the keeper: it waits for the keeper's end, and then kills what the kernel did not.
 
-The kernel ends the driver with the keeper, and what is tied to them. A process is tied within half a second of its
-start: one that was started just before both were frozen would write on after their lease has run out.
+When the keeper ends, the kernel kills the driver and all that is tied to them. A process is tied within half a second
+of its start: if it was started just before both were frozen, it would go on writing after their lease has run out.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from .death import LeftBehind, sweep
 from .guarded_processes import SWEEPS
 
 _SET_NAME, _NAME = 15, b"lease sweeper"  # linux/prctl.h, PR_SET_NAME
-_ARGUMENTS = slice(45, 47)  # proc_pid_stat(5), arg_start and arg_end, counted from behind the name
+_ARGUMENTS = slice(45, 47)  # proc_pid_stat(5), arg_start and arg_end, counted after the name
 _ONLY, _DISMISSED = b"only ", b"dismissed"
 _BURIED_WITHIN = 0.1
 _FOR, _PERIOD = 1.0, 0.05
-"""Seconds in which it looks again and again: a process shows no mark while it is becoming another program."""
+"""Seconds for which the sweeper looks again, and between two looks: a process shows no mark during its exec."""
 
 
 class Sweeper:
@@ -32,58 +32,58 @@ class Sweeper:
         told, self._tell = os.pipe2(os.O_CLOEXEC)
         self._pid = os.fork()
         if self._pid == 0:
-            with contextlib.suppress(BaseException):  # nothing of it may go on as a second keeper
+            with contextlib.suppress(BaseException):  # the fork must never go on as a second keeper
                 _keep_nothing_open_but(told)
-                with contextlib.suppress(OSError, ValueError, IndexError):  # it sweeps under the keeper's name, too
+                with contextlib.suppress(OSError, ValueError, IndexError):  # it also sweeps under the keeper's name
                     _call_itself(f"{SWEEPS} {lease}".encode())
                 _wait(mark, mapped)
             os._exit(0)
         os.close(told)
 
     def arm(self, spared: Collection[Identity]) -> None:
-        """From now on the keeper's end is a kill, but of the neighbours `spared`."""
+        """From now on, when the keeper ends, kill the driver's processes except the neighbours `spared`."""
         self._write(json.dumps(sorted(spared)).encode())
 
     def kill_only(self, left: Collection[Identity]) -> None:
-        """From now on the keeper's end is a kill of these, and of what they start, and of nothing else."""
+        """From now on, when the keeper ends, kill these, and what they start, and nothing else."""
         self._write(_ONLY + json.dumps(sorted(left)).encode())
 
     def dismiss(self) -> None:
-        """The keeper ends by itself, or guards nothing any more."""
+        """Kill nothing: the keeper ends by itself, or guards nothing any more."""
         self._write(_DISMISSED)
 
     def close(self) -> None:
-        """Dismiss and bury it: the first process of a container may not do that."""
+        """Dismiss and reap it: the first process of a container might not reap it."""
         self.dismiss()
         clock, never = BootClock(), threading.Event()
-        end = clock.now() + _BURIED_WITHIN  # it may be frozen
-        with contextlib.suppress(ChildProcessError):  # another has buried it
+        end = clock.now() + _BURIED_WITHIN  # the sweeper may be frozen
+        with contextlib.suppress(ChildProcessError):  # reaped elsewhere
             while os.waitpid(self._pid, os.WNOHANG)[0] == 0 and clock.now() < end:
                 clock.wait(never, 0.001)
 
     def _write(self, line: bytes) -> None:
-        with contextlib.suppress(OSError):  # it was killed: then there is none
+        with contextlib.suppress(OSError):  # the sweeper was killed
             os.write(self._tell, line + b"\n")
 
 
 def _keep_nothing_open_but(fd: int) -> None:
-    """Above all no write end of the kill pipe: the kernel kills when the last one is closed."""
+    """Close above all the write end of the kill pipe: the kernel kills when the last one is closed."""
     os.dup2(fd, 0)
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno(), 2)
     for each in os.listdir("/proc/self/fd"):
         if int(each) > 2:
-            with contextlib.suppress(OSError):  # that of this list
+            with contextlib.suppress(OSError):  # the descriptor of this listing
                 os.close(int(each))
 
 
 def _call_itself(line: bytes) -> None:
-    """In place of the keeper's command line, which is in memory of our own since the fork."""
+    """Replace the keeper's command line, which is in memory of our own since the fork."""
     ctypes.CDLL(None).prctl(_SET_NAME, _NAME, 0, 0, 0)
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
         start, end = map(int, file.read().rpartition(")")[2].split()[_ARGUMENTS])
-    if room := max(0, end - start - 1):  # an imitation of the kernel may say 0
+    if room := max(0, end - start - 1):  # an emulation of the kernel may say 0
         ctypes.memset(start, 0, room)
         ctypes.memmove(start, line, min(len(line), room))
 

@@ -1,1 +1,1 @@
-"""The operating system: what the kernel does for guarded work."""
+"""The operating system: processes, signals, and what the kernel does for guarded work."""

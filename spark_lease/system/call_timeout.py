@@ -1,4 +1,4 @@
-"""Waiting at most `attempt_timeout` for a call that cannot be interrupted: into native code, or a file system."""
+"""Waits at most `attempt_timeout` for a call that cannot be interrupted: into native code or a file system."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ T = TypeVar("T")
 _Answers = queue.SimpleQueue[tuple[Any, BaseException | None]]
 
 GIVES_WAY = 0.05
-"""Seconds for which what is noted at a grant, and not waited for, lets the guarded work begin first."""
+"""Seconds that a note waits, in the background, at a grant: the guarded work begins first."""
 _LEAVE_WITHIN = 2.0
 _is_over = False
 
 
 class CallTimeout:
-    """One thread that makes the calls, one after the other, and a caller that stops waiting in time.
+    """Makes calls on one thread, one after the other; the caller stops waiting in time.
 
-    What was not waited for goes on, and may still take effect: the next call begins only after it has ended.
+    A call that times out goes on and may still take effect: the next call begins only after it has ended.
     """
 
     def __init__(self, where: str, *, timeout: float) -> None:
@@ -32,11 +32,11 @@ class CallTimeout:
         self._caller: _Caller | None = None
 
     def call(self, what: Callable[[], T]) -> T:
-        """What `what` returns or raises. Raises StoreError if it has not by then, or an earlier one still has not."""
+        """Return or raise what `what` does. Raises StoreError if it, or an earlier call, has not ended in time."""
         return self.start(what)()
 
     def start(self, what: Callable[[], T]) -> Callable[[], T]:
-        """Have `what` called meanwhile. What is returned gives its answer once, or raises, as `call` does."""
+        """Start `what` and go on. The function returned gives the answer once, or raises, as `call` does."""
         if _is_over and threading.current_thread() is not threading.main_thread():
             raise StoreError(self._where, "this process ends")
         end = self._clock.now() + self._timeout
@@ -56,9 +56,9 @@ class CallTimeout:
         return answer
 
     def begin(self, what: Callable[[], Any], *, after: float = 0.0) -> None:
-        """Have `what` called, and wait for nothing; the next `call` waits for it as well. Not where Python ends.
+        """Start `what` and do not wait; the next `call` waits for it too. Does nothing once Python ends.
 
-        Not before `after` seconds have passed, unless something else is to be called by then."""
+        It starts after `after` seconds, or earlier if another call is asked for by then."""
         if not _is_over:
             self._ask(what, queue.SimpleQueue(), after)
 
@@ -67,7 +67,7 @@ class CallTimeout:
         return self._caller is not None and self._caller.is_busy
 
     def close(self, last: Callable[[], Any] = lambda: None) -> None:
-        """Make no more calls but `last`, after one that is late. Waits for none."""
+        """Make no more calls but `last`, after one that is late. Does not wait."""
         caller, self._caller = self._caller, None
         if caller is not None:
             caller.ask(last, queue.SimpleQueue())
@@ -127,16 +127,16 @@ class _Caller(threading.Thread):
             return what(), None
         except OSError as error:  # a file system that fails is a store that does not answer
             return None, StoreError(self._where, f"{error.filename or self._where}: {error.strerror}")
-        except Exception as error:  # it belongs to the caller
+        except Exception as error:  # for the caller to raise
             return None, error
-        except BaseException as error:  # Rust's panic, which is no Exception and must end no thread
+        except BaseException as error:  # a panic of Rust is no Exception, and must not end the thread
             return None, StoreError(self._where, f"{type(error).__name__}: {error}")
 
 
 @atexit.register
 def _let_calls_end() -> None:
-    """Python's end takes daemon threads away as they come out of native code (pthread_exit, before 3.14). That unwinds
-    Rust's frames, which is a crash: a job that succeeded would end with exit code 139."""
+    """Wait for calls under way. As Python ends, it ends daemon threads that return from native code (pthread_exit,
+    before 3.14). That unwinds Rust's frames and crashes: a job that succeeded would end with exit code 139."""
     global _is_over
     end = BootClock().now() + _LEAVE_WITHIN
     try:

@@ -1,8 +1,8 @@
 """A small init for a container whose first process is `spark-lease`.
 
 The kernel drops every signal that a container's own processes, timers or pipes send to its pid 1 to kill it
-(pid_namespaces(7)). What a lease has to end must not be pid 1. So it forks: the child does the work, and when that has
-ended pid 1 ends too, and with pid 1 the kernel ends everything in the container.
+(pid_namespaces(7)). A process that a lease must end must not be pid 1. So pid 1 forks: the child does the work. When
+the child has ended, pid 1 ends too, and with pid 1 the kernel ends everything in the container.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def leave_pid_1() -> None:
 
 
 def _mind(child: int) -> int:
-    """Forward signals to the child and bury all that ends, until the child has ended; its exit code."""
+    """Forward signals to the child and reap all that ends, until the child has ended; return its exit code."""
     while True:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -49,5 +49,5 @@ def _mind(child: int) -> int:
 
 
 def came_from_a_terminal(info: signal.struct_siginfo) -> bool:
-    """True if the kernel has sent it, to the whole foreground group of a terminal (sigaction(2), si_code)."""
+    """True if the kernel has sent the signal, to the whole foreground group of a terminal (sigaction(2), si_code)."""
     return info.si_code > 0

@@ -4,9 +4,9 @@
 keeper ── stage ──│── init ── command ── whatever it starts, hides, orphans or runs as another user
                   │   pid 1 of the namespace
 ```
-The kernel kills everything inside before it shows the end of init (pid_namespaces(7)). So one pidfd is the proof, one
-signal is the end, and nothing outside can be hit. The parent-death signal (prctl(2)) ends stage with the keeper and
-init with stage, also if they are frozen.
+The kernel kills everything inside before it shows the end of init (pid_namespaces(7)). So one pidfd proves the
+end, one signal ends all, and nothing outside can be hit. The parent-death signal (prctl(2)) kills stage with the keeper
+and init with stage, even if they are frozen.
 
 It needs CAP_SYS_ADMIN, or a user namespace, in which setuid programs such as sudo do not work.
 """
@@ -33,13 +33,13 @@ class Namespace(Enum):
     """How a namespace for processes is made."""
 
     ROOT = _NEWPID
-    """By CAP_SYS_ADMIN. The command finds everything as it was, but for the processes outside."""
+    """With CAP_SYS_ADMIN. The command finds everything as it was, except that it sees no process outside."""
     USER = _NEWPID | _NEWUSER
-    """By any user, inside a namespace of users that has this one alone: no setuid program works in it."""
+    """By any user, inside a user namespace that has this user alone: no setuid program works in it."""
 
 
 class CannotContain(Exception):
-    """There is no such namespace to be had here; the text says which call the kernel refused, and why."""
+    """No such namespace can be made here; the text says which call the kernel refused, and why."""
 
 
 class Init:
@@ -57,16 +57,16 @@ class Init:
         return bool(readable([self._pidfd], 0))
 
     def kill(self) -> None:
-        """Have the kernel end everything inside. Waits for nothing."""
+        """Have the kernel kill everything inside. Does not block."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
 
 def make_namespace(kind: Namespace) -> None:
-    """The next child of this process is the init of a new namespace. Raises CannotContain.
+    """Make the next child of this process the init of a new namespace. Raises CannotContain.
 
-    To be called by a process that does nothing else: each later child would be born inside as well, and none any more
-    once init has ended.
+    Call it in a process that does nothing else: each later child would start inside too, and none could once init has
+    ended.
     """
     if kind is Namespace.ROOT:
         _call("unshare", kind.value)
@@ -85,7 +85,7 @@ def become_init(stage: int) -> None:
     """Make this process, the first of a new namespace, ready for others. `stage` is a pidfd. Raises CannotContain."""
     end_with(stage)
     _call("unshare", _NEWNS)
-    # Slave: what is mounted outside later is seen inside as well, and what is mounted here is not seen outside.
+    # Slave: later mounts outside are seen inside too, and mounts made here are not seen outside.
     _call("mount", b"none", b"/", None, _REC | _SLAVE, None)
     _call("mount", b"proc", b"/proc", b"proc", _NOSUID | _NODEV | _NOEXEC, None)
     with contextlib.suppress(OSError, KeyError, CannotContain):
@@ -93,7 +93,7 @@ def become_init(stage: int) -> None:
 
 
 def pid_of(pidfd: int) -> int:
-    """The number of a process here, also if `pidfd` was opened inside a namespace (proc(5), /proc/pid/fdinfo).
+    """The pid of a process here, even if `pidfd` was opened inside a namespace (proc(5), /proc/pid/fdinfo).
 
     0 without /proc, and for a process that has ended.
     """
@@ -105,7 +105,7 @@ def pid_of(pidfd: int) -> int:
 
 
 def _hide_performance_data() -> None:
-    """Two JVMs in two namespaces have one pid, and would write to one file: a folder of its own for each."""
+    """Give each namespace its own folder: two JVMs with one pid, in two namespaces, would write to one file."""
     folder = _JVM_FILES / f"hsperfdata_{pwd.getpwuid(os.geteuid()).pw_name}"
     folder.mkdir(mode=0o755, exist_ok=True)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -118,7 +118,7 @@ def _hide_performance_data() -> None:
 
 
 def end_with(parent: int) -> None:
-    """SIGKILL to this process when its parent ends, whose pidfd is `parent`; now, if it has ended already."""
+    """Have the kernel kill this process when its parent (a pidfd) ends; end now if that has ended already."""
     _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
     if readable([parent], 0):
         os._exit(128 + signal.SIGKILL)

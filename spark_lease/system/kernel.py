@@ -1,9 +1,9 @@
-"""What the kernel does for a lease: end a process at an instant, and end some processes when another one ends.
+"""Has the kernel kill a process at an instant, and some processes when another one ends.
 
-Every ctypes and fcntl call of the keeper is here, Linux only. Neither needs root, a parent or a process that runs: a
+Every ctypes and fcntl call of the keeper is here, Linux only. Neither way needs root, a parent or a running process: a
 target that is stopped, swapped out or inside a C call is killed like any other.
 
-What it does not do: a frozen cgroup v1 and a paused virtual machine hold back SIGKILL itself, until the thaw.
+One limit: a frozen cgroup v1 or a paused virtual machine delays even SIGKILL until the thaw.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CLOCK_BOOTTIME, _TIMER_ABSTIME, _SIGEV_SIGNAL = 7, 1, 0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NS = 1_000_000_000
 _HEIGHT, _ROOM = 1024, 64
-"""The write end of a kill pipe gets a number so far up, with room for the kill pipes of some leases above it."""
+"""The write end of a kill pipe gets a descriptor this high, with room above it for the kill pipes of some leases."""
 _PROOF = 2.0
-"""Seconds in which a child of ours has to be killed to prove that it can be."""
+"""Seconds within which a child of ours must be killed to prove that it can be."""
 
 
 class _SigEvent(ctypes.Structure):
@@ -49,7 +49,7 @@ class _ITimerSpec(ctypes.Structure):
 
 
 def _libc(name: str) -> ctypes.CDLL:
-    """The library that has `name`: timers were librt's before glibc 2.34."""
+    """The library that has `name`: timers were in librt before glibc 2.34."""
     for library in (None, "librt.so.1"):
         try:
             found = ctypes.CDLL(library, use_errno=True)
@@ -67,9 +67,9 @@ def _check(result: int, what: str) -> None:
 
 
 class KillTimer:
-    """SIGKILL to this process at an instant of CLOCK_BOOTTIME, whatever it does by then (timer_create(2)).
+    """Kills this process at an instant of CLOCK_BOOTTIME, whatever it does by then (timer_create(2)).
 
-    Not armed until `move`. A forked child does not inherit it. Raises OSError where there is no such timer.
+    Not armed until `move`. A forked child does not inherit it. Raises OSError if there is no such timer.
     """
 
     def __init__(self) -> None:
@@ -93,12 +93,12 @@ class KillTimer:
 
 
 class KillPipe:
-    """Kills its targets in the moment in which this process ends, for whatever reason (pipe(7), fcntl(2): F_SETSIG).
+    """Kills its targets at the moment when this process ends, for whatever reason (pipe(7), fcntl(2): F_SETSIG).
 
-    This process alone holds the write end of a pipe. Each target has a `PipeEnd`, a read end of its own: the kernel
-    signals only for what is open somewhere when the last write end closes. This process holds its pipe ends as well,
-    and of a process that ends the highest descriptor is closed first (task_work_run, last in, first out), so the write
-    end stands above them. Another process that holds them would do, but the two may be killed in one instant.
+    Only this process holds the write end of a pipe. Each target has a `PipeEnd`, a read end of its own: the kernel
+    signals only for read ends that are open somewhere when the last write end closes. This process holds the read ends
+    too. When it ends, its highest descriptor is closed first (task_work_run, last in, first out), so the write end is
+    numbered above them. Another process could hold them instead, but both may be killed at one instant.
     """
 
     def __init__(self) -> None:
@@ -106,10 +106,10 @@ class KillPipe:
         self._write = _above(write)
 
     def pipe_end(self, target: int) -> PipeEnd:
-        """A pipe end to the process `target`, or to the process group `-target`. Raises OSError if there is none."""
-        # Opened anew and not duplicated: signal and owner belong to the open description, not to the descriptor.
+        """A pipe end to `target`: a pid, or minus a process group. Raises OSError if there is none."""
+        # Opened again and not duplicated: signal and owner belong to the open description, not to the descriptor.
         fd = os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        if fd > self._write:  # there are so many
+        if fd > self._write:  # so many files are open
             self._write = _above(self._write, 2 * fd)
         pipe_end = PipeEnd(fd)
         try:
@@ -132,13 +132,13 @@ class PipeEnd:
         self.fd = fd
 
     def arm(self, target: int) -> None:
-        """`target` is a pid, or minus a process group. The kernel remembers the process, not the number."""
+        """`target` is a pid, or minus a process group. The kernel remembers the process, not its pid."""
         fcntl.fcntl(self.fd, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(self.fd, fcntl.F_SETOWN, target)
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
 
     def disarm(self) -> None:
-        """No holder of it kills any more."""
+        """Make this pipe end kill nothing from now on, in whichever process it is held."""
         fcntl.fcntl(self.fd, fcntl.F_SETOWN, 0)
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_NONBLOCK)
 
@@ -147,18 +147,18 @@ class PipeEnd:
 
 
 def _above(fd: int, height: int = _HEIGHT) -> int:
-    """The same with a number that is higher than those of most files."""
+    """Give a descriptor a number that is higher than those of most files, and return it."""
     height = min(_limit(), height) - _ROOM
     try:
         moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(height, fd))
-    except OSError:  # so many files are open, or so few may be
+    except OSError:  # too many files are open, or the limit is too low
         return fd
     os.close(fd)
     return moved
 
 
 def is_one_of_the_last(fd: int) -> bool:
-    """True for a descriptor that is to stay free for what else this process opens: its lease store, /proc."""
+    """True for a descriptor that must stay free for other files of this process: its lease store, /proc."""
     limit = _limit()
     return fd >= limit - min(_ROOM, limit // 8)
 
@@ -171,13 +171,13 @@ def _limit() -> int:
 
 @functools.cache
 def why_not() -> str:
-    """Why the kernel cannot do its part here, found out by having it kill two children of ours; empty if it can.
+    """Why the kernel cannot do its part here, found by having it kill two children of ours; empty if it can.
 
-    That no call fails is no proof: pid 1 of a container, say, is not killed by a timer that was armed without an error.
+    Calls without an error prove nothing: pid 1 of a container, for example, is not killed by a timer that it armed.
     """
     try:
         _must_die("a timer", _child(lambda: KillTimer().move(0.0)))
-        child = _child(lambda: None)  # first: a child of the pipe's would hold it open
+        child = _child(lambda: None)  # before the pipe: a later child would hold it open
         kill_pipe = KillPipe()
         with closing(kill_pipe.pipe_end(child)):
             kill_pipe.close()
@@ -188,7 +188,7 @@ def why_not() -> str:
 
 
 def _child(work: Callable[[], None]) -> int:
-    """Fork a child that does that, and waits for its end for as long as we live."""
+    """Fork a child that does `work` and then waits to be killed, for as long as we live."""
     parent = os.getpid()
     if pid := os.fork():
         return pid
@@ -215,7 +215,7 @@ def _must_die(by: str, pid: int) -> None:
 
 def adopts_orphans() -> bool:
     """Have every descendant that loses its parent become our child (prctl(2), PR_SET_CHILD_SUBREAPER); False if that
-    is not to be had here."""
+    is not possible here."""
     try:
         _check(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1), "prctl")
     except OSError:
@@ -224,9 +224,9 @@ def adopts_orphans() -> bool:
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """A signal to this process when its parent ends (prctl(2), PR_SET_PDEATHSIG); now, if `parent` has ended.
+    """Have this process signalled when its parent ends (prctl(2), PR_SET_PDEATHSIG); now, if `parent` has ended.
 
-    What this process becomes by exec gets it as well.
+    An exec does not change that.
     """
     _check(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number), "prctl")
     if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""Processes of this machine: finding those of a Spark driver or a command in /proc, and ending them for certain.
+"""Finds the processes of a Spark driver or a command in /proc, and ends them for certain.
 
 ```
 python job.py                         spark-submit job.py (client mode)
@@ -7,7 +7,7 @@ python                                java SparkSubmit
     └ pyspark.daemon (own group)       └ pyspark.daemon (own group)
        └ worker, worker                   └ worker, worker
 ```
-Workers outlive a JVM that was killed, and then hang on no tree any more: a mark in the environment finds them.
+Workers outlive a JVM that was killed, and are then part of no tree any more: a mark in the environment finds them.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ A list: a guarded process that is started by guarded work adds its own mark behi
 _PROC = Path("/proc")
 _PF_EXITING, _PF_FORKNOEXEC = 0x4, 0x40
 Identity = tuple[int, int]
-"""A process for certain: its pid, which another may have later, and when it started (clock ticks after boot)."""
+"""Identifies a process for certain: its pid, which may be reused, and its start (clock ticks after boot)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +55,26 @@ class Process:
 
 
 def need_linux() -> None:
-    """Raise ConfigError elsewhere: what ends guarded work for certain is Linux's."""
+    """Raise ConfigError if this is not Linux: only there is guarded work ended for certain."""
     if sys.platform != "linux":
         problem = f"is {sys.platform}, and guarded work is ended for certain on Linux alone: use a container there"
         raise ConfigError("system", f"{problem}, or enabled = false for development without a lease")
 
 
 def shell_code(code: int) -> int:
-    """The return code of a child as a shell says it: 137 for one that SIGKILL ended."""
+    """The return code of a child as a shell reports it: 137 for one that SIGKILL ended."""
     return code if code >= 0 else 128 - code
 
 
 def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time one
+    except ValueError:  # a real-time signal
         return f"signal {number}"
 
 
 def exit_text(status: int | None) -> str:
-    """How a process ended, from what waitpid(2) says: "exit 3", "SIGKILL"; empty if it ended well, or is not known."""
+    """How a process ended, from its wait status: "exit 3", "SIGKILL"; empty if it ended well, or is not known."""
     code = os.waitstatus_to_exitcode(status) if status is not None else 0
     return signal_name(-code) if code < 0 else f"exit {code}" if code else ""
 
@@ -123,7 +123,7 @@ def _read(pid: int) -> Process | None:
     except IndexError:
         return None
     except OSError as error:  # it ended while we looked
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # which is no sign of that
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # these do not mean that
             raise
         return None
 
@@ -135,7 +135,7 @@ def _stat(pid: int) -> tuple[str, list[str]]:
 
 
 def is_forked(pid: int) -> bool:
-    """True for a process that has become no other program since its fork, whatever title it has given itself."""
+    """True for a process without an exec since its fork, whatever title it has given itself."""
     return bool(_flags(pid) & _PF_FORKNOEXEC)
 
 
@@ -154,8 +154,8 @@ def _flags(pid: int) -> int:
 class Descendants:
     """Tells whether any process may have been started since the last look, far cheaper than looking at all.
 
-    The kernel says which number it gave out last (proc(5), /proc/loadavg). Where it does not, or an imitation of it
-    does not keep up, the answer is always yes; and in any case every now and then.
+    The kernel shows the pid that it gave out last (proc(5), /proc/loadavg). If it does not, or an emulated kernel does
+    not keep that up to date, the answer is always yes. In any case it is yes from time to time.
     """
 
     _TRUST = 10
@@ -165,7 +165,7 @@ class Descendants:
         with contextlib.suppress(OSError):
             self._fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
         self._last = self._newest()
-        probe = threading.Thread(target=lambda: None)  # takes a number like a process
+        probe = threading.Thread(target=lambda: None)  # takes a pid like a process
         self._is_live = False
         with contextlib.suppress(RuntimeError):  # no more may be started
             probe.start()
@@ -173,10 +173,10 @@ class Descendants:
             probe.join()
 
     def any(self) -> bool:
-        """True if there may be a new process since the last time that this said so."""
+        """True if there may be a new process since the last time that this was True."""
         newest = self._newest()
         self._trusted = self._trusted + 1 if self._is_live and newest == self._last else 0
-        # Twice after a start: a process has its number a moment before it can be seen.
+        # Twice after a start: a process has its pid a moment before it can be seen.
         if self._trusted > 1 and self._trusted % self._TRUST:
             return False
         self._last = newest
@@ -189,7 +189,7 @@ class Descendants:
 
 
 def look(pid: int) -> Process | None:
-    """The process `pid` if it is alive; without /proc no more is known of it than that."""
+    """The process `pid` if it is alive; without /proc nothing else is known of it."""
     found = None
     with contextlib.suppress(OSError):  # no more files may be opened
         found = _read(pid) if is_proc_there() else _ask(pid)
@@ -216,7 +216,7 @@ def rss(pid: int) -> int:
 
 
 def is_out_of_reach(pid: int) -> bool:
-    """True for a process that is there and may not be signalled: it runs as another user."""
+    """True for a process that exists and may not be signalled: it runs as another user."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -247,13 +247,13 @@ def with_descendants(roots: Iterable[Process], everything: Mapping[int, Process]
 
 
 def marked(mark: str, among: Collection[Process] | None = None) -> list[Process]:
-    """The living processes that carry the mark, but for this one (proc(5), /proc/pid/environ)."""
+    """The living processes that carry the mark, except this one (proc(5), /proc/pid/environ)."""
     others = processes().values() if among is None else among
     return [each for each in others if each.alive and each.pid != os.getpid() and mark in marks_of(each.pid)]
 
 
 def mapping(name: str, among: Collection[Process]) -> list[Process]:
-    """Those that have mapped memory of this name: children that were forked show no mark (proc(5), /proc/pid/maps)."""
+    """Those that map memory of this name: forked children show no mark (proc(5), /proc/pid/maps)."""
     found = []
     for each in among:
         with contextlib.suppress(OSError):
@@ -272,17 +272,17 @@ def marks_of(pid: int) -> list[str]:
 
 
 def add_mark(environ: MutableMapping[str, str]) -> str:
-    """Put a new mark into `environ`, behind what is there; the mark."""
+    """Append a new mark to those in `environ`, and return it."""
     mark = os.urandom(16).hex()
-    # A list: a guard inside a guard that replaced the mark would hide its work from the outer one.
+    # A list: if a guard inside a guard replaced the mark, it would hide its work from the outer one.
     environ[MARK] = ":".join([*filter(None, [environ.get(MARK)]), mark])
     return mark
 
 
 def kill(victims: Collection[Process], number: int = signal.SIGKILL) -> None:
-    """Signal each of them, and the whole group of those that lead one: it may have forked since we looked.
+    """Signal each of `victims`, and the whole group of those that lead one: it may have forked since we looked.
 
-    Never pid 1, and never -1, which the group of pid 1 would be: that is every process of this machine, or container.
+    Never pid 1, and never -1, as the group of pid 1 would be: that is every process of this machine, or container.
     """
     victims = [victim for victim in victims if victim.pid > 1]
     # Never our own group, which would end us before the others: its members are signalled one by one.

@@ -1,4 +1,4 @@
-"""Starting another Python beside this program, for what has to live, or to hang, without it."""
+"""Starts another Python beside this program, for code that must live, or may hang, apart from it."""
 
 import errno
 import os
@@ -10,17 +10,17 @@ from typing import Any
 
 PYTHON = sys.executable or "/proc/self/exe"
 _EXPECTED = "_SPARK_LEASE_EXPECTS_PYTHON"
-"""Set where Python is started. A program that finds it set is no Python, and was started in its place."""
+"""Set when Python is started. A program that finds it set is not Python, but was started in its place."""
 
 
 def start_python(
     code: str, *arguments: str, environ: Mapping[str, str] = os.environ, **how: Any
 ) -> subprocess.Popen[bytes]:
-    """Run `code` in a Python of its own session, isolated from what is around it.
+    """Run `code` in another Python, in a session of its own and in isolated mode (-I).
 
-    Raises OSError, also where `sys.executable` is known to be another program.
+    Raises OSError, also if `sys.executable` is known to be another program.
     """
-    if getattr(sys, "frozen", False):  # PyInstaller's: it would run the program once more, and so would that one
+    if getattr(sys, "frozen", False):  # by PyInstaller: it would run the program again, and that one again
         raise OSError(errno.ENOEXEC, "this program is frozen, and brings no Python that runs anything else")
     command = [PYTHON, "-I", "-c", code, *arguments]
     return subprocess.Popen(command, env={**environ, _EXPECTED: "1"}, start_new_session=True, **how)
@@ -29,7 +29,7 @@ def start_python(
 def end_if_python_was_expected() -> None:
     """End this process if it is a copy of a program that asked for Python, and started itself.
 
-    As where `sys.executable` is the program that embeds Python: each copy would start another.
+    That happens if `sys.executable` is a program that embeds Python: each copy would start another.
     """
     if not os.environ.get(_EXPECTED):
         return
@@ -43,7 +43,7 @@ def end_if_python_was_expected() -> None:
 
 
 def import_path() -> list[str]:
-    """`sys.path` for a process that may stand elsewhere, with this package in it for certain."""
+    """`sys.path` for a process that may have another working folder; it always contains this package."""
     path = [str(Path(each or ".").absolute()) for each in sys.path]
     package = str(Path(__file__).parents[2])
     return path if package in path else [*path, package]

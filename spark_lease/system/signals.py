@@ -1,4 +1,4 @@
-"""Signals that are handled for a while: SIGTERM, and SIGHUP where it is not ignored."""
+"""Handles signals for a while: SIGTERM, and SIGHUP if it is not ignored."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _handled: list[HandledSignals] = []
 _held_back: set[int] = set()
-"""While a fork is made. One that reaches a child before Python is ready in it is forgotten if it has a handler, and
-`Pool.terminate` sends one to children that are just born."""
+"""Signals that are blocked during a fork. If a signal with a handler reaches a child before Python is ready there, it
+is forgotten, and `Pool.terminate` signals children that were just forked."""
 
 
 class Interrupted(BaseException):
@@ -26,7 +26,7 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def handled(handler: Callable[[int, Any], object], numbers: Sequence[int] = _ENDS) -> Iterator[None]:
-    """Have `handler` called for those of `numbers` that are not ignored, as by nohup, until the block is left."""
+    """Call `handler` for those of `numbers` that are not ignored, as by nohup, until the block is left."""
     heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     old = {number: signal.signal(number, handler) for number in heard}
     try:
@@ -37,10 +37,10 @@ def handled(handler: Callable[[int, Any], object], numbers: Sequence[int] = _END
 
 
 class HandledSignals:
-    """Those of this process between `begin` and `end`; a forked child has what was there before, from its birth on.
+    """Handles signals of this process from `begin` to `end`; a forked child has the earlier handlers from its start.
 
-    Python calls handlers between two of its own instructions. A signal that comes in the microseconds before a call
-    that blocks, `time.sleep(3600)`, is heard when the call is over, or when another one comes.
+    Python calls handlers between two of its own instructions. A signal that comes in the microseconds before a blocking
+    call, `time.sleep(3600)` for example, is handled when the call ends, or when another signal comes.
     """
 
     def __init__(self, handler: Callable[[int, object], None]) -> None:
@@ -48,16 +48,16 @@ class HandledSignals:
         self._pid = 0
         self._old: dict[int, Any] = {}
         self._before: dict[int, Any] = {}
-        """What was there when it ended, for a handler of the program's that goes on calling ours."""
+        """The earlier handlers, kept after `end` for a handler of the program that goes on calling ours."""
 
     @property
     def are_heard(self) -> bool:
-        """True while SIGTERM calls a handler of this module's: the program may have put its own in the place."""
+        """True while SIGTERM calls a handler of this module: the program may have replaced it by its own."""
         handler = signal.getsignal(signal.SIGTERM)
         return bool(self._old) and getattr(handler, "__func__", None) is HandledSignals._on_signal
 
     def begin(self) -> None:
-        """Does nothing on any thread but the main one, which alone is told of signals."""
+        """Install the handlers. Does nothing on any thread but the main one, which alone gets signals."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._pid = os.getpid()
@@ -70,8 +70,8 @@ class HandledSignals:
                 signal.signal(number, self._on_signal)
 
     def end(self) -> None:
-        """Raises KeyboardInterrupt if that comes meanwhile, after the same was done. On another thread than the main
-        one the handlers stay, and pass on what comes."""
+        """Put the earlier handlers back. Raises KeyboardInterrupt if that comes meanwhile, after the same work. On
+        another thread than the main one the handlers stay, and pass signals on."""
         try:
             for number, old in self._old.items():
                 self._put_back(number, old)
@@ -90,13 +90,13 @@ class HandledSignals:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(number, old)
             return
-        for each in _handled:  # begun later, and not ended before, as in tasks of an event loop
+        for each in _handled:  # one that began later and has not ended yet, as in tasks of an event loop
             if each._old.get(number) == self._on_signal:
                 each._old[number] = old
-        # Else the program has put its own in the place, and that stays.
+        # Else the program has put its own handler there, and that stays.
 
     def _on_signal(self, number: int, frame: object) -> None:
-        # A child whose birth was disturbed has none.
+        # A child that was interrupted right after its fork has none.
         before = self._before.get(number, self._handler if os.getpid() == self._pid else signal.SIG_DFL)
         if callable(before):
             before(number, frame)
@@ -148,7 +148,7 @@ sigints = SigintCount()
 
 
 def _without_ended(number: int, handler: Any) -> Any:
-    """What stands behind handlers of blocks that have ended on another thread, and could not be taken away there."""
+    """The handler behind those of blocks that ended on another thread, where they could not be removed."""
     while isinstance(ended := getattr(handler, "__self__", None), HandledSignals) and ended not in _handled:
         handler = ended._before.get(number, signal.SIG_DFL)
     return handler
@@ -159,7 +159,7 @@ def _give_back() -> None:
         _handled[-1].end()
 
 
-# The functions of `_signal` have no frame of Python's, in which the handler of another signal could raise.
+# The functions of `_signal` have no Python frame, in which the handler of another signal could raise.
 _hold_back = functools.partial(_signal.pthread_sigmask, signal.SIG_BLOCK, _held_back)
 _let_through = functools.partial(_signal.pthread_sigmask, signal.SIG_UNBLOCK, _held_back)
 os.register_at_fork(after_in_child=_give_back)  # first, because they run in this order

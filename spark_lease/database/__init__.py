@@ -1,1 +1,1 @@
-"""What the stores and the fences both need of a database: its dialect, and connections on which every wait ends."""
+"""Databases, for stores and fences: dialects, and connections on which every wait ends."""

@@ -1,4 +1,4 @@
-"""Connections on which no wait is endless: engine, SocketWatchdog, WakeupPipe."""
+"""Connections on which every wait ends: engine, SocketWatchdog, WakeupPipe."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .dialects import (
 )
 
 SHARED = "shared"
-"""Key in the `info` of a connection: true if a pooler may give its session to others, so that nothing may stay set."""
+"""Key in the `info` of a connection: true if a pooler may give its session to others: no setting may stay."""
 WITHOUT_OPTIONS = "without options"
 """Key in the `info` of a connection: true if the pooler refuses startup options."""
 _REFUSED_OPTIONS = ("startup parameter", "startup option", "command-line option")
@@ -48,15 +48,15 @@ _NO_RIGHTS = (
 BINARY_LOG = "have an administrator run SET GLOBAL binlog_format = ROW: as it is, the server takes no such writes"
 _FILE = 'make the file and its folder writable for this user, or name another file (if_denied = "wait" tries again)'
 _NO_TEXT = "without a text; often no file descriptor is free (ulimit -n)"
-# Error 1290 of MariaDB and MySQL names the option that refuses, which may be another.
+# Error 1290 of MariaDB and MySQL names the option that refuses; it may be another one.
 IS_READ_ONLY = ("25006", "1792", " --read-only", " --super-read-only", "read-write mode during recovery")
 
 
 def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
     """An Engine for `config.url` with no connection yet: autocommit, no pool, all timeouts from `attempt_timeout`.
 
-    `cut_off` is armed for each new connection before anything is asked of it. Raises ConfigError for a URL that cannot
-    be used.
+    `cut_off` is armed for each new connection before its first request. Raises ConfigError for a URL that cannot be
+    used.
     """
     url = usable_url(config)
     backend = BACKENDS[url.get_backend_name()]
@@ -74,26 +74,26 @@ def make_engine(config: Config, cut_off: SocketWatchdog) -> Engine:
     @event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, arguments: Any, keywords: Any) -> Any:
         if dialect.driver == "pymysql" and isinstance(keywords.get("password"), str):
-            keywords["password"] = keywords["password"].encode()  # it would take latin-1, and the server has UTF-8
+            keywords["password"] = keywords["password"].encode()  # it would use latin-1, and the server UTF-8
         try:
             if dialect.driver == "psycopg" and "prepare_threshold" in keywords:  # the only number that is not libpq's
                 keywords["prepare_threshold"] = int(keywords["prepare_threshold"])
             connection = dialect.connect(*arguments, **keywords)
         except (TypeError, RuntimeError, ValueError, FileNotFoundError, PermissionError) as error:
-            # A parameter, or a way to authenticate, that the driver has not; a certificate that is not there.
+            # A parameter or an authentication method that the driver does not have; a certificate that is missing.
             raise ConfigError("url", f"{redacted(config.url)} cannot be used: {error}") from error
         except dialect.loaded_dbapi.Error as error:
             if not refuses_options(error):
                 raise
             record.info[WITHOUT_OPTIONS] = True
-            # Empty and not left out: then libpq would take PGOPTIONS.
+            # Empty, not left out: without it libpq would take PGOPTIONS.
             connection = dialect.connect(*arguments, **keywords | {"options": ""})
         try:
             cut_off.watch(connection)
             with contextlib.closing(connection.cursor()) as cursor:
                 for statement in backend.session(config):
                     cursor.execute(statement)
-        except BaseException:  # whose traceback would keep the connection open, and its descriptor
+        except BaseException:  # its traceback would keep the connection and its descriptor open
             with contextlib.suppress(dialect.loaded_dbapi.Error):
                 connection.close()
             raise
@@ -119,24 +119,24 @@ def descriptor_of(connection: Any) -> int | None:
 
 
 def has_hung_up(descriptor: int) -> bool:
-    """True if the other side has closed the connection: it has started again, or does not keep idle sessions."""
+    """True if the other side has closed the connection: it has restarted, or does not keep idle sessions."""
     looking = select.poll()
     looking.register(descriptor, getattr(select, "POLLRDHUP", 0))  # Linux; elsewhere a later sign is enough
     return bool(looking.poll(0))
 
 
 def database_message(engine: Engine, error: Exception) -> str:
-    """What the database said, in one line and without the password, with advice if it is the wrong one to write to."""
+    """The message of the database, in one line and without the password, with advice if this is read-only."""
     said = getattr(error, "orig", None) or error
-    message = " ".join(str(said).split()) or f"{type(said).__name__} {_NO_TEXT}"  # libpq's
-    message = re.sub(r" LINE \d+: .*?(?= (?:HINT|DETAIL|CONTEXT): |$)", "", message)  # the statement, and a caret
+    message = " ".join(str(said).split()) or f"{type(said).__name__} {_NO_TEXT}"  # as with libpq
+    message = re.sub(r" LINE \d+: .*?(?= (?:HINT|DETAIL|CONTEXT): |$)", "", message)  # the statement and a caret
     message += ": it is a replica, or read-only: name the primary" if matches(error, IS_READ_ONLY) else ""
     secret: Any = engine.url.password
     return message.replace(str(secret), "***") if secret else message
 
 
 def name_of(error: Exception) -> str:
-    """The class of an error that another's code has raised. Its text only if the system wrote it: any other may hold a
+    """The class of an error from foreign code, with its text only if the system wrote that: another text may hold a
     secret."""
     text = error.strerror if isinstance(error, OSError) else str(error) if "start new thread" in str(error) else ""
     return type(error).__name__ + (f": {text}" if text else "")
@@ -177,7 +177,7 @@ def _is_final(engine: Engine, config: Config, error: Exception) -> bool:
 
 
 def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
-    """libpq tries all hosts of a URL, and tells of each. One that is down may be the one that would let us in."""
+    """True if all hosts of a URL deny access. libpq tries all and reports each; one that is down might let us in."""
     if any(each in str(error) for each in ("could not translate host name", "timeout expired")):
         return False
     attempt = (
@@ -189,7 +189,7 @@ def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
 
 
 class SocketWatchdog:
-    """Ends a request that outlives `timeout` seconds by shutting down its socket, from a thread of its own.
+    """Ends a request that takes longer than `timeout` seconds: a thread of its own shuts down the socket.
 
     The timeouts above do not cover a server that is frozen while its kernel goes on acknowledging: libpq would wait
     for ever. Arming costs a lock and a clock reading, so that a renewal need not start a thread.
@@ -200,13 +200,13 @@ class SocketWatchdog:
         self._lock = threading.Lock()
         self._armed: tuple[int, float] | None = None
         self.has_cut = False
-        """True if a request was ended here; who asks anew sets it to False."""
+        """True if a request was cut off; the caller sets it to False before the next one."""
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     def arm(self, fd: int | None) -> None:
-        """The request on socket `fd` starts now; one without a socket never hangs. Raises SQLAlchemyError, as the
-        request would, if no descriptor is free to end it by."""
+        """Start the time of a request on socket `fd`; one without a socket never hangs. Raises SQLAlchemyError, as the
+        request would, if no descriptor is free for the cut-off."""
         if fd is None:
             return
         if self._thread is None:
@@ -214,7 +214,7 @@ class SocketWatchdog:
             self._thread.start()
         with self._lock:
             self._forget()
-            # A descriptor of our own: the driver may close its own under us, and its number be given to another file.
+            # A descriptor of our own: the driver may close its own meanwhile, and another file may get that number.
             try:
                 duplicate = os.dup(fd)
             except OSError as error:
@@ -222,11 +222,11 @@ class SocketWatchdog:
             self._armed = (duplicate, self._clock.now() + self._timeout)
 
     def watch(self, connection: Any) -> None:
-        """A request on this connection of a driver starts now."""
+        """Start the time of a request on this connection of a driver."""
         self.arm(descriptor_of(connection))
 
     def disarm(self) -> None:
-        """The request has ended."""
+        """Stop the time: the request has ended."""
         with self._lock:
             self._forget()
 
@@ -236,13 +236,13 @@ class SocketWatchdog:
             self._armed = None
 
     def close(self) -> None:
-        """Cut off what is still under way: closing the connection would wait for it."""
+        """Cut off a request that is still under way: closing the connection would wait for it."""
         self._closed.set()
         with self._lock:
             self._cut()
 
     def _loop(self) -> None:
-        # Whatever is armed while this waits for `timeout` is not due before the wait is over.
+        # A request that is armed during this wait of `timeout` is not due before the wait is over.
         pause = self._timeout
         while not self._clock.wait(self._closed, pause):
             with self._lock:
@@ -260,7 +260,7 @@ class SocketWatchdog:
 
 
 class WakeupPipe:
-    """Ends a wait, for a socket or for nothing, from another thread, once and for all."""
+    """Ends a wait, with or without a socket, from another thread. All later waits end at once."""
 
     def __init__(self) -> None:
         pipe = os.pipe()
@@ -269,7 +269,7 @@ class WakeupPipe:
             weakref.finalize(self, os.close, end)
 
     def wait(self, fd: int | None, timeout: float) -> None:
-        """Return when `fd` can be read, or the alarm has rung, at the latest after `timeout` seconds."""
+        """Wait until `fd` can be read, or until `ring` is called: `timeout` seconds at most."""
         ready = select.poll()  # select(2) knows no descriptor above 1023
         for each in (fd, self._hears):
             if each is not None:

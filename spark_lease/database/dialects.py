@@ -1,4 +1,4 @@
-"""What differs between databases: drivers, clocks, timeouts, how a write is answered, how errors are told apart."""
+"""The differences between databases: drivers, clocks, timeouts, answers to a write, kinds of errors."""
 
 import importlib.util
 import math
@@ -21,13 +21,13 @@ Column = ColumnElement[Any]
 
 
 def _is_to_the_byte(column: Any, value: Column) -> Column:
-    # Whatever the column's collation is: that of a broker's table takes "PARIS", "paris" and "paris " for equal.
+    # Whatever the column's collation is: that of a broker's table takes "PARIS", "paris" and "paris " as equal.
     text: Column = literal_column(f"CONVERT({column.name} USING utf8mb4)")
     return cast(text, LargeBinary()).op("<=>", is_comparison=True)(cast(value, LargeBinary()))
 
 
 def _libpq(config: Config) -> dict[str, Any]:
-    """libpq's connection parameters (PostgreSQL documentation, "Parameter Key Words"); whole seconds but the last."""
+    """libpq's connection parameters (PostgreSQL documentation, "Parameter Key Words"); whole seconds, one in ms."""
     whole = math.ceil(config.attempt_timeout)
     return {
         "connect_timeout": whole,
@@ -36,36 +36,36 @@ def _libpq(config: Config) -> dict[str, Any]:
         "keepalives_interval": whole,
         "keepalives_count": 1,
         "tcp_user_timeout": math.ceil(config.attempt_timeout * 1000),
-        "client_encoding": "utf8",  # of the names of leases, whatever the role has
+        "client_encoding": "utf8",  # for the names of leases, whatever the role's setting is
         "application_name": f"spark_lease {config.name}".encode()[:63].decode(errors="ignore"),
         "options": " ".join([*_own_options(config), *(f"-c {name}={ms}" for name, ms in _bounds(config).items())]),
     }
 
 
 def _own_options(config: Config) -> list[str]:
-    """Those of the user, which are not to be lost for ours."""
+    """The options of the user, which ours must not replace."""
     theirs = make_url(config.url).query.get("options") or os.environ.get("PGOPTIONS", "")
     return list(filter(None, [theirs] if isinstance(theirs, str) else theirs))
 
 
 def _bounds(config: Config) -> dict[str, int]:
-    """Milliseconds. A row that stays locked is told apart from a server that hangs."""
+    """Timeouts in milliseconds. They tell a row that stays locked from a server that hangs."""
     limit = config.attempt_timeout * 1000
     return {"statement_timeout": math.ceil(limit), "lock_timeout": math.ceil(limit * _LOCKED)}
 
 
-# A role or database may have it off: then a server that crashes forgets who was master, or which epoch was claimed. Of
-# the values only "off" contains it. replace() and no CASE … =: that operator could be one planted in the search path.
+# A role or database may have it off: then a server that crashes forgets the master, or the epoch that was claimed. Of
+# the values only "off" contains "off". replace() and no CASE … =: a planted operator in the search path could run.
 _KEEP_COMMITS = (
     "pg_catalog.set_config('synchronous_commit', "
     "pg_catalog.replace(pg_catalog.current_setting('synchronous_commit'), 'off', 'on'), {local})"
 )
-"""Has PostgreSQL confirm no commit that a crash could undo."""
+"""Makes PostgreSQL confirm no commit that a crash could undo."""
 
 
 def transaction_bounds(bounds: Mapping[str, int]) -> str:
-    """A statement that bounds the waits of a transaction of PostgreSQL, in milliseconds, and has its commit kept."""
-    # One: a driver that prepares it takes no more.
+    """A statement that bounds the waits of a PostgreSQL transaction, in milliseconds, and makes its commit durable."""
+    # One statement: a driver that prepares it takes no more.
     ours = [f"pg_catalog.set_config('{name}', '{ms}', true)" for name, ms in bounds.items()]
     return f"SELECT {', '.join(ours)}, {_KEEP_COMMITS.format(local='true')}"
 
@@ -76,9 +76,9 @@ def shared_bounds(config: Config) -> str:
 
 
 def begin_session(connection: Any, config: Config) -> bool:
-    """False if a pooler passed over the options of this connection to PostgreSQL: its session is not ours alone.
+    """False if a pooler ignored the options of this connection to PostgreSQL: its session is not ours alone.
 
-    If it is, its commits are kept from now on."""
+    If the session is ours alone, its commits are durable from now on."""
     with connection.cursor() as cursor:
         wanted = f"'{_bounds(config)['statement_timeout']} ms'"
         found = f"pg_catalog.current_setting('statement_timeout')::interval = {wanted}::interval"
@@ -90,13 +90,13 @@ def begin_session(connection: Any, config: Config) -> bool:
 
 
 def _pymysql(config: Config) -> dict[str, Any]:
-    """Seconds for the connection and for each look at its socket; the cut-off is for the whole request."""
+    """Seconds to connect and for each read or write of the socket; the cut-off is for the whole request."""
     limit = config.attempt_timeout
     return {"connect_timeout": limit, "read_timeout": limit, "write_timeout": limit, "charset": "utf8mb4"}
 
 
 def _sqlite(config: Config) -> dict[str, Any]:
-    # The renewing thread opens the connection, the one that releases uses it after that thread has ended.
+    # The renewing thread opens the connection; the releasing thread uses it after the renewing one has ended.
     return {"timeout": config.attempt_timeout, "check_same_thread": False}
 
 
@@ -104,17 +104,17 @@ def _mysql_session(config: Config) -> list[str]:
     limit = config.attempt_timeout * _LOCKED
     whole = max(1, math.floor(limit - 2))  # MySQL ends a wait up to two seconds late
     return [
-        # MySQL reports autocommit as on where its default is 0, and PyMySQL then leaves it off: nothing would commit a
-        # grant, and with the end of our session a second contender would be master.
+        # If the default of autocommit is 0, MySQL reports it as on, and PyMySQL leaves it off: no grant would be
+        # committed, and at the end of our session a second contender would become master.
         "SET SESSION autocommit = 1",
-        # Else a long list is cut off without a word; and SQLAlchemy cannot read what a table is made of.
+        # Else a long list is cut off without a warning, and SQLAlchemy cannot read the definition of a table.
         f"SET SESSION sql_select_limit = {2**64 - 1}, sql_quote_show_create = 1",
-        # Else a ROLLBACK, of SQLAlchemy's for one, begins a transaction that no grant leaves: the session's end takes
-        # all grants back.
+        # Else a ROLLBACK, such as SQLAlchemy's, begins a transaction that no grant leaves: the end of the session
+        # undoes all grants.
         "SET SESSION completion_type = NO_CHAIN",
         # A connection is kept between two renewals.
         f"SET SESSION wait_timeout = {_KEPT}",
-        # MySQL has no max_statement_time, and passes over what is MariaDB's alone.
+        # MySQL has no max_statement_time, and ignores a comment for MariaDB alone.
         f"SET SESSION /*M! max_statement_time = {limit:.3f}, */ innodb_lock_wait_timeout = {whole}, "
         f"lock_wait_timeout = {whole}",
         # Else INSERT … SELECT locks all that it reads, and two of them end in a deadlock.
@@ -123,7 +123,7 @@ def _mysql_session(config: Config) -> list[str]:
 
 
 _KEPT = 86400
-"""Seconds for which a server is not to end a session that asks nothing: no lease is longer."""
+"""Seconds for which a server must keep an idle session: no lease is longer."""
 _LOCKED = 0.8
 """The share of `attempt_timeout` for which a request waits until a row is unlocked."""
 
@@ -133,39 +133,39 @@ class Backend:
     """One database product."""
 
     drivers: tuple[str, ...]
-    """Packages that reach it, the best first."""
+    """Packages that connect to it, the best first."""
     extra: str
-    """What to install for that."""
+    """The extra of spark_lease that installs them."""
     now_ms: str
     """Its clock in milliseconds since 1970, as SQL."""
     greatest: str
     """The function that gives the larger of two numbers."""
     connect: Callable[[Config], dict[str, Any]]
-    """The driver's arguments by which every wait has an end."""
+    """The connection arguments of the driver, by which every wait ends."""
     engine: Mapping[str, Any]
-    """What `create_engine` is told of it."""
+    """Arguments of `create_engine`."""
     session: Callable[[Config], list[str]] = lambda config: []
     """Statements for each new connection."""
     returning: bool = True
-    """Whether a write can return what it wrote; if not, LAST_INSERT_ID brings back the time at which it was written."""
+    """True if a write can return what it wrote; if not, LAST_INSERT_ID returns the time of the write."""
     table_options: str = ""
-    """What is appended to CREATE TABLE."""
+    """Appended to CREATE TABLE."""
     equal: Callable[[Column, Column], Column] = ColumnElement.is_not_distinct_from
-    """Equal in every byte, and NULL to NULL."""
+    """Compares every byte; NULL equals NULL."""
     shape: tuple[str, ...] = ()
-    """Codes, or words, of "no such table or column"."""
+    """Codes, or error texts, of "no such table or column"."""
     denied: tuple[str, ...] = ()
-    """Those of "you must not": a wrong password, a missing privilege, no such database."""
+    """Those of "access denied": a wrong password, a missing privilege, no such database."""
     syntax: tuple[str, ...] = ()
-    """Those of a statement that is none."""
+    """Those of an invalid statement."""
     locked: tuple[str, ...] = ()
     """Those of "another transaction has locked it"."""
     duplicate: tuple[str, ...] = ()
-    """Those of "this key is there already"."""
+    """Those of "this key exists already"."""
 
     @property
     def stamp_ms(self) -> str:
-        """`now_ms` where it is written."""
+        """`now_ms` in a statement that writes it."""
         return self.now_ms if self.returning else f"LAST_INSERT_ID({self.now_ms})"
 
 
@@ -177,18 +177,18 @@ ENGINE_OF = (
 UNKNOWN_LETTER = "22P05"
 """PostgreSQL's code of a text that its database, in another encoding than UTF-8, cannot hold."""
 STATEMENTS_LOGGED = "1665"
-"""MariaDB's and MySQL's of a binary log of statements, which takes no write under READ COMMITTED."""
+"""MariaDB's and MySQL's code of a binary log of statements, which takes no write under READ COMMITTED."""
 CONFLICTS = ("40001", "40P01", "1213", "1020")
-"""Codes of deadlocks and serialization failures, of all databases: nothing was done, another try may do it."""
+"""Codes of deadlocks and serialization failures, of all databases: nothing was done, and a retry may succeed."""
 
 
 def matches(error: BaseException, kinds: tuple[str, ...]) -> bool:
-    """True if the error is one of `kinds`, which are a backend's."""
+    """True if the error is one of `kinds`: codes or error texts, as in a `Backend`."""
     return code_of(error) in kinds or any(" " in kind and kind in str(error) for kind in kinds)
 
 
 def code_of(error: BaseException) -> str | None:
-    """The server's own number with MySQL and MariaDB, else SQLSTATE, as psycopg2 and psycopg call it."""
+    """The error number of MySQL and MariaDB, else the SQLSTATE of psycopg2 or psycopg."""
     error = getattr(error, "orig", None) or error
     if error.args and isinstance(error.args[0], int):
         return str(error.args[0])
@@ -198,18 +198,18 @@ def code_of(error: BaseException) -> str | None:
 _MYSQL = Backend(
     drivers=("pymysql",),
     extra="mariadb",
-    # Constant within a statement, in no time zone; CURRENT_TIMESTAMP has whole seconds.
+    # Constant within a statement, independent of time zones; CURRENT_TIMESTAMP has whole seconds.
     now_ms="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000",
     greatest="greatest",
     connect=_pymysql,
     engine={"paramstyle": "pyformat"},
     session=_mysql_session,
     returning=False,
-    # Another engine may lock no row, and roll nothing back; older rows have no place for an index over a name.
+    # Another engine may lock no row and roll nothing back; older row formats have no room to index a name.
     table_options=" ENGINE=InnoDB ROW_FORMAT=DYNAMIC CHARSET=utf8mb4",
     equal=_is_to_the_byte,
     shape=("1146", "1054"),
-    # The second line: an account that may not log in, not from this host, not without TLS, not with this password.
+    # The second line: the account may not log in at all, from this host, without TLS, or with this password.
     denied=(
         *("1044", "1045", "1049", "1142", "1143", "1227", STATEMENTS_LOGGED),
         *("1130", "1251", "1524", "1698", "1820", "1862", "3118", "3159", "4151"),
@@ -226,10 +226,10 @@ BACKENDS: Mapping[str, Backend] = {
         now_ms="CAST(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * CAST(1000 AS FLOAT8) AS BIGINT)",
         greatest="greatest",
         connect=_libpq,
-        # Else each new connection asks first whether that extension is there.
+        # Else each new connection first asks whether that extension exists.
         engine={"paramstyle": "pyformat", "use_native_hstore": False},
         shape=("42P01", "42703", "3F000"),
-        # No code comes with a refusal to connect. The last ones are libpq's, of what stands in the URL.
+        # A refusal to connect has no code. The last texts are libpq's, about parts of the URL.
         denied=(
             *("42501", "28P01", "28000", "3D000", UNKNOWN_LETTER, "password authentication failed", "does not exist"),
             *("no password supplied", "permission denied for database", "not permitted to log in"),
@@ -242,7 +242,7 @@ BACKENDS: Mapping[str, Backend] = {
     ),
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
-    # SQLite runs in the process that asks: its clock is the wall clock of the one machine that may use the file.
+    # SQLite runs in the calling process: its clock is the wall clock of the one machine that may use the file.
     "sqlite": Backend(
         drivers=("sqlite3",),
         extra="",
@@ -268,7 +268,7 @@ def is_mysql(of: Engine | Connection) -> bool:
 
 
 def is_mariadb(of: Engine | Connection) -> bool:
-    """Known once there has been a connection: a mysql:// URL may lead to one."""
+    """True for MariaDB. Known only after a connection: a mysql:// URL may lead to one."""
     return bool(getattr(of.dialect, "is_mariadb", False))
 
 
@@ -295,7 +295,7 @@ def usable_url(config: Config) -> URL:
 
 
 def _with_driver(url: URL, backend: Backend) -> URL:
-    """The first driver that is there: `postgresql://` means psycopg 3 to SQLAlchemy 2.1 and psycopg2 to 2.0."""
+    """The first driver that is installed: `postgresql://` means psycopg 3 to SQLAlchemy 2.1 and psycopg2 to 2.0."""
     name, _, chosen = url.drivername.partition("+")
     if chosen and chosen not in backend.drivers:
         raise ConfigError("url", f"the driver {chosen} is not known here; known: {', '.join(backend.drivers)}")
@@ -306,7 +306,7 @@ def _with_driver(url: URL, backend: Backend) -> URL:
 
 
 def missing_file(config: Config) -> str:
-    """The file of a SQLite URL, if that is all that is missing; else ""."""
+    """The file of a SQLite URL, if only the file is missing; else ""."""
     file = Path(make_url(config.url).database or "").expanduser()
     there = next(each for each in file.parents if each.exists()) if config.url == local_url() else file.parent
     could_be_made = os.access(there, os.W_OK | os.X_OK)

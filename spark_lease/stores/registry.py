@@ -1,7 +1,7 @@
-"""Which store a URL means. Each is imported only when it is chosen, with what it needs.
+"""Opens the store that a URL names. Each store, with the packages that it needs, is imported only when it is chosen.
 
-Another package adds a scheme by an entry point in the group `spark_lease.stores`: the scheme is its name, and it gives
-a callable that takes a Config and returns a LeaseStore. It cannot take the place of one that is here.
+Another package adds a scheme by an entry point in the group `spark_lease.stores`: the scheme is its name, and it loads
+a callable that takes a Config and returns a LeaseStore. It cannot replace a scheme that is here.
 """
 
 import importlib
@@ -53,7 +53,7 @@ def open_store(config: Config) -> LeaseStore:
 
 
 def open_lock(config: Config) -> Lock | None:
-    """What a holder keeps besides its record; None where the record is all. Raises ConfigError."""
+    """The lock that a holder keeps besides its record; None if the record is all. Raises ConfigError."""
     scheme = _scheme(config)
     if where := LOCKS.get(scheme, {}).get(config.locker):
         lock: Lock = _open(scheme, where, config)
@@ -64,7 +64,7 @@ def open_lock(config: Config) -> Lock | None:
 
 
 def open_notes(config: Config) -> Notes:
-    """What is noted beside the leases of `config.url`; connects nowhere yet. Raises ConfigError."""
+    """The notes beside the leases of `config.url`, not connected yet. Raises ConfigError."""
     scheme = _scheme(config)
     if scheme not in NOTES:
         raise ConfigError("url", f"{redacted(config.url)!r} stores leases only: no run keys, no history")
@@ -73,7 +73,7 @@ def open_notes(config: Config) -> Notes:
 
 
 def note_beside(config: Config, kind: str, key: str, text: Callable[[LeaseRecord], str], *, advice: str = "") -> bool:
-    """Note, without holding the lease, what `text` makes of its record; False if there is a note with that key.
+    """Add a note that `text` makes from the record, without holding the lease; False if the key exists.
 
     Raises StoreError; ConfigError, with `advice`, if the lease was never held: then it has no place for notes.
     """
@@ -85,7 +85,7 @@ def note_beside(config: Config, kind: str, key: str, text: Callable[[LeaseRecord
 
 
 def _scheme(config: Config) -> str:
-    """Raises ConfigError without a URL."""
+    """The scheme of the URL. Raises ConfigError without a URL."""
     if not config.url:
         problem = "no lease store is named, and without a shared one each host would have a master of its own"
         how = "Give --url URL or SPARK_LEASE_URL (postgresql://user@host/database, say), or --local to try it out here"
@@ -94,7 +94,7 @@ def _scheme(config: Config) -> str:
 
 
 def _open(scheme: str, where: str, config: Config) -> Any:
-    """Raises ConfigError if a package is missing: it says what to install."""
+    """Import and open. Raises ConfigError if a package is missing: it says what to install."""
     module, _, name = where.partition(":")
     try:
         return getattr(importlib.import_module(module), name)(config)

@@ -1,12 +1,12 @@
 """A lease store in Delta tables, through delta-rs: for sites that share a lake and no database.
 
 `delta:///folder`, or `delta+s3://bucket/folder`, holds one table for each lease, with one row that any engine can read.
-A write is one commit that adds the same tiny data file again, with other partition values: the newest add of a path is
-the one that counts (Delta protocol, "Add File and Remove File"). So there is nothing to vacuum, and no Spark job in it.
-Where the folder is, and what is looked for there besides, is in `files.py` and `object_store.py`.
+A write is one commit that adds the same tiny data file again, with other partition values: the newest add of a path
+counts (Delta protocol, "Add File and Remove File"). So there is nothing to vacuum, and no Spark job is needed.
+`files.py` and `object_store.py` know where the folder is, and look for other files in it.
 
-The swap is put-if-absent of the next version, without retries: a writer that read an older version is refused. There is
-no clock that all share: a lease has run out when its record stood still for its duration (`record.expires_in`). The
+The swap is put-if-absent of the next version, without retries: a writer that read an older version is refused. No
+clock is shared: a lease has run out when its record has stayed unchanged for its duration (`record.expires_in`). The
 column `expires` is for people.
 """
 
@@ -45,7 +45,7 @@ _COLUMNS = {
 }
 _CHANGING = [column for column in _COLUMNS if column != "lease"]
 _ONLY_NEXT = CommitProperties(max_commit_retries=0)
-"""The default would rebase a stale write on what is there by then and let both through."""
+"""The default would rebase a stale write on the version that is there by then, and let both writes through."""
 _NOTHING_ELSE = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """A checkpoint that fails after the commit raises as if the commit had failed; and a renewal does not wait for one."""
 _HOW: dict[str, Any] = {
@@ -83,7 +83,7 @@ class DeltaStore:
         self._tidying.close()
 
     def init(self) -> Sequence[str]:
-        """Make the folder, and the table of `name` if there is one; what was made. Raises ConfigError, StoreError."""
+        """Make the folder, and the table of a given `name`; return what was made. Raises ConfigError, StoreError."""
         return self._bounded.call(self._init)
 
     def _init(self) -> list[str]:
@@ -111,12 +111,12 @@ class DeltaStore:
         if table is None or there is None or there != old:
             return None
         epoch = new.epoch
-        if epoch != old.epoch:  # also over a table that was lost, as far as clocks agree
+        if epoch != old.epoch:  # larger also after the table was lost, as far as clocks agree
             epoch = max(epoch, round(wall_time() * 1000))
         if not self._commit(name, table, epoch, new):
             return None
-        # Paused before the put for so long that the log was cleaned up beyond it, or the table replaced, a version that
-        # no reader sees can be written and is called a success: what counts is what is there now, on top of what was.
+        # If we were paused before the put, the log may be cleaned up beyond our version, or the table replaced: then
+        # the put succeeds, but no reader sees it. What counts is what is there now, on top of what was there.
         if not self._stands(name, there):
             del self._tables[name]
         table = self._latest(name)
@@ -133,7 +133,7 @@ class DeltaStore:
                     return table
             except (RecordUnreadable, ConfigError):
                 raise
-            except Exception as error:  # delta-rs raises anything where the log was cleaned up meanwhile
+            except Exception as error:  # delta-rs raises anything if the log was cleaned up meanwhile
                 log.debug("%s: opened anew: %s", path, self.files.error_text(error))
             del self._tables[name]
         if not self.files.has_log(name):
@@ -147,17 +147,17 @@ class DeltaStore:
         return self._tables[name]
 
     def _stands(self, name: str, record: LeaseRecord) -> bool:
-        """True if `record` is what its commit wrote; what is newer than it, delta-rs finds, and nothing else."""
+        """True if the commit of `record` still holds it: delta-rs itself finds newer commits, and nothing else."""
         try:
             text = self.files.get(name, f"_delta_log/{version_file(record.stamp or 0)}") or ""
             actions = [json.loads(line) for line in text.splitlines()]
             (values,) = [each["add"]["partitionValues"] for each in actions if "add" in each]
-        except (OSError, ValueError, KeyError):  # cleaned up, or another engine's: open it anew
+        except (OSError, ValueError, KeyError):  # cleaned up, or another engine's: open it again
             return False
         return (values.get("holder"), values.get("epoch")) == (record.holder, str(record.epoch))
 
     def _create(self, name: str) -> tuple[LeaseRecord | None, DeltaTable | None]:
-        """Make the table, with a row without a holder, which still has none; None if another was faster."""
+        """Make the table with a row that has no holder; None if another contender was faster, or has taken it."""
         row = dict.fromkeys(_COLUMNS) | {"lease": name, "epoch": 0, "duration_ms": 0}
         schema = Schema([Field(column, kind, nullable=True) for column, kind in _COLUMNS.items()])
         made_as = _COLUMNS | {"expires": DataType.int64()}  # arro3 makes no timestamps
@@ -180,11 +180,11 @@ class DeltaStore:
             raise self.files.refusal(name, error) from None
         table = self._latest(name)
         made = None if table is None else self._record(name, table)
-        # Frozen since then, I would find the grant of another who took what I made, and write mine in its place.
+        # If we were frozen since, another may have taken the row that we made: we must not overwrite its grant.
         return (made, table) if made and made.stamp == 0 else (None, None)
 
     def _commit(self, name: str, table: DeltaTable, epoch: int, new: LeaseRecord) -> bool:
-        """Put the next version; False if there is one already. Raises StoreError if it may be there or not."""
+        """Put the next version; False if it exists already. Raises StoreError if the outcome is unknown."""
         row = self._row(name, table)
         path, size = unquote(row["path"]), row["size_bytes"]
         values = {
@@ -208,7 +208,7 @@ class DeltaStore:
         return True
 
     def _record(self, name: str, table: DeltaTable) -> LeaseRecord:
-        """Its one row. Raises RecordUnreadable for anything that we would not have written."""
+        """The one row of the table. Raises RecordUnreadable for anything that we would not have written."""
         row = self._row(name, table)
         holder, epoch, duration, protection, directive = (
             row[f"partition.{each}"] for each in ("holder", "epoch", "duration_ms", "protection", "directive")
@@ -255,7 +255,7 @@ class DeltaStore:
 
 
 def _files_of(config: Config) -> Files:
-    """Where the tables of `config.url` are. Raises ConfigError."""
+    """The files with the tables of `config.url`. Raises ConfigError."""
     if not config.url.startswith("delta:"):
         from .object_store import ObjectFiles  # not needed for a folder of this machine
 

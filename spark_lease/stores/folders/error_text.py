@@ -1,11 +1,11 @@
-"""What delta-rs and obstore say, in one line and without credentials: their texts hold keys and signatures."""
+"""Error texts of delta-rs and obstore, in one line and without credentials: theirs hold keys and signatures."""
 
 import os
 import re
 from collections.abc import Mapping, Sequence
 
 PREFIXES = ("aws_", "azure_", "google_")
-"""Of the variables by which the clouds are told where and with which keys."""
+"""Prefixes of environment variables that hold a cloud's addresses and keys."""
 _SECRET = re.compile(r"key|secret|token|sas|signature|password|credential", re.I)
 _COLOURS = re.compile(r"\x1b\[\d*m|↳")
 
@@ -21,7 +21,7 @@ def error_text(error: Exception, secrets: Sequence[str] = ()) -> str:
 
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:
-    """Every value that may be one, of `options` and of the environment, the longest first."""
+    """Every value of `options` and of the environment that may be a secret, the longest first."""
     cloud = {key: value for key, value in os.environ.items() if key.lower().startswith(PREFIXES)}
     found = {value for key, value in [*options.items(), *cloud.items()] if _SECRET.search(key) and len(value) > 5}
     return sorted(found, key=len, reverse=True)

@@ -4,10 +4,10 @@
 `00000000000000000012.json`. A write is put-if-absent of the next number (`paths.put_new`), by which a second writer
 learns that it came too late.
 
-The lock is flock(2) on `folder/NAME/lock`. Linux makes it a lock of the server on NFS (since 2.6.12), it belongs to the
-open file (so two contenders of one process exclude each other, and a reader's close(2) does not drop it, as with
-fcntl(2)), and it goes with the process. It is not trusted alone: a file server may lose it. A contender that finds it
-free waits, as with every store without a clock, until the record stood still for the duration that it names.
+The lock is flock(2) on `folder/NAME/lock`. On NFS, Linux makes it a lock of the server (since 2.6.12). It belongs to
+the open file: two contenders of one process exclude each other, and a reader's close(2) does not drop it, as it would
+with fcntl(2). It ends with the process. It is not trusted alone: a file server may lose it. A contender that finds it
+free waits, as with every store without a clock, until the record has stayed unchanged for the duration that it names.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class FileStore:
         self._bounded.close()
 
     def init(self) -> Sequence[str]:
-        """Make the folder, and that of `name` if there is one; what was made. Raises ConfigError, StoreError."""
+        """Make the folder, and that of a given `name`; return what was made. Raises ConfigError, StoreError."""
         return self._bounded.call(self._init)
 
     def _init(self) -> list[str]:
@@ -96,7 +96,7 @@ class FileStore:
         if self._read(name) != old:
             return None
         epoch = new.epoch
-        if old is None or epoch != old.epoch:  # also over a record that was lost, as far as clocks agree
+        if old is None or epoch != old.epoch:  # larger also after the record was lost, as far as clocks agree
             epoch = max(epoch, round(wall_time() * 1000))
         stamp = (old.stamp or 0) + 1 if old else 1
         written = LeaseRecord(new.holder, epoch, new.duration, stamp, new.protection, new.directive)
@@ -110,8 +110,8 @@ class FileStore:
                 raise ConfigError("url", f"{folder}: this file system has no hard links: name another") from error
             raise refusal(self.where, folder, error) from error
         self._seen.add(name)
-        # Paused before the put while others went far ahead and their old files were removed, a number that no one
-        # reads can be written: what counts is the last.
+        # If we were paused before the put, others may have gone far ahead and removed their old files: then we write
+        # a number that no reader looks at. Only the last file counts.
         if self._last(folder) != version_file(stamp):
             return written if self._read(name) == written else None
         self._tidy(folder, stamp)
@@ -155,7 +155,7 @@ class FileLock:
     """flock(2) on one file, for as long as the holder lives. Implements `Lock`."""
 
     def __init__(self, config: Config, root: Path | None = None) -> None:
-        """In the folder of lease `config.name` below `root`, by default where its records are."""
+        """The lock is in the folder of lease `config.name` below `root`, by default where its records are."""
         self._config, self._files = config, LocalFiles(config, root or folder_of(config.url))
         self._where, self._path = redacted(config.url), self._files.folder(config.name) / "lock"
         self._bounded = CallTimeout(self._where, timeout=config.attempt_timeout)
@@ -196,7 +196,7 @@ class FileLock:
         return self._is_ours()
 
     def _is_ours(self) -> bool:
-        """Whether the file that is locked is still the one that others would lock."""
+        """True if the file that is locked is still the one that others would lock."""
         if self._fd < 0:
             return False
         try:

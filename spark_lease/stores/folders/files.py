@@ -1,6 +1,6 @@
-"""The folders of leases: what stores and notes look for in them, and those on this machine.
+"""The folders of leases: `Files`, which stores and notes need, and `LocalFiles` for folders on this machine.
 
-`object_store.py` has those in an object store.
+`object_store.py` has the folders in an object store.
 """
 
 import logging
@@ -21,13 +21,13 @@ UNSAFE = ("allow_unsafe_rename", "mount_allow_unsafe_rename")
 
 
 class Files(Protocol):
-    """The folders of leases; a `path` is one in a lease's. All that look raise StoreError or ConfigError."""
+    """The folders of leases; a `path` is inside a lease's folder. Methods that look raise StoreError or ConfigError."""
 
     options: dict[str, str] | None
-    """What delta-rs needs to get there."""
+    """The storage options that delta-rs needs."""
 
     def table(self, name: str) -> str:
-        """What delta-rs calls the table of lease `name`. Raises ConfigError for a name that it cannot have."""
+        """The address of the table of lease `name` for delta-rs. Raises ConfigError for an impossible name."""
         ...
 
     def has_commit(self, name: str, version: int) -> bool: ...
@@ -41,11 +41,11 @@ class Files(Protocol):
         ...
 
     def check(self) -> None:
-        """To be called before anything is written: raises ConfigError unless the second of two writers is refused."""
+        """Raise ConfigError unless the second of two writers is refused. Call it before anything is written."""
         ...
 
     def init(self) -> list[str]:
-        """Make the folder of all leases; what was made."""
+        """Make the folder of all leases; return what was made."""
         ...
 
     def make(self, name: str) -> None:
@@ -53,23 +53,23 @@ class Files(Protocol):
         ...
 
     def put_new(self, name: str, path: str, text: str) -> bool:
-        """Write a whole file that is not there yet; False if it is. Durable once it returns."""
+        """Write a whole new file; False if it exists already. Durable once it returns."""
         ...
 
     def get(self, name: str, path: str) -> str | None:
-        """None if there is none."""
+        """The text of a file; None if it is missing."""
         ...
 
     def list(self, name: str, folder: str) -> Sequence[tuple[float, str]]:
-        """When each was written (seconds since 1970), and its path."""
+        """The files in a folder: when each was written (seconds since 1970), and its path."""
         ...
 
     def remove(self, name: str, path: str) -> bool:
-        """False if there is none."""
+        """Remove a file; False if it is missing."""
         ...
 
     def refusal(self, name: str, error: Exception) -> SparkLeaseError:
-        """What to raise for an error of delta-rs; `from None`, because that may hold credentials."""
+        """The error to raise for one of delta-rs; raise it `from None`: the other may hold credentials."""
         ...
 
     def error_text(self, error: Exception) -> str:
@@ -78,7 +78,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """Below a folder of this machine. Implements `Files`."""
+    """The folders of leases below a folder of this machine. Implements `Files`."""
 
     options: dict[str, str] | None = None
 
@@ -86,7 +86,7 @@ class LocalFiles:
         self._where, self._config, self.root = redacted(config.url), config, root
 
     def folder(self, name: str) -> Path:
-        """That of lease `name`. Raises ConfigError for a name that is too long for one."""
+        """The folder of lease `name`. Raises ConfigError if the name is too long."""
         return self.root / spelled(name)
 
     def table(self, name: str) -> str:
@@ -111,13 +111,13 @@ class LocalFiles:
         return sorted(meant(each.name) for each in self.root.iterdir() if each.is_dir()) if self.root.is_dir() else []
 
     def refuse_missing(self) -> None:
-        """Raise ConfigError if the folder of all leases is not there and not to be made: it may be a share's."""
+        """Raise ConfigError if the folder of all leases is missing and must not be made: it may be a share."""
         refuse_dangling(self.root)
         if self._config.create_table == "false" and not self.root.exists():
             raise ConfigError("url", f"{self.root} does not exist: is it mounted? spark-lease init makes it")
 
     def check(self) -> None:
-        """delta-rs commits by link(2), which every file system refuses for a name that is there."""
+        """Do nothing: delta-rs commits by link(2), which every file system refuses for an existing name."""
 
     def init(self) -> list[str]:
         refuse_dangling(self.root)
@@ -135,7 +135,7 @@ class LocalFiles:
         try:
             if not self.root.is_dir():
                 self.root.mkdir(parents=True, exist_ok=True)
-                # A share that is not mounted on one of two machines would be two stores, and two masters.
+                # If a share is mounted on only one of two machines, there are two stores, and two masters.
                 how = 'If it is a share, mount it, and set create_table = "false"'
                 log.warning("%s was missing, and was made. %s", self.root, how)
             folder.mkdir(exist_ok=True)
@@ -176,12 +176,12 @@ class LocalFiles:
 
 
 def plain(key: str) -> str:
-    """An option however it is spelled: AWS_S3_LOCKING_PROVIDER is locking_provider."""
+    """One name for all spellings of an option: AWS_S3_LOCKING_PROVIDER is locking_provider."""
     return key.lower().removeprefix("aws_").removeprefix("s3_")
 
 
 def refuse_unsafe(options: Mapping[str, str], environ: Mapping[str, str]) -> None:
-    """Raise ConfigError for what makes delta-rs commit over the commit of another, or pretend that it would not."""
+    """Raise ConfigError for a setting by which delta-rs overwrites another's commit, or only pretends not to."""
     for source, values in (("storage_options", options), ("the environment", environ)):
         for key, value in values.items():
             word, setting = plain(key), value.strip().lower()

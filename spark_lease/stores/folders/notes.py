@@ -1,6 +1,6 @@
-"""Notes beside leases that are kept in folders: a small file for each, in `folder/NAME/_notes/KIND`.
+"""Notes beside leases in folders: a small file for each, in `folder/NAME/_notes/KIND`.
 
-Readers of a Delta table pass over what begins with an underscore.
+Readers of a Delta table ignore names that begin with an underscore.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from ..registry import open_store
 from .files import Files
 
 _AT_ONCE, _EACH = 16, 8
-"""So many notes are read side by side, and so many in one `attempt_timeout`: a request to an object store takes 20 ms
-and more, and a history may have thousands."""
+"""Readers in parallel, and notes that each reads in one `attempt_timeout`: a request to an object store takes 20 ms and
+more, and a history may have thousands."""
 
 
 class FolderNotes:
@@ -36,7 +36,7 @@ class FolderNotes:
         if not is_grant_of(self._leases.read(name).record, holder, epoch):
             return None
         there = self._bounded.call(lambda: self._add(name, _path_of(kind, key), key, text))
-        # Looked at again: if it is mine still, a later holder finds the note.
+        # Read again: if the lease is still ours, a later holder finds the note.
         return there if is_grant_of(self._leases.read(name).record, holder, epoch) else None
 
     def append(self, name: str, kind: str, key: str, text: str) -> bool:
@@ -75,14 +75,14 @@ class FolderNotes:
         if self._files.put_new(name, path, _content(key, text)):
             return text
         there = self._text(path, self._files.get(name, path))
-        return there[1] if there else text  # removed since: only mine is left
+        return there[1] if there else text  # removed since: only ours is left
 
     def _texts(self, name: str, paths: Sequence[str]) -> list[tuple[str, str] | None]:
         return [self._text(path, self._files.get(name, path)) for path in paths]
 
     def _prune(self, name: str, kinds: Sequence[str], age: float) -> None:
         found = [each for kind in kinds for each in self._files.list(name, _folder_in(kind))]
-        newest = max((written for written, _ in found), default=0.0)  # not now, which is this machine's clock
+        newest = max((written for written, _ in found), default=0.0)  # not now: that is this machine's clock
         for written, path in found:
             if written < newest - age:
                 self._files.remove(name, path)

@@ -1,11 +1,11 @@
 """The tables of Delta leases in an object store: `delta+s3://bucket/folder`, or s3a, gs, az, abfs, abfss.
 
-Looks through obstore, which is the library that delta-rs itself looks through, with the same options and the same
-variables of the environment. What one of them would not understand is refused: a key that only one of them reads could
-lead the two to different places.
+It reads through obstore, the library that delta-rs itself reads through, with the same options and the same environment
+variables. An option that one of them would not understand is refused: a key that only one of them reads could lead the
+two to different places.
 
-delta-rs commits by a put that the store must refuse if the object is there (If-None-Match). There are servers that
-ignore it, and then every contender is master: so it is tried before the first write.
+delta-rs commits by a put that the store must refuse if the object exists (If-None-Match). Some servers ignore that
+header, and then every contender is master: so it is tested before the first write.
 """
 
 import contextlib
@@ -42,13 +42,13 @@ _FOLLOW = ("timeout", "connect_timeout", "max_retries", "retry_timeout")
 _NOT_BOTH = ("http1_", "http2_", "pool_", "default_content", "default_headers", "randomize_", "user_agent")
 _DELTA_RS = ("dynamo", "mount_", "object_store_")
 _WRITES = ("allow_unsafe_rename", "locking_provider", "conditional_put", "copy_if_not_exists")
-"""How delta-rs is to make its commits: ours are always put if absent."""
+"""Options for the way in which delta-rs commits: ours are always put if absent."""
 _RETRIES = 2
 _PASSING = re.compile(
     r" in [\d.]+\w+(, after \d+ retries, max_retries:? \d+, retry_timeout:? \w+)?"
     r"|<(RequestId|HostId)>.*?</\2>|(?<=lease-probe)-\w+"
 )
-"""What differs each time that the same error is met: the log says it once."""
+"""Parts that differ each time the same error occurs: without them the log says it once."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist", "BucketNotFound")
 _DENIED = ("lacked the necessary privileges", "403 Forbidden", "401 Unauthorized", "Unauthenticated")
 
@@ -100,7 +100,7 @@ class ObjectFiles:
             return
         probe = f".spark_lease-probe-{secrets.token_hex(8)}"
         try:
-            for each in (b"1", b"2"):  # the first is refused where its answer was lost and it was sent again
+            for each in (b"1", b"2"):  # the first is refused if its answer was lost and it was sent again
                 obstore.put(self._store, probe, each, mode="create", use_multipart=False)
         except AlreadyExistsError:
             self._checked = True
@@ -130,7 +130,7 @@ class ObjectFiles:
         try:
             obstore.put(self._store, f"{spelled(name)}/{path}", text.encode(), mode="create", use_multipart=False)
         except AlreadyExistsError:
-            # Sent again after an answer that was lost, it finds itself.
+            # A put that is sent again after a lost answer finds itself.
             return self.get(name, path) == text
         except (BaseError, OSError) as error:
             raise self.refusal(name, error) from None
@@ -184,7 +184,7 @@ class ObjectFiles:
         except UnknownConfigurationKeyError as error:
             problem = self.error_text(error).split(". ")[0]
             raise ConfigError("storage_options", f"{problem}: see delta-rs for its names") from None
-        except Exception as error:  # it checks them with whatever it has
+        except Exception as error:  # obstore raises anything for a bad option
             raise ConfigError("storage_options", f"{self._where} cannot be opened: {self.error_text(error)}") from None
 
 
@@ -209,7 +209,7 @@ def _opened(url: str, given: Mapping[str, str], timeout: float) -> Any:
 
 
 def _refuse_url(url: str, where: str) -> str:
-    """Its scheme. Raises ConfigError, without the URL where it may hold a signature."""
+    """The scheme of the URL. Raises ConfigError, without the URL if it may hold a signature."""
     parts = urlsplit(url)
     if parts.query or parts.fragment or parts.password:
         raise ConfigError("url", "carries a query or a password: keys of an object store go into storage_options")
@@ -223,7 +223,7 @@ def _refuse_url(url: str, where: str) -> str:
 
 
 def _given(options: Mapping[str, str]) -> dict[str, str]:
-    """As both libraries take them: in small letters, those of the connection without a cloud in front."""
+    """The options as both libraries take them: in small letters, connection options without a cloud's prefix."""
     given = {}
     for key, value in options.items():
         small, bare = key.lower(), _bare(key)
@@ -236,7 +236,7 @@ def _given(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _connection(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the environment says of the connection, which obstore would not look up."""
+    """Options of the connection in the environment, which obstore would not look up."""
     return {_bare(key): value for key, value in environ.items() if key != _bare(key) and _bare(key) in _CLIENT}
 
 

@@ -1,4 +1,4 @@
-"""What the folder of a lease is called, below the folder that a URL names, and how a file gets there."""
+"""Names the folder of a lease below the folder of a URL, and puts files into it."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ _LONGEST = 200
 
 
 def folder_of(url: str) -> Path:
-    """Raises ConfigError if it is none of this machine."""
+    """The folder that a URL names. Raises ConfigError if it is no folder of this machine."""
     parts = urlsplit(url)
     path = unquote(parts.path)
     is_path = path.startswith("/") and path.strip("/") and "\0" not in path
@@ -21,9 +21,9 @@ def folder_of(url: str) -> Path:
 
 
 def spelled(name: str) -> str:
-    """What the folder of lease `name` is called, also in an object store. Raises ConfigError if that is too long.
+    """The name of the folder of lease `name`, also in an object store. Raises ConfigError if it is too long.
 
-    No % and no ~, which delta-rs and obstore quote or unquote once more, and nothing that Delta hides.
+    It has no % and no ~, which delta-rs and obstore would quote or unquote again, and is no name that Delta hides.
     """
     folder = quote(name, safe="").replace("~", "%7E").replace("%", "!")
     if len(folder) > _LONGEST:
@@ -32,21 +32,21 @@ def spelled(name: str) -> str:
 
 
 def meant(folder: str) -> str:
-    """The name of the lease that a folder is for."""
+    """The name of the lease that has this folder: the reverse of `spelled`."""
     return unquote(folder.replace("!", "%"))
 
 
 def version_file(version: int) -> str:
-    """In a table's log, and of a record that is a file."""
+    """The name of a version in a table's log, and of a record that is a file."""
     return f"{version:020}.json"
 
 
 def put_new(path: Path, data: bytes) -> bool:
-    """Write a whole file that is not there yet; False if it is. Durable once it returns. Raises OSError.
+    """Write a whole new file; False if it exists already. Durable once it returns. Raises OSError.
 
-    A whole file under another name, synced, then link(2): atomic on NFS as well, and no reader ever sees half of it.
+    Written under another name, synced, then linked by link(2): atomic on NFS too, and no reader ever sees half of it.
     """
-    # Delta overlooks what begins with a dot, and so do our stores. Two hosts may have one number of a process.
+    # Delta and our stores ignore names that begin with a dot. Two hosts may have processes with the same pid.
     draft = path.with_name(f".{os.getpid()}-{os.urandom(8).hex()}")
     try:
         with draft.open("xb") as file:
@@ -56,7 +56,7 @@ def put_new(path: Path, data: bytes) -> bool:
         try:
             os.link(draft, path)
         except FileExistsError:
-            # On NFS the answer to a link(2) that was done may be lost, and the repetition find it there.
+            # On NFS the answer to a successful link(2) may be lost, and the repeated request find the file there.
             return os.stat(draft).st_nlink == 2
         sync(path.parent)
         return True
@@ -65,7 +65,7 @@ def put_new(path: Path, data: bytes) -> bool:
 
 
 def sync(folder: Path) -> None:
-    """Make durable which files there are. Raises OSError."""
+    """Make the list of files in a folder durable. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -74,14 +74,14 @@ def sync(folder: Path) -> None:
 
 
 def refuse_dangling(path: Path) -> None:
-    """Raise ConfigError if `path` leads over a link to what is not there; OSError if that cannot be seen."""
+    """Raise ConfigError if `path` contains a link whose target is missing; OSError if that cannot be seen."""
     there = next(each for each in [path, *path.parents] if each.exists() or each.is_symlink())
     if not there.exists():
         raise ConfigError("url", f"{there} is a link to {os.readlink(there)}, which is not there: is it mounted?")
 
 
 def refusal(where: str, path: Path, error: Exception) -> SparkLeaseError:
-    """What to raise for an error of the file system at `path`."""
+    """The error to raise for an error of the file system at `path`."""
     try:
         refuse_dangling(path)
         there = next(each for each in [path, *path.parents] if each.exists())

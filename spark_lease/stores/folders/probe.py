@@ -12,9 +12,9 @@ from .paths import folder_of, put_new, refusal, spelled
 
 
 def exercise(config: Config) -> bool:
-    """Write a file that the second of two writers is refused, lock it, and remove it.
+    """Write a file, which must be refused to a second writer, lock it, and remove it.
 
-    False if there is no folder of all leases; a bucket is asked by writing. Raises StoreError and ConfigError.
+    False if there is no folder of all leases; a bucket is tested by writing. Raises StoreError and ConfigError.
     """
     if config.url.startswith("delta+"):
         from .object_store import ObjectFiles  # not needed for a folder of this machine

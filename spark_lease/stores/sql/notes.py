@@ -44,7 +44,7 @@ class SqlNotes:
         engine: Engine | None = None,
         session: Callable[[], AbstractContextManager[Connection]] | None = None,
     ) -> None:
-        """`session`: where to ask, instead of a connection for each request. It is one of `engine`."""
+        """`session`: used instead of a connection for each request. It is a session of `engine`."""
         self._config, self.where = config, redacted(config.url)
         self._cut_off = SocketWatchdog(config.attempt_timeout)
         self._engine = engine or make_engine(config, self._cut_off)
@@ -65,7 +65,7 @@ class SqlNotes:
         row = lease.id == BROKER_ID if self._config.has_broker_record else lease.name == self._config.row_of(name)
         mine = row & self._backend.equal(lease.broker_name, bindparam("holder")) & (lease.epoch == bindparam("epoch"))
         values = self._values(name, kind, key, text)
-        # With the row locked: who takes the lease at this moment waits, and finds the note, or we find his epoch.
+        # The row is locked: a contender that takes the lease now waits and finds the note, or we find its epoch.
         seen = select(*values.values()).select_from(self._leases).where(mine).with_for_update(read=True)
         return insert(self._table).from_select(list(values), seen)
 
@@ -116,7 +116,7 @@ class SqlNotes:
         return those if key is None else those & (note.digest == _digest(key))
 
     def _run(self, statement: Callable[[], Any], values: dict[str, object] | None = None, *, adds: bool = False) -> Any:
-        """Its result; None if it `adds` a key that is there already. Raises StoreError and ConfigError."""
+        """The result of a statement; None if it `adds` a key that exists already. Raises StoreError and ConfigError."""
         try:
             return self._run_twice(statement, values)
         except SQLAlchemyError as error:
@@ -127,7 +127,7 @@ class SqlNotes:
             raise notes_error(self._engine, self._config, error) from error
 
     def _run_twice(self, statement: Callable[[], Any], values: dict[str, object] | None) -> Any:
-        """A table that is missing is looked for in other letters, or made, in between."""
+        """Run a statement. If the table is missing, look for it in other letters, or make it, and run again."""
         try:
             return self._run_once(statement(), values)
         except SQLAlchemyError as error:
@@ -167,7 +167,7 @@ class SqlNotes:
 
 
 def notes_table(engine: Engine, config: Config) -> Table:
-    """`digest` stands for `item` in the key: a path may be longer than a key may be. `noted`: ms since 1970."""
+    """`digest` replaces `item` in the key: a path may be longer than a key may be. `noted`: ms since 1970."""
     folder, _, name = schema.spelled(engine, config.notes_table, broker_row=False).rpartition(".")
     text = schema.NAME
     return Table(

@@ -1,4 +1,4 @@
-"""The one session with the database that a store keeps for its requests, made when it is needed."""
+"""The database session that a store keeps for its requests, opened when it is needed."""
 
 import contextlib
 import logging
@@ -28,7 +28,7 @@ from .statements import Prepared
 log = logging.getLogger(__name__)
 
 _UNHEARD = 0.05
-"""Seconds after which to look again, for a release just before we began to listen."""
+"""Seconds until another look, for a release just before we began to listen."""
 
 
 class OwnSession:
@@ -42,7 +42,7 @@ class OwnSession:
         self.connection: Any = None
         self.cursor: Any = None
         self.may_be_shared = False
-        """True if a pooler may give it to others, and nothing may stay set in it."""
+        """True if a pooler may give the session to others: no setting may stay in it."""
         self._planned: Mapping[str, Prepared] = {}
         self._local = self._listening_to = ""
         self.fd: int | None = None
@@ -52,14 +52,14 @@ class OwnSession:
         self._in_use = threading.Lock()
 
     def use(self, sql: Mapping[str, str], plans: Mapping[str, Prepared]) -> None:
-        """The statements by what they do, and those of them to prepare in a session that is ours alone."""
+        """Set the statements, by what they do, and those of them to prepare in a session that is ours alone."""
         self._sql, self._plans = sql, plans
 
     @contextlib.contextmanager
     def one_request(self, *, is_last: bool) -> Iterator[None]:
         """No other thread uses the connection meanwhile. It is dropped after a failure, and if `is_last` for a while.
 
-        Inside the lock: SQLite's library crashes where another thread still uses what is closed."""
+        That is done inside the lock: SQLite's library crashes if another thread still uses a closed connection."""
         try:
             with self._in_use:
                 self._cut_off.has_cut = False
@@ -75,7 +75,7 @@ class OwnSession:
                 self.drop_if_idle()
 
     def ask(self, what: str, values: Mapping[str, object]) -> list[Any] | None:
-        """Run one statement; its rows, None if it is one that returns none. To be called in `one_request`."""
+        """Run one statement; return its rows, None if it returns none. Call it in `one_request`."""
         try:
             self._need_connection()
             planned = self._planned.get(what)
@@ -89,7 +89,7 @@ class OwnSession:
 
     @contextlib.contextmanager
     def as_connection(self) -> Iterator[Connection]:
-        """It, as SQLAlchemy knows it. To be called in `one_request`."""
+        """The session as an SQLAlchemy Connection. Call it in `one_request`."""
         try:
             self._need_connection()
             self._cut_off.arm(self.fd)
@@ -98,20 +98,20 @@ class OwnSession:
             self._cut_off.disarm()
 
     def _need_connection(self) -> None:
-        """Connect, unless there is a session that the server has not ended, with the file that stands there now."""
+        """Connect, unless there is a session that the server has not ended, with the file that exists now."""
         file = self._file_there()
         if self.cursor is not None and self.fd is not None and has_hung_up(self.fd):
-            self.drop()  # a renewal that fails once is late, and a release is not asked again
+            self.drop()  # a renewal that fails once is late, and a release is not repeated
         if file != self._file:
-            self.drop()  # SQLite goes on writing into a file that was deleted or replaced, beside the next master's
+            self.drop()  # SQLite would write on into a file that was deleted or replaced, beside the next master's
         if self.cursor is None:
-            self._file = file  # noted before it is opened: one that is replaced meanwhile is opened again
+            self._file = file  # set before it is opened: a file that is replaced meanwhile is opened again
             self._connect()
 
     def _file_there(self) -> tuple[int, int] | None:
-        """Device and number of the file that SQLite would open; None if it has yet to be made, and for a server.
+        """Device and inode of the file that SQLite would open; None if it does not exist yet, and for a server.
 
-        Raises RecordUnreadable if it was there before: a renewal makes no file anew, in which another may be master."""
+        Raises RecordUnreadable if it existed before: a renewal makes no new file, in which another may be master."""
         path = self._engine.url.database
         if self._engine.dialect.name != "sqlite" or path is None:
             return None
@@ -134,7 +134,7 @@ class OwnSession:
         is_shared = self.connection.info.get(SHARED, False)
         self.may_be_shared |= is_shared
         self._local = f"{shared_bounds(self._config)}; " if is_shared else ""
-        # psycopg's other cursors send one statement in a message, where there are values.
+        # psycopg's other cursors send one statement in a message if there are values.
         several = is_shared and self._engine.driver == "psycopg"
         self.cursor = self._engine.dialect.loaded_dbapi.ClientCursor(driver) if several else driver.cursor()
         self.fd = descriptor_of(driver)
@@ -152,26 +152,26 @@ class OwnSession:
             log.warning("%s: this machine's clock is %+.1f s off the database's", self._config.name, difference)
 
     def give_up_plans(self) -> None:
-        """It was shared all the same: what is prepared is found again by chance only."""
+        """Prepare no more: the session was shared all the same, and finds a prepared statement by chance only."""
         self._plans, self.may_be_shared = {}, True
 
     def drop(self) -> None:
         connection, self.connection, self.cursor, self._listening_to = self.connection, None, None, ""
-        if connection is not None and connection.is_valid:  # SQLAlchemy does so itself with one that was lost
+        if connection is not None and connection.is_valid:  # SQLAlchemy itself invalidates a lost one
             connection.invalidate()
 
     def drop_if_idle(self) -> None:
-        """Unless another thread is amid a request, which then drops it by itself."""
+        """Drop the connection, unless another thread is in a request: that one drops it by itself."""
         if not self._in_use.locked():
             with self._in_use:
                 self.drop()
 
     def wait(self, timeout: float) -> None:
-        """Until `close` is called, `timeout` seconds at most."""
+        """Wait until `close` is called, `timeout` seconds at most."""
         self._alarm.wait(None, timeout)
 
     def notifications(self, channel: str, timeout: float) -> list[str]:
-        """What PostgreSQL tells on `channel` within `timeout` seconds. Raises an error of the driver, or SQLAlchemy."""
+        """What PostgreSQL sends on `channel` within `timeout` seconds. Raises an error of the driver or SQLAlchemy."""
         if self._listening_to != channel:
             answered = self.cursor is not None  # a store that fails is not asked again before its time
             self._listen(channel)
@@ -190,9 +190,9 @@ class OwnSession:
             if self.cursor is None:
                 self._connect()
             if self.may_be_shared:
-                return  # it would stay in a session that a pooler gives to others
+                return  # LISTEN would stay in a session that a pooler gives to others
             self._cut_off.arm(self.fd)
-            self.cursor.execute(f'LISTEN "{channel}"')  # which takes no parameter
+            self.cursor.execute(f'LISTEN "{channel}"')  # LISTEN takes no parameter
         finally:
             self._cut_off.disarm()
         self._listening_to = channel

@@ -1,7 +1,7 @@
 """Tests what a SQL store lets this user do, and leaves nothing behind.
 
-What is written is written in a transaction that is rolled back, under a name that no lease has. In a broker's table no
-row is made at all: statements that can match none are refused like any other where a right is missing.
+It writes in a transaction that is rolled back, under a name that no lease has. In a broker's table it makes no row at
+all: a statement that can match no row is refused like any other if a right is missing.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from .notes import notes_table
 from .statements import overridden, statements
 
 _SAMPLES = 5
-# A grantee that is no role is PUBLIC. What a schema's owner may is no grant where nothing was ever granted.
+# A grantee that is no role is PUBLIC. If nothing was ever granted, the rights of a schema's owner are no grant.
 _MAKERS = """
 SELECT quote_ident(n.nspname) AS schema, coalesce(quote_ident(r.rolname), 'PUBLIC') AS maker
 FROM pg_namespace n CROSS JOIN aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
@@ -72,20 +72,20 @@ class SqlProbe:
             return f"{product} {'.'.join(map(str, version))}"
 
     def primary(self) -> str:
-        """PostgreSQL: what tells this server from every other; empty for a replica."""
+        """PostgreSQL: a text that tells this server from every other; empty for a replica."""
         query = "SELECT pg_catalog.pg_postmaster_start_time()::text WHERE NOT pg_catalog.pg_is_in_recovery()"
         with self._connected() as connection:
             return str(connection.exec_driver_sql(query).scalar() or "")
 
     def forgets(self) -> str:
-        """The setting by which a server that crashes forgets what it has confirmed; empty if it keeps that."""
+        """The setting that makes a server forget in a crash what it has confirmed; empty if it keeps that."""
         query = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = 'fsync'"
         if self._engine.dialect.name != "postgresql":
             names = "'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog'"
             query = f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
         with self._connected() as connection:
             found = {str(name): str(value) for name, value in connection.exec_driver_sql(query)}
-        if found.pop("log_bin", "") != "ON":  # else what the binary log lacks after a crash is rolled back
+        if found.pop("log_bin", "") != "ON":  # else a crash rolls back what the binary log lacks
             found.pop("sync_binlog", "")
         return next((f"{name} = {value}" for name, value in found.items() if value not in ("on", "1")), "")
 
@@ -96,11 +96,11 @@ class SqlProbe:
         """
         with self._connected(transaction=True) as connection:
             path = connection.exec_driver_sql("SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]").scalar()
-            connection.exec_driver_sql("SET LOCAL search_path = pg_catalog, pg_temp")  # what they made is not called
+            connection.exec_driver_sql("SET LOCAL search_path = pg_catalog, pg_temp")  # else their functions may run
             return [(each.schema, each.maker) for each in connection.exec_driver_sql(_MAKERS, {"path": path})]
 
     def clock_difference(self) -> tuple[float, float]:
-        """Seconds that this machine's clock is ahead of the store's, and by how much that may be wrong."""
+        """Seconds by which this machine's clock is ahead of the store's, and the possible error of that."""
         now: Any = select(literal_column(backend_of(self._engine).now_ms))
         found = []
         with self._connected() as connection:
@@ -113,7 +113,7 @@ class SqlProbe:
         return ahead, half + 0.001
 
     def lacking(self) -> dict[str, Sequence[str] | None]:
-        """By table, what it lacks; None: all of it. Raises ConfigError for a foreign table."""
+        """What each table lacks; None if the whole table is missing. Raises ConfigError for a foreign table."""
         found: dict[str, Sequence[str] | None] = {}
         with self._connected() as connection:
             for table in self._lease_tables:
@@ -124,7 +124,7 @@ class SqlProbe:
         return found
 
     def namesakes(self) -> tuple[str, list[str]]:
-        """PostgreSQL: the table of the records, and those of the same name in other schemas; all with their schema."""
+        """PostgreSQL: the table of the records, and tables of that name in other schemas; all with their schema."""
         with self._connected() as connection:
             name = schema.qualified(connection, self._lease_tables[0])
             where, _, table = name.rpartition(".")
@@ -132,7 +132,7 @@ class SqlProbe:
             return name, list(found.scalars())
 
     def notes(self) -> tuple[str, bool]:
-        """The table of the notes, and whether it is there."""
+        """The table of the notes, and whether it exists."""
         notes = notes_table(self._engine, self._config)
         with self._connected() as connection:
             return notes.fullname, schema.missing_columns(connection, notes) is not None
@@ -144,7 +144,7 @@ class SqlProbe:
             self._exercise_row(connection)
 
     def exercise_notes(self) -> dict[str, str]:
-        """Note something beside a lease, and take it away: by the right that is lacking, what the database says."""
+        """Add and remove a note beside a lease; return the message of the database for each right that is missing."""
         row = dict.fromkeys(("lease", "digest", "item", "content"), literal(_name())) | {"kind": literal("doctor")}
         notes = notes_table(self._engine, self._config)
         refused = dict[str, str]()
@@ -174,8 +174,8 @@ class SqlProbe:
         return ""
 
     def options(self) -> tuple[bool, bool]:
-        """Whether the options of a connection pass: else a pooler may share sessions, and a standby does not listen.
-        Whether it takes a connection with PGOPTIONS, which commands under `run` and `submit` have."""
+        """Two booleans: the options of a connection pass (else a pooler may share sessions, and a standby does not
+        listen); a connection with PGOPTIONS is accepted, which commands under `run` and `submit` have."""
         with self._connected() as connection:
             return not connection.info.get(SHARED, False), WITHOUT_OPTIONS not in connection.info
 
@@ -201,7 +201,7 @@ class SqlProbe:
                 raise StoreError(self.where, f"{what} wrote {written} rows of {table.fullname} where one stood")
 
     def _exercise_row(self, connection: Connection) -> None:
-        """That which a session locks for life, if it does."""
+        """Exercise the row that a session locks for life, if it does."""
         if self._config.locker == "lease" or self._engine.dialect.name == "sqlite":
             return
         table = self._lease_tables[-1]
@@ -210,7 +210,7 @@ class SqlProbe:
 
     @functools.cached_property
     def _lease_tables(self) -> list[Table]:
-        """That of the records, then that in which rows are locked."""
+        """The table of the records, then the table in which rows are locked."""
         tables = [schema.record_table(self._engine, self._config)]
         if self._config.locker == "database" and self._engine.dialect.name != "sqlite":
             tables.append(schema.locked_table(self._engine, self._config))
@@ -236,7 +236,7 @@ class SqlProbe:
 
 
 def one_host_each(config: Config) -> dict[str, Config]:
-    """By the host's name: for each host of a PostgreSQL URL."""
+    """A configuration for each host of a PostgreSQL URL, by the name of the host."""
     url = usable_url(config)
     keywords = url.get_dialect()().create_connect_args(url)[1]
     hosts, ports = str(keywords.get("host", "")).split(","), str(keywords.get("port", "")).split(",")

@@ -1,11 +1,11 @@
-"""The database lock: a row that a session locks with SELECT … FOR UPDATE, in a transaction that lasts as long as it.
+"""The database lock: a row that a session locks with SELECT … FOR UPDATE, in a transaction as long as the session.
 
 It stands beside the lease record and does not replace it. While the session lives no other contender is granted the
-lease, whatever a clock or a restored row says. Once it has ended, no contender is granted it before the record has run
-out or was given back, because a session can end under a holder that works on (an administrator, a proxy, a network).
+lease, whatever a clock or a restored row says. Once the session has ended, no contender is granted it before the record
+has run out or was released, because a session can end while its holder works on (an administrator, a proxy, a network).
 
 The row is that of the lease in `table` (or an ActiveMQ broker's, ID 1, whose database locker locks the same row); the
-record is in the table `<table>_epoch`, where it survives the session. SQLite locks no rows: there it is a file.
+record is in the table `<table>_epoch`, where it survives the session. SQLite locks no rows: there the lock is a file.
 """
 
 import contextlib
@@ -75,7 +75,7 @@ class SessionLock:
         return locked
 
     def is_held(self) -> bool:
-        """Ask in the very transaction that locked it: another session, or another transaction, cannot answer."""
+        """Ask in the transaction that locked the row: another session, or another transaction, cannot answer."""
         if self._session is None:
             return False
         try:
@@ -138,8 +138,8 @@ class SessionLock:
                 raise
 
     def _bounds(self) -> list[str]:
-        """So that the server ends a session of which it hears nothing any more. On PostgreSQL for this transaction: no
-        other client of a pooler is to get a session with them."""
+        """Settings by which the server ends a session that it no longer hears from. On PostgreSQL for this transaction:
+        no other client of a pooler must get a session with them."""
         seconds = math.ceil(self._config.lease_duration)
         if self._engine.dialect.name == "postgresql":
             third = max(1, seconds // 3)
@@ -148,13 +148,13 @@ class SessionLock:
                 f"SET LOCAL tcp_keepalives_idle = {third}",
                 f"SET LOCAL tcp_keepalives_interval = {third}",
                 "SET LOCAL tcp_keepalives_count = 2",
-                # Of PostgreSQL 17: a role may have one, and this transaction is as long as the job.
+                # Since PostgreSQL 17: a role may have set it, and this transaction is as long as the job.
                 "SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings "
                 "WHERE name = 'transaction_timeout'",
             ]
         bounds = [f"SET SESSION wait_timeout = {seconds}"]
         if is_mariadb(self._engine):
-            # Those of one kind count before the general one.
+            # A timeout for one kind overrides the general one.
             kinds = ("idle", "idle_readonly", "idle_write")
             bounds += [f"SET SESSION {each}_transaction_timeout = {seconds}" for each in kinds]
         return bounds

@@ -1,7 +1,7 @@
-"""The table of the leases: ActiveMQ's three columns, then ours; made, completed, and told apart from other tables.
+"""Makes, completes and checks the table of the leases: ActiveMQ's three columns, then ours.
 
 ActiveMQ's statements name their columns, so columns that are nullable or have a default do not disturb a broker.
-Ours are added to a table that a broker made, never the other way round, and no row is ever deleted.
+Our columns are added to a table that a broker made, never the other way round, and no row is ever deleted.
 """
 
 import re
@@ -38,7 +38,7 @@ ACTIVEMQ_COLUMNS = ("id", "time", "broker_name")
 OUR_COLUMNS = ("name", "epoch", "duration", "protection", "directive")
 UNIQUE = "name (unique)"
 _EARLIER = {"wish": "directive"}
-"""What columns of ours were called before. `init` renames them, so that what stands in them is kept."""
+"""Earlier names of our columns. `init` renames them, so that their values are kept."""
 
 
 # Two names are two leases, whatever the server's collation says. A broker's own column stays as it was made.
@@ -62,9 +62,9 @@ class _Spelled(UserDefinedType[Any]):
 
 
 def lease_table(dotted: str, types: Mapping[str, str]) -> Table:
-    """`time` and `duration` are milliseconds: the expiry since 1970 by the database's clock, the holder's lease.
+    """`time` and `duration` are in milliseconds: the expiry since 1970 by the database's clock, the holder's duration.
 
-    `types` are those of the configuration, by column. Raises ConfigError for what cannot be one.
+    `types` are the types in the configuration, by column. Raises ConfigError for a text that is no type.
     """
     for column, words in types.items():
         if column not in (*ACTIVEMQ_COLUMNS, *OUR_COLUMNS):
@@ -94,25 +94,25 @@ def lease_table(dotted: str, types: Mapping[str, str]) -> Table:
 
 
 def record_table(engine: Engine, config: Config) -> Table:
-    """That of the records."""
+    """The table of the records."""
     name = spelled(engine, config.record_table, broker_row=config.has_broker_record)
     return lease_table(name, config.column_types)
 
 
 def locked_table(engine: Engine, config: Config) -> Table:
-    """That in which a session locks a row for life, or that is shared with a broker."""
+    """The table in which a session locks a row for life, or which is shared with a broker."""
     return lease_table(spelled(engine, config.table, broker_row=config.has_broker_row), config.column_types)
 
 
 def spelled(engine: Engine | Connection, dotted: str, *, broker_row: bool) -> str:
-    """The name as a broker, which does not quote it, makes the database spell it."""
+    """The name as the database spells it for a broker, which does not quote it."""
     if engine.dialect.name == "postgresql":
         return dotted.lower()
     return dotted.upper() if broker_row and is_mysql(engine) else dotted
 
 
 def as_there(connection: Connection, table: Table) -> Table:
-    """The table, or the one that there is instead and differs from it in upper and lower case alone."""
+    """The table, or the existing one whose name differs from it in upper and lower case alone."""
     with _looking(connection, table) as (seen, schema):
         names = seen.get_table_names(schema=schema)
     twins = [each for each in names if each.lower() == table.name.lower()]
@@ -122,7 +122,7 @@ def as_there(connection: Connection, table: Table) -> Table:
 
 
 def qualified(connection: Connection, table: Table) -> str:
-    """Its name with the schema, or database, in which it is found, or would be made."""
+    """The name of the table with the schema, or database, in which it is found, or would be made."""
     with _looking(connection, table) as (_, schema):
         if schema is None and is_mysql(connection):
             schema = connection.exec_driver_sql("SELECT database()").scalar()
@@ -130,13 +130,13 @@ def qualified(connection: Connection, table: Table) -> str:
 
 
 def creation(dialect: Dialect, table: Table) -> str:
-    """The statement that makes the table where it is missing."""
+    """The statement that makes the table if it is missing."""
     made = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
     return " ".join(made.split()) + BACKENDS[dialect.name].table_options
 
 
 def addition(engine: Engine | Connection, table: Table, missing: Sequence[str]) -> Sequence[str]:
-    """The statements that add what is missing of ours to a table that ActiveMQ made."""
+    """The statements that add our `missing` columns and key to a table that ActiveMQ made."""
     quote = engine.dialect.identifier_preparer.format_table(table)
     columns = [CreateColumn(table.c[key]) for key in missing if key != UNIQUE]
     added = [f"ALTER TABLE {quote} ADD COLUMN {each.compile(dialect=engine.dialect)}" for each in columns]
@@ -159,15 +159,15 @@ def missing_columns(connection: Connection, table: Table) -> Sequence[str] | Non
         if table.name in seen.get_view_names(schema=schema):
             raise a_view(table)
         _refuse_unlogged(connection, table, schema)
-    if not there:  # SQLite: it was made between two questions of the inspection
+    if not there:  # SQLite: it was made between two queries of the inspection
         return None
-    # Without it two contenders insert a row each, and both are master.
+    # Without the unique key two contenders insert a row each, and both are master.
     there |= {UNIQUE} if ["name"] in [[str(column).lower() for column in key] for key in unique] else set()
     return [each for each in (*ACTIVEMQ_COLUMNS, *OUR_COLUMNS, UNIQUE) if each not in there]
 
 
 def _unique_indexes(connection: Connection, seen: Inspector, **where: Any) -> list[Any]:
-    """Without those over some rows only, and those whose making has failed: they let a second row of a name in."""
+    """Unique indexes, except partial ones and those whose creation failed: they allow a second row of a name."""
     partial, invalid = f"{connection.dialect.name}_where", set[Any]()
     if connection.dialect.name == "postgresql":
         invalid = set(connection.exec_driver_sql(_INVALID, {"schema": where["schema"]}).scalars())
@@ -202,7 +202,7 @@ def refuse_foreign(table: Table, missing: Sequence[str]) -> None:
 
 
 def a_view(table: Table) -> ConfigError:
-    """What it selects runs with the rights of who reads it."""
+    """The error for a view: what it selects runs with the rights of the role that reads it."""
     return ConfigError("table", f"{table.fullname} is a view, and a lease needs a table")
 
 
@@ -210,7 +210,7 @@ def refuse_engine(connection: Connection, table: Table) -> None:
     """Raise ConfigError if MySQL or MariaDB keeps the table in an engine that locks no rows, and loses some in a crash,
     or if it is a view.
 
-    Nothing for a table that is not there. Raises SQLAlchemyError.
+    Does nothing for a missing table. Raises SQLAlchemyError.
     """
     if not is_mysql(connection):
         return
@@ -224,10 +224,10 @@ def refuse_engine(connection: Connection, table: Table) -> None:
 
 
 def complete(connection: Connection, table: Table) -> Sequence[str]:
-    """Create the table, or add our columns to ActiveMQ's; the statements that were run.
+    """Create the table, or add our columns to ActiveMQ's; return the statements that were run.
 
-    Safe to be run by several processes at once. Raises ConfigError for a foreign table, SQLAlchemyError if
-    the database refuses.
+    Several processes may run it at once. Raises ConfigError for a foreign table, SQLAlchemyError if the database
+    refuses.
     """
     refuse_engine(connection, table)
     missing, statements = missing_columns(connection, table), list[str]()
@@ -245,7 +245,7 @@ def complete(connection: Connection, table: Table) -> Sequence[str]:
 
 
 def _refuse_namesake(connection: Connection, table: Table) -> None:
-    """Raise ConfigError for an index in the place of that which is to be made."""
+    """Raise ConfigError if another index has the name of the one to be made."""
     with _looking(connection, table) as (seen, schema):
         there = [each["name"] for each in seen.get_indexes(table.name, schema=schema)]
     if f"{table.name}_name" in there:
@@ -265,7 +265,7 @@ def _run(connection: Connection, statements: Sequence[str], is_done: Callable[[]
 
 
 def _renamed(connection: Connection, table: Table, missing: Sequence[str]) -> dict[str, str]:
-    """For each column of `missing` that is there under its earlier name: the statement that renames it."""
+    """For each column of `missing` that exists under its earlier name: the statement that renames it."""
     quote = connection.dialect.identifier_preparer.format_table(table)
     with _looking(connection, table) as (seen, schema):
         there = {column["name"].lower(): column["name"] for column in seen.get_columns(table.name, schema=schema)}
@@ -277,13 +277,13 @@ def _renamed(connection: Connection, table: Table, missing: Sequence[str]) -> di
 
 
 def may_make(engine: Engine | Connection, config: Config) -> bool:
-    """Whether a table that is missing is made on first use."""
+    """True if a missing table is made on first use."""
     return config.create_table == "true" or (config.create_table == "auto" and engine.dialect.name == "sqlite")
 
 
 def make(connection: Connection, table: Table) -> Sequence[str]:
-    """Create a table of our own where it is missing; what was run. Raises SQLAlchemyError if the database refuses,
-    ConfigError for one that a crash empties."""
+    """Create a table of our own if it is missing; return what was run. Raises SQLAlchemyError if the database refuses,
+    ConfigError for a table that a crash empties."""
     if _is_there(connection, table):
         return []
     statements = [creation(connection.dialect, table)]
@@ -299,9 +299,9 @@ def _is_there(connection: Connection, table: Table) -> bool:
 
 @contextmanager
 def _looking(connection: Connection, table: Table) -> Iterator[tuple[Inspector, str | None]]:
-    """SQLAlchemy's inspector, and the schema in which it is to look. The connection is in autocommit.
+    """SQLAlchemy's inspector, and the schema in which it must look. The connection is in autocommit.
 
-    On PostgreSQL its questions are asked where no schema's functions and operators are found but the database's own.
+    On PostgreSQL its queries can find no functions and operators but the database's own.
     """
     if connection.dialect.name != "postgresql":
         yield inspect(connection), table.schema
@@ -313,7 +313,7 @@ def _looking(connection: Connection, table: Table) -> Iterator[tuple[Inspector, 
         connection.exec_driver_sql("SET LOCAL search_path = pg_catalog, pg_temp")
         yield inspect(connection), schema
     finally:
-        if not connection.invalidated:  # what broke it is what has to be said
+        if not connection.invalidated:  # else raise the error that broke it
             connection.exec_driver_sql("ROLLBACK")
 
 
@@ -322,13 +322,13 @@ SELECT coalesce(
     (SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE c.oid = CAST(pg_catalog.to_regclass(%(name)s) AS oid)),
     pg_catalog.current_schema())"""
-"""That of the table which this name finds, or else the one in which it would be made."""
+"""The schema of the table that this name finds, or else the one in which it would be made."""
 
 
 def make_or_refuse(connection: Connection, config: Config, table: Table) -> Table:
-    """The table as it is there, made if it is missing and `create_table` says so.
+    """The table as it exists, made if it is missing and `create_table` says so.
 
-    Raises ConfigError for one that is missing, foreign or lacks our columns, SQLAlchemyError.
+    Raises ConfigError for a table that is missing, foreign or lacks our columns, SQLAlchemyError.
     """
     table = as_there(connection, table)
     refuse_engine(connection, table)

@@ -1,4 +1,4 @@
-"""Every statement of the SQL store, compiled once for the dialect, with named parameters; what a row says."""
+"""Every statement of the SQL store, compiled once for the dialect, with named parameters; reads a row as a record."""
 
 import re
 import zlib
@@ -30,13 +30,13 @@ from ...election.record import LeaseRecord, Snapshot
 from ...errors import ConfigError, RecordUnreadable
 
 BROKER_ID = 1
-"""The one row of which an ActiveMQ broker knows."""
+"""The only row that an ActiveMQ broker knows."""
 _OWN: ColumnElement[int] = literal_column(str(BROKER_ID))
 _COLUMNS = 7
 
 
 def statements(engine: Engine, table: Table, *, broker_row: bool, notifies: bool) -> dict[str, str]:
-    """By what they do. `broker_row`: the lease is row ID 1, else the row with its NAME."""
+    """The statements, by what they do. `broker_row`: the lease is row ID 1, else the row with its NAME."""
     backend, column = backend_of(engine), table.c
     row = column.id == _OWN if broker_row else column.name == bindparam("name")
     now: ColumnElement[int] = literal_column(backend.now_ms)
@@ -64,8 +64,8 @@ def _writes(backend: Backend, table: Table, row: ColumnElement[bool], *, broker_
         & column.time.is_not_distinct_from(bindparam("old_time"))
         & column.directive.is_not_distinct_from(bindparam("old_directive"))
     )
-    # Not just one more than the last: a row that was deleted, or restored from a backup, has to go on with larger
-    # epochs than it ever had. One more where the clock went back.
+    # Not just one more than the last: a row that was deleted, or restored from a backup, must go on with larger epochs
+    # than it ever had. One more if the clock went back.
     bigger = getattr(func, backend.greatest)(bindparam("epoch"), literal_column(backend.now_ms))
     kept: dict[str, Any] = {"epoch": bindparam("epoch"), "duration": bindparam("duration")}
     held = kept | {
@@ -74,7 +74,7 @@ def _writes(backend: Backend, table: Table, row: ColumnElement[bool], *, broker_
         "protection": bindparam("protection"),
     }
     freed = kept | {"broker_name": null(), "time": literal_column("0")}
-    # Two leases inserted at once may compute one ID: the second is told "no" and asks again.
+    # Two leases inserted at once may compute one ID: the second gets "no" and asks again.
     key: dict[str, Any] = {"id": literal_column(f"coalesce(max(id), {BROKER_ID}) + 1"), "name": bindparam("name")}
     if broker_row:
         key = {"id": _OWN, "name": null()}
@@ -92,10 +92,10 @@ def _writes(backend: Backend, table: Table, row: ColumnElement[bool], *, broker_
 
 
 def _notifying(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that tell the standbys, in the transaction of the write: a standby that is woken finds it."""
+    """The writes that notify the standbys, in the same transaction: a standby that is woken finds the write."""
     release, directive = writes["release"].cte("freed"), writes["directive"].cte("directed")
     notified = func.pg_catalog.pg_notify(bindparam("channel"), cast(release.c.epoch, Text))
-    # A release that a crash of the server undoes is a lease that runs out: no need to wait for the disk.
+    # If a crash of the server undoes a release, the lease runs out: no need to wait for the disk.
     at_once: ColumnElement[str] = literal_column("pg_catalog.set_config('synchronous_commit', 'off', true)")
     look_again = func.pg_catalog.pg_notify(bindparam("channel"), literal_column("'look again'"))
     return {
@@ -105,9 +105,9 @@ def _notifying(writes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def overridden(ours: Mapping[str, str], theirs: Mapping[str, str], engine: Engine) -> dict[str, str]:
-    """`ours` with `theirs` in their places. Raises ConfigError for one that cannot do the work of the one it replaces.
+    """`ours`, replaced by `theirs` where given. Raises ConfigError for one that cannot do the work of ours.
 
-    They name their values as `:name`. The comparison with what stands there is in them, so all of ours have to be used.
+    `theirs` write their values as `:name`. They compare with the current row, so they must use all values of ours.
     """
     found = dict(ours)
     for what, statement in theirs.items():
@@ -137,9 +137,9 @@ class Prepared:
 
 
 def prepared(sql: Mapping[str, str]) -> dict[str, Prepared]:
-    """The statements of every day, to be planned once for each connection: that is a fifth of a renewal.
+    """The frequent statements, to be planned once for each connection: planning is a fifth of a renewal.
 
-    Named after what they are, so that a session which a pooler had given to another client cannot run another's.
+    Each is named after its text, so that a session which a pooler had given to another client cannot run another's.
     """
     found = {}
     for what in ("read", "renew", "take", "release"):
@@ -163,7 +163,7 @@ def observed(row: Sequence[Any], where: str, place: str) -> Snapshot:
     def refuse(column: str, value: object) -> RecordUnreadable:
         return RecordUnreadable(where, f"{place} has {column}={value!r}, which no lease has: correct it by hand")
 
-    # A NUMERIC column, where an administrator wants one, comes as a Decimal.
+    # If an administrator chose a NUMERIC column, its value is a Decimal.
     holder, time, epoch, duration, now, protection, directive = (
         int(each) if isinstance(each, Decimal) else each for each in row
     )

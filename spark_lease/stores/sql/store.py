@@ -1,7 +1,7 @@
 """A lease store in one SQL table, through SQLAlchemy: PostgreSQL, MariaDB, MySQL and SQLite.
 
-SQLAlchemy Core writes the statements and knows the dialects; they are compiled once and run on one dedicated
-autocommit connection of the driver, because the way through its execution layer costs another third of a renewal.
+SQLAlchemy Core writes the statements and knows the dialects. They are compiled once and run on one dedicated
+autocommit connection of the driver, because the execution layer of SQLAlchemy would cost another third of a renewal.
 Every request is one statement, and "now" is the database's, read inside that statement.
 """
 
@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 
 _NO_RECORD = LeaseRecord("", -1, 0.0, stamp=0)
 _NOT_KEPT = {"26000", "42P05"}
-"""PostgreSQL: a prepared statement is unknown, or there already: this session is not ours alone."""
+"""PostgreSQL: a prepared statement is unknown, or exists already: this session is not ours alone."""
 
 _EPOCH = re.compile("[0-9]{1,18}")
 _JITTER = 0.02
-"""Seconds by which a wait may be longer, by chance: so that very many who wait for one moment do not ask all at once.
-The earliest may ask in vain, and none is late by more."""
+"""Seconds by which a wait may be longer, at random: very many contenders that wait for one moment must not ask all at
+once. The earliest may ask in vain, and none is late by more."""
 _BRIEF = 0.5
-"""A poll period, in seconds, for which a connection is not given up."""
+"""The longest poll period, in seconds, for which a standby keeps its connection."""
 
 
 class SqlStore:
@@ -63,7 +63,7 @@ class SqlStore:
         self._table = table
         ours = statements(self._engine, table, broker_row=self._config.has_broker_record, notifies=self._is_told)
         self._sql = overridden(ours, self._config.statements, self._engine)
-        # Planned for a session that is kept, and that is ours alone.
+        # Prepared for a session that is kept and that is ours alone.
         self._session.use(self._sql, prepared(self._sql) if self._is_told else {})
 
     def read(self, name: str) -> Snapshot:
@@ -78,7 +78,7 @@ class SqlStore:
     def swap(self, name: str, old: LeaseRecord | None, new: LeaseRecord) -> LeaseRecord | None:
         if old is None:
             self._make_or_refuse_table()  # once in the life of a lease: a table without its unique key has two masters
-            if new.holder:  # a role that may insert, and not update, would be master until its first renewal
+            if new.holder:  # a role that may insert but not update would be master until its first renewal
                 self._rows("take", self._values(name, _NO_RECORD, new))
         if is_directive(old, new):
             what = "directive"
@@ -109,7 +109,7 @@ class SqlStore:
         return values
 
     def names(self) -> Sequence[str]:
-        """Raises ConfigError as `read` does, also where no row has to be read."""
+        """Raises ConfigError as `read` does, even if there is no row to read."""
         found = [name for (name,) in self._rows("names", {})]
         if not found:
             self.read("")
@@ -137,17 +137,17 @@ class SqlStore:
             session.wait(min(timeout, poll))
             return True
         try:
-            # A broker does not tell of a release, nor does a holder with another driver, or with notify = false.
+            # A broker does not notify of a release, nor does a holder with another driver, or with notify = false.
             payloads = session.notifications(self._channel(name), min(timeout, poll))
         except (SQLAlchemyError, self._driver_error, OSError, ValueError, AttributeError) as error:
             log.debug("%s: cannot listen: %s", self.where, error)  # closed by another thread, or the server is gone
             session.drop()
             return False
-        # Any role that may connect can notify: no more is believed than that it is worth a look.
+        # Any role that may connect can notify: believe only that it is worth a look.
         return LeaseRecord(None, int(payloads[-1]), 0.0, 0) if payloads and _EPOCH.fullmatch(payloads[-1]) else True
 
     def _channel(self, name: str) -> str:
-        """One for each lease, so that no standby is woken for another lease; any name fits."""
+        """A channel for each lease, so that no standby is woken for another lease; any name fits."""
         payloads = f"{self._table.fullname}:{self._config.row_of(name)}"
         return f"spark_lease_{hashlib.sha256(payloads.encode()).hexdigest()[:32]}"
 
@@ -155,14 +155,14 @@ class SqlStore:
         self._session.close()
 
     def init(self) -> Sequence[str]:
-        """Make or complete the table; the statements that it took. Raises ConfigError, StoreError."""
+        """Make or complete the table; return the statements that were run. Raises ConfigError, StoreError."""
         with self._connected() as connection:
             tables = [schema.as_there(connection, each) for each in self._all_tables()]
             done = [statement for each in tables for statement in schema.complete(connection, each)]
             return [*done, *schema.make(connection, self._notes_table)]
 
     def init_statements(self) -> Mapping[str, Sequence[str]]:
-        """What `init` would run on a new table; commented out, what it would on ActiveMQ's. Asks no database."""
+        """The statements of `init` for a new table; commented out, those for ActiveMQ's. Asks no database."""
         ours = (*schema.OUR_COLUMNS, schema.UNIQUE)
         tables = self._all_tables()
         dialect = self._engine.dialect
@@ -179,7 +179,7 @@ class SqlStore:
         }
 
     def _all_tables(self) -> list[Table]:
-        """That of the records, and last that in which rows are locked, or shared with a broker."""
+        """The table of the records, and last the table in which rows are locked, or shared with a broker."""
         if self._config.locker == "lease":
             return [self._table]
         return [self._table, schema.locked_table(self._engine, self._config)]
@@ -190,14 +190,14 @@ class SqlStore:
         return error
 
     def _rows(self, what: str, values: Mapping[str, object]) -> list[Any]:
-        """Run one statement. A table that is missing at first sight may be made; one that vanishes later is a loss."""
+        """Run one statement. A table missing at the first request may be made; one that vanishes later is a loss."""
         try:
             with self._session.one_request(is_last=not (self._config.notify or what in ("read", "names"))):
                 if not self._table_seen and is_mysql(self._engine):
                     with self._session.as_connection() as connection:
                         schema.refuse_engine(connection, self._table)
                 rows = self._session.ask(what, values)
-                self._table_seen |= what != "names"  # which needs one column only
+                self._table_seen |= what != "names"  # `names` needs one column only
                 return self._written(what, values) if rows is None else rows
         except (SQLAlchemyError, self._driver_error) as error:
             if what == "insert" and matches(error, self._backend.duplicate):
@@ -215,7 +215,7 @@ class SqlStore:
         return self._rows(what, values)
 
     def _written(self, what: str, values: Mapping[str, Any]) -> list[Any]:
-        """What a write returns elsewhere, made of the one number that MySQL and MariaDB bring back."""
+        """The rows that a write returns elsewhere, from the one number that MySQL and MariaDB return."""
         cursor = self._session.cursor
         if cursor.rowcount < 1 or "epoch" not in values:
             return []
@@ -231,12 +231,12 @@ class SqlStore:
         with self._connected() as connection:
             self._use_table(schema.make_or_refuse(connection, self._config, self._table))
             if schema.may_make(self._engine, self._config):
-                with contextlib.suppress(SQLAlchemyError):  # told when one is written
+                with contextlib.suppress(SQLAlchemyError):  # reported when a note is written
                     schema.make(connection, self._notes_table)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Connection]:
-        """A connection of its own, for what is asked seldom. Raises StoreError, ConfigError."""
+        """A connection of its own, for rare requests. Raises StoreError, ConfigError."""
         self._cut_off.has_cut = False
         try:
             with self._engine.connect() as connection:

@@ -1,9 +1,9 @@
-"""Columns of text, compared so that PostgreSQL takes its own operator and no other.
+"""Text columns that PostgreSQL compares by its own operator and no other.
 
-Between two types for which it has none, as VARCHAR and a literal, it prefers an operator of exactly these types in any
-schema of the search path to its own, which takes a cast ("Operator Type Resolution" in its documentation). A role that
-may CREATE there could make one that runs with the rights of the job. So both sides are cast to TEXT, and an index is
-still used. Functions are written with their schema for the same reason, and numbers are given the other side's type.
+For two types without an operator of its own, such as VARCHAR and a literal, PostgreSQL prefers an operator of exactly
+these types in any schema of the search path to its own, which needs a cast ("Operator Type Resolution" in its
+documentation). A role that may CREATE there could make one that runs with the rights of the job. So both sides are cast
+to TEXT; an index is still used. For the same reason functions have their schema, and numbers the other side's type.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def _cast(element: _AsText, compiler: Any, **how: Any) -> str:
 
 
 class Words(String):
-    """VARCHAR of which PostgreSQL compares the text: both sides of =, <> and IS DISTINCT FROM are cast."""
+    """VARCHAR that PostgreSQL compares as TEXT: both sides of =, <> and IS DISTINCT FROM are cast."""
 
     class Comparator(String.Comparator[str]):
         def operate(self, op: Any, *other: Any, **how: Any) -> Any:

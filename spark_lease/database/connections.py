@@ -126,7 +126,7 @@ def has_hung_up(descriptor: int) -> bool:
 
 
 def database_message(engine: Engine, error: Exception) -> str:
-    """The message of the database, in one line and without the password, with advice if this is read-only."""
+    """The message of the database, in one line and without the password, with advice if it is read-only."""
     said = getattr(error, "orig", None) or error
     message = " ".join(str(said).split()) or f"{type(said).__name__} {_NO_TEXT}"  # as with libpq
     message = re.sub(r" LINE \d+: .*?(?= (?:HINT|DETAIL|CONTEXT): |$)", "", message)  # the statement and a caret
@@ -191,8 +191,8 @@ def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
 class SocketWatchdog:
     """Ends a request that takes longer than `timeout` seconds: a thread of its own shuts down the socket.
 
-    The timeouts above do not cover a server that is frozen while its kernel goes on acknowledging: libpq would wait
-    for ever. Arming costs a lock and a clock reading, so that a renewal need not start a thread.
+    The timeouts of the driver do not cover a server that is frozen while its kernel goes on acknowledging: libpq would
+    wait for ever. Arming costs a lock and a clock reading, so that a renewal need not start a thread.
     """
 
     def __init__(self, timeout: float) -> None:

@@ -128,6 +128,6 @@ class SearchedWork:
                     self._ended_with = ended[1]
         if self._ended_with is None:
             return False
-        with contextlib.suppress(OSError):  # what cannot be looked at is not proven
+        with contextlib.suppress(OSError):  # without a look nothing is proven
             return (self._ended_with == 0 and not self._found_by) or not self._descendants()
         return False

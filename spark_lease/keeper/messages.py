@@ -68,7 +68,7 @@ class LogThread:
         self._lines.put((logger, level, text))
 
     def end(self) -> None:
-        """Log the lines that were said until now, and no more."""
+        """Log the lines that are queued now, and no more."""
         self._lines.put(None)
 
     def _log(self) -> None:

@@ -1,7 +1,7 @@
 """Has the kernel kill a process at an instant, and some processes when another one ends.
 
-Every ctypes and fcntl call of the keeper is here, Linux only. Neither way needs root, a parent or a running process: a
-target that is stopped, swapped out or inside a C call is killed like any other.
+Linux only. Neither way needs root, a parent or a running process: a target that is stopped, swapped out or inside a C
+call is killed like any other.
 
 One limit: a frozen cgroup v1 or a paused virtual machine delays even SIGKILL until the thaw.
 """

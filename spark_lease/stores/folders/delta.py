@@ -142,7 +142,7 @@ class DeltaStore:
             return None
         try:
             self._tables[name] = DeltaTable(path, storage_options=self.files.options)
-        except Exception as error:  # "not found" as well, which it also says of a log that is being cleaned up
+        except Exception as error:  # also "not found", which it says of a log that is being cleaned up, too
             raise StoreError(self.where, f"{path}: {self.files.error_text(error)}") from None
         return self._tables[name]
 

@@ -54,7 +54,7 @@ _DENIED = ("lacked the necessary privileges", "403 Forbidden", "401 Unauthorized
 
 
 class ObjectFiles:
-    """Implements `Files`. Raises ConfigError at once for what cannot be used; makes no request yet."""
+    """Implements `Files`. Raises ConfigError at once for a URL or option that cannot be used; makes no request yet."""
 
     def __init__(self, config: Config) -> None:
         self._url, self._config = config.url.partition("+")[2], config

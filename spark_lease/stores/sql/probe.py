@@ -138,7 +138,7 @@ class SqlProbe:
             return notes.fullname, schema.missing_columns(connection, notes) is not None
 
     def exercise(self) -> None:
-        """Take, renew and release a lease, and note something beside it. Raises StoreError for what is refused."""
+        """Take, renew and release a lease, and lock its row. Raises StoreError for a statement that is refused."""
         with self._connected(transaction=True) as connection:
             self._exercise_record(connection)
             self._exercise_row(connection)

@@ -1,4 +1,4 @@
-"""`GuardedHold`: a hold that fences and run keys can use; `open_contender` makes one that takes it from a store."""
+"""`GuardedHold`: a hold for fences and run keys; `open_contender` makes one that takes the lease from a store."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class GuardedHold(Hold):
-    """A hold with all that its guarded work needs. Claims and notes are made by the process that keeps the lease."""
+    """A hold with all that guarded work needs. The process that keeps the lease makes its claims and notes."""
 
     def __init__(
         self, config: Config, *, holder: str, clock: Clock, deadline: Deadline, protection: Protection
@@ -39,28 +39,28 @@ class GuardedHold(Hold):
 
     @property
     def kept_by(self) -> int:
-        """The process that keeps it, which ends when it is not kept any more."""
+        """The pid of the process that keeps the lease, and that ends when the lease is no longer kept."""
         return os.getpid()
 
     def prepare(self) -> None:
-        """Import what the work needs from the grant on, while another may still be master. Never raises."""
-        with contextlib.suppress(Exception):  # it is said when it is needed
+        """Import what the work needs after the grant, while another may still be master. Never raises."""
+        with contextlib.suppress(Exception):  # the import is tried again, and fails, where it is needed
             prepare(self._config)
 
     def stands_by(self, state: str) -> None:
-        """Note of what kind of standby this is, for `status`: a word of `spark.warm_standby`. Waits for nothing."""
+        """Note the state of this standby for `status`: a word of `spark.warm_standby`. Does not block."""
 
     def claim_databases(self) -> bool:
-        """Claim what `fencing.sql.databases` says, before the work begins; by the process that keeps the lease.
+        """Claim the database (`fencing.sql.databases`) before the work begins, in the process that keeps the lease.
 
-        Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
+        Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then no work may begin.
         """
         return claim_databases(self._config, self)
 
     def note_run(self, outcome: str, detail: str = "", *, left: str = "") -> list[SparkLeaseError]:
-        """Note how the work ended, a word of `journal_entries.GIVEN_BACK`; what to raise after it seemed to end well.
+        """Note how the work ended (a word of `journal_entries.GIVEN_BACK`); returns the errors to raise after success.
 
-        `left`: work that it left behind, for which its run key is not done."""
+        `left`: work that it left behind, because of which its run key is not done."""
         self.ends_as(outcome, detail)
         problems = self.runs.note_end(self.run_key, outcome)
         if left and self.run_key and self._config.enabled:
@@ -68,7 +68,7 @@ class GuardedHold(Hold):
         return problems
 
     def noted(self, kind: str) -> dict[str, str]:
-        """What was noted beside the lease, as `Notes.all` says; asked for by the process that keeps it.
+        """The notes beside the lease, as `Notes.all` returns them, read by the process that keeps the lease.
 
         So the driver loads no client of the store. Raises StoreError, ConfigError.
         """
@@ -76,11 +76,11 @@ class GuardedHold(Hold):
             return notes.all(self._config.shared_name, kind)
 
     def note(self, kind: str, key: str, text: str, newest: bool = False) -> str | None:
-        """Have `text` noted beside the lease, as `Notes.add` says; by the process that keeps the lease.
+        """Note `text` beside the lease, as `Notes.add` does, in the process that keeps the lease.
 
-        So no thread of the guarded program's is inside a client library while the program changes its environment:
-        libpq reads that, and a read beside a change can end the process with SIGSEGV (getenv(3), "MT-Safe env").
-        `newest`: the key is my epoch, and the text takes the place of what was noted under it, and under older ones.
+        So no thread of the guarded program is inside a client library while the program changes its environment: libpq
+        reads it, and a read during a change can end the process with SIGSEGV (getenv(3), "MT-Safe env"). `newest`: the
+        key is this hold's epoch, and the text replaces the notes under it and under older epochs.
         Raises StoreError, ConfigError.
         """
         name = self._config.shared_name
@@ -90,37 +90,37 @@ class GuardedHold(Hold):
                 notes.remove(name, kind, key)
             noted = notes.add(name, kind, key, text, holder=self.holder, epoch=self._epoch)
             for older in there:
-                if int(older) < self._epoch:  # only these: a newer master has a note of its own by now
+                if int(older) < self._epoch:  # not newer ones: a newer master may have noted its own by now
                     notes.remove(name, kind, older)
         return noted
 
 
 class LocalHold(Contender, GuardedHold):
-    """A hold that this process itself takes and renews."""
+    """A hold that this process takes and renews itself."""
 
     database: HasSession | None = None
-    """Its store, if that is one."""
+    """The store, if it is in a database."""
 
     def acquire(self, *, still_wanted: Callable[[], None] = lambda: None) -> int:
         asked = itertools.count()
 
         def look() -> None:
             still_wanted()
-            if next(asked) == 1:  # another is master: what was asked for once is answered faster at the grant
+            if next(asked) == 1:  # another is master: asked once now, the same is answered faster at the grant
                 self.at_hand()
 
         return super().acquire(still_wanted=look)
 
     def at_hand(self) -> dict[str, Any]:
-        """What guarded work asks for first, as far as the session of the store can tell at once. Never raises.
+        """Look up, in the store's session, what guarded work asks for first. Leaves out what fails; never raises.
 
-        To be called by the thread that acquires: it waits in that session."""
+        Only the acquiring thread may call it: it waits in that session."""
         found: dict[str, Any] = {}
         if self.database:
-            with contextlib.suppress(Exception):  # whatever it is: it is said when the work asks
+            with contextlib.suppress(Exception):  # any error: it shows when the work asks
                 found["is_unfenced"] = is_unfenced(self._config, self.database.session)
             if self._config.fence_delta != "off":
-                with contextlib.suppress(Exception):  # whatever it is: it is said when the work asks
+                with contextlib.suppress(Exception):  # any error: it shows when the work asks
                     found["tables"] = self.database.notes.all(self._config.shared_name, DELTA_TABLES)
         return found
 
@@ -142,7 +142,7 @@ class _Unguarded:
         return True
 
     def wait(self, timeout: float, poll: float) -> None:
-        """Never needed: the first try succeeds."""
+        """Never called: the first attempt succeeds."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -158,9 +158,9 @@ def open_contender(
     on_renewal: OnRenewal | None = None,
     stands_still: Callable[[], str] = lambda: "",
 ) -> LocalHold:
-    """A contender for `config.name` under `holder`, or one of its own; asks no store yet. Raises ConfigError.
+    """Make a contender for `config.name` named `holder`, or with a new name; asks no store yet. Raises ConfigError.
 
-    `on_renewal` is called if `config` has renewals measured.
+    `on_renewal` is called only if `config` asks for metrics.
     """
     holder = holder or new_holder(config.holder)
     note: StandbyNote | None = None

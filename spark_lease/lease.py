@@ -18,10 +18,10 @@ from .holds import GuardedHold
 
 
 class Lease:
-    """One hold on a lease, for the code that works under it. The guard takes it before, and gives it back after.
+    """One hold on a lease, for guarded code: the guard acquires it before that code and releases it after.
 
-    Any thread may use it. A clock alone says whether it is held: past its deadline a lease is lost even if no thread
-    has noticed. A forked child may use `check`, `remaining`, `is_in_doubt`, `wait_certain`, and the fences.
+    Any thread may use it. The clock alone decides whether it is held: past its deadline a lease is lost even if no
+    thread noticed. A forked child may use `check`, `remaining`, `is_in_doubt`, `wait_certain`, and the fences.
     """
 
     def __init__(self, hold: GuardedHold, config: Config, clock: Clock) -> None:
@@ -35,7 +35,7 @@ class Lease:
 
     @property
     def holder(self) -> str:
-        """Who holds it, as the store has it: host, process, and a random part."""
+        """The unique name of this holder in the store: `label:pid:start:random`."""
         return self._hold.holder
 
     @property
@@ -45,17 +45,17 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """The fencing token of this hold: larger than that of every hold before it."""
+        """The fencing token of this hold: larger than that of every earlier hold."""
         return self._hold.epoch
 
     @property
     def protection(self) -> Protection:
-        """What ends the guarded work if this process cannot: a word of `require_protection`."""
+        """What ends the guarded work when the lease is lost, see `Protection`."""
         return self._hold.protection
 
     @property
     def fences(self) -> Fences:
-        """Which stores refuse an older master's writes, as far as it is known by now."""
+        """Which guarded stores refuse the writes of older masters, as far as this process knows."""
         return self._hold.fences
 
     def __repr__(self) -> str:
@@ -65,12 +65,12 @@ class Lease:
         """The epoch, if the lease is held at this instant; else raises LeaseLost. Costs no I/O: call it freely.
 
         If the wall clock has jumped ahead by a second or more since the last renewal, this machine may have been
-        paused, and its other clock too: then `check` waits until the lease is renewed or lost.
+        suspended, and its monotonic clock with it: then `check` waits until the lease is renewed or lost.
         """
         return self._hold.check()
 
     def remaining(self) -> float:
-        """Seconds for which `check()` goes on to answer without another renewal; 0 once lost."""
+        """Seconds for which `check()` answers without another renewal; 0 once the lease is lost."""
         return self._hold.remaining()
 
     @property
@@ -82,20 +82,20 @@ class Lease:
         return self._hold.is_in_doubt
 
     def wait_certain(self, timeout: float = math.inf) -> int:
-        """The epoch, once no renewal is overdue; at once if none is. Call it before new work.
+        """Wait until no renewal is overdue and return the epoch, at once if none is. Call it before new work.
 
         Raises LeaseLost if the lease is lost meanwhile, StoreError if it is still in doubt after `timeout` seconds.
         """
         return self._hold.wait_certain(timeout)
 
     def fenced_sql(self, engine: Any, *, completes: str = "") -> AbstractContextManager[Any]:
-        """One transaction on an Engine of SQLAlchemy, which commits only while my epoch is the newest: `fencing.sql`.
+        """One transaction on an SQLAlchemy Engine; it commits only while this epoch is the newest: see `fencing.sql`.
 
-        Gives the Connection. Commits at the end of the block, rolls back if an exception leaves it. The run key
+        Yields the Connection. Commits at the end of the block, rolls back if an exception leaves it. The run key
         `completes` becomes done in the same transaction: no other hold can complete it, not even a later one.
-        Raises Fenced, LeaseLost, StoreError, ConfigError, AlreadyDone (`completes` is), and what the database raises.
+        Raises Fenced, LeaseLost, StoreError, ConfigError, AlreadyDone (for `completes`), and the database's own errors.
         """
-        from .fencing.sql.transaction import completing_sql, fenced_sql  # SQLAlchemy, for those who use it
+        from .fencing.sql.transaction import completing_sql, fenced_sql  # imports SQLAlchemy: only when used
 
         if not completes:
             return fenced_sql(self._hold, engine)
@@ -119,30 +119,30 @@ class Lease:
     ) -> int:
         """Write all rows of the DataFrame `df` to `table`, or none, in one `fenced_sql`; returns the row count.
 
-        Columns by name. `mode`: "append"; "overwrite" (DELETE, then INSERT, in that transaction); "upsert", by the
-        columns `keys` over which the table has a unique index. `through`: "driver" collects the rows, "executors" have
-        them staged in a table beside `table`; "auto" takes the driver for up to 10 000 rows (to find out, the first
-        rows may be computed twice) and for SQLite. Raises what `fenced_sql` and Spark raise; ConfigError if it does not
-        fit together, before anything is written.
+        Columns are matched by name. `mode`: "append"; "overwrite" (DELETE, then INSERT, in that transaction); "upsert",
+        by the columns `keys`, over which the table has a unique index. `through`: "driver" collects the rows;
+        "executors" stage them in a table beside `table`; "auto" uses the driver for up to 10 000 rows (to find out,
+        Spark may compute the first rows twice) and for SQLite. Raises what `fenced_sql` and Spark raise; ConfigError
+        if frame, table and arguments do not fit together, before anything is written.
         """
-        from .fencing.dataframe.writer import write_sql  # SQLAlchemy and Arrow, for those who use it
+        from .fencing.dataframe.writer import write_sql  # imports SQLAlchemy and Arrow: only when used
 
         return write_sql(self._hold, df, engine, table, mode=mode, keys=keys, through=through)
 
     def jdbc_url(self, url: str) -> str:
-        """`url`, a jdbc:postgresql: one, with the epoch in it, for tables that are fenced. Raises ConfigError."""
+        """Add the epoch to `url`, a jdbc:postgresql: URL, for fenced tables. Raises ConfigError."""
         return session.jdbc_url(url, self.name, self.check())
 
     def complete(self, run_key: str, **counts: int) -> None:
-        """Note beside the lease that `run_key` is done, with numbers of your choice (rows=123); for good.
+        """Note beside the lease, for good, that `run_key` is done, with counts of your choice (rows=123).
 
         May be repeated. Raises LeaseLost, StoreError, AlreadyDone if it was done under another epoch, and ConfigError
-        for what is no printable text of 1 to 250 characters.
+        if it is not a printable text of 1 to 250 characters.
         """
         self._hold.runs.complete(run_key, counts=counts)
 
     def is_done(self, run_key: str) -> bool:
-        """Whether a master has completed `run_key`. Raises StoreError, and ConfigError as `complete` does."""
+        """True if a master has completed `run_key`. Raises StoreError, and ConfigError as `complete` does."""
         return self._hold.runs.is_done(run_key)
 
     def delta_rs(self, table: str | os.PathLike[str]) -> FencedTable:

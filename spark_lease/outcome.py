@@ -1,4 +1,4 @@
-"""How a guarded program ended: its exit code, and the one JSON line that tells it to the program that started it."""
+"""How a guarded program ended: its exit code, and one JSON line for the program that started it."""
 
 import contextlib
 import errno
@@ -47,8 +47,8 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`outcome`: finished, failed, crashed, interrupted, already done, standby, lost, unreachable, misconfigured; of
-    what a cluster runs also submitted (this command does not wait for it), and unknown.
+    """`outcome`: finished, failed, crashed, interrupted, already done, standby, lost, unreachable, misconfigured; for
+    work on a cluster also submitted (this command does not wait for it) and unknown.
 
     `epoch` 0: never held. `acquired` (by the store's clock) and `released` are UTC; a lease that was not
     released is lost, or runs out. `store`: the URL of the lease store, without a password.
@@ -70,7 +70,7 @@ class Outcome:
 
 
 def begin_outcome(file: str) -> None:
-    """Remove the outcome file of an earlier run: a reader must not take it for that of this one. Raises ConfigError."""
+    """Remove the outcome file of an earlier run: a reader must not take it for this run's. Raises ConfigError."""
     if not file:
         return
     folder = absolute("outcome_file", file).parent
@@ -90,7 +90,7 @@ def begin_outcome(file: str) -> None:
 
 
 def _why_not_replaced(file: str) -> str:
-    """No device, pipe or link (/dev/stdout is one), which would be gone for all, and no file with something else."""
+    """Why `file` must not be replaced: a device, pipe or link (/dev/stdout) would be gone for all; "" if it may be."""
     if os.path.lexists(file) and (os.path.islink(file) or not os.path.isfile(file)):
         return "is no ordinary file, and would be replaced"
     try:
@@ -108,7 +108,7 @@ def _beginning_of(file: str) -> str:
 
 
 def announced_epoch(file: str) -> int:
-    """The epoch of the outcome that stands in `file`, 0 if it never held the lease; `NOT_ANNOUNCED` if none does."""
+    """The epoch of the outcome in `file` (0: it never held the lease); `NOT_ANNOUNCED` if there is no outcome."""
     try:
         return int(json.loads(_beginning_of(file))["epoch"])
     except (OSError, ArithmeticError, ValueError, KeyError, TypeError, RecursionError):
@@ -116,13 +116,13 @@ def announced_epoch(file: str) -> int:
 
 
 def announce(outcome: Outcome, file: str, *, to: TextIO | None = None) -> None:
-    """Print the line, and write it to the outcome file, if any. A failure to do so does not change what happened."""
+    """Print the outcome, and write it to the outcome file, if any. A failure to do so does not change the outcome."""
     stdout = to or sys.stdout
     if file and not _why_not_replaced(file):
         draft = f"{file}.{os.getpid()}"
         try:
             Path(draft).write_text(f"{outcome}\n", encoding="utf-8")
-            os.replace(draft, file)  # whole, or not there
+            os.replace(draft, file)  # a reader finds the whole file or none
         except OSError as error:
             log.warning("%s: %s cannot be written: %s", outcome.lease, file, error.strerror)
             with contextlib.suppress(OSError):
@@ -130,15 +130,15 @@ def announce(outcome: Outcome, file: str, *, to: TextIO | None = None) -> None:
     try:
         stdout.write(f"{outcome}\n")
         stdout.flush()
-    except (OSError, ValueError, AttributeError):  # AttributeError: started without one
+    except (OSError, ValueError, AttributeError):  # AttributeError: started without stdout
         with contextlib.suppress(OSError, AttributeError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
 
 
 def ending_of(error: BaseException | None) -> tuple[str, str]:
-    """How work ended that raised `error`: a word of `journal_entries.GIVEN_BACK`, and more.
+    """How work that raised `error` ended: a word of `journal_entries.GIVEN_BACK`, and details.
 
-    Not the message of the error, which may hold a secret.
+    The details never hold the error's message, which may contain a secret.
     """
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -149,9 +149,9 @@ def ending_of(error: BaseException | None) -> tuple[str, str]:
 
 
 def is_all_done(error: BaseException | None, config: Config) -> bool:
-    """Whether work ended by `error` because it was done before: under its run key, or the key that it named itself.
+    """True if `error` says that all of the work was done before: under its run key, or the key that it named itself.
 
-    What a script does for one of many days, or under another lease, is not all of its work.
+    A done key of one day among many, or of another lease, is not all of a script's work.
     """
     return isinstance(error, AlreadyDone) and error.name == config.name and config.run_key in ("", error.key)
 
@@ -161,20 +161,20 @@ def is_success(error: BaseException | None) -> bool:
 
 
 def ended(lease: GuardedHold, exit_code: int, *, interrupted: bool = False) -> Outcome:
-    """The work ran and ended by itself, or because a signal told it to."""
+    """The outcome of work that ran and ended, by itself or on a signal."""
     word = INTERRUPTED if interrupted else FAILED if exit_code else FINISHED
     return _of(lease, word, exit_code)
 
 
 def crashed(lease: GuardedHold, exit_code: int = 128 + signal.SIGKILL, reason: str = "") -> Outcome:
-    """The work ended, and did not say how. Its exit code is taken for that of SIGKILL where it cannot be known."""
+    """The outcome of work that ended without reporting how. An unknown exit code counts as that of SIGKILL."""
     return replace(_of(lease, CRASHED, exit_code), reason=reason)
 
 
 def refused(
     config: Config | None, error: SparkLeaseError, lease: GuardedHold | None = None, *, name: str = ""
 ) -> Outcome:
-    """The work was not started, or was ended, because of `error`. `name` is that of the lease without a `config`."""
+    """The outcome of work that `error` kept from starting, or ended. `name`: the lease, if there is no `config`."""
     word = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), "failed")
     code = exit_code_of(error, config)
     if lease:
@@ -183,8 +183,8 @@ def refused(
 
 
 def outcome_of(config: Config | None, word: str, exit_code: int, reason: str = "", *, name: str = "") -> Outcome:
-    """What became of work that never had the lease, or of which nothing else is known here. `name` is that of the lease
-    without a `config`."""
+    """The outcome of work that never held the lease, or of which nothing else is known here. `name`: the lease, if
+    there is no `config`."""
     if config is None:
         return Outcome(name, word, exit_code, reason=reason)
     store = redacted(config.url)
@@ -197,7 +197,7 @@ def _of(lease: GuardedHold, word: str, exit_code: int) -> Outcome:
 
 
 def times_of(lease: GuardedHold | None) -> dict[str, str]:
-    """When it was acquired and released, as an Outcome says it."""
+    """The fields `acquired` and `released` of an Outcome."""
     if lease is None or not lease.epoch:
         return {}
     # An epoch is the time of the grant, in milliseconds.
@@ -206,7 +206,7 @@ def times_of(lease: GuardedHold | None) -> dict[str, str]:
 
 
 def exit_code_of(error: SparkLeaseError, config: Config | None) -> int:
-    """What a program should end with because of `error`: 75, 69, 78, and for a standby what was configured."""
+    """The exit code of a program that ends because of `error`: 75, 69, 78, or a standby's configured one."""
     if isinstance(error, LeaseHeldByOther) and config:
         return 1 if config.if_held == "fail" else config.standby_exit_code
     if isinstance(error, AlreadyDone) and config and config.if_done == "skip":

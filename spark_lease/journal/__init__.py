@@ -1,1 +1,1 @@
-"""What is recorded beside a lease: run keys and standbys."""
+"""The notes beside a lease: its history, run keys and standbys."""

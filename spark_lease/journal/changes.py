@@ -1,4 +1,4 @@
-"""Writes the history of a lease: each change of hands that this process makes, right after the change."""
+"""Writes the history of a lease: each grant and each end of a hold of this process, right after it."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class ChangeJournal:
-    """Implements `Journal`, with notes that a thread of its own makes, one after the other."""
+    """Implements `Journal`: a thread of its own writes the notes, one after the other."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -33,7 +33,7 @@ class ChangeJournal:
         self._try(lambda: self._bounded.begin(lambda: self._try(note), after=GIVES_WAY))
 
     def ended(self, epoch: int, why: str, *, at: int, detail: str) -> None:
-        # Without a clock that all share, an end was *by* a time.
+        # Without a clock that all hosts share, only the latest possible time of the end is known.
         when = "by" if self._config.is_in_folders else "at"
         text = end_text(why, detail=detail, **{when: at})
         self._try(lambda: self._bounded.call(lambda: self._append(ENDED, epoch, text)))
@@ -48,9 +48,9 @@ class ChangeJournal:
     def _try(self, what: Callable[[], None]) -> None:
         try:
             what()
-        except Exception as error:  # whatever it is, a driver's or no thread to be had: the lease comes first
+        except Exception as error:  # any error, a driver's or of a thread that cannot start: the lease comes first
             level = logging.DEBUG if self._has_failed else logging.WARNING
             self._has_failed = True
-            # Of any other error no more than its name: a driver may quote what it was given.
+            # Of any other error log only the name: a driver's message may quote what it was given.
             problem = error if isinstance(error, SparkLeaseError | OSError) else type(error).__name__
             log.log(level, "%s: its history cannot be written: %s", self._config.name, problem)

@@ -1,4 +1,4 @@
-"""Patience with a store that does not answer for a moment, for the notes and claims that work depends on."""
+"""Retries the notes and claims that work depends on, while a store does not answer."""
 
 import threading
 from collections.abc import Callable
@@ -22,9 +22,9 @@ def patiently(
     every: float,
     is_final: Callable[[StoreError], bool] = _is_final,
 ) -> T:
-    """Call `ask` every so many seconds until it answers; what it returns.
+    """Call `ask` until it answers, with pauses of `every` seconds; returns its answer.
 
-    Raises its StoreError after `timeout` seconds, or at once if that is final; and whatever else it raises.
+    Raises its StoreError after `timeout` seconds, or at once if it is final, and any other exception of `ask`.
     """
     end = clock.now() + timeout
     while True:

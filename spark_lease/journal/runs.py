@@ -1,7 +1,7 @@
-"""Run keys: work that redundant schedulers both start, e.g. for one day, is done once.
+"""Run keys (idempotency keys): work that redundant schedulers all start, for one day say, is done once.
 
-Three kinds of notes beside the lease: a run has begun (under an epoch), it has ended otherwise than well, its key is
-done. A key is done when a master says so while it is master; there is one such note for a key, for good.
+There are three kinds of notes beside the lease: a run began (under an epoch), a run ended without success, a key is
+done. Only a master can note that a key is done, while it is master; a key has one such note, for good.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ BEGUN = "begun"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt at a key. `outcome`: begun, failed, interrupted, already done, finished; how its hold ended,
-    where its own end was not noted. Times: UTC, the holder's."""
+    """One attempt at a key. `outcome`: begun, failed, interrupted, already done, finished; or how its hold ended, if no
+    note says how the run ended. Times are UTC by the holder's clock."""
 
     lease: str
     key: str
@@ -44,12 +44,12 @@ class Run:
 
 
 class Runs:
-    """The runs of one hold. Everything raises LeaseLost if it is over, StoreError, and ConfigError where the lease
+    """The runs of one hold. Its methods raise LeaseLost if the hold is over, StoreError, and ConfigError if the lease
     store has no place for notes."""
 
     def __init__(self, lease: HeldLease, config: Config, clock: Clock) -> None:
         self._lease, self._config, self._clock = lease, config, clock
-        self.application: Callable[[], str] = str  # the id of Spark's that a run is noted with, as far as it is known
+        self.application: Callable[[], str] = str  # Spark's application id, noted with a run; "" if not known
         self._started: dict[str, str] = {}
         self._is_pruned = False
 
@@ -61,7 +61,7 @@ class Runs:
             return notes.get(self._lease.name, DONE, key) is not None
 
     def begin(self, key: str) -> None:
-        """Note that a run of `key` begins. Patient with the store; raises AlreadyDone if there is nothing to do."""
+        """Note that a run of `key` begins, retrying if the store does not answer. Raises AlreadyDone if it is done."""
         if self._config.enabled:
             self._patiently(lambda: self._begin(key))
 
@@ -77,7 +77,7 @@ class Runs:
 
     def complete(self, key: str, *, counts: Mapping[str, int]) -> None:
         """Note that `key` is done; may be repeated. Raises AlreadyDone if it was done under another epoch, and
-        ConfigError for what is no run key."""
+        ConfigError if it is not a valid run key."""
         refuse_run_key("run_key", key)
         if not self._config.enabled:
             return
@@ -89,7 +89,7 @@ class Runs:
             raise AlreadyDone(run.lease, key, there.epoch)
 
     def backfill(self, key: str, epoch: int) -> None:
-        """Note that `key` was completed under `epoch`, mine or one before: what was guarded knows it."""
+        """Note that `key` was completed under `epoch`, ours or an earlier one: the guarded store has recorded it."""
         run = replace(self._ended(key, "finished"), epoch=epoch)
         if epoch != self._lease.epoch:
             run = replace(run, holder="", started="", application="")
@@ -97,24 +97,24 @@ class Runs:
             self._note(notes, DONE, run)
 
     def note_end(self, key: str, outcome: str) -> list[SparkLeaseError]:
-        """Note how the run of `key` ended; nothing if it did not begin. Never raises.
+        """Note how the run of `key` ended; does nothing if it did not begin. Never raises.
 
-        Patient with the store if it finished: returns what kept it from being noted as done, so that it will be run
-        again.
+        If the run finished, retries while the store does not answer, and returns the errors that kept the key from
+        being noted as done: then it will be run again.
         """
         if key not in self._started:
             return []
         is_finished = outcome == "finished"
         try:
             if is_finished:
-                # The work is done: also a right that is missing is waited for.
+                # The work is done: even a missing right is waited for.
                 self._patiently(lambda: self.complete(key, counts={}), is_final=lambda error: False)
             else:
                 with closing(open_notes(self._config)) as notes:
                     self._note(notes, ENDED, self._ended(key, outcome))
         except AlreadyDone as error:
             log.warning("%s", error)
-        except Exception as error:  # whatever it is, the release that comes after this has to come
+        except Exception as error:  # any error: the release that follows must not be skipped
             log.error("%s: run key %r cannot be recorded as %s: %s", self._lease.name, key, outcome, error)
             return [_as_ours(error)] if is_finished else []
         return []
@@ -123,11 +123,11 @@ class Runs:
         patiently(note, self._clock, timeout=self._config.renew_deadline, every=self._config.retry_period / 5, **how)
 
     def _prune(self, notes: Notes) -> None:
-        """Once in a hold: folders are listed for it."""
+        """Prune old notes, once in a hold: a store in folders must list folders for it."""
         if self._is_pruned:
             return
         self._is_pruned = True
-        with contextlib.suppress(StoreError):  # no part of what was asked for
+        with contextlib.suppress(StoreError):  # the caller did not ask for it
             notes.prune(self._lease.name, KINDS, bounded_age(self._config.run_retention))
 
     def _ended(self, key: str, outcome: str, **more: Any) -> Run:
@@ -138,9 +138,9 @@ class Runs:
         return Run(self._lease.name, key, self._lease.check(), self._lease.holder, outcome, **fields)
 
     def _note(self, notes: Notes, kind: str, run: Run) -> str:
-        """Add the note; the text that is stored then, mine or that of the first who wrote it."""
+        """Add the note; returns the stored text: ours, or that of the first writer."""
         item = run.key if kind == DONE else f"{run.key}\n{run.epoch}"
-        text = json.dumps(asdict(run), default=int)  # a count may be a number of numpy's
+        text = json.dumps(asdict(run), default=int)  # a count may be a numpy number
         there = notes.add(run.lease, kind, item, text, holder=self._lease.holder, epoch=self._lease.epoch)
         if there is None:
             self._lease.lose(Loss.TAKEN, f"run key {run.key!r} was not noted: the lease is no longer held")
@@ -172,8 +172,8 @@ def _run(text: str, notes: Notes) -> Run:
 
 
 def _as_ours(error: Exception) -> SparkLeaseError:
-    if isinstance(error, NotesDenied):  # the work is done, and nothing of its configuration was wrong
+    if isinstance(error, NotesDenied):  # the work is done, so its configuration was right
         return StoreError(error.where, error.problem)
-    if isinstance(error, ConfigError):  # nor here: a table that has been dropped meanwhile, say
+    if isinstance(error, ConfigError):  # the same: a table dropped meanwhile, for example
         return StoreError(error.key, error.problem)
     return error if isinstance(error, SparkLeaseError) else StoreError("notes", repr(error))

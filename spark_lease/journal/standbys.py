@@ -1,4 +1,4 @@
-"""Who stands by for a lease: each contender that waits is noted beside it, seldom, and nothing waits for the note."""
+"""The standbys of a lease: each waiting contender notes itself beside it, rarely, and never waits for the note."""
 
 import json
 import logging
@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 KIND = "standby"
 AGAIN = 300.0
 LATELY = 2 * AGAIN
-"""Seconds for which a standby that says nothing any more counts as seen lately."""
+"""Seconds after its last note for which a standby still counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """`at`: when it was noted, and `since`: when its `state` began, in seconds since 1970 by its own machine's clock.
+    """`at`: time of its note; `since`: time when its `state` began; in seconds since 1970 by its own machine's clock.
 
     `state`: cold, warming up or warm.
     """
@@ -54,18 +54,18 @@ class Presence:
         self._state, self._since = "cold", wall_time()
 
     def become(self, state: str) -> None:
-        """What kind of standby it is has changed: the next `say` says that."""
+        """Change the kind of standby that the next `say` shows."""
         if state != self._state:
             self._state, self._since, self._due = state, wall_time(), -math.inf
 
     def say(self) -> None:
-        """It waits still."""
+        """Show that it still waits."""
         if self._config.enabled and self._clock.now() >= self._due:
             self._due, self._is_noted = self._clock.now() + AGAIN, True
             self._bounded.begin(lambda: self._try(self._note))
 
     def forget(self) -> None:
-        """It does not wait any more."""
+        """Show that it no longer waits."""
         if self._is_noted:
             self._is_noted = False
             self._bounded.begin(lambda: self._try(self._remove), after=GIVES_WAY)
@@ -88,18 +88,18 @@ class Presence:
     def _try(self, what: Callable[[], None]) -> None:
         try:
             what()
-        except (SparkLeaseError, OSError) as error:  # `status` shows one standby less, and that is all
+        except (SparkLeaseError, OSError) as error:  # the only effect: `status` does not show this standby
             log.debug("%s: standing by is not noted: %s", self._config.name, error)
 
 
 def standbys_of(notes: Notes, name: str, now: float) -> list[Standby]:
-    """Who stood by for lease `name` lately. Raises StoreError."""
+    """The standbys of lease `name` that were noted recently. Raises StoreError."""
     found = []
     for text in notes.all(name, KIND).values():
         try:
             fields = json.loads(text)
             standby = Standby(**{key: kind(fields[key]) for key, kind in _KINDS.items() if key in fields})
-        except (ValueError, TypeError, KeyError):  # not ours, and no reason to show nothing
+        except (ValueError, TypeError, KeyError):  # not written by us: the others are shown all the same
             continue
         if abs(now - standby.at) < LATELY:
             found.append(standby)

@@ -1,4 +1,4 @@
-"""From a text, a number or a table to the value of a setting. Each raises ConfigError with what is wrong."""
+"""Turn a text, a number or a table into the value of a setting. Each parser raises ConfigError with the problem."""
 
 import json
 import math
@@ -14,7 +14,7 @@ OnLost = str | Callable[[LeaseLost], None]
 
 
 def absolute(key: str, path: str) -> Path:
-    """`path` as it is for every working folder. Raises ConfigError, for the setting `key`, if this one is gone."""
+    """`path` as an absolute path. Raises ConfigError, for the setting `key`, if the working folder is gone."""
     try:
         return Path(path).absolute()
     except FileNotFoundError:
@@ -22,7 +22,7 @@ def absolute(key: str, path: str) -> Path:
 
 
 def seconds(key: str, value: object) -> float:
-    """A duration: seconds as a number >= 0 or a text (90, 1.5, 15m, 2h, 90d), `inf` where that makes sense."""
+    """A duration in seconds, from a number >= 0 or a text (90, 1.5, 15m, 2h, 90d); `inf` where that makes sense."""
     try:
         number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
     except ValueError:

@@ -39,20 +39,20 @@ MAX_NAME = 250
 FRONT_DOOR = ENV + "FRONT_DOOR"
 """Environment variable: where a contained driver finds the keeper that started it."""
 VERBOSE = ENV + "VERBOSE"
-"""Environment variable: the driver of `submit -v` is to log each renewal."""
+"""Environment variable: the driver of `submit -v` must log each renewal."""
 
 LONGEST = 86400.0
 
 CLOCK_RATE_ERROR = 0.01
-"""The most by which one clock may gain on another (1 %): far more than NTP's 500 ppm, enough for a bad VM."""
+"""The most that one clock may gain on another (1 %): far more than NTP's 500 ppm, enough for a bad VM."""
 
 BROKER = "activemq"
-"""What the lease of a broker's row is called, whatever those who contend for it call it."""
+"""The name of the lease of a broker's row, whatever name its contenders use."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """A default that follows lease_duration, so that shortening a lease is one setting and not five."""
+    """A default that is a share of lease_duration, so that a shorter lease takes one setting, not five."""
 
     of_lease_duration: float
 
@@ -163,7 +163,7 @@ class Config:
             if not getattr(self, key).isprintable():
                 raise ConfigError(key, "is not a printable text")
         for key in ("name", "holder", "site", "preferred_site"):
-            # To one store it is another name, and to another the same.
+            # Some stores take it for the same name without the blank, others do not.
             if (value := getattr(self, key)) != value.strip():
                 raise ConfigError(key, f"{value!r} begins or ends with a blank")
         if not 1 <= self.lease_duration <= LONGEST:
@@ -189,46 +189,46 @@ class Config:
 
     @property
     def scheme(self) -> str:
-        """The kind of the store, as `postgresql` or `delta`; empty without a URL."""
+        """The kind of the store, such as `postgresql` or `delta`; empty without a URL."""
         return self.url.partition(":")[0].partition("+")[0]
 
     @property
     def is_in_folders(self) -> bool:
-        """True if the leases are files: there are no tables, and no clock that all share."""
+        """True if the leases are files: there are no tables, and no clock that all hosts share."""
         return self.scheme in ("file", "delta")
 
     @property
     def is_measured(self) -> bool:
-        """True if metrics are wanted."""
+        """True if the settings ask for metrics."""
         return bool(self.metrics or self.metrics_textfile or self.metrics_push)
 
     @property
     def record_table(self) -> str:
-        """The table of the records: apart from that whose row a session locks."""
+        """The table of the records; not the one in which a session locks a row."""
         return self.table if self.locker == "lease" else f"{self.table}_epoch"
 
     @property
     def shared_name(self) -> str:
-        """The lease's name; of a broker's row one for all, whatever they call it."""
+        """The lease's name in the store; for a broker's row the same for all contenders."""
         return self.row_of(self.name)
 
     def row_of(self, name: str) -> str:
-        """What the record of lease `name` is called."""
+        """The name of the record of lease `name`."""
         return BROKER if self.has_broker_row else name
 
     @property
     def has_broker_record(self) -> bool:
-        """True if the record is in the broker's own row: one that is locked for life is no place for it."""
+        """True if the record is in the broker's own row: a row that its holder keeps locked cannot store it."""
         return self.has_broker_row and self.locker == "lease"
 
     @property
     def notes_table(self) -> str:
-        """The table of what is noted beside the leases."""
+        """The table of the notes beside the leases."""
         return f"{self.table}_notes"
 
     @property
     def has_broker_row(self) -> bool:
-        """True if the lease is that of an ActiveMQ broker, whatever its own name."""
+        """True if the lease is that of an ActiveMQ broker, whatever its configured name."""
         auto = self.broker_row == "auto" and self.table.upper().endswith("ACTIVEMQ_LOCK")
         return (auto or self.broker_row == "true") and not self.is_in_folders
 
@@ -238,7 +238,7 @@ class Config:
     def _refuse_timings_that_do_not_fit(self) -> None:
         # After a renewal succeeded, the next attempt is sent retry_period later and may take attempt_timeout: with less
         # room a single slow answer loses the lease. Demotion starts at renew_deadline and takes up to stop_budget, then
-        # what is left is killed: with less room another master starts while this one still works.
+        # the rest of the work is killed: with less room another master starts while this one still works.
         if self.retry_period + self.attempt_timeout > self.renew_deadline:
             raise ConfigError(
                 "renew_deadline",
@@ -261,11 +261,11 @@ SECRETS = frozenset({"password", "fence_password", "storage_options"})
 """Settings that have no command line flag and are never printed."""
 
 URLS = {"url": "password", "fence_url": "fence_password"}
-"""Settings that may carry a password, and where it belongs instead."""
+"""Settings that may carry a password, and the setting in which it belongs instead."""
 
 
 def shown(config: Config) -> Sequence[tuple[str, str]]:
-    """Each key and its value as it may be printed."""
+    """Each key and its value, without secrets."""
     hidden = {key: "***" if getattr(config, key) else "" for key in SECRETS}
     hidden |= {key: redacted(getattr(config, key)) for key in URLS}
     hidden["storage_options"] = str(dict.fromkeys(config.storage_options, "***"))
@@ -279,8 +279,7 @@ def _for_people(value: object) -> str:
 
 
 def refuse_run_key(called: str, key: object) -> None:
-    """Raise ConfigError unless `key` can be a run key: to one store a blank at its end is another key, and to another
-    the same."""
+    """Raise ConfigError unless `key` can be a run key. Some stores ignore a blank at its end, others do not."""
     fits = isinstance(key, str) and 1 <= len(key) <= MAX_NAME and key.isprintable() and key == key.strip()
     if not fits:
         problem = f"is not a printable text of 1 to {MAX_NAME} characters, without blanks around it"
@@ -288,9 +287,9 @@ def refuse_run_key(called: str, key: object) -> None:
 
 
 def as_text(value: object) -> str:
-    """A setting as it may stand in the environment, in a flag, or in Spark's configuration: read back, it is the same.
+    """A setting as text for the environment, a flag, or Spark's configuration: read back, it is the same.
 
-    All ASCII where it can be: a JVM under the locale C cannot take anything else from its command line.
+    It is all ASCII if possible: a JVM under the locale C can take nothing else from its command line.
     """
     if isinstance(value, bool):
         return str(value).lower()

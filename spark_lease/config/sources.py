@@ -17,7 +17,7 @@ DEFAULT_FILE = Path("conf/spark_lease.toml")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Settings from one source: what each key is called there, and its value."""
+    """Settings from one source: by key, the name of the setting there and its value."""
 
     origin: str
     values: Mapping[str, tuple[str, object]]
@@ -30,9 +30,9 @@ class Resolved:
 
 
 def resolve(*layers: Layer) -> Resolved:
-    """The settings of all `layers`, the first being the strongest, defaults filled in.
+    """The settings of all `layers`, the strongest first, with defaults for the rest.
 
-    Raises ConfigError that names the first key that is unknown, unusable or does not fit the others.
+    Raises ConfigError for the first key that is unknown, unusable or does not fit the others.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -56,7 +56,7 @@ def _default(default: Any, values: Mapping[str, Any]) -> Any:
 
 
 def configure(**arguments: Any) -> Config:
-    """A Config from arguments and defaults alone, for programs and tests that want no other source."""
+    """Make a Config from arguments and defaults alone, for programs and tests that use no other source."""
     return resolve(from_arguments(arguments)).config
 
 
@@ -66,7 +66,7 @@ def from_arguments(arguments: Mapping[str, object], origin: str = "argument") ->
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
-    """`SPARK_LEASE_*`. What a guard tells its child (`guard/environment.py`) is no setting of that child."""
+    """`SPARK_LEASE_*`, without the variables that a guard sets for its child (`guard/environment.py`)."""
     passed_on = {ENV + "EPOCH", ENV + "HELD", ENV + "MARK", FRONT_DOOR, VERBOSE}
     if ENV + "EPOCH" in environ:
         passed_on |= {ENV + "NAME", ENV + "HOLDER", ENV + "RUN_KEY", ENV + "OUTCOME_FILE"}
@@ -79,7 +79,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Layer:
 
 
 def from_spark(conf: Mapping[str, str]) -> Layer:
-    """The `spark.lease.*` keys of a Spark configuration. Refuses a password where Spark would publish it."""
+    """The `spark.lease.*` keys of a Spark configuration. Refuses a password that Spark would publish."""
     found = {snake(k.removeprefix(SPARK)): (k, v) for k, v in conf.items() if k.startswith(SPARK)}
     for called, value in conf.items():
         key = snake(called.removeprefix(SPARK)) if called.startswith(SPARK) else ""
@@ -93,12 +93,12 @@ def from_spark(conf: Mapping[str, str]) -> Layer:
 
 
 def from_file(path: Path | str | None = None) -> Layer:
-    """A TOML file: `path`, else $SPARK_LEASE_CONFIG, else conf/spark_lease.toml where that exists."""
+    """A TOML file: `path`, else $SPARK_LEASE_CONFIG, else conf/spark_lease.toml if it exists."""
     chosen = path or os.environ.get(ENV + "CONFIG")
     file = Path(chosen or DEFAULT_FILE)
     if not chosen and not file.is_file():
         return Layer(f"file {file}", {})
-    import tomllib  # heavy, and many have no file
+    import tomllib  # heavy, and often there is no file
 
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8-sig"))
@@ -120,7 +120,7 @@ def _layer(origin: str, found: Mapping[str, tuple[str, object]]) -> Layer:
 
 
 def _unknown(key: str, called: str, value: object) -> ConfigError:
-    import difflib  # heavy, for this sentence alone
+    import difflib  # heavy, and only this message needs it
 
     if isinstance(value, dict):
         return ConfigError(
@@ -136,10 +136,10 @@ def _unknown(key: str, called: str, value: object) -> ConfigError:
 
 
 def _from_activemq(key: str, called: str, value: object) -> dict[str, object]:
-    """ActiveMQ's names for settings, its milliseconds turned into seconds, for people who come from there."""
+    """Translate ActiveMQ's names of settings, and its milliseconds into seconds, for users who come from ActiveMQ."""
 
     def ms() -> float:
-        if isinstance(value, str) and value[-1:].isalpha():  # a unit, and then these are no milliseconds
+        if isinstance(value, str) and value[-1:].isalpha():  # with a unit it is not in milliseconds
             raise ConfigError(called, f"{value!r} is not a number of milliseconds")
         return seconds(called, value) / 1000
 

@@ -1,4 +1,4 @@
-"""Taking a URL apart: what of it may be shown, and where its password is."""
+"""Takes a URL apart: which part may be shown, and where its password is."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from ..errors import ConfigError
 
 LOCAL = "local"
-"""The `url` of those who try it out on one machine."""
+"""The `url` for trying spark_lease out on one machine."""
 
 
 def local_url() -> str:
@@ -35,7 +35,7 @@ def without_password(url: str) -> tuple[str, str]:
 
 
 def redacted(url: str) -> str:
-    """`url` with nothing in it that could be a password: neither between : and @ nor as a parameter.
+    """`url` without anything that could be a password: between : and @, or in a parameter.
 
     A user's name may have an @ in it (Azure's user@server). An unquoted password may have one too.
     """

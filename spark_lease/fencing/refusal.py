@@ -1,11 +1,11 @@
-"""What a fence does about a refusal. It stands below the lease and knows no more of it than `HeldLease`."""
+"""Turns the refusal of a fence into an error and a loss. It knows the lease only as a `HeldLease`."""
 
 from ..election.ports import HeldLease
 from ..errors import Fenced, Loss
 
 
 def fenced(lease: HeldLease, where: str, newest: int) -> Fenced:
-    """The error to raise for a write that `where` refused. The lease is lost by it: another is master already."""
+    """Return the error for a write that `where` refused, and lose the lease: another is master already."""
     error = Fenced(lease.name, where, lease.epoch, newest)
     lease.lose(Loss.FENCED, str(error))
     return error

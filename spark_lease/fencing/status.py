@@ -1,6 +1,6 @@
-"""What is fenced under a hold, as people see it: on the lease, and noted beside it for `spark-lease status`.
+"""The fencing status of a hold, for people: on the lease, and noted beside it for `spark-lease status`.
 
-Nothing is decided by it, and nothing waits for it: a thread of its own has the note written.
+No code decides by it or waits for it: a thread of its own writes the note.
 """
 
 import json
@@ -18,14 +18,14 @@ from ..system.call_timeout import GIVES_WAY
 log = logging.getLogger(__name__)
 
 KIND = "fences"
-"""Of the notes: one for the newest epoch, by its number."""
+"""The kind of its notes: there is one, under the number of the newest epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fences:
-    """`delta`: "hook" (each transaction asks the lease, and tables are claimed), "claims" (they are claimed, but what a
-    former master begins to write after that is not refused), "none" (not even that can be had), "off" (not wanted).
-    `sql`: "claimed" (the database of `fence_url`, so that fenced tables refuse older epochs), or "none"."""
+    """`delta`: "hook" (each transaction asks the lease, and tables are claimed), "claims" (tables are claimed, but a
+    write that a former master begins later is not refused), "none" (not even claims are possible), "off" (switched
+    off). `sql`: "claimed" (the database of `fence_url`, so that fenced tables refuse older epochs), or "none"."""
 
     delta: str = "none"
     sql: str = "none"
@@ -41,7 +41,7 @@ class ShowsFences(HeldLease, Protocol):
 
 
 class FencingStatus:
-    """Keeps `lease.fences` and its note what they should be. Never raises."""
+    """Keeps `lease.fences` and its note up to date. Never raises."""
 
     def __init__(self, lease: ShowsFences, config: Config) -> None:
         self._lease, self._config = lease, config
@@ -54,7 +54,7 @@ class FencingStatus:
             return
         try:
             threading.Thread(target=self._write, name=f"fences of {self._lease.name}", daemon=True).start()
-        except RuntimeError as error:  # this machine gives us no thread any more
+        except RuntimeError as error:  # the machine can start no more threads
             self._warn(error)
 
     def _write(self) -> None:
@@ -66,18 +66,18 @@ class FencingStatus:
             try:
                 self._lease.note(KIND, str(self._lease.epoch), json.dumps(asdict(shown)), newest=True)
                 self._written = shown
-            except Exception as error:  # whatever it is, the work goes on
+            except Exception as error:  # any error: the work goes on
                 self._warn(error)
 
     def _warn(self, error: Exception) -> None:
         reason = error if isinstance(error, SparkLeaseError) else type(error).__name__
-        level = logging.WARNING if self._lease.remaining() else logging.DEBUG  # over: there is nothing to show
+        level = logging.WARNING if self._lease.remaining() else logging.DEBUG  # DEBUG: the hold is over
         message = "%s: what is fenced (%s) is not shown by status: %s"
         log.log(level, message, self._lease.name, self._lease.fences, reason)
 
 
 def fences_of(notes: Notes, name: str, epoch: int) -> Fences | None:
-    """What is fenced under `epoch` of lease `name`; None if it was not noted. Raises StoreError, ConfigError."""
+    """The fencing status under `epoch` of lease `name`; None if there is no note. Raises StoreError, ConfigError."""
     text = notes.get(name, KIND, str(epoch))
     if text is None:
         return None

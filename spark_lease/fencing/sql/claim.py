@@ -1,8 +1,8 @@
-"""Claim: the guarded database remembers my epoch, if it is newer than what it knows.
+"""Claims a guarded database: it stores this hold's epoch, if that is newer than the stored one.
 
-A claim is one statement in a session of its own that ends with it; done twice it is done once, so that an answer that
-was lost does no harm. On PostgreSQL it is a transaction, and the server ends the session of one that was frozen in it.
-Where a transaction of an older epoch is in its way, PostgreSQL is told to end that session. Every wait ends.
+A claim is one statement in a session of its own, which ends with it. It is idempotent, so that a lost answer does no
+harm. On PostgreSQL it is a transaction, and the server ends the session of a process that is frozen in it. If a
+transaction of an older epoch blocks the claim, PostgreSQL is told to end that session. Every wait ends.
 """
 
 import contextlib
@@ -44,14 +44,14 @@ _T = TypeVar("_T")
 
 TIMEOUT = 10.0
 _GRACE = 0.05
-"""Seconds for a transaction of an older epoch to come to its end by itself, before its session is ended."""
+"""Seconds for a transaction of an older epoch to end by itself, before the claim ends its session."""
 _RETRY_PAUSE = 0.05
 _TO_REPORT = 0.5
 _REMEMBERED = 24 * 3600 * 1000
-"""Epochs, which are milliseconds, for which a run with an unknown end is kept: its master may be frozen so long."""
+"""Milliseconds, as epochs are, for which a run with an unknown end is kept: its master may be frozen so long."""
 _SQLITE_LOCKED = "database is locked"
 TRANSIENT = (*CONFLICTS, _SQLITE_LOCKED)
-"""Codes, or words, of what another try may heal, besides a lock and a connection that was lost."""
+"""Codes or words of errors that retrying may help, besides locks and lost connections."""
 _NO_CONNECTION = ("1040", "1203", "1226", "2002", "2003", "2006", "2013", "57P03")
 _HELD = "a transaction holds its row: see information_schema.innodb_trx, and KILL its session once its job has ended"
 _NO_OPTIONS = (
@@ -66,42 +66,42 @@ _ADVICE_IF_LOWER = (
 
 
 def claim(lease: HeldLease, engine: Engine, *, timeout: float = TIMEOUT) -> None:
-    """Raise the fence of `lease` in the database of `engine` to my epoch; at once if it is there already.
+    """Raise the fence of `lease` in the database of `engine` to its epoch; returns at once if the fence has it already.
 
-    The tables of the fence are made where they are missing, and a fenced table of PostgreSQL that was dropped and made
-    again is fenced again. Takes `timeout` seconds at most, and two to connect. Raises LeaseLost; Fenced
-    if a newer epoch was claimed, which does not lose the lease; FenceUnreachable; ConfigError.
+    Makes missing tables of the fence, and fences again a fenced table of PostgreSQL that was dropped and made again.
+    Takes `timeout` seconds at most, and two to connect. Raises LeaseLost; Fenced if a newer epoch was claimed, which
+    does not lose the lease; FenceUnreachable; ConfigError.
     """
     epoch, end = lease.check(), BootClock().now() + timeout
     table = FenceTable(engine, timeout=timeout)
     newest = table.raise_to(lease.name, epoch)
     if newest > epoch:
         raise Fenced(lease.name, where_is(engine), epoch, newest, _ADVICE_IF_LOWER.format(name=shlex.quote(lease.name)))
-    if table.was_raised:  # not by each worker of one master
+    if table.was_raised:  # once for a master, not in each of its workers
         table.fence_again(lease.name, end)
 
 
 class FenceTable:
-    """Where a fence is looked at and claimed: short sessions on the user's engine, of which every wait ends."""
+    """Reads and claims a fence, in short sessions on the user's engine in which every wait ends."""
 
     def __init__(self, engine: Engine, *, timeout: float = TIMEOUT) -> None:
         refuse_unknown(engine)
-        # The fence is where the search path leads, as the check at COMMIT finds it, wherever the user's tables are.
+        # The search path finds the fence, as it does for the check at COMMIT, wherever the user's tables are.
         self._engine = engine.execution_options(schema_translate_map=None)
         self._timeout, self._clock = timeout, BootClock()
         self._backend = backend_of(engine)
         self._is_postgres = engine.dialect.name == "postgresql"
         self.was_raised = False
-        """True if `raise_to` has found an older epoch, or none."""
+        """True once `raise_to` has found an older epoch, or none."""
 
     def raise_to(self, name: str, epoch: int) -> int:
-        """The newest epoch of `name` after it was raised to `epoch`. Raises FenceUnreachable, ConfigError."""
+        """Raise the epoch of `name` to `epoch`; returns the newest. Raises FenceUnreachable, ConfigError."""
 
         def ask(session: Connection) -> int:
             refuse_no_hold(session, name)
             before = self._read(session, name)
             if before < epoch:
-                self.was_raised = True  # whatever becomes of the answer
+                self.was_raised = True  # even if the answer is lost
                 session.execute(raise_epoch(self._engine, name, epoch))
                 session.commit()
             newest = self._read(session, name)
@@ -112,43 +112,43 @@ class FenceTable:
         return self._ask(ask, lambda session, end: self._make_way(session, end, name, epoch))
 
     def fence_again(self, name: str, end: float) -> None:
-        """Give its trigger back to each table of `name` that has lost it. Logs what it did, and what it could not."""
+        """Restore the trigger of each fenced table of `name` that has lost it. Logs what succeeded and what failed."""
         if not self._is_postgres:
             return
         try:
             with self._session(end + _TO_REPORT) as session:
                 restore(session, name, lambda: end - self._clock.now())
-        except Exception as error:  # whatever it is, the fence itself is claimed
+        except Exception as error:  # any error: the fence itself is claimed
             problem: object = type(error).__name__
             if isinstance(error, SQLAlchemyError | SparkLeaseError):
                 problem = unreachable(self._engine, error) if isinstance(error, SQLAlchemyError) else error
             log.warning("%s: a table that was made again may be without its fence: %s", name, problem)
 
     def newest(self, name: str) -> int:
-        """The newest epoch that was claimed; 0 if none was. Makes nothing. Raises FenceUnreachable, ConfigError."""
+        """The newest claimed epoch; 0 if there is none. Makes no tables. Raises FenceUnreachable, ConfigError."""
 
         def ask(session: Connection) -> int:
             try:
                 return self._read(session, name)
             except DBAPIError as error:
-                if matches(error, self._backend.shape):  # its tables are made by the first claim
+                if matches(error, self._backend.shape):  # the first claim makes its tables
                     return 0
                 raise
 
         return self._ask(ask, reads=True)
 
     def has_fence(self, name: str) -> bool:
-        """True if the database, which is PostgreSQL, has a fence for this role, or fenced tables of lease `name`.
+        """True if the PostgreSQL database has a fence for this role, or fenced tables of lease `name`.
         Raises FenceUnreachable."""
         return self._ask(lambda session: has_fence(session, name), reads=True)
 
     def was_committed(self, name: str, epoch: int, run: str) -> bool:
-        """Whether the transaction that was to write the row of `run` was committed; if not, it cannot be any more.
+        """True if the transaction that writes the row of `run` was committed; if False, it can no longer commit.
 
-        A row of the same key waits for a transaction that is still open, and keeps out one that is not there yet. It
-        has no epoch, so that a look whose own answer was lost does not take it for the transaction's.
-        Raises FenceUnreachable while that is not known, and for good where the run may have been pruned: epochs are
-        when a lease was acquired, and a master may have written long after.
+        Inserts a row with the same key. The insert waits for a transaction that is still open, and the row refuses one
+        that has not yet arrived. The row has no epoch: a look-up that is repeated, because its answer was lost, does
+        not take it for the transaction's. Raises FenceUnreachable while the result is not known, and always if the run
+        may have been pruned: an epoch is the time of the grant, and a master may have written long after it.
         """
 
         written = select(RUN.c.epoch).where(RUN.c.name == name, RUN.c.run == run)
@@ -164,7 +164,7 @@ class FenceTable:
         return self._ask(ask)
 
     def forget(self, name: str) -> int:
-        """Clear the fence of `name`; the epoch that it had, 0 if none. Raises FenceUnreachable, ConfigError."""
+        """Clear the fence of `name`; returns its last epoch, 0 if none. Raises FenceUnreachable, ConfigError."""
 
         def ask(session: Connection) -> int:
             before = session.execute(read_epoch(name)).scalar()
@@ -175,7 +175,7 @@ class FenceTable:
         return self._ask(ask)
 
     def forget_runs(self, name: str, runs: Sequence[str]) -> None:
-        """They will not be asked for again. Raises FenceUnreachable."""
+        """Delete the rows of `runs`, which will not be looked up again. Raises FenceUnreachable."""
         self._write(forget_runs(self._engine, name, runs))
 
     def done_under(self, name: str, key: str) -> int | None:
@@ -184,7 +184,7 @@ class FenceTable:
         return self._ask(lambda session: session.execute(done).scalar(), reads=True)
 
     def forget_done(self, name: str, age: float) -> None:
-        """Those that were completed more than `age` seconds ago. Raises FenceUnreachable."""
+        """Delete run keys that were completed more than `age` seconds ago. Raises FenceUnreachable."""
         before = literal_column(self._backend.now_ms, BigInteger) - bindparam("age", round(age * 1000), BigInteger)
         self._write(delete(DONE).where(DONE.c.name == name, DONE.c.finished < before))
 
@@ -202,8 +202,8 @@ class FenceTable:
         *,
         reads: bool = False,
     ) -> _T:
-        """What `ask` answers, tried again until it does or the time is over. `make_way` says what still holds a lock.
-        `reads`: it writes nothing, and may be asked of a replica."""
+        """Call `ask` until it answers or the time is over; returns the answer. `make_way` ends what holds a lock, and
+        names what still does. `reads`: `ask` writes nothing, and may run on a replica."""
         end, never, blocked_by = self._clock.now() + self._timeout, threading.Event(), ""
         while True:
             try:
@@ -226,18 +226,18 @@ class FenceTable:
                     raise unreachable(self._engine, error) from error
             except SparkLeaseError:
                 raise
-            except Exception as error:  # whatever the user's own way to a connection raises
+            except Exception as error:  # the user's own function that connects may raise anything
                 raise FenceUnreachable(where_is(self._engine), f"cannot be asked: {name_of(error)}") from error
             if self._clock.now() >= end:
                 too_late = unreachable(self._engine, problem, blocked_by)
                 too_late.may_pass = True
                 raise too_late from problem
-            if not matches(problem, (*self._backend.locked, _SQLITE_LOCKED)):  # then it has waited already
+            if not matches(problem, (*self._backend.locked, _SQLITE_LOCKED)):  # those have waited already
                 self._clock.wait(never, _RETRY_PAUSE)
 
     def _is_transient(self, error: SQLAlchemyError) -> bool:
         lost = isinstance(error, DBAPIError) and error.connection_invalidated
-        # No connection to be had: a server that starts again, or one whose place another takes.
+        # No connection: the server restarts, or another one takes its place.
         code = code_of(error)
         no_way = isinstance(error, OperationalError) and (code is None or code in _NO_CONNECTION)
         if no_way and self._engine.dialect.name != "sqlite" and not matches(error, self._backend.denied):
@@ -246,8 +246,8 @@ class FenceTable:
 
     @contextlib.contextmanager
     def _session(self, end: float, *, reads: bool = False) -> Iterator[Connection]:
-        """A session that is ended with its use. It commits what the caller says, or each statement by itself. On
-        PostgreSQL its settings are its transactions': no other client of a pooler is to get them."""
+        """A session that ends after its use. On PostgreSQL the caller commits, elsewhere each statement commits itself.
+        On PostgreSQL the settings are local to each transaction: no other client of a pooler may get them."""
         cut_off = SocketWatchdog(max(end - self._clock.now(), _RETRY_PAUSE))
         try:
             with connected(self._engine, end - self._clock.now()) as pooled:
@@ -276,16 +276,16 @@ class FenceTable:
         left = max(end - self._clock.now(), _RETRY_PAUSE)
         if self._is_postgres:
             grace, bound = (math.ceil(seconds * 1000) for seconds in (_GRACE, left + 2 * _GRACE))
-            # The last one: my host is frozen between the claim and its commit, and the next master waits for the row.
+            # The last one: this host may freeze between the claim and its commit, and the next master waits for it.
             limits = {"lock_timeout": grace, "statement_timeout": bound, "idle_in_transaction_session_timeout": bound}
             return (transaction_bounds(limits),)
         if self._engine.dialect.name == "sqlite":
-            # Shorter than SQLite's own pauses become: against a busy writer one has to ask often.
+            # Shorter than SQLite's own pauses become: against a busy writer the claim must ask often.
             return (f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}",)
         return (
             "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1",  # whole seconds
-            # What a frozen transaction has written is not done, though the user's engine, or the server, may read it.
-            # Not READ COMMITTED: that takes no write where the binary log has statements.
+            # The user's engine, or the server, may read uncommitted rows: those of a frozen transaction do not count.
+            # Not READ COMMITTED: it refuses every write if the binary log is statement-based.
             "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
         )
 
@@ -311,7 +311,7 @@ class FenceTable:
         )
 
     def _tidy(self, session: Connection, name: str, epoch: int, before: int) -> None:
-        """What is of use after a claim, and no part of it. The runs of the epoch before may still be asked for."""
+        """Tidy up after a claim, of which this is no part. Runs of the epoch before may still be looked up."""
         try:
             if self._is_postgres and (denied := end_older_sessions(session, name, epoch)):
                 log.warning("%s: %s. It can write nothing more, but may hold locks on rows", name, denied)
@@ -324,7 +324,7 @@ class FenceTable:
             log.debug("%s: not tidied up after the claim: %s", name, error)
 
     def _make_tables(self, end: float) -> SQLAlchemyError | None:
-        """What was in the way, if it may pass. Raises ConfigError if they cannot be made here."""
+        """Make the tables; returns the problem, if it may pass. Raises ConfigError if they cannot be made here."""
         try:
             with self._session(end) as session:
                 for statement in tables_sql(self._engine.dialect):

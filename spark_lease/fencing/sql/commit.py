@@ -1,8 +1,8 @@
-"""The two ends of a fenced transaction in each database's own way: how it begins, and check and COMMIT in one step.
+"""Begin and end of a fenced transaction, in each database's own way; check and COMMIT are one step.
 
-The check locks the fence's row in share mode: a claim waits for the transaction to end, and a transaction that
-reads a snapshot of its own is refused instead of seeing the old epoch. Where the driver sends several statements as one
-message, check and COMMIT travel together: a client cannot be frozen between them.
+The check locks the fence's row in share mode: a claim waits for the transaction to end, and a transaction with an older
+snapshot is refused instead of reading the old epoch. If the driver can send several statements as one message, check
+and COMMIT travel together: the client cannot be frozen between them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .session import application_of, setting_of
 
 
 class NotNewest(Exception):
-    """The fence has another epoch than mine, or none: nothing was committed."""
+    """The fence has another epoch than this hold, or none: nothing was committed."""
 
 
 def ends_of(engine: Engine) -> CommitProtocol | Psycopg2:
-    """What fits the database and its driver, for one transaction. Call it once there has been a connection."""
+    """The commit protocol of a database and its driver, for one transaction. Call it after a first connection."""
     if engine.dialect.name == "postgresql":
         return Psycopg2() if engine.driver == "psycopg2" else _Postgres()
     if engine.dialect.name == "sqlite":
@@ -44,39 +44,39 @@ _MINE = "FROM spark_lease_fence WHERE name = %(name)s AND epoch = %(epoch)s"
 
 
 class CommitProtocol(ABC):
-    """How one transaction begins and ends, with any driver: what is done inside is seen by SQLAlchemy's events."""
+    """Begins and ends one transaction, with any driver. SQLAlchemy's events show it the statements in between."""
 
     def __init__(self) -> None:
         self._connection: Any = None
         self._values: dict[str, Any] = {}
 
     def enter(self, engine: Engine, values: dict[str, Any]) -> Connection:
-        """A connection in its transaction, from the first statement on at the latest, which refuses to end it."""
+        """A connection that is in a transaction from its first statement on at the latest, and refuses to end it."""
         connection = self._connection = GuardedConnection(engine)
         self._values = values
         self._begin(connection, values)
         if not connection.in_transaction():
-            connection.begin()  # so that an ORM session inside joins it, and begins and commits none
+            connection.begin()  # so that an ORM session inside joins it, and neither begins nor commits one
         watch(connection)
         connection.is_shut = True
         return connection
 
     @property
     def is_lost(self) -> bool:
-        """The connection was lost inside the block."""
+        """True if the connection was lost inside the block."""
         return self._connection is not None and bool(self._connection.closed)
 
     def leave(self) -> None:
-        """The block is over. Raises ConfigError if the transaction has ended inside it."""
+        """Leave the block. Raises ConfigError if the transaction has ended inside it."""
         refuse_ended(self._connection)
         self._connection.is_shut = False
 
     def commit(self, run: str) -> None:
-        """Writes the row of the run and commits, if my epoch is still the newest. Raises DBAPIError, NotNewest."""
+        """Write the row of the run and commit, if this epoch is still the newest. Raises DBAPIError, NotNewest."""
         self._commit(self._connection, self._values | {"run": run})
 
     def close(self) -> None:
-        """Gives the connection back, in no transaction: what was not committed is rolled back."""
+        """Roll back what was not committed, and give the connection back to the pool."""
         if self._connection is None:
             return
         self._connection.is_shut = False
@@ -96,13 +96,13 @@ class CommitProtocol(ABC):
 
 
 class _Postgres(CommitProtocol):
-    """With any driver: the check, then COMMIT. The row of the run is NULL, and so refused, where my epoch is not."""
+    """Check, then COMMIT, with any driver. If this epoch is not the newest, the run's epoch is NULL and is refused."""
 
     _BEGIN = (
         "SELECT pg_catalog.set_config(%(setting)s, CAST(%(epoch)s AS text), true), "
         f"pg_catalog.set_config('application_name', %(application)s, true), pg_catalog.set_config('{SIGN}', '1', true)"
     )
-    # Cast, because a driver that binds on the server tells no types.
+    # Casts, because a driver that binds on the server sends no types.
     _RUN = RUN.format(name="CAST(%(name)s AS text)", run="CAST(%(run)s AS text)", epoch="CAST(%(epoch)s AS bigint)")
 
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
@@ -116,13 +116,13 @@ class _Postgres(CommitProtocol):
 
 _BLOCK = "spark_lease_block"
 _LEAVE_SAVEPOINT = f"RELEASE SAVEPOINT {_BLOCK}"
-"""Fails in another transaction than the block's own: a deadlock ends that, and a COMMIT that a procedure hides. What
-follows would be committed without what came before."""
+"""Fails in any transaction but the block's own. A deadlock, or a COMMIT hidden in a procedure, ends that one; later
+statements would be committed without the earlier ones."""
 NO_SAVEPOINT = "1305"
 
 
 _IDLE = 3
-"""Seconds after which MySQL ends a session that is frozen between check and COMMIT, and holds the fence's row."""
+"""Seconds after which MySQL ends a session that is frozen between check and COMMIT while it locks the fence's row."""
 
 
 class _MySql(CommitProtocol):
@@ -138,7 +138,7 @@ class _MySql(CommitProtocol):
     def _begin(self, connection: Connection, values: dict[str, Any]) -> None:
         driver: Any = connection.connection.driver_connection
         is_on = driver.get_autocommit() if hasattr(driver, "get_autocommit") else getattr(driver, "autocommit", False)
-        if not callable(is_on) and is_on:  # as the driver believes: MySQL tells it so where its own default is 0
+        if not callable(is_on) and is_on:  # the driver may be wrong: MySQL reports it where its own default is 0
             refuse_autocommit(bool(connection.exec_driver_sql("SELECT @@autocommit").scalar()))
         connection.exec_driver_sql(f"SAVEPOINT {_BLOCK}")
 
@@ -159,7 +159,7 @@ class _MySql(CommitProtocol):
         try:
             with closing(connection.connection.cursor()) as cursor:
                 cursor.execute(self._UNBOUND)
-        except connection.dialect.loaded_dbapi.Error:  # what was committed is committed
+        except connection.dialect.loaded_dbapi.Error:  # the COMMIT stands
             connection.invalidate()
 
 
@@ -185,7 +185,7 @@ _LEGACY = -1
 
 
 class _Sqlite(CommitProtocol):
-    """The one writer of the file from its first statement on, so that the check holds until the end."""
+    """The only writer of the file from its first statement on, so that the check stays true until the end."""
 
     _MINE = "SELECT 1 FROM spark_lease_fence WHERE name = ? AND epoch = ?"
     _driver: Any = None
@@ -197,7 +197,7 @@ class _Sqlite(CommitProtocol):
         if getattr(driver, "autocommit", _LEGACY) != _LEGACY:
             refuse("sqlite3's `autocommit` begins and ends transactions: leave it as it is")
         self._driver, self._found = driver, driver.isolation_level
-        driver.isolation_level = None  # Python's BEGIN comes late
+        driver.isolation_level = None  # Python's own BEGIN comes too late
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         self._check(connection, values)
 
@@ -213,7 +213,7 @@ class _Sqlite(CommitProtocol):
         if self._driver is None:
             return
         try:
-            self._driver.rollback()  # itself: the connection may have been given back inside
+            self._driver.rollback()  # the driver's: the block may have given the connection back
         except connection.dialect.loaded_dbapi.Error:
             if not connection.closed:
                 connection.invalidate()
@@ -222,7 +222,7 @@ class _Sqlite(CommitProtocol):
 
 
 def _roll_back(connection: Connection) -> None:
-    """By the driver: SQLAlchemy takes a transaction for ended whose commit() was refused, and leaves it open."""
+    """Roll back with the driver: SQLAlchemy takes a transaction for ended if its commit() was refused."""
     if connection.invalidated or connection.closed:
         return
     driver: Any = connection.connection.driver_connection

@@ -1,16 +1,16 @@
-"""A SQL transaction that commits only while its lease's epoch is the newest, on any engine of SQLAlchemy that can.
+"""A SQL transaction that commits only while its lease's epoch is the newest, on any SQLAlchemy engine that can fence.
 
 ```
 with lease.fenced_sql(engine) as connection:     waits until the lease is certain; claims, the first time; begins
-    connection.execute(…)                        whatever you write
-                                                 at the end: my epoch still the newest? COMMIT, in the same step
+    connection.execute(…)                        the caller's statements
+                                                 at the end: is this epoch still the newest? COMMIT, in the same step
 ```
-It may complete a run key as well (`completing_sql`): the key's row is committed with the data, or neither is. The key
-is looked up before the transaction, so that no work is done in vain, and its row is the last statement: two masters
-cannot both commit it. Beside the lease, where `is_done` looks, it is noted afterwards. If a crash prevents that, the
-next contender that finds the row notes it.
+The transaction may complete a run key as well (`completing_sql`): the key's row is committed with the data, or neither
+is. The key is looked up before the transaction, so that no work is done in vain. Its row is the last statement: two
+masters cannot both commit it. Afterwards the key is noted beside the lease, where `is_done` looks. If a crash prevents
+that, the next contender that finds the row notes it.
 
-What it does not do: it holds back no writer that goes past it. On PostgreSQL a fenced table does (`triggers.py`).
+It does not stop a writer that does not use it. On PostgreSQL a fenced table does (`triggers.py`).
 """
 
 import logging
@@ -37,26 +37,26 @@ from .tables import DONE, RUN, refuse_unknown, where_is
 log = logging.getLogger(__name__)
 
 _claimed: WeakKeyDictionary[Pool, set[tuple[str, int]]] = WeakKeyDictionary()
-"""By this process, or its parent. Doing it twice is doing it once, so threads need no order here. By the
-pool, which an engine shares with those that `execution_options` makes of it."""
+"""The claims of this process, or of its parent. A claim is idempotent, so threads need no lock here. The key is the
+pool, which an engine shares with the engines that `execution_options` makes of it."""
 _runs: WeakKeyDictionary[Pool, dict[str, list[str]]] = WeakKeyDictionary()
 _random = random.Random()
-"""Asking the kernel would let go of the interpreter lock, in every transaction."""
+"""Not the kernel's: asking the kernel would release the interpreter lock in every transaction."""
 os.register_at_fork(after_in_child=_random.seed)
 _NULL = "23502"
 _AT_SOME = 1000
-"""Runs after which those whose end is known are forgotten."""
+"""Number of runs with a known end after which their rows are deleted."""
 Note = Callable[[str, int], None]
-"""Notes beside the lease that a run key is done, and under which epoch."""
+"""Notes beside the lease that a run key is done under an epoch."""
 
 
 @contextmanager
 def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
     """One transaction under `lease`: committed at the end of the block, rolled back if an exception leaves it.
 
-    Raises Fenced if a newer epoch was claimed, LeaseLost if the lease is lost, and then nothing was written;
-    FenceUnreachable if it is not known whether it was; ConfigError; and what the database raises, after a look
-    whether the fence is the reason. An answer to COMMIT that was lost is looked for.
+    Raises Fenced if a newer epoch was claimed and LeaseLost if the lease is lost: then nothing was written. Raises
+    FenceUnreachable if it is not known whether anything was written, ConfigError, and the database's own error unless
+    the fence is its reason. If the answer to COMMIT is lost, it looks up whether the transaction was committed.
     """
     epoch = lease.wait_certain()
     if epoch == 0:  # enabled = false: nothing is guarded
@@ -85,9 +85,9 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, retention: float) -> Iterator[Connection]:
-    """`fenced_sql`, which completes the run key `key` of the lease as well.
+    """A `fenced_sql` that also completes the run key `key` of the lease.
 
-    Raises AlreadyDone if that is done, under whichever epoch: then nothing was written; and what `fenced_sql` raises.
+    Raises AlreadyDone if the key is done, under any epoch: then nothing was written. Raises what `fenced_sql` raises.
     Keys are remembered for `retention` seconds.
     """
     refuse_run_key("completes", key)
@@ -110,30 +110,30 @@ def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, re
             _refuse_done(fence_table, lease, key, note)
         raise
     _note(lease, key, lease.epoch, note)
-    with suppress(Exception):  # whatever it is: what was asked for is committed
+    with suppress(Exception):  # any error: the transaction is committed
         fence_table.forget_done(lease.name, retention)
 
 
 def new_run() -> str:
-    """The name of a transaction that no other has: 32 hexadecimal digits."""
+    """A unique name for a transaction: 32 hexadecimal digits."""
     return f"{_random.getrandbits(128):032x}"
 
 
 def claim_once(lease: HeldLease, engine: Engine, epoch: int) -> None:
-    """Claim, unless this process has done so. Raises what `claim` raises."""
+    """Claim, unless this process has claimed already. Raises what `claim` raises."""
     refuse_unknown(engine)
     known = _claimed.setdefault(engine.pool, set())
     if (lease.name, epoch) not in known:
         try:
             claim(lease, engine)
-        except Fenced as error:  # work has begun
+        except Fenced as error:  # `claim` itself does not lose the lease, but here work has begun
             lease.lose(Loss.FENCED, str(error))
             raise
         known.add((lease.name, epoch))
 
 
 def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNewest) -> None:
-    """Return if the transaction was committed after all; else raise what is the reason that it was not."""
+    """Return if the transaction was committed after all; else raise the reason why it was not."""
     fence_table, where = FenceTable(engine), where_is(engine)
     if run and isinstance(error, DBAPIError) and _may_be_committed(engine, error):
         try:
@@ -153,24 +153,24 @@ def _judge(lease: HeldLease, engine: Engine, run: str, error: DBAPIError | NotNe
     if newest == lease.epoch and isinstance(error, DBAPIError):
         ended_inside = code_of(error) == _NULL and RUN.name in str(error.orig)
         if run and (ended_inside or code_of(error) == NO_SAVEPOINT):
-            refuse(OVER)  # the check found a transaction without the sign of the block's
+            refuse(OVER)  # the check found another transaction than the block's
         raise error
-    _claimed.pop(engine.pool, None)  # the next try claims again
+    _claimed.pop(engine.pool, None)  # the next attempt claims again
     raise FenceUnreachable(where, f"the fence of {lease.name} was cleared meanwhile: nothing was written") from error
 
 
 def _may_be_committed(engine: Engine, error: DBAPIError) -> bool:
-    """MariaDB may be interrupted between the COMMIT of the block that it runs and the block's end."""
+    """True if COMMIT may have taken effect: MariaDB may be interrupted between it and the end of the SQL block."""
     return error.connection_invalidated or (is_mariadb(engine) and code_of(error) != REFUSED_BY_THE_BLOCK)
 
 
 def _forget(engine: Engine, name: str, run: str) -> None:
-    """Its end is known, so it is not asked for again."""
+    """Forget a run whose end is known: it will not be looked up again."""
     known = _runs.setdefault(engine.pool, {}).setdefault(name, [])
     known.append(run)
     if len(known) >= _AT_SOME:
         done, known[:] = list(known), []
-        with suppress(Exception):  # whatever it is: what was asked for is committed
+        with suppress(Exception):  # any error: the transaction is committed
             FenceTable(engine).forget_runs(name, done)
 
 
@@ -182,7 +182,7 @@ def _refuse_done(fence_table: FenceTable, lease: HeldLease, key: str, note: Note
 
 
 def _note(lease: HeldLease, key: str, epoch: int, note: Note) -> None:
-    """The row is what counts: whatever keeps the note from being made, the next one who comes makes it."""
+    """Note that the key is done. The row decides: if this fails, the next contender that finds the row notes it."""
     try:
         note(key, epoch)
     except SparkLeaseError as error:

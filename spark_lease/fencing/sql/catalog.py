@@ -1,6 +1,6 @@
-"""What PostgreSQL's catalogue says of a table that is fenced, or is to be, and of those above and below it.
+"""Reads in PostgreSQL's catalogue about a table that is, or will be, fenced, and about the tables above and below it.
 
-Everything here is asked without the role's search path, in a transaction that has called `leave_path`.
+All queries run without the role's search path, in a transaction that has called `leave_path`.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from ...errors import ConfigError
 from .tables import FENCE, FENCE_TABLES, FENCED, where_is
 from .trigger_sql import NO_PATH, TRIGGER, function_sql, parts, quoted, readable, spelled, trusted
 
-# Of a trigger: each ends with a zero byte, in the database's encoding (PostgreSQL documentation, pg_trigger.tgargs).
+# A trigger's arguments: each ends with a zero byte, in the database's encoding (PostgreSQL documentation,
+# pg_trigger.tgargs).
 _ARGUMENTS = """ARRAY(
     SELECT convert_from(substring(t.tgargs FROM at - size + 1 FOR size - 1), getdatabaseencoding()) FROM (
         SELECT at, at - coalesce(lag(at) OVER (ORDER BY at), 0) AS size
@@ -26,8 +27,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = '{TRIGGER}' AND NOT t.tgisinternal
 LEFT JOIN pg_proc f ON f.oid = t.tgfoid LEFT JOIN pg_namespace fn ON fn.oid = f.pronamespace
 WHERE """
-# Partitions, and tables that inherit: both are in pg_inherits, and what is below them as well. Temporary ones belong to
-# one session.
+# Partitions and inheriting tables, at every level: pg_inherits has both. Temporary tables belong to one session.
 _BELOW = """c.relpersistence <> 't' AND c.oid IN (WITH RECURSIVE below (oid) AS (
     SELECT %(oid)s::int8::oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN below ON i.inhparent = below.oid
 ) SELECT oid FROM below)"""
@@ -63,7 +63,7 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A table, and the trigger that fences it, if one does: its arguments, and the schema of its function, quoted."""
+    """A table and the trigger that fences it, if any: the arguments, and the schema (quoted) of its function."""
 
     oid: int
     schema: str
@@ -72,7 +72,7 @@ class Found:
     arguments: tuple[str, ...]
     owned: bool
     enabled: str
-    """A: always. D, R: the owner has switched it off. O: switched on again, but not for all (pg_trigger.tgenabled)."""
+    """A: always. D, R: the owner has switched it off. O: switched on again, but not ALWAYS (pg_trigger.tgenabled)."""
     fence: str
 
     @property
@@ -82,7 +82,7 @@ class Found:
 
     @property
     def readable(self) -> str:
-        """For people, who may give it back as it is."""
+        """For people, who may use it as input."""
         return readable(self.schema, self.table)
 
 
@@ -90,7 +90,7 @@ _KEPT = "spark_lease_path"
 
 
 def leave_path(connection: Connection) -> None:
-    """For this transaction alone; the schemas of the role's own search_path are kept for `path_of`."""
+    """Leave the role's search_path, for this transaction only; its schemas are kept for `path_of`."""
     found = connection.exec_driver_sql("SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]")
     connection.info[_KEPT] = found.scalar()
     connection.exec_driver_sql(NO_PATH)
@@ -108,7 +108,7 @@ def schemas_of_lists(connection: Connection) -> list[str]:
 
 
 def schema_of_fence(connection: Connection) -> str:
-    """The schema of the fence that a claim of this role would find, or where one would be made; quoted."""
+    """The schema (quoted) of the fence that a claim of this role would find, or in which it would make one."""
     path = [quoted(each) for each in path_of(connection)]
     for schema in path:
         if connection.exec_driver_sql("SELECT to_regclass(%(name)s)", {"name": f"{schema}.{FENCE.name}"}).scalar():
@@ -119,8 +119,8 @@ def schema_of_fence(connection: Connection) -> str:
 
 
 def look_for(connection: Connection, table: str) -> Found | None:
-    """What has that name, in the role's own search_path if it names no schema. Raises ConfigError for no name."""
-    # to_regclass takes quotes as SQL does, and gives no name to what is no table's.
+    """The relation of that name, in the role's own search_path if it has no schema. Raises ConfigError for no name."""
+    # to_regclass reads quotes as SQL does, and returns NULL if there is no such relation.
     names = parts(table)
     places = [names] if len(names) > 1 else [[schema, *names] for schema in path_of(connection)]
     for each in places:
@@ -144,7 +144,7 @@ def find(connection: Connection, table: str) -> Found:
 
 
 def refuse_below_others(connection: Connection, found: Found, table: str, lease: str) -> None:
-    """What is written through a table above it, rows of its own among them, runs no statement trigger of this one."""
+    """Raise ConfigError for a table below others: a write through those, even to its rows, runs no trigger of it."""
     for above in those_above(connection, found):
         if above.kind == "p":
             if not those_above(connection, above):
@@ -163,16 +163,16 @@ def with_those_below(connection: Connection, found: Found) -> list[Found]:
 
 
 def all_fenced(connection: Connection) -> list[Found]:
-    """Without temporary tables, and without triggers that name no lease: any role may make those."""
+    """All fenced tables, without temporary ones and triggers that name no lease: any role may make those."""
     found = _look(connection, "t.tgname IS NOT NULL AND c.relpersistence <> 't'", {})
     return [each for each in found if each.arguments]
 
 
 def function_if_needed(connection: Connection, schema: str, found: Found, *, may_be_older: bool = False) -> list[str]:
-    """What makes the trigger's function in `schema`; nothing where it is there already.
+    """The statement that makes the trigger's function in `schema`; empty if the function exists.
 
-    Raises ConfigError where it, or the fence, belongs to a role whose code would run with the rights of all who write
-    to the table.
+    Raises ConfigError if the function, or the fence, belongs to an untrusted role: its code would run with the rights
+    of every role that writes to the table.
     """
     wanted = function_sql(f"{schema}.")
     for query, name in (
@@ -194,8 +194,8 @@ def function_if_needed(connection: Connection, schema: str, found: Found, *, may
 
 
 def grants_to_owners(connection: Connection, schema: str, tables: Sequence[Found]) -> list[str]:
-    """What the owners of `tables` lack to ask the fence: what a foreign key cascades is written in their name, and what
-    SECURITY DEFINER code of theirs does."""
+    """The grants that the owners of `tables` lack to read the fence: the cascaded writes of a foreign key, and SECURITY
+    DEFINER functions, run as the owner."""
     values = {"tables": [each.oid for each in tables], "schema": schema, "fence": f"{schema}.{FENCE.name}"}
     return list(connection.exec_driver_sql(_OWNERS, values).scalars())
 

@@ -222,7 +222,7 @@ class _Sqlite(CommitProtocol):
 
 
 def _roll_back(connection: Connection) -> None:
-    """Roll back with the driver: SQLAlchemy takes a transaction for ended if its commit() was refused."""
+    """Roll back with the driver: SQLAlchemy treats a refused commit() as the end, and leaves the transaction open."""
     if connection.invalidated or connection.closed:
         return
     driver: Any = connection.connection.driver_connection

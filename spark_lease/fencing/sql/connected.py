@@ -11,16 +11,16 @@ from .search_path import mismatch
 from .tables import FENCE_TABLES, look_at_server, tables_sql, where_is
 
 _AT_LEAST = 2.0
-"""Seconds, where hardly any are left: what was in the way before is to be told, also by a machine that is busy."""
+"""Seconds, if fewer are left: the error must name what blocked the claim before, also on a busy machine."""
 
 
 def connected(engine: Engine, timeout: float) -> Connection:
-    """`engine.connect()`, within `timeout` seconds, or two. Raises what that raises, and FenceUnreachable.
+    """`engine.connect()` within `timeout` seconds, at least two. Raises what that raises, and FenceUnreachable.
 
-    A server that is frozen still accepts connections, by its kernel. No driver's own limit ends the wait for its first
-    word, and there is no socket yet that could be shut down.
+    The kernel of a frozen server still accepts connections. No driver limits the wait for the server's first message,
+    and there is no socket yet that could be shut down.
     """
-    if engine.dialect.name == "sqlite":  # waits for no server, and a connection may be of use to its own thread alone
+    if engine.dialect.name == "sqlite":  # waits for no server, and only its own thread may use the connection
         return engine.connect()
     connecting = CallTimeout(where_is(engine), timeout=round(max(timeout, _AT_LEAST), 1))
     try:

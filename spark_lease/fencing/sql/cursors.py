@@ -1,4 +1,4 @@
-"""Cursors of psycopg2 that refuse what would end a fenced transaction, and begin it with the first statement."""
+"""psycopg2 cursors that refuse to end a fenced transaction, and begin it with the first statement."""
 
 import re
 from functools import lru_cache
@@ -8,14 +8,14 @@ from weakref import ref
 from .refusals import IDLE, OVER, refuse, refuse_end
 
 _ONE = re.compile(rb"\s*(?:INSERT|UPDATE|DELETE|SELECT|WITH|MERGE)\b[^;]*+;?\s*\Z", re.I)
-"""Surely one statement, and none that ends a transaction: where none is open behind BEGIN and this, nothing was run."""
+"""Certainly one statement that ends no transaction: if none is open after BEGIN and this, nothing was run."""
 _LOOKS = "looks_for_spark_lease"
 _READY = 1
-"""Of psycopg2, which is imported by those who have it: has begun no transaction."""
+"""psycopg2's status of a connection that has begun no transaction; this module does not import psycopg2."""
 
 unbegun: dict[Any, ref[Any]] = {}
 """The driver's connections of blocks (`Psycopg2`) that have sent nothing yet. A program that kept one from before the
-block may use it past our cursors: if that leaves a transaction open, the block's first statement is refused."""
+block may use it without our cursors: if that leaves a transaction open, the block's first statement is refused."""
 
 
 def unbegun_block(connection: Any) -> Any:
@@ -25,7 +25,7 @@ def unbegun_block(connection: Any) -> Any:
 
 @lru_cache(maxsize=16)
 def looking(base: Any) -> Any:
-    """`base`, a class of psycopg2's cursors, that refuses what would end the transaction or comes after its end."""
+    """A subclass of `base`, a psycopg2 cursor: it refuses statements that end the transaction or come after its end."""
     if hasattr(base, _LOOKS):
         return base
     methods = ("execute", "executemany", "callproc", "copy_expert", "copy_from", "copy_to")
@@ -39,16 +39,16 @@ def refuse_unlooked(cursor: Any) -> None:
 
 
 def _is_plain(base: Any) -> bool:
-    """Its execute and mogrify are psycopg2's own: another's execute may run more than what it is given."""
+    """True if its execute and mogrify are psycopg2's own: another execute may run more than its argument."""
     owners = (next(c for c in base.__mro__ if each in vars(c)) for each in ("execute", "mogrify"))
     return all(owner.__module__.startswith("psycopg2.") for owner in owners)
 
 
 def _guarded(method: Any, goes_along: bool) -> Any:
-    """BEGIN may go along with what a method is given to execute.
+    """`method` with the checks. `goes_along`: BEGIN may be sent with the statement.
 
-    The driver's own commit and rollback do nothing while it is in autocommit. What it begins by itself, in `with` or
-    out of autocommit, they would end: it is refused with what it begins with.
+    In autocommit the driver's own commit and rollback do nothing. But they would end a transaction that the driver
+    began itself, in `with` or out of autocommit: the statement that begins one is refused.
     """
 
     def guarded(cursor: Any, *args: Any, **more: Any) -> Any:

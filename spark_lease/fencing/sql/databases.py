@@ -1,7 +1,7 @@
-"""At a take-over: claim the database of the configuration before anything of the guarded work runs.
+"""Claims the configured database after a grant, before any guarded work runs.
 
-Then nothing of the master before can still be on its way into a table that is fenced there. Loads SQLAlchemy only where
-there is something to claim.
+Then no write of the former master can still be on its way into a table that is fenced there. Loads SQLAlchemy only if
+there may be something to claim.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ def claim_databases(config: Config, lease: HeldLease) -> bool:
     """Claim the database of `fence_url`; by default the lease store itself, if it is PostgreSQL and has a fence. False
     if there is none to claim.
 
-    To be called once the lease is held and before the work begins. A try takes `attempt_timeout` at most, and what it
-    takes to connect; where a server is full, say, others follow for `renew_deadline`, or until the lease is lost.
-    Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then nothing may begin.
+    Call it once the lease is held, before the work begins. An attempt takes `attempt_timeout` at most, and the time to
+    connect. If a server is full, for example, it is repeated for `renew_deadline`, or until the lease is lost.
+    Raises Fenced, LeaseLost, FenceUnreachable, ConfigError: then no work may begin.
     """
     if not _may_have_to_claim(config):
         return False
@@ -60,7 +60,7 @@ def _is_final(error: StoreError) -> bool:
 
 
 def is_unfenced(config: Config, session: Callable[[], AbstractContextManager[Any]]) -> bool:
-    """True if it is certain that there is nothing to claim: `session` is one of the lease store. Never raises."""
+    """True if there is certainly nothing to claim. `session` opens one of the lease store. Never raises."""
     if not _may_have_to_claim(config):
         return True
     if config.fence_url:
@@ -70,7 +70,7 @@ def is_unfenced(config: Config, session: Callable[[], AbstractContextManager[Any
     try:
         with session() as connection:
             return is_without_any_fence(connection)
-    except Exception as error:  # whatever it is: the claim asks again, in a session of its own
+    except Exception as error:  # any error: the claim asks again, in a session of its own
         log.debug("%s: cannot look for a fence: %s", config.name, type(error).__name__)
         return False
 
@@ -86,10 +86,10 @@ def _may_have_to_claim(config: Config) -> bool:
 
 
 def look_for_a_newer_claim(config: Config, lease: HeldLease) -> None:
-    """The guarded work has failed under a lease whose database was claimed: if there is a newer claim, lose the lease.
+    """Lose the lease if there is a newer claim. Call it if guarded work failed and its database was claimed.
 
-    A fenced table refuses in the words of whatever driver it was written through, so the fence is asked instead. Never
-    raises; takes `attempt_timeout` at most, and what it takes to connect.
+    Every driver reports the refusal of a fenced table in its own words, so this asks the fence instead. Never raises;
+    takes `attempt_timeout` at most, and the time to connect.
     """
     from .claim import FenceTable
 
@@ -105,7 +105,7 @@ def look_for_a_newer_claim(config: Config, lease: HeldLease) -> None:
 
 @contextlib.contextmanager
 def open_database(config: Config) -> Iterator[Any]:
-    """An Engine for the database with the fences, of which every wait ends. Raises ConfigError."""
+    """An Engine for the database with the fences, on which every wait ends. Raises ConfigError."""
     from ...database.connections import SocketWatchdog, make_engine
 
     if config.fence_url:

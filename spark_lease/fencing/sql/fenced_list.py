@@ -1,7 +1,7 @@
-"""The fence's list of PostgreSQL's fenced tables, by which one that is dropped and made again is fenced again.
+"""The fence's list of PostgreSQL's fenced tables, so that a table that is dropped and made again is fenced again.
 
-It is used only if it is an ordinary table of an owner who is trusted. The owner of the fence is, because every claim
-reads that. A column's type, or an index, may run its owner's code with the rights of the role that reads.
+The list is used only if it is an ordinary table of a trusted owner: a column's type, or an index, may run its owner's
+code with the rights of the reading role. The owner of the fence is trusted, because every claim reads the fence.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ WHERE %(lease)s IN ('', f.name) AND EXISTS (
           AND t.tgenabled <> 'O'))
 ORDER BY 1, 2
 """
-# Listed tables that do not exist: each is fenced as soon as there is a table of that name again.
+# Listed tables that do not exist: the next claim fences each once there is a table of that name again.
 DROPPED = """
 SELECT f.schema_name, f.table_name, f.allow_unleased, f.name FROM {fenced} f WHERE %(lease)s IN ('', f.name)
 AND NOT EXISTS (SELECT FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
@@ -42,7 +42,7 @@ _IS_LISTED = "SELECT FROM {fenced} WHERE schema_name = %(schema)s AND table_name
 
 def listed(connection: Connection, schema: str, lease: str, query: str) -> dict[tuple[str, str], tuple[bool, str]]:
     """The listed tables of one lease, or of all, that are `LOST` or `DROPPED`: `allow_unleased` and the lease of each,
-    by schema and name. Raises ConfigError where that is not to be seen."""
+    by schema and name. Raises ConfigError if this role cannot use the list."""
     if not (fenced := _usable(connection, schema, "SELECT")):
         return {}
     rows = connection.exec_driver_sql(query.format(fenced=_escaped(fenced)), {"lease": lease, "trigger": TRIGGER}).all()
@@ -62,9 +62,9 @@ def enlist(connection: Connection, schema: str, table: tuple[str, str], lease: s
 
 
 def delist(connection: Connection, schema: str, tables: Sequence[tuple[str, str]], lease: str) -> list[str]:
-    """The statement that took them off the list, if they were there.
+    """Take `tables` off the list; returns the statement, if any of them was listed.
 
-    Raises ConfigError if this role may not, or if one of them is listed under another lease than `lease`, if given.
+    Raises ConfigError if this role may not, or if a table is listed under another lease than `lease`, if given.
     """
     if not tables or not (fenced := _usable(connection, schema, "SELECT", "DELETE")):
         return []
@@ -84,13 +84,13 @@ def refuse_another(table: str, its_lease: str, lease: str) -> None:
 
 
 def _usable(connection: Connection, schema: str, *rights: str) -> str:
-    """The list, if there is one; "" if not. Raises ConfigError for one that this role may not use, or must not."""
+    """The list, if there is one; "" if not. Raises ConfigError if this role may not, or must not, use it."""
     name = f"{schema}.{FENCED.name}"
     values = {
         "name": name,
         "fence": f"{schema}.{FENCE.name}",
         "rights": list(rights),
-        # Its owner vouches for the list only if this role's claims read that fence.
+        # The fence's owner is trusted with the list only if this role's claims read that fence.
         "is_claimed": schema == schema_of_fence(connection),
     }
     row = connection.exec_driver_sql(_USABLE, values).first()

@@ -1,4 +1,4 @@
-"""The connection of a fenced transaction: it neither ends it, nor begins another, nor goes to another session."""
+"""The connection of a fenced transaction, which refuses to end it, to begin another and to change the session."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ _COMMIT_FIRST = ("begin", "autocommit", "set_autocommit", "tpc_begin", "executes
 
 
 class GuardedConnection(Connection):
-    """While it `is_shut` it refuses, by itself and by its `connection`. One that is lost does not come back."""
+    """While `is_shut`, it and its `connection` refuse those calls. A lost connection is not opened again."""
 
     def __init__(self, engine: Engine) -> None:
         self.is_shut = self.is_over = False
-        """`is_over`: rolled back by what cannot be refused, an ORM session that failed for one. Nothing may follow."""
+        """`is_over`: rolled back by a caller that cannot be refused, like a failed ORM session. Nothing may follow."""
         self.watched: Any = None
-        """The driver's own connection, while `refusals` looks at what is run on it."""
+        """The driver's own connection, while `refusals` checks its statements."""
         super().__init__(engine, _allow_revalidate=False)
 
     @property
@@ -28,14 +28,14 @@ class GuardedConnection(Connection):
         return _Handle(self, super().connection)  # type: ignore[return-value]
 
     def before_it_is_shown(self) -> None:
-        """The driver's own connection, for code that asks for it."""
+        """Called before code gets the driver's own connection."""
 
     def new_cursor(self, pooled: PoolProxiedConnection, *args: Any, **more: Any) -> Any:
-        """What `connection.cursor` gives."""
+        """Make the cursor that `connection.cursor` returns."""
         return pooled.cursor(*args, **more)
 
     def roll_back(self, pooled: PoolProxiedConnection) -> None:
-        """What `connection.rollback` does, which SQLAlchemy calls as well."""
+        """Implement `connection.rollback`, which SQLAlchemy calls as well."""
         self.is_over = True
         pooled.rollback()
 
@@ -62,7 +62,7 @@ class GuardedConnection(Connection):
 
 
 class _Handle:
-    """SQLAlchemy's handle of the driver's connection, for the block: without what would end the transaction."""
+    """SQLAlchemy's handle of the driver's connection, for the block: it refuses to begin, commit and close."""
 
     __slots__ = ("_inside", "_pooled")
 

@@ -1,13 +1,13 @@
-"""The two ends of a fenced transaction with psycopg2: no more messages than without a fence.
+"""Begin and end of a fenced transaction with psycopg2: no more messages than without a fence.
 
-From the first statement of the block on the driver is in autocommit and begins nothing by itself: BEGIN and the
-settings travel with that statement, and check and COMMIT in one message (`commit.py` says why). Left to itself the
-driver would not notice that COMMIT, and send what comes next in silent autocommit. (Cursors that the server keeps,
-`stream_results`, `yield_per`, and large objects need its own BEGIN: use them outside. A cursor of another class, which
-`driver_connection` is asked for, is looked at only when the block ends.)
+From the first statement of the block on, the driver is in autocommit and begins nothing by itself: BEGIN and the
+settings travel with that statement, and check and COMMIT in one message (`commit.py` says why). Left to itself, the
+driver would not notice that COMMIT, and would send the next statements in silent autocommit. (Server-side cursors,
+`stream_results`, `yield_per`, and large objects need the driver's own BEGIN: use them outside. A cursor of another
+class, made by `driver_connection`, is checked only when the block ends.)
 
-What would end the transaction inside the block is refused by the connection (`guarded_connection`) and by the driver's
-`cursors` themselves: SQLAlchemy's events would cost every transaction of the engine a fifth of its time.
+The connection (`guarded_connection`) and the driver's `cursors` refuse statements that would end the transaction inside
+the block: SQLAlchemy's events would cost every transaction of the engine a fifth of its time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .guarded_connection import GuardedConnection
 from .refusals import IDLE, LOST, NO_BEGIN, OVER, refuse, refuse_autocommit
 
 SIGN = "spark_lease.block"
-"""A setting that is gone with the transaction: the check finds it in no other that came in its place."""
+"""A setting that ends with the transaction: the check does not find it in one that has taken its place."""
 # Planned once for a session: without it a small transaction takes 1.33 times a plain one, not 1.0 times.
 _PREPARED = "spark_lease_commit_3"
-# The row is refused, because NULL, where my epoch is not the newest: then COMMIT behind it is not reached.
+# If this epoch is not the newest, the row's epoch is NULL and is refused: then the COMMIT after it is not reached.
 RUN = (
     "INSERT INTO spark_lease_fence_run (name, run, epoch) VALUES "
     "({name}, {run}, (SELECT epoch FROM spark_lease_fence WHERE CAST(name AS text) = {name} AND epoch = {epoch} "
@@ -42,14 +42,14 @@ _LEVELS = {1: "READ COMMITTED", 2: "REPEATABLE READ", 3: "SERIALIZABLE", 4: "REA
 _BEGINS = {level: f"BEGIN ISOLATION LEVEL {name}; ".encode() for level, name in _LEVELS.items()}
 _STATEMENTS, _KEPT = "spark_lease_statements", "spark_lease_kept"
 _NOT_KEPT = ("26000", "42P05")
-"""A prepared statement is unknown, or there already: this session is not ours alone."""
+"""A prepared statement is unknown, or exists already: this session is not ours alone."""
 _shared: WeakSet[Pool] = WeakSet()
 """Pools behind a pooler that hands every transaction to another session."""
 _CANCELLED = "57014"
 
 
 class _Inside(GuardedConnection):
-    """The driver's own connection, if code asks for it, is in its transaction."""
+    """Begins the transaction before code gets the driver's own connection."""
 
     def __init__(self, engine: Engine, block: Psycopg2) -> None:
         self._block = block
@@ -72,7 +72,7 @@ class _Inside(GuardedConnection):
 
 
 class _Statements:
-    """What is sent for one epoch of a lease; bound to its values by the driver, once for a connection."""
+    """The SQL for one epoch of a lease; the driver binds its values once for a connection."""
 
     def __init__(self, cursor: Any, values: dict[str, Any]) -> None:
         self.cursor, self._values, self._encoding = cursor, values, cursor.connection.encoding
@@ -92,7 +92,7 @@ class _Statements:
 
 
 def _restore(driver: Any, kept: Any) -> None:
-    """As it was, and in no transaction: the pool's own rollback() does nothing in autocommit."""
+    """Restore `driver`, and end its transaction: the pool's own rollback() does nothing in autocommit."""
     _, cursor, level, factory = kept
     if driver.get_transaction_status() != IDLE:
         cursor.execute("ROLLBACK")
@@ -103,9 +103,9 @@ def _restore(driver: Any, kept: Any) -> None:
 
 
 def _catch(driver: Any, record: Any) -> None:
-    """The pool gets a connection of a block that an interrupt kept from restoring it."""
+    """Restore a connection that returns to the pool from a block whose own restoring was interrupted."""
     kept = record.info.get(_KEPT)
-    if kept is None or ((block := kept[0]()) and block.is_inside):  # StaticPool: another thread's block has it
+    if kept is None or ((block := kept[0]()) and block.is_inside):  # StaticPool: another thread's block uses it
         return
     del record.info[_KEPT]
     unbegun.pop(kept[1].connection, None)
@@ -118,7 +118,7 @@ def _catch(driver: Any, record: Any) -> None:
 
 
 class Psycopg2:
-    """Does what `commit.CommitProtocol` says."""
+    """Does the same as `commit.CommitProtocol`, for psycopg2."""
 
     def __init__(self) -> None:
         self._connection: Any = None
@@ -147,11 +147,11 @@ class Psycopg2:
             statements = self._statements = info[_STATEMENTS] = _Statements(
                 driver.cursor(cursor_factory=plain.cursor), values
             )
-            if _catch not in tuple(engine.pool.dispatch.checkin):  # event.contains may mean a pool that is gone
+            if _catch not in tuple(engine.pool.dispatch.checkin):  # event.contains may answer for a pool that is gone
                 event.listen(engine.pool, "checkin", _catch)
         cursor = self._cursor = statements.cursor
         if unbegun_block(cursor.connection):
-            refuse(NO_BEGIN)  # the pool has one connection for all
+            refuse(NO_BEGIN)  # the pool has one connection for all blocks
         self._level = driver.isolation_level
         self._begin_sql = _BEGINS.get(self._level, b"BEGIN; ") + statements.settings
         self._prepared = engine.pool not in _shared
@@ -161,25 +161,25 @@ class Psycopg2:
         self._kept = info[_KEPT] = me, cursor, self._level, driver.cursor_factory
         if type(driver) is plain.connection and driver.cursor_factory is None:
             driver.cursor_factory = looking(plain.cursor)
-        else:  # a class of the user's may have its own mind; what traces a driver wraps its cursors
+        else:  # a user's own class may make other cursors; a tracing library wraps them
             driver.cursor_factory = looking(driver.cursor().__class__)
             refuse_unlooked(driver.cursor())
         self._is_heard = getattr(engine, "_has_events", True)
-        if self._is_heard:  # what listens has the driver's own connection, and may write
+        if self._is_heard:  # a listener has the driver's own connection, and may write
             self.begin()
-        self._transaction = connection.begin()  # an ORM session inside joins it, and begins and commits none
+        self._transaction = connection.begin()  # an ORM session inside joins it, and neither begins nor commits one
         connection.is_shut = True
         return connection
 
     def _prepare(self) -> None:
-        """Once in a session, and not in the block's transaction, whose snapshot it would take."""
+        """Prepare once in a session, and not in the block's transaction, whose snapshot that would take."""
         try:
             self._send(b"SELECT pg_catalog.pg_backend_pid()")
             self._prepared = self._cursor.fetchone()[0] == self._driver.info.backend_pid
             if self._prepared:
                 self._send(_PREPARE)
                 self._pooled.info[_PREPARED] = True
-            else:  # a pooler has told a number of its own: the next transaction may get another session
+            else:  # a pooler has sent a pid of its own: the next transaction may get another session
                 _shared.add(self._connection.engine.pool)
         except DBAPIError as error:
             if code_of(error) != "42P05":
@@ -191,14 +191,14 @@ class Psycopg2:
             raise self._wrapped(b"ROLLBACK", error) from error
 
     def begin(self) -> None:
-        """Alone, unless it has been done with the first statement."""
+        """Begin in a message of its own, unless the first statement has begun."""
         if unbegun_block(self._cursor.connection) is self:
             self._to_autocommit()
             self._send(self._begin_sql)
             del unbegun[self._cursor.connection]
 
     def begin_with(self, cursor: Any, execute: Any, statement: bytes) -> Any:
-        """Begin, and `execute` one `statement` on `cursor`, in one message. Raises what the statement does."""
+        """Begin, and `execute` one `statement` on `cursor`, in one message. Raises the statement's error."""
         self._to_autocommit()
         try:
             return execute(cursor, self._begin_sql + b";\n" + statement)
@@ -208,14 +208,14 @@ class Psycopg2:
         finally:
             if self._driver.get_transaction_status() != IDLE:
                 unbegun.pop(cursor.connection, None)
-        # What is no SQL fails before anything is run. A plain transaction would be there, and failed: so is this.
+        # A syntax error fails before anything runs. A plain transaction would exist and have failed: do the same.
         self.begin()
         return execute(cursor, statement)
 
     def _to_autocommit(self) -> None:
         refuse_own(self._driver)
         if self._level is not None:
-            self._driver.isolation_level = None  # else the way out of autocommit is a message
+            self._driver.isolation_level = None  # else leaving autocommit takes a message
         self._driver.autocommit = True
 
     @property
@@ -236,7 +236,7 @@ class Psycopg2:
 
     def commit(self, run: str) -> None:
         if self._is_heard:
-            self._connection.commit()  # tells who listens; the driver's own does nothing in autocommit
+            self._connection.commit()  # notifies listeners; the driver's own commit() does nothing in autocommit
         self._send(self._statements.commit(run) if self._prepared else self._statements.commit_unprepared(run))
 
     def roll_back(self) -> None:
@@ -244,7 +244,7 @@ class Psycopg2:
             self._send(b"ROLLBACK")
 
     def _is_mine(self) -> bool:
-        """False if the connection was given back to the pool behind SQLAlchemy's back: another may have it."""
+        """False if the connection went back to the pool without SQLAlchemy's knowledge: other code may have it."""
         return self._pooled.dbapi_connection is self._driver
 
     def close(self) -> None:
@@ -264,7 +264,7 @@ class Psycopg2:
             self._connection.close()
 
     def _give_back(self) -> None:
-        """Before SQLAlchemy does: those who listen to the pool find it as they know it."""
+        """Restore the connection before SQLAlchemy gives it back: the pool's listeners find it unchanged."""
         if self.is_lost and not self._connection.closed:
             self._connection.invalidate()
         elif self._kept is not None and self._is_mine():
@@ -272,7 +272,7 @@ class Psycopg2:
             self._pooled.info.pop(_KEPT, None)
 
     def _send(self, statement: bytes) -> None:
-        """Past SQLAlchemy, whose way costs half as much as the message; its errors are SQLAlchemy's all the same."""
+        """Send without SQLAlchemy, which would cost half as much as the message; raises SQLAlchemy's errors."""
         try:
             self._cursor.execute(statement)
         except self._connection.dialect.loaded_dbapi.Error as error:

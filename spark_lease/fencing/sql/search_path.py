@@ -1,8 +1,7 @@
-"""PostgreSQL: fenced tables whose trigger checks another fence than the one that this role finds.
+"""Finds PostgreSQL's fenced tables whose trigger checks another fence than the one that this role finds.
 
-A fence is found by the search path. If no trigger looks at the fence that is claimed, the claim stops no writer. Any
-role can put such a trigger on a table of its own. So a table of a role that is not trusted stops no claim: it is a
-warning.
+The search path decides which fence a role finds. If no trigger checks the claimed fence, the claim stops no writer. Any
+role can put such a trigger on a table of its own. So a table of an untrusted role causes a warning, and stops no claim.
 """
 
 import logging
@@ -14,7 +13,7 @@ from .trigger_sql import trusted
 
 log = logging.getLogger(__name__)
 
-# Roles whose rights this one has are trusted as well. A superuser has those of all roles, and trusts none for that.
+# This role also trusts roles whose rights it has. A superuser has the rights of all, and trusts none because of that.
 # The lease is the first of a trigger's arguments, each of which ends with a zero byte (pg_trigger.tgargs).
 _FENCED = f"""
 WITH trusted AS (
@@ -52,15 +51,15 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = %(fence)s)
 def is_without_any_fence(connection: Connection) -> bool:
     """True if no schema has a fence, or a fenced table. Raises DBAPIError.
 
-    So it does not matter that a session which is older than `ALTER ROLE … SET search_path` goes by the path of before.
+    It looks in all schemas, because a session opened before `ALTER ROLE … SET search_path` still uses the old path.
     """
     return not connection.exec_driver_sql(_ANY, {"fence": FENCE.name}).scalar()
 
 
 def has_fence(connection: Connection, name: str) -> bool:
-    """True if this role may read the fence that it finds, or has to: tables are fenced for lease `name`.
+    """True if this role may read the fence that it finds, or must: tables are fenced for lease `name`.
 
-    A fence of other teams alone is none of its. Raises DBAPIError."""
+    A fence that only other teams use does not count. Raises DBAPIError."""
     there = "SELECT pg_catalog.has_table_privilege(pg_catalog.to_regclass(%(fence)s)::oid, 'SELECT')"
     if connection.exec_driver_sql(there, {"fence": FENCE.name}).scalar():
         return True
@@ -69,7 +68,7 @@ def has_fence(connection: Connection, name: str) -> bool:
 
 
 def mismatch(connection: Connection, name: str) -> str:
-    """What is wrong, and what to do about it; "" if nothing is. Raises DBAPIError."""
+    """The problem, and what to do about it; "" if there is none. Raises DBAPIError."""
     found = connection.exec_driver_sql(_ASTRAY, {"name": name, "fence": FENCE.name}).all()
     for each in found:
         if not each.counts:
@@ -86,7 +85,7 @@ def mismatch(connection: Connection, name: str) -> str:
         return ""
     schemas = [f'"{each}"' for each in dict.fromkeys(each.schema for each in counted)]
     found_first, path = connection.exec_driver_sql(_PATH, {"fence": FENCE.name}).one()
-    wanted = [*schemas, path] if found_first else [path, *schemas]  # the tables of the lease are found by it as well
+    wanted = [*schemas, path] if found_first else [path, *schemas]  # the path must find the tables of the lease as well
     return (
         f"fenced tables of {name} go by the fence in schema {' and '.join(schemas)}, which this role's search_path "
         f"does not find: set search_path = {', '.join(filter(None, wanted))} for it"

@@ -1,9 +1,9 @@
-"""How a session of PostgreSQL says under which lease and epoch it works. Loads no database driver.
+"""Puts lease and epoch into a session of PostgreSQL. Loads no database driver.
 
-A setting of the lease's own carries the epoch, so that one session can work under several leases:
+Each lease has a setting of its own for its epoch, so that one session can work under several leases:
 `spark_lease.epoch_<16 hex digits of the name's SHA-256> = 1795262899640`. Fenced tables compare it (`triggers.py`).
-`application_name` is `spark_lease/<epoch>/<the same digits>/<words to read>`, by which a newer master finds the
-sessions of older ones (`stale_sessions.py`). Both come with the connection: from the environment for everything on
+`application_name` is `spark_lease/<epoch>/<the same digits>/<text for people>`: by it a newer master finds the sessions
+of older ones (`stale_sessions.py`). Both are set when a session is opened: from the environment for every client of
 libpq, in the URL for JDBC.
 """
 
@@ -15,13 +15,13 @@ from urllib.parse import parse_qsl, urlencode
 from ...errors import ConfigError
 
 _LONGEST_APPLICATION_NAME = 63
-"""Bytes (NAMEDATALEN - 1); PostgreSQL cuts off what is more."""
+"""Bytes (NAMEDATALEN - 1); PostgreSQL truncates a longer one."""
 _OURS = re.compile(r"^spark_lease/\d+/[0-9a-f]{16}/")
 
 
 def digest(name: str) -> str:
-    """Stands for the name of a lease where not every name fits."""
-    import hashlib  # of the price of a start, for those who fence alone
+    """A short hash of a lease's name, where not every name fits."""
+    import hashlib  # slow to import, and only fences need it
 
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
@@ -32,7 +32,7 @@ def setting_of(name: str) -> str:
 
 
 def application_prefix(name: str, epoch: int) -> str:
-    """How the application_name of every session of this epoch begins."""
+    """The prefix of the application_name of every session of this epoch."""
     return f"spark_lease/{epoch}/{digest(name)}/"
 
 
@@ -45,7 +45,7 @@ def application_of(name: str, epoch: int, label: str = "") -> str:
 def with_epoch(
     name: str, epoch: int, given: Mapping[str, str], options: str = "options", application: str = "application_name"
 ) -> dict[str, str]:
-    """`given[options]` and `given[application]` with the epoch in them. Nothing for epoch 0, which is no grant."""
+    """`given[options]` and `given[application]` with the epoch in them. Empty for epoch 0, which is no grant."""
     if not epoch:
         return {}
     setting = setting_of(name)
@@ -57,9 +57,9 @@ def with_epoch(
 
 
 def session_environment(name: str, epoch: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """PGOPTIONS and PGAPPNAME (PostgreSQL documentation, "Environment Variables"), besides what `environ` has there.
+    """PGOPTIONS and PGAPPNAME (PostgreSQL documentation, "Environment Variables"), added to those of `environ`.
 
-    None for epoch 0: a table that is open to sessions without a lease is open to this one.
+    Empty for epoch 0: a table that is open to sessions without a lease is open to this one.
     """
     return with_epoch(name, epoch, environ, "PGOPTIONS", "PGAPPNAME")
 
@@ -72,5 +72,5 @@ def jdbc_url(url: str, name: str, epoch: int) -> str:
         return url
     base, _, query = url.partition("?")
     given = dict(parse_qsl(query, keep_blank_values=True))
-    # Java's URLDecoder takes + for a blank, as this writes it.
+    # urlencode writes a blank as +, and Java's URLDecoder reads it so.
     return f"{base}?{urlencode(given | with_epoch(name, epoch, given, application='ApplicationName'))}"

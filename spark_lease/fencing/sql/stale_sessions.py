@@ -1,8 +1,7 @@
-"""PostgreSQL: ending the sessions of older epochs. They may be frozen in a transaction that a claim has to wait for.
+"""Ends PostgreSQL sessions of older epochs, which may be frozen in a transaction that makes a claim wait.
 
-A session is known by its application_name. Of one that works under several leases, that has the innermost alone, and a
-program may have set its own. Such a one is found by the row of the fence that it holds: it has passed the check under
-an older epoch.
+A session is recognised by its application_name. That names only the innermost of several leases, and a program may have
+set its own. Such a session is found by its lock on the fence's row: it has passed the check under an older epoch.
 """
 
 import contextlib
@@ -21,8 +20,8 @@ from .tables import FENCE, read_epoch
 log = logging.getLogger(__name__)
 
 _MUST_NOT = "42501"
-# In one statement: between a look and a kill the number of an ended session could be given to another one, or we be
-# frozen while a newer master claims: what holds the row then is its work.
+# In one statement: between a look and a kill, another session could get the pid of one that ended. Or this process
+# could be frozen while a newer master claims: then the newer master's own work locks the row.
 _END = f"""
 SELECT pid, pg_catalog.pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = pg_catalog.current_database() AND pid = %(pid)s AND application_name = %(application)s
@@ -37,15 +36,15 @@ SELECT pid, application_name, usename FROM (
 ) AS session WHERE epoch < %(epoch)s
 """
 
-# Between an oid and a regclass an operator could have been planted that is no cast.
-# A claim of another take-over is no write of a former master: `application_name` of `_libpq`, which has a space.
+# The cast to oid: an operator between an oid and a regclass could have been planted.
+# Another claim is no write of a former master: it has the `application_name` of `_libpq`, with a space.
 _BLOCKING = """
 SELECT pid, application_name, usename FROM pg_stat_activity a
 WHERE pid = ANY (pg_catalog.pg_blocking_pids(%(waiting)s)) AND application_name NOT LIKE 'spark\\_lease %%'
 AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.mode = 'RowShareLock'
             AND l.relation = pg_catalog.to_regclass(%(fence)s)::oid)
 """
-# Its locks are those of no process (PostgreSQL documentation, pg_locks.pid).
+# The locks of a prepared transaction have no pid (PostgreSQL documentation, pg_locks.pid).
 _PREPARED = """
 SELECT pg_catalog.quote_literal(gid) FROM pg_prepared_xacts WHERE database = pg_catalog.current_database()
 AND EXISTS (SELECT FROM pg_locks WHERE pid IS NULL AND mode = 'RowShareLock'
@@ -55,7 +54,7 @@ _LOOK_AGAIN = 0.005
 
 
 def end_older_sessions(connection: Connection, name: str, epoch: int) -> str:
-    """End every session of an older epoch of the lease `name` in this database; what keeps us from it, else "".
+    """End every session of an older epoch of lease `name` in this database; returns what prevents that, else "".
 
     Commits, and rolls back what failed. Raises DBAPIError.
     """
@@ -65,9 +64,9 @@ def end_older_sessions(connection: Connection, name: str, epoch: int) -> str:
 
 
 def end_holders(connection: Connection, waiting: Connection, name: str, epoch: int) -> str:
-    """End every session that has passed the check and holds the fence's row of the lease `name`, whatever its name.
+    """End every session that has passed the check and locks the fence's row of lease `name`, under any name.
 
-    They are seen while `waiting` asks for that row, for as long as its lock_timeout. Returns and raises as above.
+    They are visible while `waiting` waits for that row, up to its lock_timeout. Returns and raises as above.
     """
     pid = waiting.exec_driver_sql("SELECT pg_catalog.pg_backend_pid()").scalar()
     asking = Thread(target=_ask, args=(waiting, name), daemon=True)
@@ -86,7 +85,7 @@ def end_holders(connection: Connection, waiting: Connection, name: str, epoch: i
 
 
 def _ask(waiting: Connection, name: str) -> None:
-    with contextlib.suppress(DBAPIError):  # it has waited for as long as it may
+    with contextlib.suppress(DBAPIError):  # its lock_timeout is over
         waiting.execute(read_epoch(name).with_for_update())
 
 

@@ -1,11 +1,11 @@
 """The fence's own tables in a guarded database, and the statements about them in that database's SQL.
 
 `spark_lease_fence (name, epoch)`: the highest epoch that was claimed, a row for each lease.
-`spark_lease_fence_run (name, run, epoch)`: a row for each fenced transaction of late, which proves that it was
-committed to one whose answer was lost.
+`spark_lease_fence_run (name, run, epoch)`: a row for each recent fenced transaction. If the answer to COMMIT was lost,
+the row proves that the transaction was committed.
 `spark_lease_fence_done (name, run_key, epoch, finished)`: a row for each run key that was completed with its data.
 `spark_lease_fence_table (schema_name, table_name, name, allow_unleased)`: PostgreSQL's fenced tables (`fenced_list`).
-All are found by the session's search path, in its default schema.
+The session's search path finds them all, in its default schema.
 """
 
 import re
@@ -103,7 +103,7 @@ def refuse_unknown(engine: Engine) -> None:
 
 
 def parts_of(table: str, dialect: str, key: str) -> list[str]:
-    """Schema, if given, and name: quoted parts as they are, PostgreSQL's others in lower case.
+    """Schema, if given, and name: quoted parts unchanged, others in lower case for PostgreSQL.
 
     Raises ConfigError, about `key`.
     """
@@ -114,7 +114,7 @@ def parts_of(table: str, dialect: str, key: str) -> list[str]:
 
 
 _FOLDED = str.maketrans(ascii_uppercase, ascii_lowercase)
-"""PostgreSQL leaves other capitals as they are, where a character may have several bytes."""
+"""PostgreSQL leaves other capitals unchanged in encodings with several bytes for a character."""
 
 
 def _plain(part: str, dialect: str) -> str:
@@ -137,8 +137,8 @@ _CLUSTERED = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_r
 
 
 def look_at_server(connection: Connection) -> str:
-    """MariaDB, MySQL: what to do about a fence that would not hold: a table without locks of rows, or a server that
-    knows only its own. "" if there is nothing. Raises DBAPIError."""
+    """MariaDB, MySQL: what to do about a fence that would not hold, because a table has no row locks, or the server
+    knows only its own locks. "" if the fence holds. Raises DBAPIError."""
     if connection.dialect.name == "sqlite":
         return ""
     found = connection.exec_driver_sql(_OTHER_ENGINE, (FENCE.name, RUN.name, DONE.name)).first()
@@ -146,7 +146,7 @@ def look_at_server(connection: Connection) -> str:
         return f"{found[0]} is kept by {found[1]}: run ALTER TABLE {found[0]} ENGINE=InnoDB"
     settings = {(name.lower(), value.upper()) for name, value in connection.exec_driver_sql(_CLUSTERED).all()}
     cluster = next((each for setting, each in _CLUSTERS.items() if setting in settings), "")
-    if cluster:  # a claim on one node does not conflict with a commit of the master before it on another
+    if cluster:  # a claim on one node does not conflict with a former master's commit on another
         return (
             f"this server is a node of a cluster ({cluster}) that writes on several nodes, and a fence is a lock, of "
             "which the other nodes know nothing: what is fenced has to be on a server that alone accepts writes"
@@ -155,7 +155,7 @@ def look_at_server(connection: Connection) -> str:
 
 
 def raise_epoch(engine: Engine, name: str, epoch: int) -> Any:
-    """A statement that raises the epoch of `name`, and leaves a higher one. Doing it twice is doing it once."""
+    """The statement that raises the epoch of `name`, and keeps a higher one. It is idempotent."""
     new = _insert(engine)(FENCE).values({"name": name, "epoch": epoch})
     if is_mysql(engine):
         return new.on_duplicate_key_update(epoch=func.greatest(FENCE.c.epoch, epoch))
@@ -165,7 +165,7 @@ def raise_epoch(engine: Engine, name: str, epoch: int) -> Any:
 
 
 def _insert(engine: Engine) -> Any:
-    """An INSERT that may say what happens where the row is there already."""
+    """The database's own INSERT, which can define what happens if the row exists."""
     return {"postgresql": postgresql.insert, "sqlite": sqlite.insert}.get(engine.dialect.name, mysql.insert)
 
 
@@ -174,7 +174,7 @@ def read_epoch(name: str) -> Any:
 
 
 def insert_run(engine: Engine, values: dict[str, Any]) -> Any:
-    """Writes no row where it is there already; waits for a transaction that is about to write the same."""
+    """The statement that writes a run, unless the row exists. It waits for an open transaction with the same row."""
     if is_mysql(engine):
         return insert(RUN).values(values).prefix_with("IGNORE")
     return _insert(engine)(RUN).values(values).on_conflict_do_nothing()
@@ -182,6 +182,6 @@ def insert_run(engine: Engine, values: dict[str, Any]) -> Any:
 
 def forget_runs(engine: Engine, name: str, runs: Sequence[str]) -> Any:
     these: Any = RUN.c.run.in_(runs)
-    if engine.dialect.name == "postgresql":  # one value instead of one for each
+    if engine.dialect.name == "postgresql":  # one parameter instead of one for each run
         these = cast(RUN.c.run, Text) == any_(literal(runs, postgresql.ARRAY(Text)))
     return delete(RUN).where(RUN.c.name == name, these)

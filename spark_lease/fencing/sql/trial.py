@@ -1,4 +1,4 @@
-"""A claim that is taken back: could a master of this role begin its work?"""
+"""Tries a claim and rolls it back: could a master of this role begin its work?"""
 
 import secrets
 from typing import Any
@@ -14,8 +14,8 @@ from .tables import raise_epoch, tables_sql
 
 
 def try_claim(engine: Engine, name: str) -> str:
-    """Claim under a name that no lease has, in a transaction that is never committed; tables that are missing are made
-    in it. What kept this from being tried, most often "". MariaDB would keep a table, and none is made there.
+    """Claim under a name that no lease has, in a transaction that is never committed; returns what prevented the trial,
+    most often "". Missing tables are made in that transaction, but not on MariaDB or MySQL, which would keep them.
 
     `name` is the lease whose fence is looked for. Raises FenceUnreachable, ConfigError.
     """
@@ -25,7 +25,7 @@ def try_claim(engine: Engine, name: str) -> str:
         with engine.execution_options(isolation_level=level).connect() as connection:
             refuse_no_hold(connection, name)
             if dialect.name == "sqlite":
-                connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's own begins no transaction for a table
+                connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's own begins no transaction for CREATE TABLE
             try:
                 connection.execute(claim)
             except DBAPIError as error:

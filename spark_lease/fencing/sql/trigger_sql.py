@@ -11,7 +11,7 @@ from .tables import FENCE, FENCE_TABLES, FENCED, parts_of, tables_sql
 
 _DIALECT: Any = postgresql.dialect  # SQLAlchemy 2.0 has no type for it
 UNLEASED, OLDER = "SL001", "SL002"
-"""SQLSTATE of a refusal: no epoch came with the session; it was not the newest."""
+"""SQLSTATE of a refusal: the session carries no epoch; its epoch is not the newest."""
 TRIGGER = "spark_lease"
 _WRITES = "INSERT OR UPDATE OR DELETE OR TRUNCATE"
 _FUNCTION = """
@@ -40,8 +40,8 @@ END
 $check$"""
 _PLAIN = re.compile("[a-z_][a-z0-9_]*")
 NO_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
-"""Else a function or operator that another role has made, in a schema that it may, could be taken for PostgreSQL's own,
-and run with our rights (CVE-2018-1058)."""
+"""Otherwise PostgreSQL could run, with our rights, a function or operator that another role has made in a schema of the
+search path (CVE-2018-1058)."""
 _REFUSE_OTHERS = """DO $fence$
 DECLARE
     found record;
@@ -63,7 +63,7 @@ END
 $fence$"""
 
 
-# What a foreign key cascades is written in the name of the table's owner.
+# The cascaded writes of a foreign key run as the table's owner.
 _GRANT_TO_OWNERS = """DO $fence$
 DECLARE
     owner regrole;
@@ -83,7 +83,7 @@ $fence$"""
 def trusted(table: str) -> str:
     """SQL: may role `r` own code that runs with the rights of others, as a trigger does? `table` is SQL for an oid.
 
-    A superuser may, this role, and the owners of the database and of that table.
+    True for superusers, this role, and the owners of the database and of that table.
     """
     return f"""(r.rolsuper OR r.rolname IN (current_user, 'pg_database_owner')
  OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())
@@ -91,7 +91,7 @@ def trusted(table: str) -> str:
 
 
 def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> list[str]:
-    """What fences `table`, for a DBA to read and run; the fence stands in the schema public. Raises ConfigError."""
+    """The SQL that fences `table`, for a DBA to read and run; the fence is in schema public. Raises ConfigError."""
     made = [each.replace("EXISTS ", "EXISTS public.", 1) for each in tables_sql(_DIALECT(), (*FENCE_TABLES, FENCED))]
     names = parts(table)
     names = names if len(names) > 1 else ["public", *names]
@@ -107,14 +107,14 @@ def statements_of(table: str, lease: str, *, allow_unleased: bool = False) -> li
 
 
 def function_sql(schema: str) -> str:
-    """What makes the trigger's function; `schema` is quoted, and ends with a dot."""
+    """The statement that makes the trigger's function; `schema` is quoted, and ends with a dot."""
     names = {"schema": schema, "fence": FENCE.name}
     return _FUNCTION.format(**names, unleased=UNLEASED, older=OLDER).strip()
 
 
 def trigger_sql(name: str, schema: str, lease: str, allow_unleased: bool) -> list[str]:
-    """What has that function called before each write to the table `name`, which is quoted."""
-    # ALWAYS: else session_replication_role = replica, which loaders set to be fast, would pass by it.
+    """The statements that make the trigger: it calls that function before each write to table `name` (quoted)."""
+    # ALWAYS: otherwise session_replication_role = replica, which loaders set for speed, would bypass the trigger.
     parameters = (lease, setting_of(lease), "allow unleased" if allow_unleased else "refuse unleased")
     arguments = ", ".join(literal(each) for each in parameters)
     return [
@@ -126,8 +126,8 @@ def trigger_sql(name: str, schema: str, lease: str, allow_unleased: bool) -> lis
 
 
 def enlist_sql(fenced: str, table: Sequence[str], lease: str, allow_unleased: bool) -> str:
-    """What notes in the list `fenced` that a table, of that schema and name, is fenced under `lease`."""
-    # As a name: PostgreSQL cuts off what is longer than one may be.
+    """The statement that adds `table` (schema and name), fenced under `lease`, to the list `fenced`."""
+    # Cast to name, as PostgreSQL truncates a name that is too long.
     values = ", ".join([*(f"{literal(each)}::name" for each in table), literal(lease), str(allow_unleased).lower()])
     return (
         f"INSERT INTO {fenced} (schema_name, table_name, name, allow_unleased) VALUES ({values}) "
@@ -137,7 +137,7 @@ def enlist_sql(fenced: str, table: Sequence[str], lease: str, allow_unleased: bo
 
 
 def _trigger_below(name: str, *how: Any) -> str:
-    """The same for its partitions, and for what inherits from it; the database was not asked which there are."""
+    """`trigger_sql` for the partitions of `name` and the tables that inherit from it, which the SQL itself looks up."""
     statements = [each.replace("%", "%%").replace("\0", "%s") for each in trigger_sql("\0", *how)]
     done = "\n".join(f"        EXECUTE format({literal(each)}, below);" for each in statements)
     tag = "$fence$"
@@ -160,17 +160,17 @@ END
 
 
 def parts(table: str) -> list[str]:
-    """The names of which `table` is made up. Raises ConfigError."""
+    """Split `table` into schema, if given, and name. Raises ConfigError."""
     return parts_of(table, "postgresql", "table")
 
 
 def spelled(names: Sequence[str]) -> str:
-    """The same, quoted for SQL."""
+    """Join `names`, quoted for SQL."""
     return ".".join(quoted(each) for each in names)
 
 
 def readable(schema: str, table: str) -> str:
-    """The same for people: in quotes only what needs them."""
+    """The full name for people: quotes only where they are needed."""
     return ".".join(each if _PLAIN.fullmatch(each) else quoted(each) for each in (schema, table))
 
 
@@ -180,7 +180,7 @@ def quoted(identifier: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A text, as SQL writes it."""
-    # A trigger takes literals alone. With a backslash the meaning would hang on standard_conforming_strings.
+    """A text as an SQL literal."""
+    # A trigger takes only literals. In a plain one, a backslash's meaning depends on standard_conforming_strings.
     doubled = text.replace("'", "''")
     return "E'" + doubled.replace("\\", "\\\\") + "'" if "\\" in text else f"'{doubled}'"

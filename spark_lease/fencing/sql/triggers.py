@@ -1,12 +1,12 @@
 """Fenced tables of PostgreSQL: a session without the newest epoch of the table's lease cannot write to them.
 
 A trigger before each statement reads the fence's row in share mode and compares it with the epoch that came with the
-session (`session.py`). So it is the database that refuses, whatever program writes: psql, COPY, JDBC, an ORM. A
-transaction that is open under an older epoch makes a claim wait, and a claim ends its session (`claim.py`).
+session (`session.py`). So the database itself refuses, whatever program writes: psql, COPY, JDBC, an ORM. An open
+transaction of an older epoch makes a claim wait, and the claim ends its session (`claim.py`).
 
 A table that is dropped takes its trigger with it. Each claim fences it again, by the list of `fenced_list.py`.
 
-What a trigger does not hold back is in docs/reference/fenced.md.
+docs/reference/fenced.md says which writes a trigger does not stop.
 """
 
 import logging
@@ -27,15 +27,15 @@ from .trigger_sql import TRIGGER, parts, readable, trigger_sql
 log = logging.getLogger(__name__)
 _MUST_NOT = "42501"
 _BRIEFLY, _GIVES_WAY = 50, 250
-"""Milliseconds: for a lock at first; after `deadlock_timeout`, when an autovacuum that is in the way has ended."""
+"""Milliseconds to wait for a lock: at first; and beyond `deadlock_timeout`, when a blocking autovacuum has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFence:
-    """A table, and the lease under which it is written. `allow_unleased`: also by who carries no epoch at all.
+    """A table and the lease of its fence. `allow_unleased`: sessions without any epoch may write to it as well.
 
-    `state`: "fenced"; "lost" if it, or a partition, has no trigger any more; "disabled" if that is switched off;
-    "dropped" if it is not there, and is fenced when it is made again.
+    `state`: "fenced"; "lost" if the table, or a partition, has lost its trigger; "disabled" if the trigger is switched
+    off; "dropped" if the table does not exist, and will be fenced when it is made again.
     """
 
     name: str
@@ -45,10 +45,10 @@ class TableFence:
 
 
 def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False) -> Sequence[str]:
-    """Fence `table`, `schema.table` if need be, with its partitions and the tables that inherit from it; the statements
-    that it took, all or none.
+    """Fence `table` (or `schema.table`), its partitions and the tables that inherit from it: all or none. Returns the
+    executed statements.
 
-    Doing it again is no harm. Raises ConfigError for what cannot be fenced, FenceUnreachable.
+    May be repeated. Raises ConfigError for a table that cannot be fenced, FenceUnreachable.
     """
     with _transaction(engine) as connection:
         found = catalog.find(connection, table)
@@ -68,7 +68,7 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
             statements += [drop_it, *make_it] if each.arguments else make_it
         _run(connection, statements)
         statements += _grant_to_owners(connection, schema, below)
-        catalog.function_if_needed(connection, schema, found)  # once more: another may have been quicker to make one
+        catalog.function_if_needed(connection, schema, found)  # again: another session may have made one first
         try:
             fenced_list.enlist(connection, schema, (found.schema, found.table), lease, allow_unleased)
         except ConfigError as error:
@@ -77,10 +77,10 @@ def add(engine: Engine, table: str, lease: str, *, allow_unleased: bool = False)
 
 
 def restore(connection: Connection, lease: str, left: Callable[[], float]) -> None:
-    """Fence again what was dropped and made again since `add`, and partitions that are new, within `left()` seconds.
+    """Fence tables that were dropped and made again since `add`, and new partitions, within `left()` seconds.
 
-    Whatever becomes of one table, the others are tried. Logs what was done, and what has to be. Raises DBAPIError if
-    the connection is gone.
+    If one table fails, the others are tried all the same. Logs what was done, and what is left to do. Raises DBAPIError
+    if the connection is gone.
     """
     catalog.leave_path(connection)
     schema = catalog.schema_of_fence(connection)
@@ -94,7 +94,7 @@ def restore(connection: Connection, lease: str, left: Callable[[], float]) -> No
         return
     errors: dict[tuple[str, str], Exception | str] = {}
     done: dict[tuple[str, str], bool] = {}
-    # First those that no lock keeps from it, then each of the others for as long as an autovacuum takes to give way.
+    # First the tables that no lock blocks, then each of the others for as long as an autovacuum takes to give way.
     for patience in (_BRIEFLY, _deadlock_timeout(connection) + _GIVES_WAY):
         for table, (allow_unleased, _) in found.items():
             if table in done or isinstance(errors.get(table), ConfigError):
@@ -129,7 +129,7 @@ def restore(connection: Connection, lease: str, left: Callable[[], float]) -> No
 def _restore_one(
     connection: Connection, table: tuple[str, str], lease: str, allow_unleased: bool, patience: int
 ) -> bool:
-    """Fence what can be fenced of it; readers do not wait for that. False if it is not to be fenced any more.
+    """Fence `table` as far as possible, without blocking readers. False if it is no longer to be fenced.
 
     Waits `patience` milliseconds for a lock."""
     catalog.leave_path(connection)
@@ -145,7 +145,7 @@ def _restore_one(
     _run(connection, statements)
     _grant_to_owners(connection, schema, below)
     catalog.function_if_needed(connection, schema, found, may_be_older=True)
-    if not fenced_list.is_listed(connection, schema, table, lease):  # `drop` was quicker
+    if not fenced_list.is_listed(connection, schema, table, lease):  # `drop` came first
         connection.rollback()
         return False
     connection.commit()
@@ -153,14 +153,14 @@ def _restore_one(
 
 
 def drop(engine: Engine, table: str, lease: str = "") -> Sequence[str]:
-    """Let any session write to `table` again, and to what is below it; the statements that it took.
+    """Let any session write to `table` again, and to the tables below it; returns the executed statements.
 
-    `lease`: the one that it is thought to be fenced under, if any. Raises ConfigError, FenceUnreachable.
+    `lease`: the lease under which the caller believes it to be fenced, if any. Raises ConfigError, FenceUnreachable.
     """
     with _transaction(engine) as connection:
         schema = catalog.schema_of_fence(connection)
         named = catalog.look_for(connection, table)
-        if not named or named.kind not in "rp":  # it was dropped itself
+        if not named or named.kind not in "rp":  # the table itself was dropped
             *schemas, name = parts(table)
             gone = [named.schema] if named else schemas or catalog.path_of(connection)
             if forgotten := fenced_list.delist(connection, schema, [(each, name) for each in gone], lease):
@@ -168,14 +168,14 @@ def drop(engine: Engine, table: str, lease: str = "") -> Sequence[str]:
         one = catalog.find(connection, table)
         if one.arguments:
             fenced_list.refuse_another(table, one.arguments[0], lease)
-        # `restore` may be fencing it again just now. With it what is below is locked.
+        # `restore` may fence it again at this moment. The statement also locks the tables below.
         connection.exec_driver_sql(f"LOCK TABLE {one.name.replace('%', '%%')} IN SHARE ROW EXCLUSIVE MODE")
         for above in catalog.those_above(connection, one):
             if above.arguments and above.arguments[:1] == one.arguments[:1]:
                 raise ConfigError("table", f"{table} is fenced with {above.readable}: drop that")
         found = catalog.with_those_below(connection, one)
         statements: list[str] = []
-        for fence in {each.fence or schema for each in found}:  # that of another search path, maybe
+        for fence in {each.fence or schema for each in found}:  # one may be that of another search path
             listed = [(each.schema, each.table) for each in found]
             statements += fenced_list.delist(connection, fence, listed, lease)
         dropped = [f"DROP TRIGGER {TRIGGER} ON {each.name}" for each in found if each.arguments]
@@ -223,7 +223,7 @@ def _grant_to_owners(connection: Connection, schema: str, tables: Sequence[catal
         except DBAPIError as error:
             if code_of(error) != _MUST_NOT:
                 raise
-    lacking = catalog.grants_to_owners(connection, schema, tables)  # some the server passes over, and only warns
+    lacking = catalog.grants_to_owners(connection, schema, tables)  # the server skips some, with only a warning
     if lacking:
         log.warning(
             "the table's owner may not read the fence: foreign keys that cascade, and SECURITY DEFINER functions, fail "
@@ -241,7 +241,7 @@ def _deadlock_timeout(connection: Connection) -> int:
 
 
 def _missing_tables(connection: Connection, schema: str) -> list[str]:
-    """The statements that make them. Of those that are there PostgreSQL would ask for the right to CREATE as well."""
+    """The statements that make missing tables: even for an existing one PostgreSQL would demand the CREATE right."""
     tables = (*FENCE_TABLES, FENCED)
     made = dict(zip(tables, tables_sql(connection.dialect, tables), strict=True))
     there = "SELECT to_regclass(%(name)s)"
@@ -259,7 +259,7 @@ def _run(connection: Connection, statements: Sequence[str]) -> None:
 
 @contextmanager
 def _transaction(engine: Engine) -> Iterator[Connection]:
-    """All or nothing, with the database's own words as one sentence."""
+    """Run the block in one transaction; an error of the database is raised as one sentence."""
     if engine.dialect.name != "postgresql":
         raise ConfigError("table", "fenced tables are PostgreSQL's: elsewhere write inside lease.fenced_sql")
     try:

@@ -13,7 +13,7 @@ _PIECE = 64 * 1024
 
 
 class ObjectFolder:
-    """Implements `LogFolder`. `url` is as obstore spells it, and its path is taken as it stands.
+    """Implements `LogFolder`. `url` is in obstore's spelling, and its path is used unchanged.
 
     A request takes at most `timeout` seconds. An interpreter that ends meanwhile waits for it.
     """
@@ -25,7 +25,7 @@ class ObjectFolder:
         self._path = f"{url[found.end() :].strip('/')}/{LOG}".lstrip("/")
 
     def names(self, first: str) -> list[str]:
-        before = f"{self._path}/{first}"  # what is asked for are those behind it, and no file has a bare number
+        before = f"{self._path}/{first}"  # obstore lists the names after it, and no file is named by a bare number
         found = obstore.list(self._store, self._path, offset=before, chunk_size=1000)
         names = (each["path"].removeprefix(f"{self._path}/") for chunk in found for each in chunk)
         return [each for each in names if "/" not in each]
@@ -48,7 +48,7 @@ class ObjectFolder:
 
 
 class _Reader:
-    """obstore's reader, with what pyarrow asks of a file besides."""
+    """obstore's reader, with the attribute that pyarrow needs besides."""
 
     closed = False
 

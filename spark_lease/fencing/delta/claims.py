@@ -1,7 +1,6 @@
-"""Claims of many Delta tables side by side, in a process that is ended when its time is over.
+"""Claims many Delta tables side by side, in a process that is killed when its time is over.
 
-A file system or an object store may hang for as long as it likes, and nothing but the end of a process ends a call
-that waits for it.
+A file system or an object store may hang without end, and only the end of the process ends a call that waits for it.
 """
 
 import contextlib
@@ -24,16 +23,16 @@ _BOOT = (
 )
 _LOOK_AGAIN = 0.1
 _LINGER = 2.0
-"""Seconds that the process may take to be gone after it was killed."""
+"""Seconds that the process may take to end after it was killed."""
 
 Answer = bool | SparkLeaseError
-"""Whether there is such a table, or why it could not be claimed."""
+"""Whether the table exists, or the reason why it could not be claimed."""
 
 
 def claim_side_by_side(
     wanted: Claim, tables: Collection[str], *, clock: Clock, timeout: float, still_mine: Callable[[], object]
 ) -> dict[str, Answer]:
-    """Claim all `tables` within `timeout` seconds; `still_mine` is called meanwhile, and ends it by raising."""
+    """Claim all `tables` within `timeout` seconds; `still_mine` is called meanwhile, and ends the claims by raising."""
     if not tables:
         return {}
     order = {"path": import_path(), "claim": asdict(wanted), "tables": sorted(tables), "timeout": timeout}
@@ -53,7 +52,7 @@ def claim_side_by_side(
             still_mine()
     finally:
         process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a file system that hangs holds up even that
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a file system that hangs delays even a kill
             process.wait(_LINGER)
     why = f"no answer within {timeout:g} s" if clock.now() >= end else "the process for claims ended without an answer"
     return dict.fromkeys(tables, FenceUnreachable("Delta", why)) | dict(found)
@@ -80,7 +79,7 @@ _ANSWERS: dict[str, Callable[..., Answer]] = {
 
 
 def main(order: Mapping[str, Any]) -> None:
-    """The process: one line of JSON for each table."""
+    """Run in the process: print one line of JSON for each table."""
     wanted, clock, saying = Claim(**order["claim"]), BootClock(), threading.Lock()
 
     def work(table: str) -> None:
@@ -97,5 +96,5 @@ def main(order: Mapping[str, Any]) -> None:
     threads = [threading.Thread(target=work, args=(table,)) for table in order["tables"]]
     for each in threads:
         each.start()
-    for each in threads:  # an interpreter that is about to end imports nothing more
+    for each in threads:  # an interpreter that ends can import nothing more
         each.join()

@@ -1,11 +1,11 @@
-"""The fence of a Delta table: a property of the table that says up to which epoch it was claimed.
+"""The fence of a Delta table: a table property with the newest epoch that has claimed it.
 
-A claim is a commit of that property and of nothing else (`log.py`). It is a conflict for every transaction that
-is under way in any engine (Delta protocol, "Change Metadata"; ConflictChecker.checkNoMetadataUpdates), and what begins
-later has the property in its own snapshot: `spark/delta_observer.py` looks at it there. So check and commit are one
-atomic step, and nothing is asked of the job.
+A claim is a commit of that property and of nothing else (`log.py`). It conflicts with every transaction under way, in
+any engine (Delta protocol, "Change Metadata"; ConflictChecker.checkNoMetadataUpdates). A later transaction has the
+property in its own snapshot, where `spark/delta_observer.py` checks it. So check and commit are one atomic step, and
+the job itself does nothing for it.
 
-What it does not hold back: the creation of a table, which has no property yet; and writers that do not ask, such as a
+The fence does not stop the creation of a table, which has no property yet, nor writers that do not check it, such as a
 Spark without the hook that begins after the claim.
 """
 
@@ -24,19 +24,19 @@ from .log import Log, State
 
 _PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _TRIES = 6
-"""Errors in a row, with longer and longer pauses, after which no other try will heal it: some three seconds."""
+"""Errors in a row, with growing pauses, after which retrying will not help: some three seconds."""
 _NEVER = threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a table is to remember: `epoch` of `holder` under the property of lease `name`."""
+    """The content of a claim: `epoch` of `holder`, under the property of lease `name`."""
 
     name: str
     epoch: int
     holder: str
     options: Mapping[str, str] = field(default_factory=dict)
-    """What is needed to get at an object store, besides the environment."""
+    """The options for an object store that are not in the environment."""
 
 
 def property_of(name: str) -> str:
@@ -54,7 +54,7 @@ def newer_than(name: str, epoch: int, table: str, newest: str | None) -> int:
 
 
 def newest_of(name: str, table: str, options: Mapping[str, str], *, timeout: float) -> str | None:
-    """The property of lease `name` as the table has it now. Raises what its store raises. A request to an object store
+    """The current property of lease `name` in the table. Raises what its store raises. A request to an object store
     takes at most `timeout` seconds; a file system may hang for longer."""
     there = _log_of(table, options, timeout).newest()
     return None if there is None else there.properties.get(property_of(name))
@@ -66,11 +66,11 @@ def has_table(table: str, options: Mapping[str, str], *, timeout: float) -> bool
 
 
 def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
-    """Raise the epoch of the Delta table at path or URL `table`; False if there is no such table, and no start of one.
+    """Raise the epoch of the Delta table at path or URL `table`; False if there is no such table, not even a begun one.
 
-    May be repeated: a claim that was made, and whose answer was lost, is found. Raises Fenced if a newer epoch has it,
-    ConfigError, ModuleNotFoundError, FenceUnreachable if it could not be made, or not within `timeout` seconds. A file
-    system or an object store may hang beyond that: `claims.py` has a process for it.
+    May be repeated: it finds a claim whose answer was lost. Raises Fenced if the table has a newer epoch, ConfigError,
+    ModuleNotFoundError, FenceUnreachable if the claim failed, or took longer than `timeout` seconds. A file system or
+    an object store may hang beyond that: `claims.py` claims in a process of its own.
     """
     end, errors = clock.now() + timeout, 0
     while clock.now() < end:
@@ -80,7 +80,7 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
             errors = 0
         except (SparkLeaseError, ModuleNotFoundError):
             raise
-        except Exception as error:  # an object store raises anything: what is there at the next look is what counts
+        except Exception as error:  # an object store raises anything: the next look decides
             errors += 1
             if errors >= _TRIES:
                 message = error_text(error, secrets_of(wanted.options))
@@ -90,11 +90,11 @@ def claim(wanted: Claim, table: str, *, clock: Clock, timeout: float) -> bool:
 
 
 def _claim_once(wanted: Claim, table: str, timeout: float) -> bool | None:
-    """True once it is claimed, False if there is none, None if it has to be looked at again."""
+    """True once the table is claimed, False if there is none, None if the caller must look again."""
     log, key = _log_of(table, wanted.options, timeout), property_of(wanted.name)
     there = log.newest()
     if there is None:
-        # A former master may be frozen as it makes the table: thawed, it would replace the first version of ours.
+        # A former master may be frozen while it makes the table: thawed, it would replace our first version.
         return False if not log.drop_first() else None if log.newest() else True
     newest = there.properties.get(key)
     if newer := newer_than(wanted.name, wanted.epoch, table, newest):
@@ -118,13 +118,13 @@ def _log_of(table: str, options: Mapping[str, str], timeout: float) -> Log:
         return Log(table, LocalFolder(path))
     if problem := why_never_claimed(table):
         raise FenceUnreachable(table, problem)
-    from .bucket import ObjectFolder  # heavy, and most tables are in no object store
+    from .bucket import ObjectFolder  # heavy, and most tables are not in an object store
 
     return Log(table, ObjectFolder(address(table), options, timeout))
 
 
 def why_never_claimed(table: str) -> str:
-    """What keeps `table` from being claimed, whatever is there; empty if nothing does."""
+    """The reason why `table` can never be claimed, whatever is stored there; empty if there is none."""
     if local_path(table) is not None:
         return ""
     if has_password(table):
@@ -135,28 +135,28 @@ def why_never_claimed(table: str) -> str:
 
 
 def shown(table: str) -> str:
-    """`table` without a password, for what was noted before one was refused."""
+    """`table` without a password, which an old note may have."""
     return table if local_path(table) is not None else redacted(table)
 
 
 def address(table: str) -> str:
-    """What delta-rs calls the table that Hadoop calls `table`: s3a:// and s3n:// are s3://, a path is a URL.
+    """The name in delta-rs of the table that Hadoop calls `table`: s3a:// and s3n:// are s3://, a path is a URL.
 
-    Hadoop does not escape what it prints, and delta-rs reads an escape in a path as what it stands for.
+    Hadoop prints a path without escapes, and delta-rs decodes the escapes in a path.
     """
     path = local_path(table)
     return re.sub(r"^s3[an]://", "s3://", table) if path is None else path.as_uri()
 
 
 def local_path(table: str) -> Path | None:
-    """The folder of this machine that `table` is; None if it is none. A relative one is of this working folder."""
+    """The local folder that `table` names; None if it names none. A relative path begins at this working folder."""
     if re.match(r"(?!file:)[A-Za-z][\w+.-]*:/", table):
         return None
     return Path(re.sub(r"^file:(//(?=/))?", "", table)).absolute()
 
 
 def as_hadoop(table: str) -> str:
-    """As Spark notes it: a folder of this machine is file:/path."""
+    """`table` as Spark notes it: a local folder is file:/path."""
     path = local_path(table)
     return table if path is None else f"file:{path}"
 

@@ -1,4 +1,4 @@
-"""The folder of a Delta table's log, and that on this machine. `bucket.py` has those in object stores."""
+"""The folder of a Delta table's log: its protocol, and local folders. `bucket.py` has those in object stores."""
 
 import os
 import re
@@ -11,28 +11,28 @@ LOG = "_delta_log"
 BUCKET = re.compile(r"(s3|gs|az|abfss?)://[^/]+")
 """A store that obstore can open."""
 _WAITS = re.compile(r"\.(\d{20})\.json\.[\w-]+\.tmp")
-"""What Spark writes, and renames to the commit (Delta 4.4, HadoopFileSystemLogStore.createTempPath)."""
+"""The file that Spark writes and renames to the commit (Delta 4.4, HadoopFileSystemLogStore.createTempPath)."""
 
 
 class LogFolder(Protocol):
-    """Files by their names in it. Raises FileNotFoundError, and what the file system or the object store raises."""
+    """Files by name. Methods raise FileNotFoundError, and what the file system or the object store raises."""
 
     def names(self, first: str) -> list[str]:
-        """The files whose names are `first` or sort behind it; none if there is no such folder."""
+        """The file names that are `first` or sort after it; none if there is no such folder."""
         ...
 
     def read(self, name: str) -> bytes: ...
 
     def open(self, name: str) -> Any:
-        """To be read in pieces: a checkpoint may be large."""
+        """Open a file to read it in pieces: a checkpoint may be large."""
         ...
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """False if there is one of that name; two at once never both succeed."""
+        """Make a file; False if that name exists. Two calls at once never both succeed."""
         ...
 
     def drop_late(self, version: int) -> bool:
-        """Remove what waits to become a commit of `version` or an older one; False if nothing ever waits here."""
+        """Remove files that wait to become a commit of `version` or an older one; False if no file ever waits here."""
         ...
 
 

@@ -1,10 +1,10 @@
 """The log of a Delta table: its newest state, and the one commit that changes a table property and nothing else.
 
-Actions are kept as they were read, with what we do not know in them. delta-rs is not asked: with a property it writes
-a protocol of its own, and then other engines cannot read the table any more.
+Actions are kept as they were read, with all unknown fields. delta-rs is not used: with a property it writes a protocol
+of its own, and then other engines can no longer read the table.
 
-What a commit of metadata owes to each table feature is in Delta's protocol, "Change Metadata" and the section of that
-feature: a timestamp (`inCommitTimestamp`) and a tag (`rowTracking`). The rest concerns data files, checkpoints and
+Delta's protocol, "Change Metadata" and the section of each table feature, says what the feature requires of a commit of
+metadata: a timestamp (`inCommitTimestamp`) and a tag (`rowTracking`). The rest concerns data files, checkpoints and
 vacuuming, of which this commit has none.
 """
 
@@ -35,13 +35,13 @@ variantType variantType-preview
 """,
     )
 )
-"""To which a commit of metadata owes nothing, or what is done here."""
+"""Features that require nothing of a commit of metadata, or only what this module does."""
 _NEWEST_PROTOCOL = {"minReaderVersion": 3, "minWriterVersion": 7}
 _COORDINATOR = "delta.coordinatedCommits.commitCoordinator-preview"
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.(\d{10})\.(\d{10})|\.[\w-]+)?\.(parquet|json)")
 _MADE_BEFORE = {"_staged_commits", "_commits"}
-"""What Delta makes in a log before the first version."""
+"""Names that Delta makes in a log before the first version."""
 _AT_ONCE = 16
 """Commits that are read at once, the newest first."""
 
@@ -79,15 +79,15 @@ class State:
 class Log:
     """The log of Delta table `table` in `folder`.
 
-    Every method raises Unsettled, and what the file system or the object store raises; FenceUnreachable where that does
-    not change by asking again.
+    Every method raises Unsettled, what the file system or the object store raises, and FenceUnreachable if retrying
+    will not help.
     """
 
     def __init__(self, table: str, folder: LogFolder) -> None:
         self._table, self._folder = table, folder
 
     def newest(self) -> State | None:
-        """None if there is no such table."""
+        """The newest state; None if there is no such table."""
         hint = self._hint()
         try:
             return self._newest(hint)
@@ -97,9 +97,9 @@ class Log:
             return self._newest(0)  # the hint may be wrong
 
     def set_property(self, state: State, key: str, value: str, *, user_metadata: Mapping[str, Any]) -> bool:
-        """Commit on top of `state` that `key` is `value`; False if another commit is there already.
+        """Commit `key` = `value` on top of `state`; False if another commit is there already.
 
-        `user_metadata` is for people who DESCRIBE HISTORY. After an answer that was lost it is False too: look again.
+        DESCRIBE HISTORY shows `user_metadata`. After a lost answer the result may be False too: look again.
         """
         self._refuse(state)
         metadata = {**state.metadata, "configuration": {**state.properties, key: value}}
@@ -108,22 +108,22 @@ class Log:
         return self._folder.put_new(version_file(state.version + 1), "\n".join([*lines, ""]).encode())
 
     def drop_late(self, state: State) -> bool:
-        """Have no commit up to the version of `state` replaced by one that is late; False if none can be.
+        """Keep late commits from replacing one up to the version of `state`; False if none can be replaced.
 
-        On a file system Spark looks whether the version is there, and then renames its file to it, which replaces what
-        has come in between. A file that still waits for that, of a version that is there, can do nothing else.
+        On a file system Spark looks whether the version exists, and then renames its file to it: that replaces a commit
+        made in between. A file that still waits for the rename, of a version that exists, can do nothing else.
         """
         return self._folder.drop_late(state.version)
 
     def drop_first(self) -> bool:
-        """The same where no version is there, but the first may be under way. False if there is no log either."""
+        """The same if there is no version, but the first may be under way. False if there is no log either."""
         try:
             return self._folder.drop_late(0)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
     def _refuse(self, state: State) -> None:
-        """Raise FenceUnreachable for a table whose commits are not ours to make."""
+        """Raise FenceUnreachable for a table on which we may not commit."""
         for key, newest in _NEWEST_PROTOCOL.items():
             if state.protocol[key] > newest:
                 raise self._refusal(f"its {key} is {state.protocol[key]}, and this version knows up to {newest}")
@@ -164,7 +164,7 @@ class Log:
         return state
 
     def _find(self, recent: Sequence[int], checkpoint: Sequence[str]) -> dict[str, Any]:
-        """The newest protocol and metadata: of the commits, or else of the checkpoint before them."""
+        """The newest protocol and metadata, from the commits, or else from the checkpoint before them."""
         found: dict[str, Any] = {}
         for action in self._actions(recent, checkpoint):
             for key in ("protocol", "metaData"):
@@ -186,7 +186,7 @@ class Log:
         try:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 return list(pool.map(self._folder.read, names))
-        except RuntimeError:  # Python is about to end, and starts no threads any more
+        except RuntimeError:  # Python is about to end, and starts no more threads
             return [self._folder.read(each) for each in names]
 
     def _checkpoint(self, name: str) -> Iterable[Mapping[str, Any]]:
@@ -241,7 +241,7 @@ def _complete(names: Iterable[str]) -> dict[int, list[str]]:
 
 
 def _parsed(name: str, data: bytes, *keys: str) -> Iterator[Mapping[str, Any]]:
-    """The actions of a commit that are wanted, without the trouble of parsing all that name files."""
+    """The actions of a commit with these `keys`, without parsing the many that name files."""
     wanted = keys or ("protocol", "metaData")
     if not data:
         raise Unsettled(f"its {name} cannot be read: it is empty")
@@ -256,5 +256,5 @@ def _parsed(name: str, data: bytes, *keys: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _without_none(action: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint has a column for each field there can be."""
+    """Drop empty fields: a checkpoint has a column for every possible field."""
     return {key: value for key, value in action.items() if value is not None}

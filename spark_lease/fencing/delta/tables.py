@@ -1,7 +1,7 @@
-"""Which Delta tables a lease guards: those that its holders wrote to, noted beside it before the first commit.
+"""The Delta tables that a lease guards: those that its holders wrote to, noted beside it before the first commit.
 
-So there is no list to keep, and a new holder, who claims all of them before his work begins, knows each table to which
-a write of an old one can still be on its way.
+So the user keeps no list. A new holder claims all of them before its work begins, and so knows each table to which a
+write of an older holder can still be on its way.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ from .fence import Claim, as_hadoop, newer_than, newest_of, property_of
 log = logging.getLogger(__name__)
 
 KIND = "table"
-"""Of the notes that name a table."""
+"""The kind of the notes that name a table."""
 
 
 class DeltaFence:
-    """What each Delta transaction of this process is asked for one lease. Used by several threads at once."""
+    """Checks each Delta transaction of this process for one lease. Several threads use it at once."""
 
     def __init__(self, lease: HeldLease, config: Config, clock: Clock) -> None:
         self._lease, self._config, self._clock = lease, config, clock
@@ -47,10 +47,10 @@ class DeltaFence:
         return self._config.fence_delta != "off" and self._config.enabled
 
     def claim_all(self) -> str:
-        """Claim what holders before wrote to, and what `fence_tables` names; to be called before the work begins.
+        """Claim the tables of earlier holders, and those of `fence_tables`. Call it before the work begins.
 
-        Raises Fenced, LeaseLost; and what kept a table from being claimed, if `fence_delta` is "required", else that is
-        a warning. Returns why nothing can be noted beside the lease, so that nothing can be fenced; most often "".
+        Raises Fenced, LeaseLost; if `fence_delta` is "required", also the error that kept a table from being claimed,
+        else a warning. Returns why no note, and so no fence, is possible beside the lease; most often "".
         """
         if not self.is_wanted:
             return ""
@@ -72,14 +72,14 @@ class DeltaFence:
         return problem
 
     def begin(self, table: str, newest: str | None) -> None:
-        """A transaction on `table` begins, in whose snapshot the property is `newest`. To refuse it, raises
-        Fenced, LeaseLost or ConfigError. Not every one writes: a table may just be registered in a catalog."""
+        """Check a transaction that begins on `table`, with the property `newest` in its snapshot. To refuse it, raises
+        Fenced, LeaseLost or ConfigError. Not every one writes: some only register a table in a catalog."""
         if self.is_wanted:
             self._refuse_newer(table, newest)
             self._lease.wait_certain()
 
     def commit(self, table: str) -> None:
-        """It is about to be committed; "" for a scratch table. To refuse that, raises LeaseLost or StoreError."""
+        """Check a transaction before its commit ("": a scratch table). To refuse it, raises LeaseLost or StoreError."""
         if not self.is_wanted:
             return
         if table and table not in self._known:
@@ -89,12 +89,12 @@ class DeltaFence:
         self._lease.check()
 
     def has_known(self, table: str) -> bool:
-        """True if the lease guards `table`, as far as is known here."""
+        """True if the lease guards `table`, as far as this process knows."""
         return table in self._known | self._claimed
 
     def begin_after_the_end(self, table: str, newest: str | None, *, is_idle: bool) -> None:
-        """A transaction on `table` begins after the lease has ended, and no other is known to guard it; `is_idle`:
-        there is no other. Raises Fenced if the next master has claimed the table, ConfigError."""
+        """Check a transaction that begins on `table` after the lease has ended, if no other is known to guard it.
+        `is_idle`: this process has no other. Raises Fenced if the next master has claimed the table, ConfigError."""
         if newer := newer_than(self._name, self._lease.epoch, table, newest):
             raise Fenced(
                 self._lease.name, table, self._lease.epoch, newer, "The lease has ended: write inside its block"
@@ -107,19 +107,19 @@ class DeltaFence:
     def get_ready(self) -> None:
         """Import what `aborted` needs: by then the lease may be lost, and every moment counts."""
         with contextlib.suppress(ImportError):
-            importlib.import_module("pyarrow.parquet")  # for what a checkpoint says
+            importlib.import_module("pyarrow.parquet")  # to read checkpoints
 
     def aborted(self, table: str) -> None:
-        """A transaction on `table` came to nothing: if a newer claim may be why, raises Fenced. Any other reason stays
-        Delta's own; so does one that is not found within `attempt_timeout`."""
+        """Raise Fenced if a newer claim may be why a transaction on `table` was aborted. Any other reason stays Delta's
+        own; so does one that is not found within `attempt_timeout`."""
         if not self.is_wanted:
             return
-        # Not by Spark, which may be in the middle of being stopped.
+        # Not through Spark, which may be stopping.
         limit = self._config.attempt_timeout
         looking = CallTimeout(redacted(table), timeout=limit)
         try:
             newest = looking.call(lambda: newest_of(self._name, table, self._config.storage_options, timeout=limit))
-        except Exception as error:  # an object store raises anything, and what was aborted is aborted
+        except Exception as error:  # an object store raises anything; the transaction is aborted anyway
             reason = error_text(error, secrets_of(self._config.storage_options))
             log.debug("%s: cannot look why a transaction on %s was aborted: %s", self._name, redacted(table), reason)
             return
@@ -145,13 +145,13 @@ class DeltaFence:
         log.info("%s: guards %s", self._lease.name, redacted(table))
 
     def _not_claimed(self, table: str, answer: Answer) -> None:
-        """Raise why, or say it where that is all that was asked for."""
+        """Raise the error, or only log it if `fence_delta` allows that."""
         where = redacted(table)
         if not answer and table not in self._known:  # this lease has not written to it
             log.info("%s: %s does not exist yet: its first write will register it", self._lease.name, where)
             return
         if not answer:
-            # It may be a share that is not mounted. Nothing is forgotten by itself: it would not be claimed again.
+            # Its share may not be mounted. No table is forgotten automatically: it would not be claimed again.
             forget = f"spark-lease fence forget --lease {shlex.quote(self._name)} --on {shlex.quote(where)}"
             problem = f"there is no such table; if it is gone for good: {forget}"
             answer = FenceUnreachable(where, problem)
@@ -161,14 +161,14 @@ class DeltaFence:
 
 
 def level_of(fence: DeltaFence, problem: str) -> str:
-    """What `Fences.delta` is without a hook, after `claim_all` returned `problem`."""
+    """The value of `Fences.delta` without a hook, after `claim_all` returned `problem`."""
     if not fence.is_wanted:
         return "off"
     return "none" if problem or not importlib.util.find_spec("deltalake") else "claims"
 
 
 def noted_tables(config: Config) -> dict[str, str]:
-    """The tables that the lease `config.name` guards, and who noted each: JSON. Raises StoreError, ConfigError."""
+    """The tables that lease `config.name` guards, each with the JSON of its note. Raises StoreError, ConfigError."""
     with closing(open_notes(config)) as notes:
         return notes.all(config.shared_name, KIND)
 
@@ -186,7 +186,7 @@ def note_table(config: Config, table: str) -> bool:
 
 
 def forget_table(config: Config, table: str) -> bool:
-    """Have `table` guarded no more; False if it was not. To be done while no job writes to it under the lease: a
-    holder who has noted it already does not do so again. Raises StoreError, ConfigError."""
+    """Stop guarding `table`; False if it was not guarded. Call it while no job writes to the table under the lease: a
+    holder that has noted it does not note it again. Raises StoreError, ConfigError."""
     with closing(open_notes(config)) as notes:
         return notes.remove(config.shared_name, KIND, table)

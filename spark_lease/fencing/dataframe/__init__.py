@@ -1,1 +1,1 @@
-"""Writing a DataFrame into a SQL table in one fenced transaction."""
+"""Writes a DataFrame into a SQL table in one fenced transaction."""

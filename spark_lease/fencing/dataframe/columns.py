@@ -1,8 +1,8 @@
-"""How the columns of a DataFrame get into those of a table: what Spark makes of each, how it is staged and moved.
+"""How each column of a DataFrame gets into a table: Spark's expression, the type in which it is staged, the move.
 
-What Arrow, CSV and a driver's values say alike is staged as itself. All else (binary, arrays, intervals, structs) Spark
-turns into the text that the database reads for that type: as CSV an hour once arrived as a million hours, silently.
-Times without a zone are wall times of Spark's session, as they are for its JDBC writer.
+A type that Arrow, CSV and a driver's values represent alike is staged as itself. Spark turns all others (binary,
+arrays, intervals, structs) into the text that the database reads for that type: as CSV, an hour may silently arrive as
+a million hours. Times without a zone are wall times of Spark's session, as they are for its JDBC writer.
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ _NESTED = ("struct", "map", "variant")
 _SECONDS = "CAST(extract(SECOND FROM {0}) AS STRING)"
 _TWO_DIGITS = "lpad(CAST(extract({part} FROM {{0}}) AS STRING), 2, '0')"
 _HOUR, _MINUTE = (_TWO_DIGITS.format(part=each) for each in ("HOUR", "MINUTE"))
-# Not by date_format, which makes an instant of the session's time zone first: there is no 02:30 where its clocks go
-# forward. Nor is SSSSSS the same to it under spark.sql.legacy.timeParserPolicy = LEGACY.
+# Not by date_format, which first makes an instant in the session's time zone: there is no 02:30 when its clocks go
+# forward. With spark.sql.legacy.timeParserPolicy = LEGACY, SSSSSS has another meaning for it as well.
 _TIME = f"concat(CAST(CAST({{0}} AS DATE) AS STRING), ' ', {_HOUR}, ':', {_MINUTE}, ':', lpad({_SECONDS}, 9, '0'))"
 _ISO = "concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSS')"
 _JSON = (
@@ -56,9 +56,9 @@ class Column:
 
 
 def columns_of(schema: Any, target: Target, dialect: str) -> list[Column]:
-    """For each field of a DataFrame's `schema`, by name. Raises ConfigError if they do not fit together.
+    """The columns for a DataFrame's `schema`, matched by name. Raises ConfigError if they do not fit the table.
 
-    In the order of the table: a row that is laid out like the table's moves there as it is.
+    They are in the order of the table: a row that is laid out like the table's moves there unchanged.
     """
     dialect = "mysql" if dialect == "mariadb" else dialect
     sources = sorted(schema.fields, key=lambda each: target.fields.index(target.field_of(each.name)))
@@ -84,7 +84,7 @@ def _column(source: Any, field: Field, dialect: str, number: int) -> Column:
             raise refusal(f"{field.name} is of the type {field.type}, which cuts off text in silence: make it text")
         kind, expression = _in_zone(kind, expression, field)
         if kind in ("float", "double") and field.kind == "numeric":
-            # A cast from real knows 6 digits, from double precision 15; the text of a double knows them all.
+            # A cast from real keeps 6 digits, from double precision 15; the text of a double keeps them all.
             kind, expression = "", f"CAST({expression} AS DOUBLE)"
     elif dialect == "sqlite" and kind == "decimal" and source.dataType.precision > 15 and _makes_floats(field.type):
         hint = "SQLite keeps 15 digits of a decimal unless the column is TEXT: make it that, or cast to double"
@@ -100,14 +100,14 @@ def _column(source: Any, field: Field, dialect: str, number: int) -> Column:
     if not staged:
         expression, staged = _text(expression, source.dataType, field, dialect), _TEXT[dialect]
     place = f"c{number}"
-    # Not to a text type: a cast to varchar(3) cuts off in silence, where an assignment refuses.
+    # Not to a text type: a cast to varchar(3) truncates silently, while an assignment refuses.
     is_read = dialect == "postgresql" and staged == "text" and field.category != "S"
     return Column(field, expression, staged, f"CAST({place} AS {field.type})" if is_read else place)
 
 
 def _makes_floats(declared: str) -> bool:
-    """Whether SQLite turns the text of a number into a float there (its documentation, "Determination Of Column
-    Affinity")."""
+    """True if SQLite turns the text of a number into a float in such a column (its documentation, "Determination Of
+    Column Affinity")."""
     upper = declared.upper()
     return bool(upper) and ("INT" in upper or not any(word in upper for word in ("CHAR", "CLOB", "TEXT", "BLOB")))
 
@@ -121,7 +121,7 @@ def _in_zone(kind: str, expression: str, field: Field) -> tuple[str, str]:
 
 
 def _text(expression: str, kind: Any, field: Field, dialect: str) -> str:
-    """Spark's SQL for the text of it that the database reads."""
+    """Spark's SQL for the text of `expression` that the database reads."""
     name = kind.typeName()
     if name == "binary":
         return f"concat(char(92), 'x', lower(hex({expression})))"
@@ -145,7 +145,7 @@ def _text(expression: str, kind: Any, field: Field, dialect: str) -> str:
 
 
 def _refuse_keys(kind: Any, field: Field) -> None:
-    """Raise ConfigError for a map, however deep, whose keys Spark would write as the numbers that it keeps inside."""
+    """Raise ConfigError for a map, at any depth, whose keys Spark would write as its internal numbers."""
     if kind.typeName() == "map" and kind.keyType.typeName() not in _JSON_KEYS:
         raise refusal(f"{field.name}: JSON has no key of the type {kind.keyType.simpleString()}: cast it to string")
     inner = [getattr(kind, each, None) for each in ("elementType", "valueType")]
@@ -155,7 +155,7 @@ def _refuse_keys(kind: Any, field: Field) -> None:
 
 
 def _duration(expression: str, dialect: str) -> str:
-    """In hours: what an interval calls a day has 24 of them for Spark, but not for PostgreSQL."""
+    """Spark's SQL for an interval in hours: its day has 24 hours for Spark, but not for PostgreSQL."""
     whole = f"CAST({expression} AS INTERVAL DAY TO SECOND)"
     hours, minutes = f"24 * extract(DAY FROM {whole}) + extract(HOUR FROM {whole})", f"extract(MINUTE FROM {whole})"
     seconds = _SECONDS.format(whole)
@@ -186,5 +186,5 @@ def _element(each: str, kind: Any, field: Field, depth: int) -> str:
 
 
 def selected(frame: Any, columns: Sequence[Column]) -> Any:
-    """`frame` as it is staged: c0, c1, …"""
+    """`frame` with the columns that are staged: c0, c1, …"""
     return frame.selectExpr(*(f"{each.expression} AS c{number}" for number, each in enumerate(columns)))

@@ -1,8 +1,8 @@
-"""Rows of Arrow into a staging table: by executors in sessions of their own, or by the driver in its transaction.
+"""Loads Arrow rows into a staging table: executors in sessions of their own, or the driver in its transaction.
 
-An executor asks nothing about the lease: what it stages is in no table of the user's, and the driver's fenced
-transaction decides whether it ever will be. Each try of a task has a number of its own, and commits its rows before it
-tells of them: so a try that failed has left none, or rows that are never asked for; so has a twin that came second.
+An executor does not check the lease: it stages rows in no table of the user's, and the driver's fenced transaction
+decides whether they ever get there. Each attempt of a task has a number of its own, and commits its rows before it
+reports them. So a failed attempt leaves no rows, or rows that are never read; so does a duplicate that came second.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 TASK = "task"
-"""The column of a staging table that says which try of which task wrote the row. In PostgreSQL each row knows its
-transaction, and has no column more than the user's table: then it moves there as it is, in half the time."""
+"""The column of a staging table that names the attempt of a task that wrote the row. In PostgreSQL each row knows its
+transaction, and needs no column more than the user's table: then it moves there unchanged, in half the time."""
 RESULT = "number bigint, rows bigint"
 NUMBER = "SELECT pg_catalog.txid_current() & 4294967295"
-"""That of a transaction, as `xmin` has it (PostgreSQL documentation, "System Columns")."""
+"""The number of a transaction, as in `xmin` (PostgreSQL documentation, "System Columns")."""
 BEGIN_STAGING = NUMBER + "".join(
     f", pg_catalog.set_config('{key}', '{value}', true)"
     for key, value in {
-        "idle_in_transaction_session_timeout": 0,  # instead of it: a machine that is gone is noticed
+        "idle_in_transaction_session_timeout": 0,  # keepalives instead: they notice a machine that is gone
         "tcp_keepalives_idle": 10,
         "tcp_keepalives_interval": 10,
         "tcp_keepalives_count": 3,
         "array_nulls": "on",
     }.items()
 )
-"""The same, for a transaction that may wait for Spark and takes each value as it is."""
+"""`NUMBER`, for a transaction that may wait for Spark and takes each value unchanged."""
 _AHEAD, _ENOUGH = 4, 4 << 20
-"""Batches that may wait for the server; bytes of those that are there already beyond which no more go into a COPY."""
+"""Batches that may wait for the server; bytes in a COPY beyond which no further batch is added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A staging table, and the way to it. Travels with the tasks, and nowhere else: it knows the password."""
+    """A staging table, and how to connect to it. Only the tasks may get it: it contains the password."""
 
     dialect: str
     driver: str
     name: str
-    """Of the schema and the table, as SQL has to spell it."""
+    """Schema and table, quoted for SQL."""
     mark: int
-    """The number of the row that was there first, and is as long as nothing is lost; 0: all is logged."""
+    """The number of the first row, which exists as long as no rows are lost; 0: the table is logged."""
     words: Mapping[str, Any] = field(repr=False)
     """The driver's arguments for a connection."""
 
 
 def loader(place: Place) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A function for mapInArrow: stages the batches of one task, gives its number and how many rows it were."""
+    """Make a function for mapInArrow that stages the batches of one task, and yields its number and row count."""
 
     def load(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext  # what the driver imports of this needs none
+        from pyspark import TaskContext  # only a task needs it, not the driver
 
         first = next(batches, None)
         if first is None:
@@ -76,7 +76,7 @@ def loader(place: Place) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
         try:
             number = _load(place, counted(), TaskContext.get().taskAttemptId())
-        except Exception as error:  # any driver's; with the password in it, Spark would write that to its logs
+        except Exception as error:  # of any driver; Spark would log the password in it
             raise RuntimeError(_without(place.words.get("password"), f"{type(error).__name__}: {error}")) from None
         yield pyarrow.RecordBatch.from_pydict({"number": [number], "rows": [rows]})
 
@@ -84,7 +84,7 @@ def loader(place: Place) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def rows_of(place: Place, numbers: Sequence[int]) -> str:
-    """The rows that the tries of these numbers have staged, as SQL has to spell it after FROM."""
+    """SQL, to follow FROM, for the rows that the attempts with these numbers have staged."""
     column, cast = ("xmin", "::xid") if place.dialect == "postgresql" else (TASK, "")
     wanted = ", ".join(f"'{each}'{cast}" for each in numbers)
     return f"{place.name} WHERE {column} IN ({wanted or 'NULL'})"
@@ -97,7 +97,7 @@ def _numbered(batches: Iterator[Any], number: int) -> Iterator[Any]:
 
 
 def _load(place: Place, batches: Iterator[Any], attempt: int) -> int:
-    """Commit the rows of one try. Returns by which number they will be known."""
+    """Commit the rows of one attempt; returns their number."""
     engine = create_engine(f"{place.dialect}+{place.driver}://", connect_args=dict(place.words), poolclass=NullPool)
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
         if place.dialect == "postgresql":
@@ -113,9 +113,9 @@ def _load(place: Place, batches: Iterator[Any], attempt: int) -> int:
 
 
 def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] = ()) -> int:
-    """COPY with psycopg2 or psycopg (which has a context for it); how many rows the server took.
+    """COPY with psycopg2 or psycopg (which has a context for it); returns how many rows the server accepted.
 
-    `names` are the columns as SQL has to spell them, if they are not called as in the batches.
+    `names`: the columns, quoted for SQL, if they have other names than in the batches.
     """
     if (first := next(batches, None)) is None:
         return 0
@@ -132,9 +132,9 @@ def copy(cursor: Any, table: str, batches: Iterator[Any], names: Sequence[str] =
 
 
 def _texts(batches: Iterator[Any]) -> Iterator[bytes]:
-    """The next batches are waited for, and turned into CSV, while the server is busy.
+    """Wait for the next batches, and turn them into CSV, while the server is busy.
 
-    All that is there by then goes into one COPY: the server begins anew seldom, and says soon what it refuses.
+    All batches that are ready go into one COPY: the server begins few of them, and reports soon what it refuses.
     """
     pool, texts = ThreadPoolExecutor(1), map(_csv, batches)
     try:
@@ -150,7 +150,7 @@ def _texts(batches: Iterator[Any]) -> Iterator[bytes]:
 
 
 def _csv(batch: Any) -> bytes:
-    """An empty text is quoted, NULL is nothing at all. Instants are written in UTC: an offset may have seconds."""
+    """A batch as CSV: an empty text is quoted, NULL is empty. Instants are in UTC: an offset may have seconds."""
     columns = [_in_utc(each) for each in batch.columns]
     written = io.BytesIO()
     plain = pyarrow.RecordBatch.from_arrays(columns, batch.schema.names)
@@ -161,7 +161,7 @@ def _csv(batch: Any) -> bytes:
 def _in_utc(column: Any) -> Any:
     if not (pyarrow.types.is_timestamp(column.type) and column.type.tz):
         return column
-    # Without a zone, then with a Z: Arrow looks a zone up for each value, which is most of a frame's time.
+    # Without a zone, then with a Z: Arrow looks up a zone for each value, which takes most of a frame's time.
     naive = column.cast(pyarrow.timestamp(column.type.unit)).cast(pyarrow.string())
     return pyarrow.compute.binary_join_element_wise(naive, "Z", "")
 

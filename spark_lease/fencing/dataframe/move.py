@@ -1,4 +1,4 @@
-"""From a staging table into the user's, in the one fenced transaction; and the rehearsal that goes before."""
+"""Moves staged rows into the user's table in the one fenced transaction, after a rehearsal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ _LONGEST = {
     for length, size in ((1, "tiny"), (2, ""), (3, "medium"))
     for kind in ("text", "blob")
 }
-"""Bytes that a column of these types of MariaDB takes."""
+"""The most bytes that a column of these MariaDB types takes."""
 _NO_SUCH_KEY = ("42P10", "ON CONFLICT clause does not match")
 _LOCKED = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What is to be done with rows that are staged. `keys` are names of the target's columns; none but for upsert."""
+    """What to do with staged rows. `keys`: columns of the target; empty except for upsert."""
 
     target: Target
     columns: Sequence[Column]
@@ -36,15 +36,15 @@ class Move:
     keys: Sequence[str]
 
     def is_copied(self) -> bool:
-        """Whether COPY into the table itself does the same: each column is staged as its own type, or is text; and it
-        leaves out no column of a domain, for whose constraints it would not look."""
+        """True if COPY into the table itself does the same: each column is staged as its own type, or is text; and no
+        column of a domain is left out, whose constraints COPY would not check."""
         is_same = all(each.staged in ("text", each.field.type) for each in self.columns)
         written = {each.field for each in self.columns}
         is_unseen = any(each.is_domain for each in self.target.fields if each not in written)
         return self.target.takes_copy and not self.keys and is_same and not is_unseen
 
     def statement(self, engine: Engine, source: str) -> str:
-        """INSERT … SELECT. `source` is a staging table, and which of its rows count."""
+        """INSERT … SELECT. `source`: a staging table, and the condition for the rows that count."""
         names = [quote(engine, each.field.name) for each in self.columns]
         moved = ", ".join(each.moved for each in self.columns)
         insert = f"INSERT INTO {self.target.name} ({', '.join(names)}) SELECT {moved} FROM {source}"
@@ -62,7 +62,7 @@ class Move:
 
 
 def rehearse(connection: Connection, move: Move, table: str) -> None:
-    """Have the database judge the move, on no rows at all: types, keys, rights. Raises ConfigError."""
+    """Let the database check types, keys and rights of the move, without any rows. Raises ConfigError."""
     engine = connection.engine
     try:
         make_here(connection, move.columns)
@@ -78,7 +78,7 @@ def rehearse(connection: Connection, move: Move, table: str) -> None:
 
 def make_here(connection: Connection, columns: Sequence[Column]) -> None:
     demand_strict(connection)
-    drop_here(connection)  # MariaDB does not roll its making back
+    drop_here(connection)  # MariaDB does not roll back CREATE TEMPORARY TABLE
     numbered = f", {NUMBERED}" if is_mysql(connection) else ""
     try:
         run(connection, f"CREATE TEMPORARY TABLE {here(connection)} ({staged(columns)}{numbered})")
@@ -97,13 +97,13 @@ def drop_here(connection: Connection) -> None:
 
 
 def here(connection: Connection) -> str:
-    """The staging table of the driver's own session, which no other can see, nor make in its place."""
+    """The staging table of the driver's own session: no other session can see it, or make one in its place."""
     schema = {"postgresql": "pg_temp.", "sqlite": "temp."}.get(connection.dialect.name, "")
     return schema + _HERE
 
 
 def move_all(connection: Connection, move: Move, source: str, rows: int) -> None:
-    """Move `rows` rows, or raise StagingLost: a server that crashed has emptied a table that it does not log."""
+    """Move `rows` rows, or raise StagingLost: a server that has crashed empties its unlogged tables."""
     demand_strict(connection)
     if move.keys:
         _refuse_equal_keys(connection, move, source, rows)
@@ -111,14 +111,14 @@ def move_all(connection: Connection, move: Move, source: str, rows: int) -> None
     empty(connection, move)
     with zeros_kept(connection):
         moved = run(connection, move.statement(connection.engine, source)).rowcount
-    if moved != rows or move.keys:  # a trigger may keep some from the table; MariaDB counts an updated row twice
+    if moved != rows or move.keys:  # a trigger may keep some out; MariaDB counts an updated row twice
         refuse_less(connection, run(connection, f"SELECT count(*) FROM {source}").scalar(), rows)
 
 
 def _refuse_longer(connection: Connection, move: Move, source: str) -> None:
-    """MariaDB cuts off what INSERT … SELECT moves from one of these types to a smaller one, in strict mode as well,
-    where it does not have to make other characters of it."""
-    plain = ("", "utf8mb4")  # of another character set text is made anew, and then it does look
+    """Refuse values that are too long for their column. In INSERT … SELECT from one of these types to a smaller one
+    MariaDB truncates them, in strict mode too, unless it converts the characters."""
+    plain = ("", "utf8mb4")  # text of another character set is converted, and then MariaDB does check
     limited = [
         each
         for each in move.columns
@@ -134,13 +134,13 @@ def _refuse_longer(connection: Connection, move: Move, source: str) -> None:
 
 
 def empty(connection: Connection, move: Move) -> None:
-    """For readers nothing is gone until COMMIT, which TRUNCATE could not say. On PostgreSQL two overwrites take turns:
-    else neither would delete what the other inserts."""
+    """Delete all rows if the mode is overwrite; unlike with TRUNCATE, readers see them until COMMIT. On PostgreSQL two
+    overwrites take turns: otherwise neither would delete the rows that the other inserts."""
     if move.mode == "overwrite":
         rows = f"ONLY {move.target.name}" if move.target.is_alone else move.target.name
         if connection.dialect.name == "postgresql":
             level = run(connection, "SHOW transaction_isolation").scalar()
-            if level != "read committed":  # by which what another has committed meanwhile is seen
+            if level != "read committed":  # it sees rows that another committed meanwhile
                 raise refusal(f"overwrite needs an engine with READ COMMITTED transactions, this one has {level}")
             run(connection, f"LOCK TABLE {rows} IN SHARE ROW EXCLUSIVE MODE")
         run(connection, f"DELETE FROM {rows}")
@@ -152,7 +152,7 @@ def refuse_less(connection: Connection, there: int, rows: int) -> None:
 
 
 def _refuse_equal_keys(connection: Connection, move: Move, source: str, rows: int) -> None:
-    """Equal as the table will have them: to it 12:00:00.1 and 12:00:00.2, or 'a' and 'A', may be the same key."""
+    """Refuse keys that are equal for the table: to it 12:00:00.1 and 12:00:00.2, or 'a' and 'A', may be the same."""
     keys = [(f"c{number}", each) for number, each in enumerate(move.columns) if each.field.name in move.keys]
     named, none = ", ".join(move.keys), " OR ".join(f"{place} IS NULL" for place, _ in keys)
     if run(connection, f"SELECT count(*) FROM {source} AND ({none})").scalar():
@@ -160,7 +160,7 @@ def _refuse_equal_keys(connection: Connection, move: Move, source: str, rows: in
     names = ", ".join(quote(connection.engine, each.field.name) for _, each in keys)
     places, table = ", ".join(place for place, _ in keys), move.target.name
     match connection.dialect.name:
-        case "postgresql":  # which refuses by itself what is equal only there
+        case "postgresql":  # it refuses by itself keys that are equal only in the table
             found = run(connection, f"SELECT count(*) FROM (SELECT DISTINCT {places} FROM {source}) AS found").scalar()
             distinct = int(found or 0)
         case "sqlite":
@@ -172,8 +172,8 @@ def _refuse_equal_keys(connection: Connection, move: Move, source: str, rows: in
 
 
 def _as_stored(connection: Connection, table: str, names: str, source: str, places: str) -> int:
-    """SQLite: how many keys they are once they have gone into columns like those of `table`, in its collation, which
-    the left side of a UNION gives."""
+    """SQLite: the number of distinct keys once they are in columns like those of `table`, in its collation, which the
+    left side of a UNION decides."""
     run(connection, f"DROP TABLE IF EXISTS temp.{_KEYS}")
     run(connection, f"CREATE TEMPORARY TABLE {_KEYS} AS SELECT {names} FROM {table} LIMIT 0")
     run(connection, f"INSERT INTO temp.{_KEYS} SELECT {places} FROM {source}")
@@ -184,7 +184,7 @@ def _as_stored(connection: Connection, table: str, names: str, source: str, plac
 
 
 def _as_indexed(connection: Connection, table: str, names: str, source: str, places: str) -> int:
-    """MariaDB, MySQL: how many of them a unique index over the columns of `table` accepts."""
+    """MariaDB, MySQL: how many keys a unique index over these columns of `table` accepts."""
     run(connection, f"DROP TEMPORARY TABLE IF EXISTS {_KEYS}")
     run(
         connection,

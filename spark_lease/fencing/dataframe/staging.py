@@ -1,7 +1,7 @@
-"""Staging tables that executors can reach: made, swept, dropped; and with what words they connect to the database.
+"""Makes, sweeps and drops staging tables for executors, and collects the parameters for their connections.
 
-`spark_lease_<16 digits of the lease>_<epoch>_<run>`, one for each write, beside the table that is written. Whatever is
-there of an older epoch is a dead run's, because mine has claimed the database: the next write of the lease sweeps it.
+`spark_lease_<16 digits of the lease>_<epoch>_<run>`, one for each write, beside the table that is written. A staging
+table of an older epoch is a dead run's, because this epoch has claimed the database: the lease's next write sweeps it.
 """
 
 import logging
@@ -35,7 +35,7 @@ _OTHER_NAMES = (
 )
 _SCHEMA = {"postgresql": "SELECT pg_catalog.current_schema()"}
 _PATIENCE = {"postgresql": "SET LOCAL lock_timeout = '2s'"}
-# Those of libpq that an executor's is sure to know; what is not said has the same default there.
+# Parameters that an executor's libpq certainly knows; the others have the same default there.
 _LIBPQ = frozenset(
     (
         *("host", "hostaddr", "port", "dbname", "user", "passfile", "options", "application_name", "connect_timeout"),
@@ -50,7 +50,7 @@ _PYMYSQL = {"connect_timeout": 10, "read_timeout": 300, "write_timeout": 300}
 NUMBERED = "spark_lease_row bigint AUTO_INCREMENT PRIMARY KEY"
 """A column of staging tables on MariaDB and MySQL, for servers that demand a primary key of each table."""
 _live: set[str] = set()
-"""Tables of writes that are under way in this process."""
+"""Staging tables of the writes that are under way in this process."""
 
 
 @contextmanager
@@ -84,8 +84,8 @@ def _create(engine: Engine, full: str, columns: Sequence[Column]) -> str:
 
 
 def _mark(connection: Connection, full: str) -> int:
-    """A row that is there as long as nothing is lost. What only writes to a table that is not logged leaves no trace in
-    PostgreSQL's log: after a crash another may get the number of its transaction, and this one's never."""
+    """Insert a row that exists as long as no rows are lost. A transaction that writes only to unlogged tables is not in
+    PostgreSQL's log: after a crash another one may get its number, but never the number of this transaction."""
     if connection.dialect.name != "postgresql":
         return 0
     run(connection, f"INSERT INTO {full} DEFAULT VALUES")
@@ -108,7 +108,7 @@ def staged(columns: Sequence[Column]) -> str:
 
 
 def sweep(lease: HeldLease, engine: Engine, table: str) -> None:
-    """Drop what dead runs of this lease left beside `table`: all of older epochs, of mine what is not under way."""
+    """Drop staging tables of dead runs of this lease beside `table`: of older epochs, or of this one and not in use."""
     mine = re.compile(rf"spark_lease_{digest(lease.name)}_(\d+)_[0-9a-f]{{8}}")
     with engine.begin() as connection:
         schema = _schema(connection, table)
@@ -120,14 +120,14 @@ def sweep(lease: HeldLease, engine: Engine, table: str) -> None:
 
 
 def _drop(lease: HeldLease, engine: Engine, full: str) -> None:
-    """No part of the write: what an abandoned task still writes to stays until the next write."""
+    """Drop a staging table, or leave it to the next write: an abandoned task may still write to it."""
     try:
         with engine.connect() as connection:
-            connection.detach()  # MariaDB's setting is the session's
+            connection.detach()  # on MariaDB the setting belongs to the session
             run(connection, _PATIENCE.get(engine.dialect.name, "SET lock_wait_timeout = 2"))
             run(connection, f"DROP TABLE IF EXISTS {full}")
             connection.commit()
-    except Exception as error:  # whatever it is, of a pool or a driver: what was asked for may be committed
+    except Exception as error:  # any error of a pool or a driver: the write may be committed
         problem = database_message(engine, error) if isinstance(error, DBAPIError) else type(error).__name__
         log.warning("%s: %s could not be dropped, the next write will try again: %s", lease.name, full, problem)
 
@@ -152,7 +152,7 @@ def _parameters(connection: Connection, lease: HeldLease) -> dict[str, Any]:
 
 
 def _of_libpq(connection: Connection, lease: HeldLease) -> dict[str, Any]:
-    """As this very connection was made, wherever its words came from; with the epoch, by which a claim ends it."""
+    """The parameters of this very connection, from any source, and the epoch, by which a claim can end it."""
     info = getattr(connection.connection.driver_connection, "info", None)
     if info is None:
         raise refusal(f"the driver {connection.engine.driver} cannot say how it connected: use psycopg2 or psycopg")

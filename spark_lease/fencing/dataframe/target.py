@@ -1,6 +1,6 @@
-"""The table that a DataFrame is written to: what it is called, its columns, and why it cannot be written to.
+"""The table that a DataFrame is written to: its name, its columns, and the reasons to refuse it.
 
-What only the database can judge (types, keys, rights) it is asked for in `move.rehearse`.
+Only the database can judge types, keys and rights: `move.rehearse` asks it.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ from ...database.dialects import ENGINE_OF, is_mysql
 from ...errors import ConfigError
 from ..sql.tables import parts_of
 
-# A domain counts as what it is made of, in the end; so does an array of a domain.
+# A domain counts as its base type, at the lowest level; so does an array of a domain.
 _POSTGRES = """
 WITH RECURSIVE made_of (type, base) AS (
     SELECT oid, oid FROM pg_type WHERE typbasetype = 0::oid
@@ -30,8 +30,8 @@ FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     LEFT JOIN made_of each ON b.typcategory = 'A' AND each.type = b.typelem LEFT JOIN pg_type e ON e.oid = each.base
 WHERE a.attrelid = pg_catalog.to_regclass(%(table)s)::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
-# COPY passes over rules, and is refused by views and by row-level security; what a trigger (here: before, each row,
-# insert) keeps from the table is not counted.
+# COPY ignores rules, and is refused by views and by row-level security. It does not count rows that a trigger (here:
+# before, each row, insert) keeps out of the table.
 _HOW = """
 SELECT relkind = 'r', relkind IN ('r', 'p') AND NOT relhasrules AND NOT relrowsecurity AND NOT EXISTS (
     SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgtype::int4 & 7 = 7 AND tgrelid IN (
@@ -45,7 +45,7 @@ SELECT column_name, data_type, coalesce(character_set_name, ''), data_type,
 FROM information_schema.columns WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
 ORDER BY ordinal_position
 """
-# Last: whether the column, if it is not written, gets what no other row has: its next number, or NULL.
+# Last: true if the column, when not written, gets a value that no other row has: its next number, or NULL.
 _MYSQL_UNIQUE = """
 SELECT index_name, column_name, sub_part IS NULL,
        extra LIKE '%%auto_increment%%' OR (
@@ -78,7 +78,7 @@ WHERE foreign_keys AND m.type = 'table' AND lower(k."table") = lower(:table)
 """,
 }
 DENIED = ("42501", "1142", "1044")
-"""Codes of a right that is lacking."""
+"""Error codes for a missing right."""
 _STRICT = {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"}
 _SQLITE = (
     "SELECT name, type, '', lower(type), "
@@ -90,8 +90,8 @@ _SQLITE = (
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of the table. `category` is PostgreSQL's of its type (S text, A array), or MariaDB's character set;
-    `kind` is the short name."""
+    """A column of the table. `category`: PostgreSQL's category of its type (S text, A array), or MariaDB's character
+    set; `kind`: the short name of the type."""
 
     name: str
     type: str
@@ -104,16 +104,16 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table: its name as SQL has to spell it, its columns, and whether COPY does there what INSERT does."""
+    """A table: its name, quoted for SQL, its columns, and whether COPY has the same effect as INSERT."""
 
     name: str
     fields: tuple[Field, ...]
     takes_copy: bool
     is_alone: bool
-    """A DELETE is to leave out the tables that inherit from it, which partitions do not."""
+    """True if a DELETE must leave out the tables below: they inherit from it, and are no partitions."""
 
     def field_of(self, source: str) -> Field:
-        """The column that `source` of a DataFrame goes to: exactly so called, or but for upper and lower case."""
+        """The column for `source` of a DataFrame: with the same name, or with one that differs only in case."""
         exactly = [each for each in self.fields if each.name == source]
         nearly = [each for each in self.fields if each.name.lower() == source.lower()]
         for found in (exactly, nearly):
@@ -133,14 +133,14 @@ def quote(engine: Engine, identifier: str) -> str:
 
 
 def run(connection: Connection, statement: str, values: Any = None) -> Any:
-    """`statement` as it is: no % in it is a place for a value, unless there are `values`."""
+    """Run `statement` unchanged: a % in it is a placeholder only if there are `values`."""
     if values is None and connection.dialect.name != "sqlite":
         statement = statement.replace("%", "%%")
     return connection.exec_driver_sql(statement, values or ())
 
 
 def target_of(connection: Connection, table: str) -> Target:
-    """Look at `table`. Raises ConfigError if it is not there, or cannot be rolled back."""
+    """Look at `table`. Raises ConfigError if it does not exist, or cannot be rolled back."""
     *schema, name = parts_of(table, connection.dialect.name, "write_sql")
     full = ".".join(quote(connection.engine, each) for each in (*schema, name))
     fields = tuple(Field(*row[:4], *map(bool, row[4:])) for row in _columns(connection, schema, name, full))
@@ -168,7 +168,7 @@ def _columns(connection: Connection, schema: list[str], name: str, full: str) ->
 
 
 def refuse_other_keys(connection: Connection, table: str, keys: Sequence[str], written: Sequence[str]) -> None:
-    """MariaDB and MySQL update whatever row is in the way: only an index over `keys` may be. Raises ConfigError."""
+    """Raise ConfigError unless only an index over `keys` can conflict: MariaDB and MySQL update any conflicting row."""
     *schema, name = parts_of(table, connection.dialect.name, "write_sql")
     unique: dict[str, set[str]] = defaultdict(set)
     meets_none = set[str]()
@@ -200,8 +200,8 @@ def refuse_cascades(connection: Connection, table: str, full: str) -> None:
 
 
 def demand_strict(connection: Connection) -> None:
-    """No value is changed in silence. MariaDB and MySQL cut off what does not fit, unless they are told to refuse it;
-    PostgreSQL takes the NULL in an array for a text where a role has it so. Raises ConfigError."""
+    """Make sure that no value is changed silently. MariaDB and MySQL truncate values unless sql_mode is strict;
+    PostgreSQL reads NULL in an array as a text if a role has it set so. Raises ConfigError."""
     if connection.dialect.name == "postgresql":
         run(connection, "SET LOCAL array_nulls = on")
     if is_mysql(connection):
@@ -213,7 +213,7 @@ def demand_strict(connection: Connection) -> None:
 
 @contextmanager
 def zeros_kept(connection: Connection) -> Iterator[None]:
-    """MariaDB and MySQL take a 0 for the next number of an AUTO_INCREMENT column, unless they are told not to."""
+    """Keep zeros in the block: in an AUTO_INCREMENT column MariaDB and MySQL replace 0 by the next number."""
     if not is_mysql(connection):
         yield
         return
@@ -222,7 +222,7 @@ def zeros_kept(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(SQLAlchemyError):  # it was lost, and its session with it
+        with suppress(SQLAlchemyError):  # the connection was lost, and its session with it
             run(connection, "SET SESSION sql_mode = %s", (mode,))
 
 

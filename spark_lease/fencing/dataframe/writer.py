@@ -1,11 +1,11 @@
-"""A DataFrame into a table of a SQL database, all of it or nothing, and only while its lease's epoch is the newest.
+"""Writes a DataFrame into a SQL table: all rows or none, and only while its lease's epoch is the newest.
 
 ```
-executors   each try of a task: its rows into one staging table, COMMIT; then "task 7 wrote 1000 rows"
-driver      fenced transaction: do the rows of those who came first add up? INSERT … SELECT; check and COMMIT at once
+executors   each attempt of a task: its rows into one staging table, COMMIT; then "task 7 wrote 1000 rows"
+driver      fenced transaction: do the rows of the successful attempts add up? INSERT … SELECT; check and COMMIT at once
 ```
-Small ones, and all of SQLite's, go without executors: collected, and staged, or written, in the transaction itself.
-What it does not do: it makes no table. What differs between databases stands in `columns` and `target`.
+Small frames, and all frames for SQLite, need no executors: the driver collects the rows, and stages or writes them in
+the transaction itself. `write_sql` makes no table. `columns` and `target` know what differs between databases.
 """
 
 import re
@@ -33,18 +33,18 @@ from .target import demand_strict, quote, refusal, refuse_cascades, refuse_other
 MODES, WAYS = ("append", "overwrite", "upsert"), ("auto", "driver", "executors")
 FEW_ROWS = 10_000
 FEW_BYTES = 64 << 20
-"""What Spark guesses a frame to have, beyond which it is not tried whether it has few rows."""
+"""Spark's estimate of a frame's size beyond which `write_sql` does not try whether it has few rows."""
 _ROWS, _BYTES = (f"spark.sql.execution.arrow.max{each}PerBatch" for each in ("Records", "Bytes"))
 _BY_ROWS = {_ROWS: "5000", _BYTES: str(2**31 - 1)}
 _OF_PYTHON = re.compile("Python|Pandas|Arrow|RDD")
-"""In the names of Spark's operators."""
+"""Occurs in the names of Spark's operators that run Python."""
 _OF_ANY_LENGTH = ("array", "binary", "map", "struct", "variant")
 
 
 def write_sql(
     lease: HeldLease, frame: Any, engine: Engine, table: str, *, mode: str, keys: Sequence[str], through: str
 ) -> int:
-    """What `Lease.write_sql` promises."""
+    """Implements `Lease.write_sql`."""
     if not hasattr(frame, "selectExpr"):
         raise refusal(f"a {type(frame).__name__} is no DataFrame of Spark: spark.createDataFrame(…) makes one")
     _refuse_arguments(engine, mode, keys, through)
@@ -52,7 +52,7 @@ def write_sql(
         claim_once(lease, engine, epoch)
     move = _plan(frame, engine, table, mode, keys)
     rows = selected(frame, move.columns)
-    if engine.dialect.name == "sqlite":  # its one writer; nothing is computed while other writers are locked out
+    if engine.dialect.name == "sqlite":  # it has one writer: nothing is computed while others are locked out
         return _from_the_driver(lease, _collected(rows), engine, move)
     sweep(lease, engine, table)
     if through == "auto":
@@ -97,8 +97,8 @@ def _plan(frame: Any, engine: Engine, table: str, mode: str, keys: Sequence[str]
 
 
 def _guess(rows: Any) -> int:
-    """Bytes, as Spark's optimizer has them: never to be relied upon, and enough not to compute much in vain."""
-    plan = getattr(rows, "_jdf", None)  # with Spark Connect there is none to be asked
+    """Bytes, as estimated by Spark's optimizer: not reliable, but enough not to compute much in vain."""
+    plan = getattr(rows, "_jdf", None)  # Spark Connect has none
     return int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes())) if plan is not None else 0
 
 
@@ -141,7 +141,7 @@ def _copy(connection: Connection, table: str, batches: Sequence[Any], names: Seq
     try:
         with closing(connection.connection.cursor()) as cursor:
             return copy(cursor, table, iter(batches), names)
-    except base as error:  # as SQLAlchemy would have it, whom the fence listens to
+    except base as error:  # as SQLAlchemy would raise it, whose errors the fence knows
         lost = connection.dialect.is_disconnect(error, driver, None)
         if lost:
             connection.invalidate(error)
@@ -153,7 +153,7 @@ def _through_executors(lease: HeldLease, rows: Any, engine: Engine, table: str, 
         try:
             with _batches_by_rows(rows):
                 won = rows.mapInArrow(loader(place), RESULT).collect()
-        except Exception as error:  # whatever Spark raises; if a claim has ended the sessions, that is why
+        except Exception as error:  # any error of Spark; the cause may be a claim that ended the sessions
             _refuse_older(lease, engine, error)
             raise
         lease.check()
@@ -167,20 +167,20 @@ def _through_executors(lease: HeldLease, rows: Any, engine: Engine, table: str, 
 
 
 def _refresh(engine: Engine) -> None:
-    """The pool's connections were idle while Spark computed, and may have been cut: then it makes each anew."""
+    """Let the pool replace connections that were cut while they were idle and Spark computed."""
     with suppress(DBAPIError), engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
 
 
 @contextmanager
 def _batches_by_rows(rows: Any) -> Iterator[None]:
-    """In the block, Spark's jobs of this thread end a batch for Python by its rows alone.
+    """In the block, Spark's jobs of this thread limit a batch for Python by its rows alone.
 
-    For its bytes Spark (since 4.1) asks each column again after every row, half of what the JVM does here. They are
-    given up only where no row is long: a text is taken for short. What the user has set goes before, and what else of
-    Python runs in these jobs goes by the same: then all is left as it is.
+    To count bytes, Spark (since 4.1) asks each column again after every row, half of what the JVM does here. The byte
+    limit is given up only if no row is long; a text counts as short. The user's own settings take precedence. Other
+    Python code in these jobs would use the same limits: then nothing is changed.
     """
-    # With Spark Connect there is no thread of the JVM's to tell.
+    # With Spark Connect there is no thread of the JVM to set them for.
     few = hasattr(rows, "_jdf") and 0 < int(rows.sparkSession.conf.get(_ROWS)) <= FEW_ROWS
     if not few or _may_be_long(rows) or _runs_python(rows):
         yield
@@ -192,7 +192,7 @@ def _batches_by_rows(rows: Any) -> Iterator[None]:
             context.setLocalProperty(key, value)
         yield
     finally:
-        with suppress(Exception):  # Spark was stopped, and its properties with it: what is raised is why
+        with suppress(Exception):  # Spark was stopped, and its properties are gone: the error in the block says so
             for key, value in before.items():
                 context.setLocalProperty(key, value)
 
@@ -202,7 +202,7 @@ def _may_be_long(rows: Any) -> bool:
 
 
 def _runs_python(rows: Any) -> bool:
-    """True also if it cannot be told: an RDD hides what it is made by."""
+    """True also if that is unknown: an RDD hides the code that makes it."""
     return bool(_OF_PYTHON.search(rows._jdf.queryExecution().optimizedPlan().toString()))
 
 
@@ -210,7 +210,7 @@ def _refuse_older(lease: HeldLease, engine: Engine, error: Exception) -> None:
     lease.check()
     try:
         newest = FenceTable(engine).newest(lease.name) if lease.epoch else 0
-    except SparkLeaseError:  # not known: the error stays Spark's
+    except SparkLeaseError:  # not known: Spark's error is raised
         return
     if newest > lease.epoch:
         raise fenced(lease, where_is(engine), newest) from error

@@ -120,7 +120,7 @@ def sweep(lease: HeldLease, engine: Engine, table: str) -> None:
 
 
 def _drop(lease: HeldLease, engine: Engine, full: str) -> None:
-    """Drop a staging table, or leave it to the next write: an abandoned task may still write to it."""
+    """Drop a staging table; a failure is only logged. If an abandoned task uses it, it stays until the next write."""
     try:
         with engine.connect() as connection:
             connection.detach()  # on MariaDB the setting belongs to the session

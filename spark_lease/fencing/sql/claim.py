@@ -284,7 +284,7 @@ class FenceTable:
             return (f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}",)
         return (
             "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1",  # whole seconds
-            # The user's engine, or the server, may read uncommitted rows: those of a frozen transaction do not count.
+            # The user's engine, or the server, may read uncommitted rows: those of a frozen transaction must not count.
             # Not READ COMMITTED: it refuses every write if the binary log is statement-based.
             "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
         )

@@ -60,7 +60,7 @@ def _is_final(error: StoreError) -> bool:
 
 
 def is_unfenced(config: Config, session: Callable[[], AbstractContextManager[Any]]) -> bool:
-    """True if there is certainly nothing to claim. `session` opens one of the lease store. Never raises."""
+    """True if there is certainly nothing to claim. `session` opens a session of the lease store. Never raises."""
     if not _may_have_to_claim(config):
         return True
     if config.fence_url:

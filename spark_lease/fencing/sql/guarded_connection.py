@@ -11,7 +11,7 @@ _COMMIT_FIRST = ("begin", "autocommit", "set_autocommit", "tpc_begin", "executes
 
 
 class GuardedConnection(Connection):
-    """While `is_shut`, it and its `connection` refuse those calls. A lost connection is not opened again."""
+    """While `is_shut`, it refuses begin, commit, rollback and close. A lost connection is not opened again."""
 
     def __init__(self, engine: Engine) -> None:
         self.is_shut = self.is_over = False

@@ -39,22 +39,22 @@ def hold_lease(
 ) -> Guard:
     """`with hold_lease("nightly-flights") as lease:` runs the block as the only master, or not at all.
 
-    `settings` are those of `config/settings.py`; what is not given comes from spark.lease.*, the environment,
-    the TOML file and the defaults, in this order. Entering waits as `acquire_timeout` and `if_held` say and raises
-    LeaseHeldByOther, AlreadyDone (the `run_key` is), StoreError, Fenced or ConfigError. Leaving stops a Spark that is
-    busy, then releases; what an idle one does later has no lease.
+    `settings` are those of `config/settings.py`. A setting that is not given comes from spark.lease.*, the environment,
+    the TOML file or the defaults, in this order. Entering waits as `acquire_timeout` and `if_held` say, and raises
+    LeaseHeldByOther, AlreadyDone (for the `run_key`), StoreError, Fenced or ConfigError. Leaving stops Spark if Spark
+    is busy, then releases the lease; work that an idle Spark does later has no lease.
 
-    Raises LeaseLost, `from` whatever the block died of, if the lease was lost before the block ended. With
-    `on_lost = "exit"` (default) the process is then gone within `stop_budget`, by SIGKILL of its JVM and exit code 75
-    if need be. With "stop" Spark is stopped and the process lives on. A callable is called with the LeaseLost on a
-    thread of its own, and decides what happens after Spark is stopped. SIGTERM and SIGHUP end the block, if it is
-    in the main thread, and raise SystemExit(128 + n) after the release. `on_event` gets each `LeaseEvent` (held, in
-    doubt, certain, lost) on a thread of its own.
+    Raises LeaseLost, `from` the exception of the block, if the lease was lost before the block ended. With
+    `on_lost = "exit"` (default) the process then ends within `stop_budget`, if need be by SIGKILL of its JVM and exit
+    code 75. With "stop" Spark is stopped and the process lives on. A callable is called with the LeaseLost on a thread
+    of its own, and decides what happens after Spark is stopped. SIGTERM and SIGHUP end the block, if it is in the main
+    thread, and raise SystemExit(128 + n) after the release. `on_event` gets each `LeaseEvent` (held, in doubt, certain,
+    lost) on a thread of its own.
 
-    `warm_up` makes it a warm standby (`standby = "warm"`, unless `standby` says otherwise): while another is master it
-    is called on a thread of its own, and again every `warm_max_age` seconds. `warm_up()` may make the session as the
-    block will; `warm_up(spark)` gets the one that spark-submit's configuration makes. It may read, and a write to Delta
-    raises NotMaster. The block begins as soon as the lease is free, even if `warm_up` has not returned.
+    `warm_up` makes this process a warm standby (`standby = "warm"`, unless `standby` says otherwise): while another is
+    master, `warm_up` is called on a thread of its own, and again every `warm_max_age` seconds. `warm_up()` may make the
+    session as the block will; `warm_up(spark)` gets a session with spark-submit's configuration. It may read; a write
+    to Delta raises NotMaster. The block begins as soon as the lease is free, even if `warm_up` has not returned.
     """
     if warm_up:
         settings = {"standby": "warm", **settings}
@@ -78,15 +78,15 @@ def leased(
 def leased(
     name: Any = None, *, on_event: OnEvent | None = None, warm_up: WarmUp | None = None, **settings: Unpack[Settings]
 ) -> Any:
-    """Decorate a program's main: it runs under the lease `name`. `@leased` alone takes the name from the settings.
+    """Run a program's main under the lease `name`. `@leased` alone takes the name from the settings.
 
-    A main with a parameter `lease` gets the lease there, as a keyword, unless the caller gives something for it. What
-    else it takes is given by name, where `lease` is the first: TypeError if not, unless `lease` has another type. A
-    framework that looks at the parameters (Typer, Prefect) does not see it.
+    A main with a parameter `lease` gets the lease there, as a keyword, unless the caller passes a value for it. If
+    `lease` is the first parameter, callers must pass the others by name: else TypeError, unless `lease` is annotated
+    with another type. A framework that reads the signature (Typer, Prefect) does not see `lease`.
 
-    Settings and waiting are those of `hold_lease`. As a main's end is the program's end, whatever keeps it from
-    running becomes an exit code: 0 already done, 99 standby, 75 lost, 69 no store, 78 configuration, 128 + n a signal.
-    With `on_lost` other than "exit" the errors are raised instead.
+    Settings and waiting are those of `hold_lease`. Because the end of main ends the program, an error that keeps main
+    from running becomes an exit code: 0 already done, 99 standby, 75 lost, 69 no store, 78 configuration, 128 + n a
+    signal. With `on_lost` other than "exit" the errors are raised instead.
     """
 
     if callable(name):
@@ -103,7 +103,7 @@ def leased(
             config, own_error = None, None
             passes = wants_lease and "lease" not in signature.bind_partial(*args, **kwargs).arguments
             _refuse_in_its_place(signature, args)
-            # A call that cannot be is a TypeError now, and not after hours as a standby.
+            # A call with wrong arguments raises TypeError now, not after hours as a standby.
             signature.bind(*args, **kwargs, **({"lease": None} if passes else {}))
             try:
                 guard = hold_lease(name, on_event=on_event, warm_up=warm_up, **settings)
@@ -138,22 +138,22 @@ def leased(
 
 
 def _refuse_what_is_no_main(main: Callable[..., Any]) -> None:
-    """Raise TypeError for what would run unguarded when it is called, or later."""
+    """Raise TypeError if `main` is a callable whose work would run unguarded."""
     what = getattr(main, "__qualname__", None) or getattr(main, "name", main)
     if inspect.iscoroutinefunction(main) or inspect.isgeneratorfunction(main) or inspect.isasyncgenfunction(main):
         raise TypeError(f"{what} is async or a generator: {_CALL_IT_INSIDE}")
     if isinstance(main, type):
         raise TypeError(f"{what} is a class: decorate the function that does the work")
     if "click" in sys.modules and isinstance(main, sys.modules["click"].Command):
-        # Its group has it already, and calls it without us.
+        # Its click group has this command already, and calls it without our wrapper.
         raise TypeError(f"{what} is a click command: put @leased below @click.command(), next to the function")
 
 
 def _refuse_in_its_place(signature: inspect.Signature, args: Sequence[Any]) -> None:
-    """Raise TypeError if a value that is given by place would be the lease.
+    """Raise TypeError if a positional argument would be taken for the lease.
 
-    `main("2026-01-02")` of `def main(lease, day="2026-01-01")` would do another day, and note it as done. A parameter
-    `lease` that is annotated as something else is a word of the program's own.
+    `main("2026-01-02")` of `def main(lease, day="2026-01-01")` would process the default day, and record it as done. A
+    parameter `lease` that is annotated with another type belongs to the program.
     """
     given = signature.bind_partial(*args).arguments.get("lease")
     if given is None or isinstance(given, Lease):
@@ -168,7 +168,7 @@ def _is_ours(parameter: inspect.Parameter) -> bool:
 
 
 def _without_lease(signature: inspect.Signature) -> inspect.Signature:
-    """What a caller may give: the parameters behind the lease by name alone."""
+    """The signature for callers: without `lease`, and with keyword-only parameters after it."""
     found = list(signature.parameters.values())
     at = list(signature.parameters).index("lease")
     behind = [
@@ -183,7 +183,7 @@ _CALL_IT_INSIDE = "decorate a main that calls asyncio.run, or use hold_lease aro
 
 
 def _refuse_work_to_come(result: object) -> None:
-    """Raise TypeError if a main has only begun when it returned: the rest would run after the release."""
+    """Raise TypeError if main returned unfinished work (a coroutine, a generator): it would run after the release."""
     if not (inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)):
         return
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
@@ -195,10 +195,10 @@ def _refuse_work_to_come(result: object) -> None:
 
 
 def end_process(code: int) -> NoReturn:
-    """End a program whose lease is lost, here and now.
+    """End a program at once after its lease was lost.
 
-    Python's own way out may hang for ever on a lock that a thread held when it was taken away, and nothing of ours
-    runs any more by then.
+    Python's own exit may hang for ever on a lock that a thread held when Python ended that thread; by then no code of
+    ours runs any more.
     """
     with contextlib.suppress(OSError, ValueError, AttributeError):
         logging.shutdown()
@@ -210,7 +210,7 @@ def end_process(code: int) -> NoReturn:
 def load_config(strongest: Layer) -> Config:
     """The settings for a guard in this process, from all sources. Raises ConfigError."""
     layers = [from_spark(submitted_conf()), from_environment(), from_file()]
-    if held_names():  # a run key given from outside is that of the outermost lease
+    if held_names():  # a run key from outside belongs to the outermost lease
         layers = [Layer(each.origin, {k: v for k, v in each.values.items() if k != "run_key"}) for each in layers]
     config = resolve(strongest, *layers).config
     if not config.name:

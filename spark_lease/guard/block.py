@@ -1,12 +1,12 @@
-"""Guarded work inside this process: one block, from the wait for its lease to the release.
+"""Guards work inside this process: one block, from the wait for its lease to the release.
 
-A guard waits as a standby without a SparkSession, has the lease kept by a process beside this one (or by two threads
-of it) while the block runs, and ends the work when the lease is lost or a signal comes. The order of an ending is
-always the same: no more `check()`, stop Spark, interrupt the block, kill what is left when `stop_budget` is spent; and
-the release comes last, after it is known that nothing runs any more.
+A guard waits as a standby without a SparkSession. While the block runs, a keeper process (or two threads of this
+process) renews the lease. When the lease is lost or a signal comes, the guard ends the work, always in this order: no
+more `check()`, stop Spark, interrupt the block, kill what is left when `stop_budget` is spent. The release comes last,
+once it is certain that no guarded work runs.
 
-No thread of this process acts while a C call of the block holds the GIL, or while it is frozen: then the keeper ends
-it, or the kernel.
+While a C call of the block holds the GIL, or this process is frozen, none of its threads can act: then the keeper or
+the kernel ends the process.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ _ANSWERS_WITHIN = 2.0
 
 
 class Guard:
-    """One hold, from the wait to the release; a context manager that gives the Lease. Use `hold_lease`."""
+    """A context manager for one hold, from the wait to the release, that gives the Lease. Use `hold_lease`."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Guard:
         front_door: FrontDoor | None = None,
         warm_up: WarmUp | None = None,
     ) -> None:
-        """`mark` is the one that the JVM was started with, if it was. `last_words` go to standard output if the process
-        has to be killed: for a launcher that owes an outcome. `front_door` keeps the lease, if it has started us.
-        `warm_up` is what a warm standby calls."""
+        """`mark`: the mark with which the JVM was started, if any. `last_words` returns what goes to standard output if
+        the process has to be killed: a launcher must print an outcome. `front_door`: the keeper outside, if it has
+        started this process; it keeps the lease. `warm_up`: called by a warm standby."""
         self.config, self._mark, self._front_door = config, mark, front_door
         self._last_words, self._warm_up = last_words, warm_up
         self._clock = BootClock()
@@ -100,22 +100,22 @@ class Guard:
         try:
             return self._begin()
         except BaseException as error:
-            is_noted = False  # and no call before the `try`: another signal may have come together with the first
+            is_noted = False  # no call before the `try`: another signal may come together with the first
             try:
                 while True:
                     try:
                         lost = self._take_back(error, is_noted=is_noted)
                         break
-                    except KeyboardInterrupt:  # once more: a lease that is given up by half is renewed for ever
+                    except KeyboardInterrupt:  # try again: a lease that is only half given up would be renewed for ever
                         is_noted = True
-            finally:  # whatever comes now: the signals are the program's again
+            finally:  # in any case: the program handles its signals again
                 self._interrupt.end()
             if isinstance(error, Ended) and (lost or self._refused or self.signalled):
                 raise lost or self._refused or SystemExit(128 + self._interrupt.signal) from None
             raise
 
     def _assemble(self) -> None:
-        """Make all that takes part. Of these only the keeper process runs already, and asks for nothing yet."""
+        """Create all parts of the guard. Only the keeper process runs already; it does not ask for the lease yet."""
         if not held:
             forget_a_jvm_that_ended()
         submitter = submitting_jvm() if under_spark_submit() else 0
@@ -156,7 +156,7 @@ class Guard:
         )
 
     def _begin(self) -> Lease:
-        """Wait for the lease, then claim. Whatever is raised: `_take_back`."""
+        """Wait for the lease, then claim. After any exception, call `_take_back`."""
         self._interrupt.begin(is_lost=self._is_lost)
         self._events.begin(self.hold)
         self.hold.prepare()
@@ -164,7 +164,7 @@ class Guard:
         begin_hold(self.hold, self._keepalive, still_wanted=self._still_wanted)
         self._has_begun = True
         if held:
-            with contextlib.suppress(Exception):  # Py4J raises anything: then it is as if nothing ran
+            with contextlib.suppress(Exception):  # Py4J may raise anything: then assume that no Spark work runs
                 self._shared.begin()
         enter(self._lease)
         self.hold.log_grant()
@@ -175,19 +175,19 @@ class Guard:
         self._has_claimed = self._fencing.begin()
         self._standby.end()
         self._applications.begin()
-        self.hold.check()  # all that may have taken its time
+        self.hold.check()  # the steps before may have taken long
         self._events.held(self.hold)
         return self._lease
 
     def _still_wanted(self) -> None:
-        """Called as long as it waits. Raises LeaseLost if this process has no Spark to work with."""
-        if not held:  # one that an earlier block has killed may end only now
+        """Called repeatedly during the wait. Raises LeaseLost if this process has no Spark to work with."""
+        if not held:  # a JVM that an earlier block has killed may end only now
             forget_a_jvm_that_ended()
         if finding := self._jvm_ended():
             raise LeaseLost(self.config.name, 0, *finding)
         self._standby.look()
         if self._standby.has_begun and isinstance(self._keepalive, SparkReporter):
-            with contextlib.suppress(Exception):  # Spark is being started, on another thread
+            with contextlib.suppress(Exception):  # another thread is starting Spark
                 self._keepalive.report()
 
     def _on_standby(self, state: str) -> None:
@@ -195,7 +195,7 @@ class Guard:
         self._events.standby(self.hold, state)
 
     def _take_back(self, error: BaseException, *, is_noted: bool) -> LeaseLost | None:
-        """Nothing of the block has begun, and nothing will; the loss if that is why. May be called again."""
+        """Give up a hold whose block never begins; returns the loss if that is the reason. May be called again."""
         self.hold.ends_as(*self._ending_of(error))
         lost = self.hold.loss() if self._has_begun else None
         self._leave_the_block()
@@ -208,13 +208,13 @@ class Guard:
             self.hold.runs.note_end(self.config.run_key, INTERRUPTED)
         budget = 0.0 if is_noted else self.config.stop_budget
         try:
-            if self._has_begun and lost is None:  # no other is to begin before this Spark has ended
+            if self._has_begun and lost is None:  # no other master may begin before this Spark has ended
                 self._standby.give_up(budget)
         finally:
             abandon(self.hold, self._keepalive)
         self.hold.settle()
         self.hold.close(lost=lost is not None)
-        if not self._has_begun:  # it is not contended for any more, and none waits for this Spark
+        if not self._has_begun:  # this process does not contend any more, and no contender waits for its Spark
             self._standby.give_up(budget)
         self._standby.close()
         self._events.end(lost=lost is not None)
@@ -225,7 +225,7 @@ class Guard:
         leave(self._lease)
 
     def _on_unprotected(self, why: str) -> None:
-        """End the block if that is not to be; the lease is renewed until it has ended."""
+        """End the block if `require_protection` is no longer met; the lease is renewed until the block has ended."""
         if not self.hold.protection.covers(self.config.require_protection):
             self._refused = ConfigError("require_protection", f"{self.config.require_protection} is required: {why}")
             with contextlib.suppress(RuntimeError):
@@ -238,17 +238,17 @@ class Guard:
             while True:
                 try:
                     if os.getpid() != self._pid:
-                        return  # a forked child leaves its copy of the block: the lease is not its to give back
-                    if sys.is_finalizing():  # a generator kept it open: no thread runs any more, and none can be begun
+                        return  # a forked child leaves its copy of the block: the child must not release the lease
+                    if sys.is_finalizing():  # a generator kept the block open: no thread runs any more, none can start
                         is_kept = isinstance(self._keepalive, SparkReporter)
                         free = "released when this process has ended" if is_kept else "not released, it runs out"
                         log.warning("%s: Python exits while a generator holds the block open: %s", self.hold.name, free)
                         return
                     lost = self._leave(error)
                     break
-                except KeyboardInterrupt as interrupt:  # sent to the block just before it was left, or Ctrl-C once more
+                except KeyboardInterrupt as interrupt:  # sent just before the block was left, or a second Ctrl-C
                     error = error or interrupt
-        finally:  # whatever comes now: the signals are the program's again
+        finally:  # in any case: the program handles its signals again
             try:
                 self._interrupt.end()
             except KeyboardInterrupt as interrupt:
@@ -269,7 +269,7 @@ class Guard:
         """End all work, then release; the loss if there was one."""
         self._interrupt.look_for_sigint()
         has_failed = isinstance(error, Exception | SystemExit) and not is_success(error)  # not ended from outside
-        # Its JVM was killed, and the error of the call that noticed it has left the block before the watch saw it.
+        # The JVM was killed, and the error of a failed call left the block before the watching thread saw that.
         if has_failed and self._spark.is_its_jvm_ending():
             self.has_crashed = True
             log.error("%s: the work has crashed: %s", self.hold.name, JVM_ENDED)
@@ -283,7 +283,7 @@ class Guard:
             self._standby.cancel_jobs()
             self._spark.quiesce(self._interrupt.has_left)
         else:
-            # After a block that failed, it is not known what its tasks still do.
+            # After a block that failed, its tasks may still run: we do not know.
             self._spark.stop(self._interrupt.has_left)
         end, dying = self._clock.now() + self.config.stop_budget, DYING
         if self._spark.cannot_be_proven(min(end, self.hold.stop_by())):
@@ -300,14 +300,14 @@ class Guard:
             on_over=lambda: self._note_the_run(error),
             is_proven=lambda: False,  # threads and children that the block left may still write
         )
-        if lost is not None:  # the block may have seen it first
+        if lost is not None:  # the block may have seen the loss first
             self._demotion.begin(lost, grace=LAST_WORDS)
-            self._events.lost(lost)  # last of all, whichever thread is about to say it
+            self._events.lost(lost)  # the last event, whichever thread reports the loss
             drop_local_server()
         self._applications.end()
         if self._spark.wait_until_over(self._clock.now()):
             self._put_away(is_over=True)
-        else:  # what Spark may still write is refused as long as it lives
+        else:  # keep the fence for as long as Spark lives and may write
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._put_away, name="put away", daemon=True).start()
         self.hold.close(lost=lost is not None)
@@ -317,7 +317,7 @@ class Guard:
         return lost
 
     def _is_shared(self, error: BaseException | None) -> bool:
-        """True if Spark is to go on after this block, for another lease of this process."""
+        """True if Spark must keep running after this block, for another lease of this process."""
         is_ended = self.signalled or self._refused or isinstance(error, KeyboardInterrupt)
         return bool(held) and not is_ended and self.hold.loss() is None
 
@@ -333,7 +333,7 @@ class Guard:
             forget_a_jvm_that_ended()
 
     def _ending_of(self, error: BaseException | None) -> tuple[str, str]:
-        """How the block ended: a word of `journal_entries.GIVEN_BACK`, and more. No message: it may have a secret."""
+        """How the block ended: a word of `journal_entries.GIVEN_BACK`, details. No message: it may hold a secret."""
         if self._refused:
             return FAILED, self._refused.key
         if self.signalled or isinstance(error, KeyboardInterrupt):
@@ -351,5 +351,5 @@ class Guard:
         self._unnoted = self.hold.note_run(*self._ending_of(error), left=self.left)
 
     def _jvm_ended(self) -> tuple[Loss, str] | None:
-        # Ctrl-C ends the JVM together with us: once the block was left that is no loss but what we wait for.
+        # Ctrl-C ends the JVM together with this process: once the block is left, that is no loss, and we wait for it.
         return None if self._interrupt.has_left.is_set() else self._spark.end_of_its_jvm()

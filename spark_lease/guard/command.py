@@ -1,8 +1,8 @@
-"""`spark-lease run`: a command that lives only while the lease does.
+"""Runs a command that lives only while its lease does: `spark-lease run`.
 
-This process is the keeper, with the command as a grandchild. The command gets a process group of its own and is killed
-with all that it started: on loss by `stop_by`, on a signal within `stop_budget`. The lease is released after the last
-of them is gone. If this process ends, or stands still past the lease, the kernel and the supervisor end the command.
+This process is the keeper; the command is its grandchild, in a process group of its own. The command is killed with
+every process that it started: on loss by `stop_by`, on a signal within `stop_budget`. The lease is released after the
+last of them is gone. If this process ends, or is frozen past the lease, the kernel and the supervisor end the command.
 """
 
 import contextlib
@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 NOT_FOUND, NOT_RUN = 127, 126
 """The shell's exit codes for a command that does not exist, and for one that cannot be run."""
 _AFTER_IT = 0.5
-"""Seconds in which what the command has started may end after it, and still have ended by itself."""
+"""Seconds after the command's end in which its descendants may end and still count as ended by themselves."""
 _LEFT = "the command left work behind, which was ended"
 _LISTEN = 0.5
-"""Seconds after which a signal is heard that came just before the wait for the command's end."""
+"""Seconds until a signal is handled that came just before the wait for the command's end."""
 
 _TOO_MANY = "no more processes and threads may be started by this user, or in this container"
 _NO_MEMORY = "this user, or this container, has no memory for one more"
@@ -58,14 +58,14 @@ _LIMITS = {
     errno.ENFILE: ("fs.file-max", _NO_FILES),
     errno.ENOMEM: ("ulimit -v", _NO_MEMORY),
 }
-"""By the error of the system: the limit that is the reason, and what it means."""
+"""By errno: the limit that was reached, and what it means."""
 
 _News = int | LeaseLost | ConfigError | None
-"""What there is to react to: a signal's number, a loss, a protection that is not enough, or the end of the command."""
+"""What the main thread reacts to: a signal's number, a loss, too little protection, or None: the command has ended."""
 
 
 def run(config: Config, command: Sequence[str]) -> Outcome:
-    """Wait for the lease, run `command` under it, and say how it ended. Call it in the main thread.
+    """Wait for the lease, run `command` under it, and return how it ended. Call it in the main thread.
 
     The command finds SPARK_LEASE_NAME, SPARK_LEASE_HOLDER and SPARK_LEASE_EPOCH in its environment.
     """
@@ -83,7 +83,7 @@ def run(config: Config, command: Sequence[str]) -> Outcome:
 
 @contextlib.contextmanager
 def _explain_limits() -> Iterator[None]:
-    """Where no process or thread can be started, say which limit may be the reason."""
+    """If no process or thread can be started, raise ConfigError with the limit that may be the reason."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -126,7 +126,7 @@ class _Run:
 
     def run(self) -> Outcome:
         def on_suspend(*_: object) -> None:
-            # It would stop this process, and not the command, whose group is its own: that would outlive the lease.
+            # SIGTSTP would stop this process but not the command in its own group, which would outlive the lease.
             log.warning("Ctrl-Z is ignored: a guarded command cannot be suspended")
 
         with handled(self._on_signal), handled(on_suspend, (signal.SIGTSTP,)):
@@ -184,7 +184,7 @@ class _Run:
         return self._end(work, news, by_itself)
 
     def _begin(self) -> None:
-        """Wait for the lease, then claim. What ends that is raised, after the lease was given up."""
+        """Wait for the lease, then claim. Any exception is raised after the lease was given up."""
         try:
             self._lease.prepare()
             begin_hold(self._lease, self._keepalive)
@@ -192,12 +192,12 @@ class _Run:
             if self._config.run_key:
                 self._lease.runs.begin(self._config.run_key)
             self._claim()
-            # Before the command is there: without this thread its end would not be heard.
+            # Started before the command: without this thread the command's end would go unnoticed.
             threading.Thread(target=self._await, name="await command", daemon=True).start()
-            self._lease.check()  # all that may have taken its time
+            self._lease.check()  # the steps before may have taken long
             self._events.held(self._lease)
             self._waiting = False
-            if self._interrupted_by:  # Python drops what a handler raises while a finalizer runs
+            if self._interrupted_by:  # Python drops an exception that a handler raises while a finalizer runs
                 raise Interrupted(self._interrupted_by)
         except BaseException as error:
             self._waiting = False
@@ -205,7 +205,7 @@ class _Run:
             raise
 
     def _end(self, work: GuardedWork, news: _News, by_itself: bool) -> Outcome:
-        """Wait for the end of all that the command started, then release."""
+        """Wait for the end of every process that the command started, then release the lease."""
         code = 128 + news if isinstance(news, int) else self._code()
         if self._has_claimed and by_itself and code and self._lease.loss() is None:
             look_for_a_newer_claim(self._config, self._lease)
@@ -216,7 +216,7 @@ class _Run:
             work,
             clock=self._clock,
             stop_budget=self._config.stop_budget,
-            dying=math.inf,  # our parent believes that the command has ended with us
+            dying=math.inf,  # our parent takes our end for the end of the command
             on_over=lambda: unnoted.extend(self._note_the_run(news, code, by_itself)),
         )
         self._deadline.disarm()
@@ -248,7 +248,7 @@ class _Run:
         fencing_status.show(sql=sql, delta=level_of(delta, problem))
 
     def _code(self) -> int:
-        """The command's exit code, as a shell says it."""
+        """The command's exit code, as a shell reports it."""
         return shell_code(-signal.SIGKILL if self._status is None else os.waitstatus_to_exitcode(self._status))
 
     def _note_the_run(self, news: _News, code: int, by_itself: bool) -> list[SparkLeaseError]:

@@ -1,4 +1,4 @@
-"""What ends the guarded work of a lost lease: Spark is stopped, the block interrupted, what is left is killed."""
+"""Ends the guarded work of a lost lease: stops Spark, interrupts the block, kills what is left."""
 
 import contextlib
 import logging
@@ -25,7 +25,7 @@ DYING = 2.0
 
 
 class Demotion:
-    """Of one hold, at most once, whichever thread finds the loss first."""
+    """Demotes one hold, at most once, whichever thread finds the loss first."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class Demotion:
         self._seen_lost = threading.Lock()
 
     def begin(self, lost: LeaseLost, *, grace: float = 0.0) -> None:
-        """Called by the watching thread, which must not be held up. Or once all is over, if the block saw it first:
-        then the program has `grace` seconds to say so itself."""
+        """Start the demotion. Must not block: the watching thread calls it. If the block found the loss first, the
+        guard calls it once all is over, and the program has `grace` seconds to report the loss itself."""
         if not self._seen_lost.acquire(blocking=False):
             return
         if isinstance(self._hold, KeeperHold):
             self._hold.report_loss(lost)
         if self._config.on_lost == "exit":
-            # The kernel's turn (SIGALRM) if _die never gets its own, because Python has begun to finish.
+            # The kernel ends this process (SIGALRM) if _die never runs, because Python has begun to finalize.
             left = self._hold.stop_by() - self._clock.now()
             signal.setitimer(signal.ITIMER_REAL, max(left, grace) + self._config.kill_budget / 2)
         self._spark.stop(self._interrupt.has_left)
@@ -60,14 +60,14 @@ class Demotion:
                 threading.Thread(target=self._config.on_lost, args=(lost,), name="on_lost", daemon=True).start()
         try:
             threading.Thread(target=self._demote, args=(lost, grace), name=f"demote {lost.name}", daemon=True).start()
-        except RuntimeError:  # this machine gives us no thread any more: then it has to be this one
+        except RuntimeError:  # no thread can be started: this one has to do it
             self._demote(lost, grace)
         log.error("%s", lost)  # act first, talk later: a log handler may block
 
     def _demote(self, lost: LeaseLost, grace: float) -> None:
         stop_by = max(self._hold.stop_by(), self._clock.now() + grace)
-        # Py4J answers the interrupt of one thread by cutting the calls of all threads: the JVM would leave `stop()`
-        # half done, and take every later one for done already.
+        # When one thread is interrupted, Py4J cuts the calls of all threads: the JVM would leave `stop()` half done,
+        # and take every later `stop()` for done already.
         self._spark.wait_until_asked(min(stop_by, self._clock.now() + self._config.stop_budget / 2))
         self._interrupt.insist(stop_by)
         if self._config.on_lost != "exit":
@@ -80,16 +80,16 @@ class Demotion:
                 log.error("%s: %s %d", lost.name, what, os.getpid())
             self._interrupt.insist()
             return
-        # The block may be left and the process still have threads that write: it has to be gone by then.
+        # After the block is left, threads of this process may still write: the process must be gone by `stop_by`.
         never = threading.Event()
         while self._clock.now() < stop_by:
             self._clock.wait(never, stop_by - self._clock.now())
         self._die(lost)
 
     def _die(self, lost: LeaseLost) -> None:
-        # Nothing here may block or raise: no log, no lock, no pipe that is full or broken. Under spark-submit the words
-        # go through the JVM, so they come before its end; a pipe that takes anything takes PIPE_BUF bytes at once.
-        sys.setswitchinterval(1e-5)  # threads that compute would hold up each of the many looks at /proc for 5 ms
+        # No step here may block or raise: no log, no lock, no full or broken pipe. Under spark-submit the words go
+        # through the JVM, so they come before its end; a pipe that takes anything takes PIPE_BUF bytes at once.
+        sys.setswitchinterval(1e-5)  # else computing threads delay each of the many looks at /proc by 5 ms
         try:
             say(f"{lost}; killing all that is left")
             say(self._last_words(lost), STDOUT)

@@ -10,8 +10,8 @@ from ..lease import Lease
 from ..system.processes import look
 
 HELD = ENV + "HELD"
-"""The leases under which a process was started, the outermost first, a line for each; behind a tab which process keeps
-it, where that may end before what was started."""
+"""Lists the leases under which a process was started, one per line, the outermost first. After a tab: the process that
+keeps the lease, if it may end before the started process."""
 _INHERITED = os.environ.get(HELD, "")
 
 
@@ -25,14 +25,14 @@ def announcement(config: Config, *, holder: str = "", epoch: int = 0, run_key: s
 
 
 def tell_children(leases: Iterable[Lease]) -> None:
-    """Tell what this process starts from now on that it is started under these, and under those of this process."""
+    """Announce `leases`, and those that this process inherited, to the processes that it starts from now on."""
     kept = [(_line(each._config), _who(each._hold.kept_by)) for each in leases if each._config.enabled]
-    lines = [f"{line}\t{who}" for line, who in kept if who]  # else a child could not see when it is not kept any more
+    lines = [f"{line}\t{who}" for line, who in kept if who]  # else a child could not see the end of the keeping
     os.environ[HELD] = "\n".join(filter(None, [_INHERITED, *lines]))
 
 
 def is_inherited(config: Config) -> bool:
-    """True if this process was started under the lease that `config` names, and that is still kept."""
+    """True if this process was started under the lease that `config` names and that lease is still kept."""
     for each in _INHERITED.split("\n"):
         line, _, who = each.partition("\t")
         pid = who.partition(":")[0]
@@ -46,6 +46,6 @@ def _line(config: Config) -> str:
 
 
 def _who(pid: int) -> str:
-    """The process `pid`: its number, and when it was started; empty if there is none, or it cannot be seen."""
+    """Identifies process `pid` by its number and start time; empty if it has ended or cannot be seen."""
     found = look(pid)
     return f"{pid}:{found.started}" if found and found.alive else ""

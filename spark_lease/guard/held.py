@@ -16,7 +16,7 @@ _telling = threading.Lock()
 
 
 class EnteredOnce:
-    """Part of a guard, and ends with it: whether its block was entered."""
+    """Remembers whether the block of a guard was entered; it is part of that guard and ends with it."""
 
     def __init__(self, name: str) -> None:
         self._name, self._entered, self._pid = name, threading.Lock(), os.getpid()
@@ -26,20 +26,20 @@ class EnteredOnce:
             raise ConfigError("hold_lease", "was entered before: call hold_lease again for each block")
 
     def __del__(self) -> None:
-        # A program that forgot `with` would work on without a lease, and not know.
+        # A program that forgot `with` would work on without a lease, unnoticed.
         if not self._entered.locked() and os.getpid() == self._pid:
             problem = f"hold_lease of {self._name!r} was never entered, and guarded nothing"
             warnings.warn(f"{problem}: write `with hold_lease(…) as lease:`", RuntimeWarning, stacklevel=2)
 
 
 def enter(lease: Lease) -> None:
-    """The block of `lease` begins, and what this process starts from now on is started under it."""
+    """Record that the block of `lease` begins; processes started from now on are started under it."""
     held.append(lease)
     _tell_children()
 
 
 def leave(lease: Lease) -> None:
-    """It was left. May be called again."""
+    """Record that the block of `lease` was left. May be called again."""
     if lease in held:
         held.remove(lease)
     _tell_children()
@@ -51,29 +51,29 @@ def _tell_children() -> None:
 
 
 def current_lease() -> Lease | None:
-    """The lease that this process holds; for code that was not handed one.
+    """The lease that this process holds, for code that was not handed one.
 
-    Of several it is the innermost: of those that this thread has entered, else of all.
+    Of several leases it is the innermost that this thread has entered, else the innermost of all.
     """
     found = [lease for lease in held if lease._thread == threading.get_ident()] or held
     return found[-1] if found else None
 
 
 def refuse_own(config: Config) -> None:
-    """Raise ConfigError for one of the leases that this process holds, or was started under.
+    """Raise ConfigError if this process holds the lease already, or was started under it.
 
-    A process that was not to be this program at all ends here.
+    Ends this process if it is a copy of this program that was started in place of Python.
     """
     end_if_python_was_expected()
     _let_go_of_a_parents()
     if config.name in held_names() or (config.enabled and is_inherited(config)):
-        # It would wait for its own parent, or for itself, until acquire_timeout.
+        # Else this guard would wait for its own parent, or for itself, until acquire_timeout.
         problem = f"{config.name!r} is already held by this process or by one that started it: guard it once"
         raise ConfigError("name", problem)
 
 
 def _let_go_of_a_parents() -> None:
-    """A worker that a block has forked may outlive it: leases that the parent has given back are held no more."""
+    """Drop leases of a parent that are over: a worker that a block has forked may outlive the block."""
     for lease in [each for each in held if each._pid != os.getpid()]:
         if not lease.remaining():
             retire_fence(lease._config)

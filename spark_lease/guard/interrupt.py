@@ -1,4 +1,4 @@
-"""How the guarded block is made to end: an exception in its thread, for a signal or because the lease is lost."""
+"""Ends the guarded block by an exception in its thread, for a signal or because the lease is lost."""
 
 import math
 import signal
@@ -10,14 +10,14 @@ from ..system.signals import HandledSignals, sigints
 
 _AGAIN = 1.0
 _AT_ONCE = 0.5
-"""Seconds in which two signals are one: systemd and terminals send SIGTERM and SIGHUP together."""
+"""Seconds within which two signals count as one: systemd and terminals send SIGTERM and SIGHUP together."""
 
 
 class Ended(KeyboardInterrupt):
     """Raised in the guarded block to end it.
 
-    Not an Exception, so that a retry around a query does not swallow it; and of the one kind after which Py4J closes
-    the connection that was waiting, instead of taking the late answer for that of the next call.
+    It is no Exception, so that a retry around a query does not swallow it. It is a KeyboardInterrupt, because only then
+    Py4J closes the waiting connection, instead of taking the late answer for that of the next call.
     """
 
 
@@ -25,13 +25,13 @@ class BlockInterrupt:
     """From `begin` to `end` a signal raises Ended in the thread that called `begin`, as long as it is in the block."""
 
     sent_at = -math.inf
-    """When a block of this process was last interrupted: the handler of the innermost one hears the signal."""
+    """When a block of this process was last interrupted: the innermost block's handler gets the signal."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.has_left = threading.Event()
         self.signal = 0
-        """The signal that came from outside, if one did."""
+        """The number of the signal that came from outside, if any."""
         self._sending, self._ended_at = threading.Lock(), -math.inf
         self._signals, self._sent = HandledSignals(self._on_signal), 0
         self.end = self._signals.end
@@ -42,9 +42,9 @@ class BlockInterrupt:
         self._signals.begin()
 
     def leave(self) -> None:
-        """The block is left: from now on nothing is raised in it."""
+        """Mark the block as left: from now on no exception is raised in it."""
         self.has_left.set()
-        with self._sending:  # an interrupt that is being sent now arrives before the handlers are taken away
+        with self._sending:  # an interrupt that is being sent now arrives before the handlers are removed
             BlockInterrupt.sent_at = -math.inf
 
     def look_for_sigint(self) -> None:
@@ -53,9 +53,9 @@ class BlockInterrupt:
             self.signal = signal.SIGINT
 
     def insist(self, until: float = math.inf) -> None:
-        """Send until the block is left, at most until the instant `until`; once in any case.
+        """Interrupt the block until it is left or the instant `until` is reached, but at least once.
 
-        Where another may be master already there is no time left, and the block has to end all the more.
+        If another may be master already, there is no time left, and the block has to end all the more.
         """
         while not self.has_left.is_set():
             self._send()
@@ -64,12 +64,12 @@ class BlockInterrupt:
             self._clock.wait(self.has_left, min(_AGAIN, left))
 
     def _send(self) -> None:
-        """Raise Ended in the block; a signal also gets it out of a blocking call, unless its thread blocks signals."""
+        """Raise Ended in the block. A signal also ends a blocking call, unless the thread blocks signals."""
         with self._sending:
             if self.has_left.is_set():
                 return
             self._sent += 1
-            BlockInterrupt.sent_at = self._clock.now()  # of each: a signal may be heard when the next one is sent
+            BlockInterrupt.sent_at = self._clock.now()  # at each: a signal may be handled only when the next is sent
             if self._signals.are_heard and self._sent % 2:
                 signal.pthread_kill(self._thread, signal.SIGTERM)
             else:
@@ -78,8 +78,8 @@ class BlockInterrupt:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Ended))
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        """In the main thread: a signal from outside, or of `insist`, maybe that of a block around this one. Talks
-        neither to Py4J nor to the store."""
+        """Handle a signal in the main thread: from outside, or from `insist`, maybe for a block around this one. Calls
+        neither Py4J nor the store."""
         is_ours = number == signal.SIGTERM and self._clock.now() < BlockInterrupt.sent_at + _AGAIN
         if not (is_ours or self._is_lost()):
             self.signal = number

@@ -1,4 +1,4 @@
-"""Who keeps the lease of a block: a process beside this one, or two threads of it."""
+"""Opens the hold of a block: a keeper process or two threads of this one renew it."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -33,9 +33,9 @@ def open_hold(
     on_lost: Callable[[LeaseLost], None],
     on_unprotected: Callable[[str], None],
 ) -> tuple[GuardedHold, Keepalive | SparkReporter]:
-    """A contender in a process of its own, if that is wanted and can be had; else on threads of this one.
+    """Open a contender in a keeper process, if configured and possible; else on threads of this process.
 
-    Raises ConfigError if it cannot be had as it has to be.
+    Raises ConfigError if `keeper = "process"` or `require_protection` cannot be met.
     """
     if config.enabled and config.keeper != "thread":
         try:

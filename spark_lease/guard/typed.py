@@ -7,7 +7,7 @@ from ..errors import LeaseLost
 
 
 class Settings(TypedDict, total=False):
-    """What `hold_lease` and `leased` take besides a name. Durations are seconds."""
+    """The settings that `hold_lease` and `leased` take besides a name. Durations are seconds."""
 
     url: str
     storage_options: dict[str, str]

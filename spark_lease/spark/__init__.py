@@ -1,1 +1,1 @@
-"""What is particular to a Spark driver: stopping it, noticing that it is an orphan, running a script in it."""
+"""The Spark of a driver: stops it, knows when it is over, fences its Delta writes, warms it up for a standby."""

@@ -1,4 +1,4 @@
-"""Noting beside the lease which Spark applications worked under it, as each of them comes to life."""
+"""Notes beside the lease which Spark applications work under it, as each one starts."""
 
 import json
 import logging
@@ -15,14 +15,14 @@ log = logging.getLogger(__name__)
 
 
 class Applications:
-    """Notes those of one hold, between `begin` and `end`. Never raises, and no Spark waits for a note."""
+    """Notes the applications of one hold, between `begin` and `end`. Never raises; Spark never waits for a note."""
 
     def __init__(self, lease: GuardedHold, config: Config) -> None:
         self._lease, self._config = lease, config
         lease.runs.application = application_id
 
     def begin(self) -> None:
-        # To import pyspark takes longer than all else: only where that has been done, or has to be done anyway.
+        # Importing pyspark takes longer than all else: watch only if it is imported already, or must be in any case.
         if self._config.enabled and (self._config.fence_delta != "off" or "pyspark" in sys.modules):
             watch_contexts(self.note)
 
@@ -40,5 +40,5 @@ def _note(lease: GuardedHold, application: str) -> None:
     key, text = f"{lease.epoch}\n{application}", json.dumps({"application": application})
     try:
         lease.note(APPLICATION, key, text)
-    except Exception as error:  # whatever it is: the history lacks a name, and that is all
+    except Exception as error:  # any error: only the history lacks a name
         log.debug("%s: application %s is not noted: %s", lease.name, application, error)

@@ -1,6 +1,6 @@
-"""Code of the program's that the JVM calls: the body of a foreachBatch, a listener. It runs on threads of Py4J's.
+"""Finds program code that the JVM calls: the body of a foreachBatch, a listener. It runs on Py4J's threads.
 
-No stop of Spark ends them: the JVM gives up the stream, and Python goes on.
+Stopping Spark does not end it: the JVM gives up the stream, but Python goes on.
 """
 
 import logging
@@ -8,11 +8,11 @@ import sys
 import traceback
 
 _SERVE = {"ClientServerConnection.wait_for_commands", "CallbackConnection.run"}
-"""What a thread of Py4J's runs all its life; with and without pinned threads (Py4J 0.10.9)."""
+"""Functions that a Py4J thread runs all its life, with and without pinned threads (Py4J 0.10.9)."""
 
 
 def callbacks() -> set[int]:
-    """The threads, by `threading.get_ident`, on which such code runs now."""
+    """The ids (`threading.get_ident`) of the threads on which such code runs now."""
     found = set[int]()
     for thread, last in sys._current_frames().items():
         names = {frame.f_code.co_qualname for frame, _ in traceback.walk_stack(last)}
@@ -22,7 +22,7 @@ def callbacks() -> set[int]:
 
 
 def end_callback(thread: int) -> None:
-    """Raise SystemExit in the thread when it next runs Python code; one that waits in a C call goes on until then.
+    """Raise SystemExit in the thread when it next runs Python code, so not before its current C call returns.
 
     Does nothing while the thread logs, because it may hold the lock of a log handler: call it again later."""
     import ctypes  # heavy, and hardly ever needed

@@ -1,7 +1,7 @@
-"""Spark Connect: sessions whose work runs on a server that is not ours to end. Never imports pyspark.
+"""Spark Connect: sessions whose work runs on a server that this process may not end. Never imports pyspark.
 
-`interruptAll` ends what the server runs for a session, as far as it can: a Python worker there may write on for
-seconds. What was interrupted is therefore never taken for over.
+`interruptAll` ends a session's work on the server only as far as it can: a Python worker there may write on for
+seconds. Therefore interrupted work never counts as over.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ def is_connected() -> bool:
 
 
 def interrupt_all() -> bool:
-    """Interrupt what runs on servers for any session of this process; True if something ran, or that is not known.
+    """Interrupt the work on servers of all sessions of this process; True if some ran, or if that is unknown.
 
     May hang for as long as a server does.
     """
@@ -36,7 +36,7 @@ def interrupt_all() -> bool:
 
 
 def stop_all() -> None:
-    """Interrupt, and give up every session. May hang."""
+    """Interrupt and stop every session. May hang."""
     interrupt_all()
     for session in _sessions():
         session.stop()
@@ -49,8 +49,8 @@ def has_a_local_server() -> bool:
 
 
 def forget_a_local_server() -> None:
-    """This process started it (`remote("local")`), and its JVM has ended: a builder would go on giving sessions of
-    it, whose calls are tried again for minutes."""
+    """Forget a server that this process started (`remote("local")`) and whose JVM has ended: a builder would still
+    return sessions of that server, whose calls are retried for minutes."""
     if (kind := _session_class()) is None or "SPARK_LOCAL_REMOTE" not in os.environ:
         return
     sessions = _sessions()
@@ -59,13 +59,13 @@ def forget_a_local_server() -> None:
     classic._instantiatedSession = classic._activeSession = None
     for key in ("SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE"):  # as `SparkSession.stop` does
         os.environ.pop(key, None)
-    for session in sessions:  # gRPC may take its time
-        with contextlib.suppress(RuntimeError):  # no thread to be had
+    for session in sessions:  # closing gRPC may take long
+        with contextlib.suppress(RuntimeError):  # no thread can be started
             threading.Thread(target=session.client.close, name="close Spark Connect", daemon=True).start()
 
 
 def _sessions() -> list[Any]:
-    """Every session of every thread: only the collector knows them all."""
+    """Every session of every thread: only the garbage collector knows them all."""
     kind = _session_class()
     return [each for each in gc.get_objects() if type(each) is kind and not each.is_stopped] if kind else []
 

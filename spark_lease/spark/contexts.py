@@ -18,14 +18,14 @@ _applications: list[str] = []
 
 
 def application_id() -> str:
-    """What Spark calls the last application that was watched; empty if there was none. Asks no JVM."""
+    """The id of the last Spark application that was watched; empty if there was none. Asks no JVM."""
     return _applications[-1] if _applications else ""
 
 
 def watch_contexts(seen: OnContext) -> None:
-    """Call `seen` with the context that there is, and with each that is made until `unwatch_contexts`, before any code
-    can use it; with None for a session on a Spark Connect server. If `seen` raises, there is no such context, and no
-    such session. Imports pyspark, if it is installed."""
+    """Call `seen` with the existing context and with each new one until `unwatch_contexts`, before any code can use it;
+    with None for a session on a Spark Connect server. If `seen` raises, the new context or session cannot be used.
+    Imports pyspark, if it is installed."""
     if is_watchable():
         _watchers.append(seen)
         with _nobody_makes_one():
@@ -36,7 +36,7 @@ def watch_contexts(seen: OnContext) -> None:
 
 @contextlib.contextmanager
 def _nobody_makes_one() -> Iterator[None]:
-    """Let no other thread make a context meanwhile, by the lock of `getOrCreate`: one may be half made."""
+    """Keep other threads from making a context, by the lock of `getOrCreate`: one may be half made."""
     from pyspark import SparkContext
 
     locked = SparkContext._lock.acquire(timeout=_PATIENCE)
@@ -53,7 +53,7 @@ def unwatch_contexts(seen: OnContext) -> None:
 
 
 def watch_sessions(seen: OnSession) -> None:
-    """Call `seen` with each session that a builder gives from now on, and with what that builder was asked for.
+    """Call `seen` with each session that a builder returns from now on, and with the builder's options.
 
     Imports pyspark, if it is installed."""
     if is_watchable():
@@ -66,9 +66,9 @@ def unwatch_sessions(seen: OnSession) -> None:
 
 
 def is_watchable() -> bool:
-    """False if there is no pyspark, or only the client of Spark Connect. Imports it."""
+    """Import pyspark and prepare to watch it; False if it is missing, or only the client of Spark Connect."""
     try:
-        from pyspark import SparkContext  # heavy; the job will import it, most often it has
+        from pyspark import SparkContext  # heavy; the job will import it, or has already
     except ImportError:  # none, or the client of Spark Connect, which has no contexts
         return False
     made = SparkContext._do_init
@@ -88,7 +88,7 @@ def is_watchable() -> bool:
 
 
 def _watch_builder() -> None:
-    """Watch the builder too: a Spark Connect session has no context, and a session that is there is given once more."""
+    """Watch the builder too: a Spark Connect session has no context, and a builder may return an existing session."""
     from pyspark.sql import SparkSession  # imported with pyspark
 
     for made in (SparkSession.Builder.getOrCreate, SparkSession.Builder.create):

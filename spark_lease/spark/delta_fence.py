@@ -1,4 +1,4 @@
-"""The Delta fence of a guarded driver: claims before its work begins, and the hook in every Spark that it makes."""
+"""The Delta fence of a guarded driver: makes claims before work begins, puts the hook into every new Spark."""
 
 import contextlib
 import logging
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 _SERVED = "a Spark of this process (it is a Spark Connect server's)"
 hook = DeltaObserver()
-"""One for all leases of this process: a transaction asks each of them."""
+"""Shared by all leases of this process: a transaction asks the fence of each."""
 
 
 class Fencing:
-    """From the grant of one lease to its end."""
+    """The claims and the Delta fence of one lease, from its grant to its end."""
 
     def __init__(self, lease: GuardedHold, config: Config, clock: Clock) -> None:
         self._lease, self._config, self._levels = lease, config, FencingStatus(lease, config)
@@ -32,14 +32,14 @@ class Fencing:
         self._problem = self._said = ""
 
     def prepare(self) -> None:
-        """While another may still be master: import what will be needed, so that the grant does not wait for it."""
+        """Import the needed modules while another may still be master, so that the grant does not wait for them."""
         if self._fence.is_wanted:
-            with contextlib.suppress(Exception):  # whatever it is, it is said when it is needed
+            with contextlib.suppress(Exception):  # any error: it is reported when the module is needed
                 is_watchable()
 
     def begin(self) -> bool:
-        """Claim, then watch for Sparks; True if a database was claimed. Raises Fenced, LeaseLost, StoreError,
-        ConfigError: then nothing must begin."""
+        """Claim, then watch for new Spark contexts; True if a database was claimed. Raises Fenced, LeaseLost,
+        StoreError, ConfigError: then no work may begin."""
         if has_claimed := self._lease.claim_databases():
             self._levels.show(sql="claimed")
         hook.forget(self._fence.property)
@@ -54,14 +54,14 @@ class Fencing:
         return has_claimed
 
     def end(self) -> None:
-        """After the work has ended. Never raises, waits for nothing."""
+        """Retire the fence after the work has ended. Never raises, does not block."""
         unwatch_contexts(self._install)
         hook.retire(self._fence)
 
     def _install(self, context: Any | None) -> None:
         try:
             lacking = _SERVED if context is None else hook.install(context)
-        except Exception as error:  # Py4J raises anything
+        except Exception as error:  # Py4J may raise anything
             lacking = f"the hook ({type(error).__name__}: {error})"
         if not self._problem:
             self._levels.show(delta="claims" if lacking else "hook")
@@ -89,13 +89,13 @@ class Fencing:
 
 
 def retire_fence(config: Config) -> None:
-    """The lease of `config` has ended, whose block was entered by another process: this one was forked in it."""
+    """Retire the fence of `config`'s lease, which has ended: its block was entered by the parent of this fork."""
     for fence in hook.fences:
         if isinstance(fence, DeltaFence) and fence.property == property_of(config.shared_name):
             hook.retire(fence)
 
 
 def _asked_for_too_late(context: Any) -> str:
-    """The packages of Delta that a script asks for in vain, by `configure_spark_with_delta_pip` say; most often ""."""
+    """The Delta packages that a script requests too late, e.g. by `configure_spark_with_delta_pip`; usually ""."""
     packages = str(context.getConf().get("spark.jars.packages", "") or "")
     return packages if "io.delta:" in packages and under_spark_submit() else ""

@@ -1,10 +1,10 @@
-"""The hook through which every Delta transaction of a driver asks the fences of this process.
+"""The hook by which every Delta transaction of a driver asks the fences of this process.
 
-Delta tells an observer of the thread when a transaction starts, and before it commits (TransactionExecutionObserver, a
-Java interface of Delta's main source; `DeltaLog.startTransaction` is the only place where one is made). Ours stands in
-every thread of the JVM, those of native streams included, because the ThreadLocal itself is replaced. An observer is a
-Python object, so a JVM whose Python is frozen or dead commits nothing. What was under way at a claim Delta refuses by
-itself, and tells us just before it says so: then we look whether that is why.
+Delta calls the observer of a thread when a transaction starts, and before it commits (TransactionExecutionObserver, a
+Java interface of Delta's main source; only `DeltaLog.startTransaction` makes transactions). Our observer is in every
+thread of the JVM, those of native streams included, because we replace the ThreadLocal itself. An observer is a Python
+object, so a JVM whose Python is frozen or dead commits nothing. Delta itself refuses a transaction that was under way
+at a claim, and calls the observer just before it raises: then we look whether a claim is the reason.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ from ..errors import NotMaster, SparkLeaseError
 from .jvm import spark_context
 
 NO_DELTA = "Delta"
-"""What is missing where there is nothing to fence."""
+"""Returned by `install` if the JVM has no Delta Lake: there is nothing to fence."""
 WARM_UP = "spark_lease.warm_up"
-"""Local property of a thread of the JVM that warms up, and of what it starts: the name of the lease."""
+"""Local property of a JVM thread that warms up, and of everything that it starts: the name of the lease."""
 _DELTA = "org.apache.spark.sql.delta."
 _OBSERVER = "TransactionExecutionObserver"
 _SETTER = "_setter_$threadObserver_$eq"
 _SET_OBSERVER = "executionObserver_$eq"
 """Sets the observer of an OptimisticTransaction."""
 _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
-"""Set by it in each of its drivers."""
+"""Databricks sets it in each of its drivers."""
 _AT_ONCE = 4
-"""Tables with a transaction under way on one thread; most often it is one."""
+"""Maximum number of tables with a transaction under way on one thread; usually it is one."""
 _LAST = 32
 _DEEP = 20
-"""How far down a chain of Java causes is followed; they may go in a circle."""
+"""How far a chain of Java causes is followed: the chain may be a circle."""
 
 
 class TransactionFence(Protocol):
-    """What is asked about each transaction. Whatever it raises refuses it."""
+    """Is asked about each transaction. Any exception that it raises refuses the transaction."""
 
     property: str
-    """The table property that is looked up for `begin`."""
+    """The table property whose value `begin` gets."""
 
     def begin(self, table: str, newest: str | None) -> None:
-        """A transaction on `table` begins, in whose snapshot the property is `newest`."""
+        """A transaction on `table` begins; `newest` is the property in its snapshot."""
         ...
 
     def commit(self, table: str) -> None:
-        """It is about to be committed."""
+        """A transaction on `table` is about to be committed."""
         ...
 
     def aborted(self, table: str) -> None:
-        """It came to nothing."""
+        """A transaction on `table` was aborted."""
         ...
 
     def has_known(self, table: str) -> bool:
-        """Whether its lease guards `table`, as far as is known."""
+        """True if its lease guards `table`, as far as is known."""
         ...
 
 
 class LastingFence(TransactionFence, Protocol):
-    """One that is asked after its lease has ended, too, as long as its process goes on."""
+    """A fence that is asked even after its lease has ended, for as long as its process lives."""
 
     def begin_after_the_end(self, table: str, newest: str | None, *, is_idle: bool) -> None:
-        """A transaction on `table`, which it has known, begins, and no lease of this process is known to guard that.
-        `is_idle`: the process has no lease at all."""
+        """A transaction begins on `table`, which this fence has known, and no lease of this process is known to guard
+        that table. `is_idle`: this process has no lease at all."""
         ...
 
 
 class Refusals:
-    """The last that came back as Java errors. After `install` pyspark raises them as what they were."""
+    """The last refusals, which come back as Java errors. After `install` pyspark raises the original errors."""
 
     def __init__(self) -> None:
         self._last: deque[SparkLeaseError] = deque(maxlen=_LAST)
@@ -82,7 +82,7 @@ class Refusals:
         self._last.append(error)
 
     def install(self) -> None:
-        from pyspark.errors.exceptions import captured  # heavy, and there: a JVM of pyspark's is calling
+        from pyspark.errors.exceptions import captured  # heavy, but installed: a JVM of pyspark's is calling
 
         if self._pyspark_converts is None:
             self._pyspark_converts = captured.convert_exception
@@ -96,7 +96,7 @@ class Refusals:
             if java is None:
                 return None
             text = str(java.toString())
-            for error in reversed(self._last.copy()):  # others may be refused meanwhile
+            for error in reversed(self._last.copy()):  # other threads may add refusals meanwhile
                 if f"{type(error).__name__}: {error}" in text:
                     return error
             java = java.getCause()
@@ -104,14 +104,14 @@ class Refusals:
 
 
 class DeltaObserver:
-    """Asks all `fences`, which may change meanwhile, about each transaction of the JVMs into which it was put."""
+    """Asks all `fences`, which may change meanwhile, about each transaction of the JVMs that have the hook."""
 
     def __init__(self) -> None:
         self.fences: tuple[TransactionFence, ...] = ()
         self.ended: tuple[LastingFence, ...] = ()
         self.has_warmed_up = False
         self.scratch: tuple[str, ...] = ()
-        """Folders (file:/path/) of warm-ups: a write to a table there may always begin. They end with their Spark."""
+        """Folders (file:/path/) of warm-ups: a write to a table in one may always begin. Each ends with its Spark."""
         self.refusals = Refusals()
         self._gateways: list[Any] = []
         self._changing = threading.Lock()
@@ -122,18 +122,18 @@ class DeltaObserver:
             self.has_warmed_up |= is_of_warm_up
 
     def forget(self, property: str) -> None:
-        """This process has that lease anew: what it had before is over."""
+        """Drop the ended fences of a lease that this process has acquired again."""
         with self._changing:
             self.ended = tuple(each for each in self.ended if each.property != property)
 
     def discard(self, fence: TransactionFence) -> None:
-        """Ask it no more. The hook stays, and asks nothing: no thread has to wait for a JVM that may hang."""
+        """Stop asking `fence`. The hook stays and asks nothing, so that no thread waits for a JVM that may hang."""
         with self._changing:
             self.fences = tuple(each for each in self.fences if each is not fence)
 
     def retire(self, fence: LastingFence) -> None:
-        """Its lease has ended: ask it only about what the next master may have claimed by now. Not if this process has
-        the same lease anew."""
+        """Ask `fence`, whose lease has ended, from now on only about tables that the next master may have claimed. Does
+        not keep it if this process has acquired the same lease again."""
         was_asked = fence in self.fences
         self.discard(fence)
         with self._changing:
@@ -141,22 +141,22 @@ class DeltaObserver:
                 self.ended = (*self.ended, fence)
 
     def allow(self, folder: str) -> None:
-        """Let every write to a table there begin."""
+        """Let every write to a table in `folder` begin."""
         with self._changing:
             self.scratch = (*self.scratch, folder)
 
     def install(self, context: Any) -> str:
-        """Put it into the JVM of a SparkContext, if it is not there. Returns what is missing for that, else nothing."""
+        """Put the hook into the JVM of a SparkContext, unless it is there. Returns what is missing for it, else ""."""
         gateway = context._gateway
-        if problem := _missing(context):  # a setting of each context, so that a JVM that has the hook is asked as well
+        if problem := _missing(context):  # even if the JVM has the hook: each context has its own settings
             return problem
         if any(known is gateway for known in self._gateways):
             return ""
-        from pyspark.java_gateway import ensure_callback_server_started  # heavy, and there: the context is its own
+        from pyspark.java_gateway import ensure_callback_server_started  # heavy, but installed: it made the context
 
         calls = logging.getLogger("py4j.clientserver")
         if calls.level == logging.NOTSET:
-            calls.setLevel(logging.WARNING)  # it logs every call, and there are some for each transaction
+            calls.setLevel(logging.WARNING)  # it logs every call: several for each transaction
         calls.addFilter(_is_no_refusal)
         ensure_callback_server_started(gateway)
         self.refusals.install()
@@ -170,7 +170,7 @@ class DeltaObserver:
 
 
 def _is_no_refusal(record: logging.LogRecord) -> bool:
-    """False for the traceback of what is raised in the program as well."""
+    """False for the traceback of a refusal, which is raised in the program as well."""
     return not (record.exc_info and isinstance(record.exc_info[1], SparkLeaseError))
 
 
@@ -180,7 +180,7 @@ def _missing(context: Any) -> str:
     if not _has_class(context, _DELTA + "DeltaLog"):
         return NO_DELTA
     if type(context._gateway).__name__ != "ClientServer":
-        # Else a call back from Python runs on another thread of the JVM than the transaction.
+        # Else a call from Python runs on another thread of the JVM than the transaction.
         return "a thread of the JVM for each thread of Python (PYSPARK_PIN_THREAD is off)"
     if not _has_class(context, _DELTA + _OBSERVER):
         return f"a Delta Lake with {_OBSERVER} (delta-spark 3.3 or newer)"
@@ -201,8 +201,8 @@ def _has_class(context: Any, name: str) -> bool:
 
 
 class _Observer:
-    """Is told what one thread of the JVM does, or one transaction on `_table`. Called on the Python thread that waits
-    for it, or on one made for it."""
+    """Observes one thread of the JVM, or one transaction on `_table`. Called on the Python thread that waits for that
+    thread, or on one made for it."""
 
     _table = ""
     _began_under: tuple[TransactionFence, ...] = ()
@@ -212,7 +212,7 @@ class _Observer:
         self._begun: deque[str] = deque(maxlen=_AT_ONCE)
 
     def _of_one(self, table: str, fences: tuple[TransactionFence, ...]) -> _Observer:
-        """Delta tells the observer of a transaction what becomes of it, and not of which it is."""
+        """An observer of one transaction: Delta's later calls do not say which transaction they are about."""
         of_one = copy.copy(self)
         of_one._table, of_one._began_under = table, fences
         return of_one
@@ -226,11 +226,11 @@ class _Observer:
             self._begun.append(table)
         properties = transaction.metadata().configuration()
         with self._told():
-            # Of the thread of the JVM that calls us.
+            # The local property is that of the JVM thread that calls us.
             if self._hook.has_warmed_up and (name := spark_context()._jsc.sc().getLocalProperty(WARM_UP)):
                 raise NotMaster(str(name), table)
             fences = self._hook.fences
-            # A thread that an earlier block has left writes under a lease that happens to be held, of another table.
+            # A thread left behind by an earlier block may write while a lease for another table happens to be held.
             is_guarded = any(fence.has_known(table) for fence in fences)
             for ended in () if is_guarded else self._hook.ended:
                 if ended.has_known(table):
@@ -247,7 +247,7 @@ class _Observer:
 
     def beginDoCommit(self) -> None:
         with self._told():
-            # Of a block that was left meanwhile as well: its lease says that it has ended.
+            # Also ask the fences of a block that was left meanwhile: its lease reports that it has ended.
             for fence in dict.fromkeys((*self._began_under, *self._hook.fences)):
                 fence.commit(self._table)
 
@@ -255,7 +255,7 @@ class _Observer:
         self._begun.clear()
 
     def transactionAborted(self) -> None:
-        """Delta is about to raise why. A claim that came in between is told as what it is, in place of that."""
+        """Delta is about to raise the reason. If a claim came in between, raise that instead."""
         begun = list(self._begun)
         self._begun.clear()
         with self._told():
@@ -284,7 +284,7 @@ class _Observer:
         return "spark_lease"
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """All else that Delta tells, of this version or another, is of no interest."""
+        """Ignore all other calls of Delta, of this version or another."""
         if name.startswith("_"):
             raise AttributeError(name)
         return lambda *_: None
@@ -294,7 +294,7 @@ class _Observer:
 
 
 def _value(option: Any) -> str | None:
-    """What a Scala Option has."""
+    """The value of a Scala Option, or None."""
     return str(option.get()) if option.isDefined() else None
 
 

@@ -19,7 +19,7 @@ def under_spark_submit() -> bool:
 
 
 def mark_of_this_process() -> str:
-    """The mark of what this process starts from now on. A fork of it has one of its own: its end is not ours."""
+    """The mark of processes that this process starts from now on. A fork has a mark of its own: its end is not ours."""
     return _mark_of(os.getpid())
 
 
@@ -65,7 +65,7 @@ def gateway_process() -> Any:
 
 
 def jvm_is_gone(submitter: int) -> str:
-    """Why there is no JVM any more, in words; empty if it lives, or if there never was one."""
+    """Why the JVM is gone, for people; empty if it lives, or if there never was one."""
     if under_spark_submit():
         jvm = look(submitter)
         return "" if jvm and jvm.name == "java" else f"spark-submit (pid {submitter}) is gone"
@@ -80,18 +80,18 @@ def ended_jvm() -> Any:
 
 
 def forget_a_jvm_that_ended() -> None:
-    """PySpark goes on asking it: without this no session could be had any more in a process that lives on.
+    """Make PySpark forget a JVM that has ended: else a process that lives on could never make a session again.
 
-    To be called where no lease is held: to a hold the end of its JVM is a sign of its own end.
+    Call it only while no lease is held: a hold must end when its JVM ends.
     """
     if ended := ended_jvm():
         _forget(ended)
 
 
 def drop_jvm() -> None:
-    """Kill the JVM that this Python started, if there is one, and what that has started. Waits a moment for its end.
+    """Kill the JVM that this Python started, if any, with its descendants. Waits a moment for its end.
 
-    It is forgotten first: so its end is no sign of ours. To be called where no block works.
+    PySpark forgets the JVM first: so its end does not count as ours. Call it only while no block works.
     """
     if jvm := gateway_process():
         family = tree(jvm.pid)
@@ -102,7 +102,7 @@ def drop_jvm() -> None:
 
 
 def drop_local_server() -> None:
-    """Likewise, if a Spark Connect server runs in it: to ask one that is being killed takes minutes."""
+    """`drop_jvm`, if a Spark Connect server runs in it: a call to a server that is being killed takes minutes."""
     if has_a_local_server():
         drop_jvm()
 
@@ -110,7 +110,7 @@ def drop_local_server() -> None:
 def _forget(jvm: Any) -> None:
     made = context_class()
     if made._active_spark_context is not None:
-        made._active_spark_context._jsc = None  # by which its sessions count as stopped
+        made._active_spark_context._jsc = None  # so that its sessions count as stopped
     made._active_spark_context = made._gateway = made._jvm = None  # as before the first session
     if jvm.stdin:
         jvm.stdin.close()

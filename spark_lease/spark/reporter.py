@@ -1,4 +1,4 @@
-"""Tells the keeper about the Spark in this process, and watches the lease from this side."""
+"""Tells the keeper about the Spark in this process, and watches the lease in the driver."""
 
 import contextlib
 import logging
@@ -11,11 +11,11 @@ from ..keeper.client import KeeperHold
 from .session import Spark
 
 _BEGINS = 30.0
-"""Seconds for the keeper to look around as a block begins, of which it takes one in a thousand."""
+"""Maximum seconds for the keeper to look around as a block begins; it takes a thousandth of that."""
 
 
 class SparkReporter:
-    """Watches the lease from this side, and tells the keeper about Spark. Has what `Keepalive` has."""
+    """Watches the lease in the driver, and tells the keeper about Spark. Has the methods of `Keepalive`."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class SparkReporter:
         on_unprotected: Callable[[str], None],
         liveness_checks: Sequence[LivenessCheck],
     ) -> None:
-        """`on_unprotected` is told, on the listening thread, why some of the work cannot be ended any more."""
+        """`on_unprotected` is called, on the listening thread, with why some work cannot be ended any more."""
         self.on_unprotected = on_unprotected
         self._lease, self._spark, self._on_lost, self._liveness_checks = lease, spark, on_lost, liveness_checks
         self._on_look = on_look
@@ -37,11 +37,11 @@ class SparkReporter:
         self._over = False
 
     def start(self) -> None:
-        # Before anything of the block runs: what is not known to the keeper is neither tied nor killed.
+        # Before the block runs: a process that the keeper does not know gets no kill pipe and is not killed.
         self.report()
         if self._jvm is None:
             self._lease.tell({"jvm": 0, "marked": True})
-        else:  # what the block starts before the keeper has set aside what was there would count as there before
+        else:  # a process started before the keeper's first look would count as older than the block
             self._lease.answer("begun", min(self._lease.remaining(), _BEGINS))
         self._lease.report_to(self)
 
@@ -50,34 +50,34 @@ class SparkReporter:
         return self._lease.stop()
 
     def look(self) -> bool:
-        """To be called again and again, on the listening thread; soon again if it is True.
+        """Call it repeatedly, on the listening thread; soon again if it returns True.
 
-        That is while a JVM is there without a Spark: the keeper has to know at once where that will work."""
+        It returns True while a JVM has no Spark yet: the keeper must know at once where that Spark will work."""
         if self._over:
             return False
         if lost := watch_once(self._lease):
             self._over = True
             self._on_lost(lost)
             return False
-        with contextlib.suppress(Exception):  # whatever it is: this thread has to go on listening
+        with contextlib.suppress(Exception):  # any error: this thread must go on listening
             self._on_look()
         with contextlib.suppress(Exception):  # user code may be in the middle of making a session
             self.report()
         return self._jvm is not None and self._local is None
 
     def judge_the_end_of(self, jvm: int) -> None:
-        """Tell whether that was meant, or lose the lease by it."""
+        """Tell the keeper that the end of the JVM was intended, or lose the lease because of it."""
         if self._over or not watch_once(self._lease, self._liveness_checks):
             self._lease.tell({"expected": jvm})
 
     def report(self) -> None:
-        """Tell what is new of Spark: from a wait, if it has one by then, and from the block."""
+        """Tell the keeper what is new about Spark. Called in the block, and during the wait once Spark is there."""
         jvm = self._spark.jvm()
         if jvm and jvm != self._jvm:
             self._jvm, self._local = jvm, None
             self._lease.tell({"jvm": jvm[0], "marked": jvm[1]}, jvm[0])
         local = self._spark.is_local()
-        if local is None:  # the next session may be elsewhere, and is told at once
+        if local is None:  # the next session may run elsewhere: then it is reported at once
             self._local = None
         elif local != self._local:
             self._local = local

@@ -1,8 +1,8 @@
-"""Ending the Spark work of this driver: politely with `stop()`, then with SIGKILL, and knowing when it is over.
+"""Ends the Spark work of this driver, by `stop()` and then by SIGKILL, and knows when it is over.
 
-`stop()` of the context is what ends the writing (no task writes 0.1 s later); cancelling jobs alone lets Python
-workers write for seconds. It is repeated, because user code may start a new session meanwhile, and it runs on a thread
-of its own, because a JVM that is frozen makes it hang for ever.
+`stop()` of the context ends the writing (no task writes 0.1 s later); if only jobs are cancelled, Python workers write
+on for seconds. `stop()` is repeated, because user code may start a new session meanwhile. It runs on a thread of its
+own, because it hangs for ever if the JVM is frozen.
 """
 
 import contextlib
@@ -40,32 +40,32 @@ class Spark:
     """The Spark work of this driver, from the moment the guard is entered. Knows whether it is over."""
 
     def __init__(self, config: Config, *, clock: Clock, submitter: int, mark: str) -> None:
-        """`submitter` is the JVM that started this process, or 0; `mark` is given if the JVM was started with it."""
+        """`submitter`: the JVM that started this process, or 0. `mark`: the JVM's mark, if it was started with one."""
         self._clock, self._submitter = clock, submitter
         self._ends_python, after_death = config.on_lost == "exit", config.release_on_death
         self._grace = after_death if isinstance(after_death, float) else None
-        """Seconds after which executors elsewhere count as ended, once they were told to; None: nothing proves it."""
+        """Seconds after which remote executors that were told to end count as ended; None: nothing proves their end."""
         self.mark = mark or mark_of_this_process()
         self._idle = gateway_process() if spark_context() is None else None
-        """A JVM from before, until it works for the first time under this guard."""
-        # A JVM that is there already and has no mark of ours: only stop() can prove that its workers are gone.
+        """A JVM that was there before, until it first works under this guard."""
+        # If a JVM is there already and has no mark of ours, only stop() can prove that its workers are gone.
         jvm = None if mark else jvm_pid(submitter)
         self._mark_is_proof = is_proc_there() and (jvm is None or self.mark in marks_of(jvm))
         self._jvm: tuple[int, bool] | None = None
         self._over, self._closed, self._stop_has_returned = threading.Event(), threading.Event(), threading.Event()
         self.end_is_unprovable = threading.Event()
-        """Set once it was stopped and nothing will prove that it is over: a server runs it, or executors elsewhere."""
+        """Set once Spark was stopped but nothing can prove its end: it ran on a server or on remote executors."""
         driver = {os.getpid(), *(each.pid for each in tree(jvm_pid(submitter) or 0))}
         self._neighbours = {each.identity for each in tree(os.getpid()) if each.pid not in driver}
-        """What this process had started before: no part of the work."""
+        """Processes that this process had started before: no part of the work."""
         self._callbacks_before = callbacks()
-        """The guard itself may be entered in one."""
+        """The guard itself may be entered in a callback."""
         self._ended_callbacks = dict[int, float]()
         self._used_connect = self._begun = self.was_busy = False
         self._left_remote_work = self._had_remote_tasks = False
 
     def jvm(self) -> tuple[int, bool] | None:
-        """The driver's JVM, and whether it and what it started carry the mark; None if there is none."""
+        """The driver's JVM, and whether it and its child processes carry the mark; None if there is no JVM."""
         pid = jvm_pid(self._submitter)
         if pid and (self._jvm is None or self._jvm[0] != pid):
             self._jvm = pid, bool(look(pid)) and self.mark in marks_of(pid)
@@ -91,32 +91,32 @@ class Spark:
         Once spark-submit was killed, by Airflow's on_kill for instance, Python lives on and no process waits for it.
         """
         if self.has_an_idle_jvm():
-            return None  # an earlier block has killed it, say, and it dies only now
+            return None  # an earlier block may have killed it, and it dies only now
         why = jvm_is_gone(self._submitter)
         return (Loss.ORPHANED if under_spark_submit() else Loss.SPARK_GONE, why) if why else None
 
     def is_its_jvm_ending(self) -> bool:
-        """True if its JVM has ended, or was killed and is about to: its end shows some milliseconds later."""
+        """True if the JVM has ended, or was killed and is ending: its end becomes visible some milliseconds later."""
         jvm = None if self.has_an_idle_jvm() else jvm_pid(self._submitter)
         return self.end_of_its_jvm() is not None or (jvm is not None and is_exiting(jvm))
 
     def look(self) -> None:
-        """Remember what is there. To be called now and then: what has ended can no longer be found."""
+        """Remember the JVM and the context. Call it now and then: after their end they can no longer be found."""
         self.jvm()
         self.is_local()
         if self._callbacks_before:
             self._callbacks()
 
     def _is_forgotten(self) -> bool:
-        """There was a JVM, and `forget_a_jvm_that_ended` was called for the next block."""
+        """True if there was a JVM, and `forget_a_jvm_that_ended` was called for the next block."""
         return self._jvm is not None and jvm_pid(self._submitter) is None
 
     def is_served(self) -> bool:
-        """True if a Spark Connect server runs what this process asks for."""
+        """True if a Spark Connect server does the Spark work of this process."""
         return spark_context() is None and is_connected()
 
     def quiesce(self, left: threading.Event) -> None:
-        """Begin to stop Spark if it is busy; an idle one stays. Returns at once."""
+        """Begin to stop Spark if it is busy; leave it alone if it is idle. Returns at once."""
         self._begin(lambda: self._quiesce(left))
 
     def leave_running(self) -> None:
@@ -124,19 +124,19 @@ class Spark:
         self._over.set()
 
     def stop(self, left: threading.Event) -> None:
-        """Begin to stop Spark, and again whatever context shows up until the block was `left`. Returns at once."""
+        """Begin to stop Spark, and every context that appears until the block was `left`. Returns at once."""
         self._begin(lambda: self._stop(left))
 
     def wait_until_over(self, until: float) -> bool:
-        """True once nothing of Spark runs any more; False if that cannot be said by the instant `until`."""
+        """True once all Spark work has ended; False if that is not certain by the instant `until`."""
         while not (over := self._clock.wait(self._over, _LOOK_AGAIN) or self._nobody_is_left()):
             if self._clock.now() >= until:
                 break
         return over
 
     def cannot_be_proven(self, until: float) -> bool:
-        """True as soon as it is known that Spark was stopped, and that nothing will prove the end of its executors."""
-        # Not only until `stop()` has come back: where the JVM ended with us, at Ctrl-C, it never does.
+        """True as soon as Spark is known to be stopped and nothing can prove the end of its executors."""
+        # Do not only wait for `stop()`: if the JVM ended together with us, at Ctrl-C, it never returns.
         while not self.wait_until_over(self._clock.now()) and self._clock.now() < until:
             if (self._left_remote_work or self._used_connect) and self._stop_has_returned.is_set():
                 return True
@@ -145,7 +145,7 @@ class Spark:
         return False
 
     def wait_until_asked(self, until: float) -> None:
-        """Wait until the first `stop()` has come back, until the instant `until` at most."""
+        """Wait until the first `stop()` has returned, until the instant `until` at most."""
         self._clock.wait(self._stop_has_returned, until - self._clock.now())
 
     def has_callbacks(self) -> bool:
@@ -153,17 +153,17 @@ class Spark:
         return bool(self._callbacks())
 
     def close(self) -> None:
-        """Stop no more contexts: what is started from now on is not guarded by us."""
+        """Stop no more contexts: this guard does not guard contexts that start from now on."""
         self._closed.set()
 
     def kill(self) -> None:
-        """SIGKILL the JVM and its workers, or all that it or we started, but not us. Waits for nothing."""
+        """SIGKILL the JVM and its workers, or every process that it or we started, but not us. Does not block."""
         kill(self._others() if self._ends_python else self._of_the_jvm())
 
     def _begin(self, target: Callable[[], None]) -> None:
         if not self._begun:
             self._begun = True
-            with contextlib.suppress(RuntimeError):  # no thread to be had: then it is not stopped but killed
+            with contextlib.suppress(RuntimeError):  # no thread can be started: then Spark is killed, not stopped
                 threading.Thread(target=target, name="stop Spark", daemon=True).start()
 
     def _quiesce(self, left: threading.Event) -> None:
@@ -177,7 +177,7 @@ class Spark:
             self._over.set()
 
     def _is_still_busy(self) -> bool:
-        """Look more than once: Spark tells of a job's end a moment after its action has returned."""
+        """True if Spark works. Looks repeatedly: Spark reports a job's end a moment after its action returned."""
         end, end_of_callbacks = (self._clock.now() + each for each in (_TOLD_WITHIN, _CALLED_BACK_WITHIN))
         # A server is asked once: the question itself ends the work there.
         while (found := may_be_busy()) and spark_context() is not None and self._clock.now() < end:
@@ -188,11 +188,11 @@ class Spark:
 
     def _callbacks(self) -> set[int]:
         found = callbacks()
-        self._callbacks_before &= found  # one that has ended is not meant by its number any more
+        self._callbacks_before &= found  # the number of an ended thread may be used again
         return found - self._callbacks_before
 
     def _end_callbacks(self) -> None:
-        """End them once in a while, not all the time: they may tidy up."""
+        """End each callback, and again only after a second: it may be cleaning up."""
         for thread in self._callbacks():
             if self._clock.now() >= self._ended_callbacks.get(thread, 0.0):
                 self._ended_callbacks[thread] = self._clock.now() + _END_AGAIN
@@ -200,32 +200,32 @@ class Spark:
 
     def _stop(self, left: threading.Event) -> None:
         while True:
-            last = left.is_set()  # looked at first: there is always a pass after the block was left
+            last = left.is_set()  # read first: so one pass always follows after the block was left
             is_stopped = self._stop_once()
             self._stop_has_returned.set()
-            # Only now: raised in a thread that waits for Py4J, it would cut the connections of all, `stop()` too.
+            # Only now: an exception in a thread that waits for Py4J would cut all connections, that of `stop()` too.
             self._end_callbacks()
             if last and self._over.is_set():
                 return
             if last and is_stopped and (self._used_connect or self._left_remote_work):
-                self.end_is_unprovable.set()  # and a session that comes now is no longer the block's
+                self.end_is_unprovable.set()  # a session that appears now no longer belongs to the block
                 return
             if self._clock.wait(self._closed, _STOP_AGAIN):
                 return
 
     def _stop_once(self) -> bool:
-        """True if there is no session any more."""
+        """Stop Spark once; True if no session is left."""
         context = spark_context()
         if context is None and is_connected():
             self._mark_is_proof, self._used_connect = False, True
             stop_all()
             return not is_connected()
         if context is None and (jvm_is_gone(self._submitter) or self._is_forgotten()):
-            return True  # its workers may be left, and it cannot be asked
+            return True  # its workers may be left, but the JVM cannot be asked
         if context is not None:
             self._over.clear()
             if not runs_here(context):
-                # No mark on this machine proves that they have ended. They are told to end, and do, some time later.
+                # No mark here proves the end of remote executors: they are told to end, and do so some time later.
                 self._mark_is_proof = False
                 self._left_remote_work |= self._grace is None and may_be_busy()
         is_stopped = stopped()
@@ -239,7 +239,7 @@ class Spark:
         return is_stopped
 
     def _nobody_is_left(self) -> bool:
-        """True if two looks find none: a worker may just be forked, and one that is being killed shows no mark."""
+        """True if two looks find no process: one may just be forked, and a dying one shows no mark."""
         if (
             self._callbacks()
             or not self._mark_is_proof

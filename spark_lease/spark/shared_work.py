@@ -1,8 +1,8 @@
-"""The Spark of a process that holds several leases: it goes on, for the others, when one of their blocks is left.
+"""Lets Spark go on for the other leases of a process when the block of one lease is left.
 
-Spark does not say for which lease a job runs. So a block that is left waits until Spark rests, but for what ran before
-the block began. It looks more than once: Spark tells of a job a moment after it has begun, an action may be several
-jobs, and the tasks of a failed one run on.
+Spark does not tell for which lease a job runs. So a block that is left waits until Spark is idle, except for work that
+ran before the block began. It looks more than once: Spark reports a job a moment after it began, an action may be
+several jobs, and the tasks of a failed job run on.
 """
 
 import logging
@@ -20,12 +20,12 @@ from .work import working_streams
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN, _LOOKS = 0.05, 8
-"""Seconds between two looks, and how many of them have to find Spark at rest, one after the other."""
+"""Seconds between two looks, and how many looks in a row must find Spark idle."""
 _TOLD_AFTER = 1.0
 
 
 class SharedWork:
-    """What of Spark's work may be that of one block."""
+    """Finds the work of Spark that may belong to one block."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -37,14 +37,14 @@ class SharedWork:
             self._jobs_before, self._streams_before = _jobs(context), working_streams()
 
     def see_out(self, name: str, is_wanted: Callable[[], bool]) -> bool:
-        """Wait until nothing runs that may be the block's; False if that cannot be said, or not `is_wanted` any more.
+        """Wait until no work runs that may be the block's; False if that is unknown, or `is_wanted` becomes false.
 
         A stream never ends, so one that began during the block is not waited for.
         """
         rests, given_up, tell_at = Event(), Event(), self._clock.now() + _TOLD_AFTER
-        # On a thread of its own: a JVM that is frozen makes it hang.
+        # On a thread of its own: a frozen JVM makes it hang.
         looking = Thread(target=self._look_until, args=(rests, given_up), name="wait for Spark", daemon=True)
-        with suppress(RuntimeError):  # no thread to be had
+        with suppress(RuntimeError):  # no thread can be started
             looking.start()
         try:
             while not self._clock.wait(rests, _LOOK_AGAIN) and looking.is_alive() and is_wanted():
@@ -66,14 +66,14 @@ class SharedWork:
                 if self._clock.wait(given_up, _LOOK_AGAIN):
                     return
             rests.set()
-        except Exception as error:  # Py4J raises anything
+        except Exception as error:  # Py4J may raise anything
             log.debug("cannot ask Spark what it does: %s", error)
 
     def _works(self, context: Any) -> bool:
-        # First what the scheduler knows at this instant; what the tracker knows is a little older.
+        # First the scheduler, which is up to date; the tracker is a little behind.
         running = context._jsc.sc().taskScheduler().runningTasksByExecutors().toString()
         tracker = context.statusTracker()
-        # A batch of a stream is a job in the group that its run is called.
+        # A batch of a stream is a job in the group that has the name of the stream's run.
         runs = re.findall(r"runId = ([\w-]+)", " ".join(self._streams_before))
         batches = {each for run in runs for each in tracker.getJobIdsForGroup(run)}
         if _jobs(context) - self._jobs_before - batches:

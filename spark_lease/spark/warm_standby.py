@@ -1,10 +1,10 @@
-"""A warm standby: its Spark is ready while another is master, and can write to no Delta table before the grant.
+"""A warm standby: its Spark is ready while another is master, and cannot write to a Delta table before the grant.
 
-A lease moves in a tenth of a second; then a SparkSession takes ten to twenty seconds to its first commit, most of it
-in loading and compiling what a first write needs. So a standby does such a write in a scratch folder while it waits.
+A lease moves in a tenth of a second, but a SparkSession takes ten to twenty seconds to its first commit: mostly to load
+and compile what a first write needs. So a waiting standby does such a write in a scratch folder.
 
-It begins once the lease is known to be another's: where it is free, nothing is prepared. And a grant waits for no
-warm-up: the step under way goes on beside the guarded work, which would need it as well, and the others are left out.
+The warm-up begins once another is known to hold the lease; for a free lease nothing is prepared. A grant does not wait
+for it: the step under way goes on beside the guarded work, which needs it too; the others are skipped.
 """
 
 import contextlib
@@ -38,10 +38,10 @@ _HELD_AFTER = 1.0
 _SETTLES_WITHIN = 5.0
 _LOOK_AGAIN, _LOOKS = 0.05, 100
 _TABLES = 20
-"""Of those noted beside the lease, as many are read."""
+"""Maximum number of tables to read, of those noted beside the lease."""
 _LOOK_AT_TABLES = 60.0
 _MOVED_ON = 100
-"""Versions of a table after which it is read again: three hundred make the first commit a second later."""
+"""New versions after which a table is read again: three hundred delay the first commit by a second."""
 
 
 class StandbyFence:
@@ -58,10 +58,10 @@ class StandbyFence:
             raise NotMaster(self._name, table)
 
     def commit(self, table: str) -> None:
-        """What has begun was allowed to."""
+        """Does nothing: a transaction that has begun was allowed to."""
 
     def aborted(self, table: str) -> None:
-        """It wrote nothing."""
+        """Does nothing: the transaction wrote nothing."""
 
     def has_known(self, table: str) -> bool:
         return False
@@ -82,8 +82,8 @@ class WarmStandby:
         on_state: Callable[[str], None],
         submitter: int,
     ) -> None:
-        """`is_wanted`: else it is a cold standby. `is_master`: under another lease. `on_state` is told COLD, WARMING_UP
-        or WARM, on a thread of ours. `submitter` is the JVM of spark-submit, or 0."""
+        """`is_wanted`: False for a cold standby. `is_master`: True while this process is master under another lease.
+        `on_state` gets COLD, WARMING_UP or WARM, on a thread of ours. `submitter`: the JVM of spark-submit, or 0."""
         self._name, self._config, self._clock = config.name, config, clock
         self._warm_up, self._noted_tables, self._on_state = warm_up, noted_tables, on_state
         self._is_wanted, self._is_master, self._submitter = is_wanted, is_master, submitter
@@ -95,16 +95,16 @@ class WarmStandby:
         self._thread: threading.Thread | None = None
         self._scratch = ""
         self._made: Any = None
-        """The context that was made here, if none was there before."""
+        """The context that the warm-up made, if none was there before."""
         self._there_before: Any = None
 
     @property
     def has_begun(self) -> bool:
-        """True once it is a warm one, or on its way to be."""
+        """True once this standby is warm or warming up."""
         return self._thread is not None
 
     def look(self) -> None:
-        """To be called again and again while the lease is another's. Waits for nothing."""
+        """Call it repeatedly while another holds the lease. Does not block."""
         if self._is_wanted and self._thread is None and self._clock.now() >= self._since + _HELD_AFTER:
             self._thread = threading.Thread(target=self._run, name=f"warm up {self._name}", daemon=True)
             self._thread.start()
@@ -122,21 +122,21 @@ class WarmStandby:
         context = self._made
         if context is None or not _is_alive(context) or self._answers(context, patience):
             return ""
-        if self._submitter:  # our parent: no other can be had in this process
+        if self._submitter:  # our parent: this process cannot have another JVM
             return f"its warm JVM (pid {self._submitter}) does not answer"
         log.warning("%s: the warm JVM does not answer: it is killed, and Spark starts cold", self._name)
         drop_jvm()
         return ""
 
     def end(self) -> None:
-        """Let others than the warm-up write: fences of their own are asked, or no lease is waited for any more."""
+        """Let other code than the warm-up write: by now it has its own fences, or this process waits for no lease."""
         self._over.set()
         self._ended.set()
         if self._thread and not self._has_given_up:
             watch_sessions(self._adopt)
 
     def cancel_jobs(self) -> None:
-        """The guarded work is over: end what the warm-up still has Spark do, so that it is not taken for work."""
+        """Cancel jobs of the warm-up after the guarded work is over, so that they are not taken for that work."""
         if self._thread and self._thread.is_alive() and (context := spark_context()):
             cancelling = threading.Thread(target=_cancel, args=(context, self._group), name="cancel", daemon=True)
             cancelling.start()
@@ -147,7 +147,7 @@ class WarmStandby:
         unwatch_sessions(self._adopt)
 
     def give_up(self, seconds: float) -> None:
-        """The lease is not to be had: stop the Spark that was made here, and kill it after `seconds`."""
+        """Give up the lease: stop the Spark that the warm-up made, and kill it after `seconds`."""
         self._has_given_up = True
         self._over.set()
         try:
@@ -163,14 +163,14 @@ class WarmStandby:
             self.end()
 
     def _has_spark_of_its_own(self) -> bool:
-        """True if the Spark of this process is there for this warm-up alone."""
+        """True if the Spark of this process serves this warm-up alone."""
         return self._made is not None and self._made is spark_context() and not self._is_master()
 
     def _answers(self, context: Any, patience: float) -> bool:
         answered = threading.Event()
 
         def ask() -> None:
-            with contextlib.suppress(Exception):  # Py4J raises anything
+            with contextlib.suppress(Exception):  # Py4J may raise anything
                 context._jvm.java.lang.System.nanoTime()
                 answered.set()
 
@@ -188,16 +188,16 @@ class WarmStandby:
                 raise ConfigError("standby", "warm needs pyspark, and not its client of Spark Connect alone")
             watch_contexts(self._refuse_writes)
             self._keep_warm()
-        except BaseException as error:  # whatever the user's code raises, SystemExit as well
+        except BaseException as error:  # user code may raise anything, even SystemExit
             self._say(f"not a warm standby: {_first_line(error)}", COLD)
         finally:
-            # Not before the claims are made: what the warm-up has left behind may write as well.
+            # Keep the fence until the claims are made: work that the warm-up has left behind may write too.
             while not self._ended.is_set():
                 self._clock.wait(self._ended, math.inf)
             unwatch_contexts(self._refuse_writes)
             hook.discard(self._fence)
             shutil.rmtree(self._scratch, ignore_errors=True)
-            if self._has_given_up and self._has_spark_of_its_own():  # it was being made just then
+            if self._has_given_up and self._has_spark_of_its_own():  # the warm-up was just making it
                 stopped()
 
     def _keep_warm(self) -> None:
@@ -205,20 +205,20 @@ class WarmStandby:
             due = self._clock.now() + self._config.warm_max_age
             try:
                 self._warm_up_once()
-            except ConfigError:  # it will not be otherwise the next time
+            except ConfigError:  # another attempt would fail too
                 raise
-            except BaseException as error:  # the user's, as above
+            except BaseException as error:  # user code, as above
                 self._say(f"the warm-up has failed: {_first_line(error)}", COLD)
             before = self._checkpoints()
             while not self._over.is_set() and self._clock.now() < due and not self._has_moved_on(before):
                 self._clock.wait(self._over, min(due - self._clock.now(), _LOOK_AT_TABLES))
 
     def _checkpoints(self) -> dict[str, int]:
-        """How far the tables have come that are read in a warm-up, as far as they say so."""
+        """The newest checkpoint version of each table that a warm-up reads, if it has one that can be read."""
         found = dict[str, int]()
         if context := self._made:
             for table in sorted(self._noted_tables())[:_TABLES]:
-                with contextlib.suppress(Exception):  # Py4J raises anything, and what is not known has not moved
+                with contextlib.suppress(Exception):  # Py4J may raise anything; an unknown version counts as unchanged
                     found[table] = checkpoint_of(context, table)
         return found
 
@@ -248,7 +248,7 @@ class WarmStandby:
                 return
             try:
                 step()
-            except Exception as error:  # one that fails is not prepared, and that is all
+            except Exception as error:  # a step that fails is not prepared, no more
                 self._say(f"the warm-up is not complete: {_first_line(error)}")
         if self._over.is_set():
             return
@@ -261,7 +261,7 @@ class WarmStandby:
         self._on_state(WARM)
 
     def _session(self) -> Any:
-        from pyspark.sql import SparkSession  # there, as contexts could be watched
+        from pyspark.sql import SparkSession  # installed, because contexts could be watched
 
         if self._warm_up and not _takes_spark(self._warm_up):
             self._ask_user()
@@ -304,8 +304,8 @@ class WarmStandby:
             raise ConfigError("standby", f"warm needs {lacking}: before its grant it could write")
 
     def _adopt(self, session: Any, asked: dict[str, str]) -> None:
-        """The guarded work asks for a session: it gets the one that is ready."""
-        with contextlib.suppress(Exception):  # of a Spark that is other than those we know: it gets it all the same
+        """Give the guarded work, which asks for a session, the one that is ready."""
+        with contextlib.suppress(Exception):  # an unknown version of Spark: the work gets its session all the same
             make_active(session)
             has = session.sparkContext.getConf()
             late = [key for key, value in asked.items() if has.get(key) != str(value) and is_fixed(session, key)]
@@ -319,8 +319,8 @@ class WarmStandby:
 
 
 def _cancel(context: Any, group: str) -> None:
-    """End its jobs and those that it may yet begin, and wait for the tasks: a Python worker has two seconds to end."""
-    with contextlib.suppress(Exception):  # Py4J raises anything
+    """End the group's present and future jobs, and wait for tasks: a Python worker has two seconds to end."""
+    with contextlib.suppress(Exception):  # Py4J may raise anything
         context.cancelJobGroup(group)
         context._jsc.sc().cancelJobGroupAndFutureJobs(group)  # of Spark 4
     with contextlib.suppress(Exception):

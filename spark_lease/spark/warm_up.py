@@ -15,7 +15,7 @@ _MERGE = """
 
 
 def streams() -> dict[str, Any]:
-    """The streams of the session that there is, by id."""
+    """The active streams of the existing session, by id."""
     sessions = getattr(sys.modules.get("pyspark.sql"), "SparkSession", None)
     session = getattr(sessions, "_instantiatedSession", None)
     if session is None or live_context() is None:
@@ -24,14 +24,14 @@ def streams() -> dict[str, Any]:
 
 
 def make_active(session: Any) -> None:
-    """For the thread that asks, as `getOrCreate` does where it makes one."""
+    """Make `session` active for the calling thread, as `getOrCreate` does for a new one."""
     find = getattr(type(session), "_get_j_spark_session_class", None)  # of PySpark 4
     made = find(session._jvm) if find else session._jvm.SparkSession
     made.setActiveSession(session._jsparkSession)
 
 
 def is_fixed(session: Any, key: str) -> bool:
-    """Whether Spark reads it as it starts, and not again."""
+    """True if Spark reads the setting `key` only when it starts."""
     entries = session._jvm.org.apache.spark.internal.config.ConfigEntry
     is_known = key.startswith(("spark.master", "spark.hadoop.")) or entries.findEntry(key) is not None
     return is_known and key != "spark.app.name" and not session.conf.isModifiable(key)
@@ -52,10 +52,10 @@ def checkpoint_of(context: Any, table: str) -> int:
 
 
 def compute(session: Any) -> None:
-    """A shuffle, and a Python worker. And pandas, which many a job imports: that takes a second."""
+    """Run a shuffle and a Python worker, and import pandas, as many jobs do: that takes a second."""
     from pyspark.sql import functions as F
 
-    with suppress(Exception):  # one that does not fit its NumPy raises anything
+    with suppress(Exception):  # a pandas that does not fit its NumPy may raise anything
         import_module("pandas")
 
     session.range(100).groupBy(F.col("id") % 4).count().collect()
@@ -64,7 +64,7 @@ def compute(session: Any) -> None:
 
 
 def merge(session: Any, table: str) -> None:
-    """Where all tasks run on this machine: others do not see its folders."""
+    """Write and merge a Delta table if all tasks run on this machine: other machines do not see its folders."""
     if has_delta(session) and str(session.sparkContext.master).startswith("local"):
         rows = session.range(100).selectExpr("id", "id AS value")
         rows.write.format("delta").mode("overwrite").save(table)

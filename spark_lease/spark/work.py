@@ -1,4 +1,4 @@
-"""What Spark works at in the driver's JVM, and ending that. Each question may hang, and Py4J raises anything."""
+"""Finds and ends Spark's work in the driver's JVM. Each call may hang, and Py4J may raise anything."""
 
 import contextlib
 import logging
@@ -12,13 +12,13 @@ log = logging.getLogger(__name__)
 
 _LOOK_AGAIN, _LOOKS = 0.05, 6
 _TASK, _STREAM = "Executor task launch worker for task", "stream execution thread for"
-"""How the names of threads begin that run a task, or a stream."""
+"""Prefixes of the names of threads that run a task, or a stream."""
 _CALLED, _CALL, _OUTERMOST = "Thread-", "py4j.commands.", 6
-"""How Java names Py4J's threads, which have no names of their own; what stands among these frames of one in a call."""
+"""Prefix of Java's default name for Py4J's threads; prefix of a class in so many outermost frames of one in a call."""
 
 
 def is_busy() -> bool:
-    """True if Spark still runs a job, a task or a stream; what runs on a server is interrupted by that question.
+    """True if Spark still runs a job, a task or a stream; interrupts the work on a server by asking.
 
     May hang, or raise whatever Py4J raises.
     """
@@ -32,29 +32,29 @@ def is_busy() -> bool:
 
 
 def stopped() -> bool:
-    """Stop the context. True if the JVM says afterwards that nothing of Spark runs. May hang."""
+    """Stop the context; True if the JVM reports afterwards that no Spark work runs. May hang."""
     try:
         context = spark_context()
         if context is not None:
             _cancel(context)
             context.stop()
-        # It only warns where its connection was cut, which Py4J does to all of them when one thread is interrupted,
-        # and where the JVM is gone; and it returns at once where the JVM is stopping by itself already.
+        # It only warns if the JVM is gone or the connection was cut: Py4J cuts all connections when one thread is
+        # interrupted. It returns at once if the JVM is already stopping by itself.
         active = _active_in_jvm()
         if active is not None:
             active.stop()
         return _active_in_jvm() is None and not _is_ending() and not _interrupt_work()
-    except Exception as error:  # Py4J raises anything once the JVM is on its way out
+    except Exception as error:  # Py4J may raise anything once the JVM is on its way out
         log.debug("SparkContext.stop: %s", error)
         return False
 
 
 def _cancel(context: Any) -> None:
     """Mark all tasks as killed: in local mode `stop()` ends no thread of a task that runs in the JVM."""
-    with contextlib.suppress(Exception):  # Py4J raises anything
+    with contextlib.suppress(Exception):  # Py4J may raise anything
         context.cancelAllJobs()
         tracker, never = context._jsc.sc().statusTracker(), threading.Event()
-        for _ in range(_LOOKS):  # it returns before the jobs have heard of it, and what is stopped hears no more
+        for _ in range(_LOOKS):  # it returns before the jobs learn of it, and a stopped context tells them no more
             if not list(tracker.getActiveJobIds()):
                 break
             never.wait(_LOOK_AGAIN)
@@ -63,16 +63,16 @@ def _cancel(context: Any) -> None:
 def may_be_busy() -> bool:
     try:
         return is_busy()
-    except Exception as error:  # Py4J raises anything
+    except Exception as error:  # Py4J may raise anything
         log.debug("cannot ask Spark what it does: %s", error)
         return True
 
 
 def _interrupt_work() -> bool:
-    """Interrupt what still works in a JVM whose context was stopped; True if there is anything.
+    """Interrupt threads that still work in a JVM whose context was stopped; True if there are any.
 
-    A thread of a task that has nothing to do any more ends with its context, and a stream's with its query. A call of
-    Python's that was cut off, by Ctrl-C for one, goes on: it may be moving the files of a job to where they belong.
+    A task's thread without work ends with its context, a stream's with its query. A call from Python that was cut off,
+    by Ctrl-C for example, goes on: it may be moving the files of a job to where they belong.
     """
     working = [*_working_threads(), *_called_threads()]
     for each in working:
@@ -95,7 +95,7 @@ def _working_threads(*kinds: str) -> list[Any]:
 
 
 def _called_threads() -> list[Any]:
-    """The JVM's threads that work for a call of Python's, but for this very one. May hang, or raise anything."""
+    """The JVM's threads that work for a call from Python, except this call. May hang, or raise anything."""
     jvm = getattr(context_class(), "_jvm", None)
     if jvm is None or ended_jvm() is not None:
         return []
@@ -106,12 +106,12 @@ def _called_threads() -> list[Any]:
 
 
 def _is_called(stack: Any) -> bool:
-    outermost = range(max(len(stack) - _OUTERMOST, 0), len(stack))  # each frame is two questions to the JVM
+    outermost = range(max(len(stack) - _OUTERMOST, 0), len(stack))  # each frame takes two calls to the JVM
     return any(stack[each].getClassName().startswith(_CALL) for each in outermost)
 
 
 def working_streams() -> set[str]:
-    """The names of the streams that run, each another. May hang, or raise anything."""
+    """The names of the running streams, all different. May hang, or raise anything."""
     return {each.getName() for each in _working_threads(_STREAM)}
 
 

@@ -1,6 +1,6 @@
-"""Spark's classes in a file that the next JVM maps: a class-data archive (JEP 350). A driver then starts sooner.
+"""Makes and uses a class-data archive (JEP 350): Spark's classes in a file that the next JVM maps, to start sooner.
 
-It is made once, by a command, and used from then on. A JVM that it does not fit starts as ever.
+A command makes it once; later drivers use it. A JVM that it does not fit starts as usual.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ _LATER = (
 )
 """The JVM's second compiler waits for ten times as many calls of a method as by default.
 
-While Spark starts it takes a whole core: with these a first commit needs a seventh less. A loop that runs for long
+While Spark starts it takes a whole core: with these options a first commit needs a seventh less. A loop that runs long
 passes them within milliseconds: jobs of a minute took as long as without (bound by planning, by code, by shuffles).
 """
 _PATIENCE = 600.0
 _LAST = 600
-"""Characters of its output that are shown where the job fails."""
+"""Characters of the small job's output that are shown if it fails."""
 _SMALL_JOB = """
 import sys
 from pyspark.sql import SparkSession, functions
@@ -56,21 +56,21 @@ spark.stop()
 
 
 def archive_of(program: str, environ: Mapping[str, str]) -> Path | None:
-    """The archive of this Java and this Spark, if there is one to be used; other ones have other files.
+    """The archive of this Java and this Spark, if there is a usable one; others have other files.
 
-    `program` is the spark-submit. It is whole, and no other user may have written it: a JVM believes what it maps, and
-    one whose file was cut off dies of SIGBUS.
+    `program` is the spark-submit. The archive is complete, and no other user may have written it: a JVM trusts what it
+    maps, and dies of SIGBUS if the file was cut off.
     """
     try:
         place = _place(program, environ)
         found = sorted(place.parent.glob(f"{place.name}-*.jsa")) if place else []
         return next((each for each in found if _is_ours(each) and each.stat().st_size == _size_in(each)), None)
-    except OSError:  # a cache that this user may not read, or a file that has gone meanwhile
+    except OSError:  # this user may not read the cache, or a file has gone meanwhile
         return None
 
 
 def _place(program: str, environ: Mapping[str, str]) -> Path | None:
-    """Folder and first part of the name of its archives; None if Java, the jars of Spark or a cache are not found."""
+    """Folder of its archives and prefix of their names; None if Java, the jars of Spark or a cache are not found."""
     java = find_java(environ)
     spark = Path(environ.get("SPARK_HOME") or Path(program).resolve().parent.parent)
     jars = [each for each in sorted(spark.glob("jars/*.jar")) if each.is_file()]
@@ -81,29 +81,29 @@ def _place(program: str, environ: Mapping[str, str]) -> Path | None:
     key = hashlib.sha256()
     for each in [real, *real.parents[1].glob("lib/modules"), *jars]:
         found = each.stat()
-        # Whole seconds, as the JVM compares them: an image of a container keeps no fraction.
+        # Whole seconds, as the JVM compares them: a container image keeps no fraction.
         key.update(os.fsencode(each) + f"\0{found.st_size}\0{int(found.st_mtime)}\n".encode())
     return Path(cache, "spark_lease", f"spark-{key.hexdigest()[:16]}")
 
 
 def _size_in(archive: Path) -> int:
-    """The name ends with the size that the whole file has."""
+    """The size of the complete file, with which its name ends; -1 if there is none."""
     words = archive.stem.rpartition("-")[2]
     return int(words) if words.isdecimal() else -1
 
 
 def options_of(archive: Path) -> str:
-    """The options of a JVM that maps `archive`, as they may stand in SPARK_SUBMIT_OPTS."""
+    """The options of a JVM that maps `archive`, for SPARK_SUBMIT_OPTS."""
     return f'"-XX:SharedArchiveFile={archive}" {_QUIET} {_LATER}'
 
 
 def use_archive(program: str, environ: MutableMapping[str, str]) -> None:
-    """Have the JVM of `program` map its archive, if there is one and SPARK_SUBMIT_OPTS says nothing of its own."""
+    """Let the JVM of `program` map its archive, if there is one and SPARK_SUBMIT_OPTS does not choose another."""
     try:
         archive, given = archive_of(program, environ), environ.get(OPTS, "")
         if archive and not _chooses(given):
-            environ[OPTS] = f"{options_of(archive)} {given}".strip()  # of two, a JVM takes the last
-    except Exception:  # whatever it is: a start that is no faster is no reason not to start
+            environ[OPTS] = f"{options_of(archive)} {given}".strip()  # of two such options, a JVM takes the last
+    except Exception:  # any error: a start that is no faster is still a start
         log.debug("the class-data archive cannot be looked for", exc_info=True)
 
 
@@ -145,7 +145,7 @@ def make_archive(program: str, options: Sequence[str], environ: Mapping[str, str
 
 
 def _refuse_folder(folder: Path) -> None:
-    """Make it, and see that it is this user's alone. Raises ConfigError."""
+    """Make `folder`, and check that it belongs to this user alone. Raises ConfigError."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -157,7 +157,7 @@ def _refuse_folder(folder: Path) -> None:
 
 
 def _why_not(output: str) -> str:
-    """In words what kept a JVM from writing its archive, where that is known."""
+    """Why a JVM wrote no archive, for people; empty if that is not known."""
     if "non-empty directory in paths" in output:
         where = "Spark's conf folder, or that of HADOOP_CONF_DIR"
         return f"Java keeps no classes while a folder with files is on the class path, here {where}: not possible here"
@@ -169,7 +169,7 @@ def _chooses(options: str) -> bool:
 
 
 def remove_archives(program: str, environ: Mapping[str, str]) -> list[Path]:
-    """Remove those of this Java and this Spark, whole or not. A JVM that has one mapped goes on."""
+    """Remove the archives of this Java and this Spark, complete or not. A JVM that has mapped one goes on."""
     place = _place(program, environ)
     found = sorted(place.parent.glob(f"{place.name}-*.jsa")) if place else []
     for each in found:
@@ -178,6 +178,6 @@ def remove_archives(program: str, environ: Mapping[str, str]) -> list[Path]:
 
 
 def _is_ours(archive: Path) -> bool:
-    """Whether no other user can have written it, nor put it there. True for one that is not there, in such a folder."""
+    """True if no other user can have written `archive` or put it there; also if it does not exist in such a folder."""
     found = [each.stat() for each in (archive, archive.parent) if each.exists()]
     return all(each.st_uid == os.geteuid() and not each.st_mode & 0o022 for each in found)

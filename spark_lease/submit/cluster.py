@@ -1,8 +1,8 @@
 """`spark-lease submit -- --deploy-mode cluster …`: the guard travels with the job, and its outcome comes back.
 
 The driver runs on a machine of the cluster. The package goes there as a zip, the settings as spark.lease.* keys, the
-script as a file beside the launcher; no secret does. How the driver ended is read from beside the lease: cluster
-managers do not hand its exit code back. A standby waits here, and takes nothing of the cluster.
+script as a file beside the launcher; no secret is sent. The driver notes its outcome beside the lease: cluster managers
+do not return its exit code. A standby waits here, and takes no resources of the cluster.
 """
 
 import contextlib
@@ -50,22 +50,22 @@ log = logging.getLogger(__name__)
 
 _NOT_WAITED = ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion")
 _AM_WAITS = "spark.yarn.am.waitTime"
-"""For how long YARN lets a driver be without a SparkContext, which a standby is."""
+"""For how long YARN lets a driver run without a SparkContext; a standby has none."""
 _DRIVER_WAITS, _UNWATCHED, _MARGIN = 60.0, 480.0, 100.0
-"""Seconds for which a driver may wait that finds the lease taken after all, before the waiting goes on here; or, where
-this command gave up on it, before YARN ends it, which it does after ten minutes without a SparkContext."""
+"""Seconds for which a driver may wait that finds the lease taken after all, before this command waits again; or, if
+this command does not wait for the driver, before YARN ends it, after ten minutes without a SparkContext."""
 _TO_DRIVER = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driver.secretKeyRef.", "spark.kubernetes.driverEnv.")
 _PATIENCE = 10.0
-"""Seconds that spark-submit has to end after it was told to."""
+"""Seconds that spark-submit gets to end after a signal."""
 _LISTEN = 0.5
-"""Seconds after which a signal is heard that came just before the wait for spark-submit's end."""
+"""Seconds until a signal is handled that came just before the wait for spark-submit's end."""
 _never = threading.Event()
 
 
 def submit_to_cluster(
     found: Resolved, spark_submit: str, options: Sequence[str], script: str, rest: Sequence[str]
 ) -> int:
-    """The driver's exit code, once it has ended. Raises ConfigError, and what keeps it from being submitted."""
+    """Submit; returns the driver's exit code once it has ended. Raises ConfigError, and errors that prevent it."""
     config, clock = found.config, BootClock()
     end = clock.now() + config.acquire_timeout
     with tempfile.TemporaryDirectory(prefix="spark-lease-") as folder, handled(_on_signal):
@@ -89,9 +89,9 @@ def _on_signal(number: int, _: object) -> None:
 
 
 def _stand_by(config: Config, end: float) -> None:
-    """Wait where that costs nothing, which is here. Guards nothing: the driver takes the lease.
+    """Wait here, where that takes no resources of the cluster. Guards nothing: the driver takes the lease.
 
-    Raises LeaseHeldByOther and AlreadyDone; StoreError if one that did answer does not any more, until `end`.
+    Raises LeaseHeldByOther and AlreadyDone; StoreError if a store that answered once does not answer again until `end`.
     """
     clock, observer, why, waits = BootClock(), LeaseObserver(config), "", config.if_held == "wait"
     waiting = Waits()
@@ -106,7 +106,7 @@ def _stand_by(config: Config, end: float) -> None:
                     raise
                 why = held.why or f"{held.holder} is master"
                 waiting.say(clock.now(), why, "%s: standby, %s", config.name, why)
-            except (StoreError, ConfigError):  # don't know is not no: the driver may reach what we do not
+            except (StoreError, ConfigError):  # "don't know" is not "no": the driver may reach a store that we do not
                 if not why:
                     return
                 if not left:
@@ -116,7 +116,7 @@ def _stand_by(config: Config, end: float) -> None:
 
 
 class _Job:
-    """One submission, as often as it is made. Raises ConfigError for what cannot work, before anything is sent."""
+    """One submission, repeated if need be. Raises ConfigError, before anything is sent, for what cannot work."""
 
     def __init__(
         self,
@@ -130,10 +130,10 @@ class _Job:
         self._config, self._options, self._rest = found.config, options, rest
         _refuse_cluster(options, found.config)
         self._command, self._environ = find_spark_submit(spark_submit)
-        if "PYSPARK_PYTHON" not in os.environ:  # that of this machine is none of the cluster's
+        if "PYSPARK_PYTHON" not in os.environ:  # the Python of this machine is not the cluster's
             del self._environ["PYSPARK_PYTHON"]
         self._settings = _settings(found)
-        # All files of an application lie in one folder: no script may be called as this one is.
+        # All files of an application are in one folder: no script may have the launcher's name.
         self._launcher = str(shutil.copy(LAUNCHER, folder / "spark_lease_launcher.py"))
         self._arguments = [*name_of(script, options), *options]
         self._arguments += _with(
@@ -146,12 +146,12 @@ class _Job:
             self._script = Path(source).name
 
     def run(self, left: float) -> Outcome:
-        """Submit it, and wait for its end if spark-submit does; `left` are seconds of `acquire_timeout`."""
+        """Submit, and wait for the end if spark-submit does; `left`: remaining seconds of `acquire_timeout`."""
         submission = f"{self._config.name}-{secrets.token_hex(8)}"
         is_waited_for = all(conf_of(self._options).get(key, "true").lower() != "false" for key in _NOT_WAITED)
         waits = min(left, _DRIVER_WAITS if is_waited_for else _UNWATCHED)
         settings = self._settings | {SPARK + camel("acquire_timeout"): str(waits)}
-        if _AM_WAITS not in conf_of(self._options):  # only YARN knows it
+        if _AM_WAITS not in conf_of(self._options):  # only YARN knows this setting
             settings[_AM_WAITS] = f"{waits + self._config.lease_duration + _MARGIN:.0f}s"
         flags = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
         launched = [self._launcher, SUBMISSION, submission, self._script, *self._rest]
@@ -178,7 +178,7 @@ class _Job:
 
 
 def _with(options: Sequence[str], flag: str, key: str, file: str) -> list[str]:
-    """`flag` with `file` and the files that the user named, by `flag` or by `key`: of two flags the last counts."""
+    """`flag` with `file` and the user's files, given by `flag` or by `key`: of two flags only the last counts."""
     return [flag, ",".join([file, *filter(None, [value_of(options, flag, key)])])]
 
 
@@ -186,7 +186,7 @@ _HERE_ALONE = SECRETS | {"outcome_file"}
 
 
 def _settings(found: Resolved) -> dict[str, str]:
-    """The settings that the driver does not find on its machine, and is not told already."""
+    """The settings that the driver does not find on its machine and does not get in another way."""
     here = [key for key, origin in found.origins.items() if origin not in ("default", "spark conf")]
     given = {key: getattr(found.config, key) for key in here if key not in _HERE_ALONE}
     given |= {key: bare_url(key, url)[0] for key, url in given.items() if key in URLS}
@@ -195,7 +195,7 @@ def _settings(found: Resolved) -> dict[str, str]:
 
 
 def _label(config: Config) -> str:
-    """The contender is this scheduler, whatever machine of the cluster its driver is on."""
+    """The holder's label: the contender is this scheduler, on whatever machine its driver runs."""
     return config.holder or socket.gethostname()
 
 
@@ -222,7 +222,7 @@ def _refuse_cluster(options: Sequence[str], config: Config) -> None:
 
 
 def _call(command: Sequence[str], environ: Mapping[str, str]) -> int:
-    """spark-submit's exit code; ends it if we are told to end."""
+    """Run spark-submit and return its exit code; ends it after a signal."""
     process = subprocess.Popen(command, env=environ)
     try:
         while True:
@@ -233,6 +233,6 @@ def _call(command: Sequence[str], environ: Mapping[str, str]) -> int:
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_PATIENCE)
-        finally:  # told once more, or in vain
+        finally:  # after a second signal, or if it has not ended
             process.kill()
         raise

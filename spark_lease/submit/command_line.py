@@ -1,4 +1,4 @@
-"""spark-submit: where it is, and what stands on its command line."""
+"""Finds spark-submit, and reads its command line."""
 
 import importlib.util
 import locale
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 JAVA_MISSING = "Spark needs Java: install a JDK 17 or 21 and put java on PATH, or set JAVA_HOME"
 SUBMISSION = "--submission"
-"""To the launcher, before the number of a submission to a cluster."""
+"""The launcher's argument before the id of a submission to a cluster."""
 LAUNCHER = Path(__file__).with_name("launcher.py")
 
 _SWITCHES = {"--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error", "--load-spark-defaults"}
@@ -40,12 +40,12 @@ def split(arguments: Sequence[str]) -> tuple[list[str], str, list[str]]:
 
 
 def without_scheme(script: str, scheme: str) -> str:
-    """The path in a URL of that scheme, in each of Hadoop's spellings; any other `script` as it is."""
+    """The path in a URL of that scheme, in any of Hadoop's spellings; any other `script` unchanged."""
     return re.sub(f"^{scheme}:(//)?(?=/)", "", script)
 
 
 def local_file(script: str) -> Path:
-    """The script on this machine, which may be a file: URL, or a link: as spark-submit, where that leads to.
+    """The script on this machine, given as a path, a file: URL or a link; links are resolved, as by spark-submit.
 
     Raises ConfigError if there is none."""
     script = without_scheme(script, "file")
@@ -62,7 +62,7 @@ def conf_of(options: Sequence[str]) -> dict[str, str]:
 
 
 def _properties(options: Sequence[str]) -> dict[str, str]:
-    """The settings in the files that spark-submit reads. Of a file that cannot be read it will say so itself."""
+    """The settings in the files that spark-submit reads. If one cannot be read, spark-submit itself reports it."""
     home = os.environ.get("SPARK_HOME") or own_spark() or "/nonexistent"
     defaults = Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf"), "spark-defaults.conf")
     given = dict(_given(options))
@@ -90,7 +90,7 @@ def _given(options: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def bare_url(key: str, url: str) -> tuple[str, str]:
-    """`url` for a command line, and its password apart. Raises ConfigError if a parameter of it is a password."""
+    """`url` for a command line, and its password. Raises ConfigError if one of its parameters is a password."""
     bare, password = without_password(url)
     if has_password(bare):
         raise ConfigError(key, f"carries a password as a parameter: use {ENV}{URLS[key].upper()} or PGPASSWORD")
@@ -98,8 +98,8 @@ def bare_url(key: str, url: str) -> tuple[str, str]:
 
 
 def refuse_what_java_misreads(words: Sequence[str]) -> None:
-    """Raise ConfigError for a setting that a JVM would read as another one from its command line, in the locale C say:
-    two hosts would take two leases, or two days would have one run key."""
+    """Raise ConfigError for a setting that a JVM would misread on its command line, for example in the locale C: two
+    hosts would take two leases, or two days would have one run key."""
     for word in words:
         try:
             word.encode(locale.getencoding())
@@ -113,17 +113,17 @@ def refuse_what_java_misreads(words: Sequence[str]) -> None:
 
 
 def name_of(script: str, options: Sequence[str]) -> list[str]:
-    """The option that names the application: the launcher is what Spark runs, the script what people look for."""
+    """The option that names the application after the script: else Spark would name it after the launcher."""
     return [] if value_of(options, "--name", "spark.app.name") else ["--name", Path(script).name]
 
 
 def value_of(options: Sequence[str], flag: str, key: str = "") -> str:
-    """What `flag`, or else the Spark setting `key`, says among the options; empty if neither does."""
+    """The value of `flag` among the options, or else of the Spark setting `key`; empty if neither is given."""
     return dict(_given(options)).get(flag) or conf_of(options).get(key, "")
 
 
 def is_for_cluster(options: Sequence[str]) -> bool:
-    """Whether the driver is to run on a machine of the cluster."""
+    """True if the driver is to run on a machine of the cluster."""
     return value_of(options, "--deploy-mode", "spark.submit.deployMode") == "cluster"
 
 
@@ -138,18 +138,18 @@ def has_java() -> bool:
 
 
 def what_java_lacks() -> str:
-    """What to do where there is no Java."""
+    """What to do if there is no Java."""
     home = os.environ.get("JAVA_HOME")
     return f"JAVA_HOME is {home}, where there is no bin/java: correct or unset it" if home else JAVA_MISSING
 
 
 def set_spark_home(wanted: str) -> None:
-    """SPARK_HOME as `wanted`, or the spark-submit on PATH, finds it: its spark-defaults.conf is read here as well."""
+    """Set SPARK_HOME as `wanted`, or the spark-submit on PATH, would: we read its spark-defaults.conf as well."""
     command = shutil.which(wanted or "spark-submit")
     if command and "SPARK_HOME" not in os.environ and (wanted or not own_spark()):
-        # As spark-submit does, by its own path; through a link only where there is no Spark beside that.
+        # As spark-submit does, by its own path; through a link only if there is no Spark beside the link.
         for home in (each.parents[1] for each in (Path(command).resolve(), Path(command).absolute())):
-            # pip puts the scripts alone beside Python, and a distribution of Hadoop has jars of its own.
+            # pip puts only the scripts beside Python, and a Hadoop distribution has jars of its own.
             if (home / "jars").is_dir() and (home / "bin" / "spark-class").is_file():
                 os.environ["SPARK_HOME"] = str(home)
 
@@ -183,7 +183,7 @@ def find_spark_submit(wanted: str = "") -> tuple[str, dict[str, str]]:
 
 
 def _warn_of_another(home: str) -> None:
-    """The site's own Spark may be of another version than the one that pip brought along."""
+    """Warn if the site's own Spark is not used: it may have another version than the one from pip."""
     on_path = shutil.which("spark-submit")
     if not home or not on_path:
         return

@@ -5,7 +5,7 @@ front door: keeper ── stage ──│── init ── spark-submit (JVM) �
    └─────── order, grant, outcome (a socket of this machine) ──────┘
 ```
 This process is the front door. spark-submit starts at once, and its driver asks this process for the lease. If this
-process ends, the kernel ends everything inside. The lease is given back after everything inside has ended.
+process ends, the kernel ends everything inside. The lease is released after everything inside has ended.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _AFTER_IT = 0.5
-"""Seconds in which what spark-submit has started may end after it, before it is ended."""
+"""Seconds that descendants of spark-submit get to end after it, before they are ended."""
 _LOOK_AGAIN = 1.0
 
 
@@ -49,7 +49,7 @@ class Submission:
     def __init__(self, config: Config, supervisor: Supervisor) -> None:
         assert supervisor.init, "spark-submit has a namespace of its own"
         self._config, self._supervisor, self._init = config, supervisor, supervisor.init
-        why_not()  # found out by forking, which wants a process with one thread; the keeper will ask again
+        why_not()  # found out by forking, which needs a process with one thread; the keeper asks again
         self._clock = BootClock()
         self._driver: Watched | None = None
         self._keeper: Keeper | None = None
@@ -59,8 +59,8 @@ class Submission:
         self._interrupted_by = 0
 
     def run(self, environ: Mapping[str, str]) -> int:
-        """Start it with `environ` besides ours; its exit code, after everything has ended. Raises OSError."""
-        # A thread waits for them. One that was ignored when we were started, by nohup say, still is.
+        """Start it with `environ` added to ours; returns its exit code after everything has ended. Raises OSError."""
+        # A thread waits for these signals. One that was ignored when we were started (nohup) stays ignored.
         self._heard = {number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN}
         signal.pthread_sigmask(signal.SIG_BLOCK, self._heard)
         address = f"spark-lease-{secrets.token_hex(16)}"
@@ -85,7 +85,7 @@ class Submission:
         """The first process of this user that connects; None if spark-submit has ended before."""
         while listener.fileno() in readable([listener.fileno(), self._has_ended]):
             connection, _ = listener.accept()
-            # unix(7): as they are outside of the namespace.
+            # unix(7): the ids as they are outside of the namespace.
             pid, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             with contextlib.suppress(ProcessLookupError):
                 if user == os.geteuid():
@@ -95,7 +95,7 @@ class Submission:
         return None
 
     def _serve(self, channel: Channel) -> None:
-        """Keep the lease that the driver asks for, and hear how it ends."""
+        """Keep the lease that the driver asks for, and receive its outcome."""
         assert self._driver
         with contextlib.suppress(Closed):
             while not self._init.ended:
@@ -119,7 +119,7 @@ class Submission:
                         self._outcome = outcome
 
     def _await_end(self) -> None:
-        """End what spark-submit has left behind, once it has ended."""
+        """End the processes that spark-submit has left behind, once it has ended."""
         self._status = self._supervisor.await_end()
         os.write(self._waker, b"x")
         if self._work.wait_until_over(self._clock.now() + _AFTER_IT):
@@ -135,7 +135,7 @@ class Submission:
             if not self._interrupted_by:
                 threading.Thread(target=self._end_within, args=(self._config.stop_budget,), daemon=True).start()
             self._interrupted_by = heard.si_signo
-            if came_from_a_terminal(heard):  # then spark-submit and its driver have it as well
+            if came_from_a_terminal(heard):  # then spark-submit and its driver got it as well
                 continue
             if self._driver and not self._driver.ended:
                 self._driver.signal(heard.si_signo)
@@ -147,7 +147,7 @@ class Submission:
             self._work.kill()
 
     def _conclude(self) -> int:
-        """Announce how it ended. Returns the exit code."""
+        """Announce the outcome; returns the exit code."""
         lease = self._keeper.lease if self._keeper else None
         code = self._code()
         if self._outcome:
@@ -155,7 +155,7 @@ class Submission:
             outcome = outcome if code is None else replace(outcome, exit_code=code)
         elif lease and lease.epoch and (lost := lease.loss()):
             outcome = refused(self._config, lost, lease)
-        else:  # it was ended before it could say how, or never asked for a lease
+        else:  # it was ended before it could report its outcome, or never asked for a lease
             code = 128 + (self._interrupted_by or signal.SIGKILL) if code is None else code
             if lease and lease.epoch:
                 if self._interrupted_by:
@@ -175,7 +175,7 @@ class Submission:
         return outcome.exit_code
 
     def _code(self) -> int | None:
-        """spark-submit's, as a shell says it; None if it was killed, by this process as a rule."""
+        """spark-submit's exit code, as a shell reports it; None if it was killed, usually by this process."""
         if self._status is None or (code := os.waitstatus_to_exitcode(self._status)) == -signal.SIGKILL:
             return None
         return shell_code(code)

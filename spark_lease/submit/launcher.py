@@ -1,7 +1,7 @@
-"""What spark-submit runs in place of the user's script: takes the lease, then is that script.
+"""Runs in place of the user's script under spark-submit: takes the lease, then becomes that script.
 
-The script finds what it would find under plain spark-submit: its own `sys.argv`, `__main__`, `__file__`, its folder
-first in `sys.path`, and its exit code is the exit code. Nothing of Spark is started before the lease is held.
+The script finds what it would find under plain spark-submit: its own `sys.argv`, `__main__` and `__file__`, and its
+folder first in `sys.path`. Its exit code is the exit code. No part of Spark starts before the lease is held.
 """
 
 import builtins
@@ -62,8 +62,8 @@ def main() -> int:
         mark = os.environ.get(MARK, "").rpartition(":")[2]
         guard = Guard(config, mark=mark, last_words=last_words, front_door=front_door)
         for key in announcement(config):
-            # Where setenv(3) adds a name it moves what getenv(3) may be reading, on a thread that connects; where it
-            # replaces a value it does not. So they are added while there is no such thread.
+            # A thread that connects may be in getenv(3). setenv(3) moves the environment when it adds a name, not when
+            # it replaces a value: so the names are added while there is no such thread.
             os.environ.setdefault(key, "")
         try:
             with guard as lease:
@@ -84,7 +84,7 @@ def main() -> int:
         outcome = refused(config, error, hold)
     except KeyboardInterrupt:
         outcome = stopped(INTERRUPTED)
-    if os.getpid() != driver:  # a child that the script has forked comes here as well, and it is not its outcome
+    if os.getpid() != driver:  # a child that the script has forked comes here too: the outcome is not the child's
         return outcome.exit_code
     code = _tell(outcome, config, front_door, submission, stdout)
     if outcome.outcome == "lost":
@@ -93,36 +93,36 @@ def main() -> int:
 
 
 def _take_the_scripts_place() -> str:
-    """Make `sys.argv` and `sys.path` what the script expects; the submission if a cluster runs us, else ""."""
+    """Make `sys.argv` and `sys.path` what the script expects; returns the submission if a cluster runs us, else ""."""
     submission = ""
     if sys.argv[1] == SUBMISSION:
         submission, sys.argv[1:3] = sys.argv[2], []
     sys.argv = sys.argv[1:]
-    if not sys.flags.safe_path:  # else the first entry is not the folder of what is run
+    if not sys.flags.safe_path:  # with safe_path the first entry is not the folder of the script
         sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
     return submission
 
 
 def _with_absolute_paths(config: Config) -> Config:
-    """The script may go to another folder."""
+    """Make paths absolute: the script may change its working directory."""
     return replace(config, outcome_file=os.path.abspath(config.outcome_file)) if config.outcome_file else config
 
 
 def _duplicate_of_stdout() -> TextIO | None:
-    """The script may put another one in the place of `sys.stdout`, and close this one."""
+    """A duplicate, because the script may replace `sys.stdout`, and close the original."""
     try:
         return open(os.dup(1), "w", encoding="utf-8")
-    except OSError:  # started without one
+    except OSError:  # started without a standard output
         return None
 
 
 def _tell(
     outcome: Outcome, config: Config | None, front_door: FrontDoor | None, submission: str, stdout: TextIO | None
 ) -> int:
-    """Announce the outcome. Returns the exit code; where a cluster runs us, the one that the cluster is to see."""
-    with suppress(OSError, ValueError, AttributeError):  # whatever the script has made of it
+    """Announce the outcome; returns the exit code: under a cluster, the one that the cluster is to see."""
+    with suppress(OSError, ValueError, AttributeError):  # the script may have replaced or closed it
         sys.stdout.flush()
-    if front_door:  # prints it, once everything has ended and the lease is given back
+    if front_door:  # the front door prints it, once everything has ended and the lease is released
         front_door.tell(asdict(outcome))
     else:
         announce(outcome, config.outcome_file if config and not submission else "", to=stdout)
@@ -136,12 +136,12 @@ def _tell(
 
 
 def run_script(script: str, config: Config) -> int:
-    """Be the script until it and its threads have ended; the exit code that Python itself would end with.
+    """Be the script until it and its threads have ended; returns the exit code with which Python itself would end.
 
-    Raises KeyboardInterrupt, and AlreadyDone if the script did because all of its work was done.
+    Raises KeyboardInterrupt, and the script's AlreadyDone if that says that all of its work was done.
     """
     code = 0
-    module = sys.modules["__main__"] = ModuleType("__main__")  # and stays: threads and pools of the script look it up
+    module = sys.modules["__main__"] = ModuleType("__main__")  # it stays: threads and pools of the script look it up
     module.__file__, module.__dict__["__builtins__"] = script, builtins
     try:
         exec(compile(Path(script).read_bytes(), script, "exec", dont_inherit=True), vars(module))
@@ -158,14 +158,14 @@ def run_script(script: str, config: Config) -> int:
             code = _code_of(exit)
         except Exception:  # the script's own hook: Python prints both, and ends with 1
             traceback.print_exc()
-    # As Python would before it joins; there is no public way. A pool that was not shut down waits for work for ever.
+    # As Python does before it joins; there is no public way. Else a pool without shutdown waits for work for ever.
     for kind in ("process", "thread"):
         if pools := sys.modules.get(f"concurrent.futures.{kind}"):
             pools._python_exit()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
-    for each in list(vars(module).values()):  # Python would flush it at its exit, after the release
+    for each in list(vars(module).values()):  # Python would flush it at its own exit, after the release
         if isinstance(each, io.IOBase):
             with suppress(OSError, ValueError):
                 each.flush()
@@ -173,15 +173,15 @@ def run_script(script: str, config: Config) -> int:
 
 
 def _code_of(exit: SystemExit) -> int:
-    """As Python has it: a text is said, and is 1."""
+    """The exit code as Python has it: a text is printed, and gives 1."""
     if exit.code is None or isinstance(exit.code, int):
-        return (exit.code or 0) & 0xFF  # as exit(3) has it
+        return (exit.code or 0) & 0xFF  # as exit(3) does
     print(exit.code, file=sys.stderr)
     return 1
 
 
 def _of_script(error: BaseException, script: str) -> TracebackType | None:
-    """The traceback of `error` from the script's own first line on; all of it if the script was never begun."""
+    """The traceback of `error` from the script's own first line on; all of it if the script never began."""
     found = error.__traceback__
     while found and found.tb_frame.f_code.co_filename != script:
         found = found.tb_next

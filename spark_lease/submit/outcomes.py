@@ -1,6 +1,6 @@
-"""What became of a driver that a cluster runs, for the process that submitted it: its outcome, noted beside the lease.
+"""Passes the outcome of a driver in a cluster to the process that submitted it, as a note beside the lease.
 
-No cluster manager hands a driver's exit code back, and none knows of leases.
+No cluster manager returns a driver's exit code, and none knows of leases.
 """
 
 import json
@@ -19,12 +19,12 @@ KIND = "outcome"
 
 
 def note_outcome(config: Config, clock: Clock, submission: str, outcome: Outcome) -> None:
-    """Note how the submission ended, in place of what an attempt before this one noted.
+    """Note how the submission ended, in place of the note of an earlier attempt.
 
-    Patient for a lease_duration. Raises StoreError, and ConfigError if the lease was never held.
+    Retries for a lease_duration. Raises StoreError, and ConfigError if the lease was never held.
     """
 
-    config = replace(config, if_denied="wait")  # it let the driver in before
+    config = replace(config, if_denied="wait")  # this store let the driver in before
 
     def note() -> None:
         forget_outcome(config, submission)
@@ -34,18 +34,18 @@ def note_outcome(config: Config, clock: Clock, submission: str, outcome: Outcome
 
 
 def forget_outcome(config: Config, submission: str) -> None:
-    """Remove what an earlier attempt noted, as another one begins. Raises StoreError and ConfigError."""
+    """Remove the note of an earlier attempt, as another attempt begins. Raises StoreError and ConfigError."""
     with closing(open_notes(config)) as notes:
         notes.remove(config.shared_name, KIND, submission)
         notes.prune(config.shared_name, (KIND,), bounded_age(config.run_retention))
 
 
 def noted_outcome(config: Config, clock: Clock, submission: str) -> Outcome | None:
-    """How the submission ended; None if that was not noted. Patient for a lease_duration.
+    """How the submission ended; None if that was not noted. Retries for a lease_duration.
 
     Raises StoreError and ConfigError.
     """
-    config = replace(config, if_denied="wait")  # it let the driver in before
+    config = replace(config, if_denied="wait")  # this store let the driver in before
 
     def read() -> Outcome | None:
         with closing(open_notes(config)) as notes:
@@ -59,9 +59,9 @@ def noted_outcome(config: Config, clock: Clock, submission: str) -> Outcome | No
 
 
 def code_for_cluster(outcome: Outcome, config: Config | None) -> int:
-    """What a driver says to its cluster: one that had nothing to do has not failed.
+    """The exit code for the cluster: a driver that had nothing to do has not failed.
 
-    YARN takes a driver that ends without a SparkContext for failed all the same.
+    YARN takes a driver that ends without a SparkContext as failed all the same.
     """
     had_nothing_to_do = outcome.outcome in (STANDBY, ALREADY_DONE)
     return 0 if had_nothing_to_do and config and outcome.exit_code == config.standby_exit_code else outcome.exit_code

@@ -1,4 +1,4 @@
-"""The commands of `spark-lease`: what each is for, its arguments, its help, and where it is implemented."""
+"""The commands of `spark-lease`: purpose, arguments, help, and where each is implemented."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ EXIT_CODES = """exit codes of run and submit:
 
 
 def _ends(*codes: str) -> str:
-    """The exit codes of a command that takes no lease, besides those that all have."""
+    """The exit codes of a command that takes no lease: its own `codes`, and those that all such commands have."""
     return f"exit codes:\n  {' · '.join(('0', *codes))} · 69 lease store unreachable · 78 configuration · 64 usage\n\n"
 
 
@@ -33,10 +33,10 @@ class Command:
     arguments: Sequence[Argument] = ()
     usage: str = "[options]"
     settings: str | None = ""
-    """Those that `--help` shows of a command that takes no lease; "": those of one that does, None: it has none."""
+    """Settings in the `--help` of a command that takes no lease; "": those of one that does; None: it has none."""
     is_guard: bool = False
     starts_a_program: bool = False
-    """What stands behind -- is not its own, but that program's."""
+    """True if the arguments after -- belong to a program that the command starts."""
     has_json: bool = True
 
 

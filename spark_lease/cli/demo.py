@@ -30,9 +30,9 @@ from .table import print_table
 LEASE = 6.0
 """Seconds: long enough for a busy machine, and short enough to wait for."""
 _STEPS, _LAST_STEPS = 6, 3
-"""How many a master writes before something is done to it, and before a frozen one may go on."""
+"""Steps that a master writes before the demo strikes it, and before the demo lets a frozen one go on."""
 _PATIENCE, _LIMIT = 120.0, 600.0
-"""Seconds without any news, and for all of it."""
+"""Seconds without any news, and for the whole demo."""
 _JOB = Path(__file__).parents[1] / "demo" / "job.py"
 _NEWS = {
     MASTER: re.compile(r"acquired, epoch (\d+)"),
@@ -42,9 +42,9 @@ _NEWS = {
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Exit code 1 if the demo did not end as it has to."""
+    """Run the demo; exit code 1 if it did not end as it must."""
     need_linux()
-    find_spark_submit()  # which says what is missing
+    find_spark_submit()  # it reports what is missing
     folder = Path(arguments.folder or tempfile.mkdtemp(prefix="spark-lease-demo-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
@@ -74,7 +74,7 @@ class _Stuck(SparkLeaseError):
 
 
 class _Site:
-    """One submission: its processes, and what it has said last."""
+    """One submission: its processes, and its last reported state."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.state, self.wrote = name, "", 0
@@ -90,7 +90,7 @@ class _Site:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            cwd=folder,  # with no settings of the user's
+            cwd=folder,  # a folder without settings of the user's
             env={key: value for key, value in os.environ.items() if not key.startswith(ENV)} | _our_path(),
         )
 
@@ -98,7 +98,7 @@ class _Site:
         return tree(self.process.pid)
 
     def driver(self) -> list[Process]:
-        """The Python that spark-submit has started: the first child of its JVM."""
+        """The Python that spark-submit has started: the first Python child of its JVM."""
         everything = self.tree()
         jvms = {each.pid for each in everything if each.name == "java"}
         children = [each for each in everything if each.parent in jvms and each.name.startswith("python")]
@@ -231,7 +231,7 @@ class _Demo:
 
 
 def _our_path() -> dict[str, str]:
-    """A PYTHONPATH with this package in it, which may not be installed."""
+    """A PYTHONPATH with this package, because it may not be installed."""
     before = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
     return {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *before])}
 

@@ -1,4 +1,4 @@
-"""`spark-lease pause`, `resume` and `transfer`: what an operator wants of a lease, put into its record."""
+"""`spark-lease pause`, `resume` and `transfer`: write an operator's directive into the record of a lease."""
 
 import argparse
 import contextlib
@@ -29,17 +29,17 @@ from .settings import of_one_lease, who
 log = logging.getLogger(__name__)
 
 IsDone = Callable[[LeaseRecord, float, bool], bool]
-"""By the record, the seconds that it has left, and whether it has been renewed since the order."""
+"""Takes the record, the seconds that it has left, and whether it has been renewed since the directive."""
 _TRIES = 10
 _LOOK_AGAIN, _SAY_AGAIN = 0.25, 5.0
 _NOTED_WITHIN = 2.0
-"""Seconds after a grant until its note is there, where one can be made."""
+"""Seconds after a grant until its journal entry is there, if one can be written."""
 _READ_WITHIN = 2.0
-"""Lease durations within which a master that reads directives has seen one, and its lease has run out."""
+"""Lease durations until a master that reads directives has certainly seen one, and its lease has run out."""
 
 
 def pause(arguments: argparse.Namespace) -> int:
-    """Returns once the directive is there; with --now, once the lease is free."""
+    """Write the directive and return; with --now, return once the lease is free."""
     reason, until = _reason(arguments), seconds("--for", arguments.duration)
 
     def wanted(now: float) -> Directive:
@@ -64,7 +64,7 @@ def resume(arguments: argparse.Namespace) -> int:
 
 
 def transfer(arguments: argparse.Namespace) -> int:
-    """Returns once the directive is there; with --wait, once the lease has the one that it is for."""
+    """Write the directive and return; with --wait, return once a contender that it names has the lease."""
     if not (arguments.to and arguments.to.isprintable() and len(arguments.to) <= LONGEST // 3):
         raise ConfigError("--to", f"{arguments.to!r} is neither a holder, nor its label, nor a site")
     within, window = seconds("--within", arguments.within), seconds("--for", arguments.duration)
@@ -79,7 +79,7 @@ def transfer(arguments: argparse.Namespace) -> int:
             _refuse_unknown(arguments.to, store, config)
         before, seen = _put(store, config.name, wanted)
         stays = False
-        with contextlib.suppress(StoreError, ConfigError):  # else it is waited for
+        with contextlib.suppress(StoreError, ConfigError):  # if unknown, wait for it
             stays = _is_master(arguments.to, seen, config)
         if arguments.wait and not (stays and seen.left is not None):  # without a clock one look tells nothing
 
@@ -94,7 +94,7 @@ def transfer(arguments: argparse.Namespace) -> int:
 
 
 def _is_master(to: str, seen: Snapshot, config: Config) -> bool:
-    """True if `to` holds the lease, as far as the store knows: then it keeps it."""
+    """True if `to` holds the lease, as far as the store knows: then it keeps the lease."""
     holder = seen.record.holder if seen.record else None
     if not holder or expires_in(seen, still_for=0.0) <= 0:
         return False
@@ -103,7 +103,7 @@ def _is_master(to: str, seen: Snapshot, config: Config) -> bool:
 
 
 def _refuse_another(to: str, before: LeaseRecord, seen: Snapshot, config: Config) -> None:
-    """Raise LeaseHeldByOther if a note says that another contender than `to` took the lease after `before`."""
+    """Raise LeaseHeldByOther if a journal entry says that another contender than `to` took the lease after `before`."""
     wanted = Directive("", to=to)
     if seen.record and seen.record.holder and wanted.is_for(seen.record.holder, ""):
         return
@@ -123,7 +123,7 @@ def _grant_after(epoch: int, config: Config) -> dict[str, Any]:
 
 
 def _refuse_unknown(to: str, store: LeaseStore, config: Config) -> None:
-    """Raise ConfigError for a name that no contender is noted with: a lease that waits for it would stay free."""
+    """Raise ConfigError if no note names the contender `to`: a lease that waits for it would stay free."""
     record = store.read(config.name).record
     if record is None:
         return
@@ -150,7 +150,7 @@ def _noted(config: Config) -> list[dict[str, Any]]:
 
 
 def _reason(arguments: argparse.Namespace) -> str:
-    """The text of --reason, which each contender that waits logs. Raises ConfigError."""
+    """The text of --reason, which each waiting contender logs. Raises ConfigError."""
     if not arguments.reason.isprintable():
         raise ConfigError("--reason", "is not a printable text of one line")
     return str(arguments.reason)
@@ -159,7 +159,7 @@ def _reason(arguments: argparse.Namespace) -> str:
 def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | None]) -> tuple[LeaseRecord, Snapshot]:
     """Write the directive that `wanted` makes of the store's time. Returns the record before it, and the one now.
 
-    The holder may renew, or change, meanwhile: then it tries again.
+    The holder may renew, or change, meanwhile: then this tries again.
     Raises StoreError, ConfigError.
     """
     tried: LeaseRecord | None = None
@@ -172,7 +172,7 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
         text = directive.text() if directive else ""
         if len(text) > LONGEST:
             raise ConfigError("--reason", f"is too long: {LONGEST} characters fit into a record, with who and when")
-        if text == seen.record.directive and tried:  # it took effect, and a contender was there before the answer
+        if text == seen.record.directive and tried:  # it took effect; a contender wrote before the answer
             return tried, seen
         if text == seen.record.directive or store.swap(name, seen.record, with_directive(seen.record, text)):
             there = store.read(name)
@@ -188,7 +188,7 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
 
 
 def _wait(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, end: float) -> Snapshot:
-    """Look until it is done. Raises LeaseHeldByOther after `end`, or once another has taken back what was ordered."""
+    """Look until `is_done`. Raises LeaseHeldByOther after `end`, or once the directive was replaced or removed."""
     try:
         return _wait_until(store, name, is_done, seen, end)
     except (KeyboardInterrupt, StoreError):
@@ -237,8 +237,8 @@ def _show(
     before: LeaseRecord | None = None,
     stays: bool = False,
 ) -> int:
-    """Print what was done: `what`, or else the directive in the record. `before` is the record that it replaced.
-    `stays`: the lease is for the master that has it."""
+    """Print what was done: `what`, or else the directive in the record. `before`: the record that it replaced. `stays`:
+    the master may keep the lease."""
     record = seen.record
     assert record
     directive, was = directive_of(record.directive), directive_of(before.directive if before else "")

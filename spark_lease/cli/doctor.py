@@ -1,4 +1,4 @@
-"""`spark-lease doctor`: is all there that a lease needs, here and in its store? It changes no lease."""
+"""`spark-lease doctor`: checks this machine and the store for what a lease needs. It changes no lease."""
 
 import argparse
 import json
@@ -16,22 +16,22 @@ _WIDTH = len("fence schemas")
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Exit code 1 if something fails."""
+    """Print all findings; exit code 1 if a check fails."""
     config = resolved(arguments).config
     # First: it forks, which needs one thread, and drivers may have more.
     here = [run(check) for check in doctor_machine.checks(config)]
     findings = list[Finding]()
     for each in chain(of_the_store(config), filter(None, here)):
         findings.append(each)
-        if not arguments.json:  # each at once: a store that hangs takes its time
+        if not arguments.json:  # print each at once: a store that hangs takes long
             print(_line(each), flush=True)
     print(json.dumps([asdict(each) for each in findings], indent=2) if arguments.json else _summary(findings))
     return int(any(each.verdict is Verdict.FAIL for each in findings))
 
 
 def of_the_store(config: Config) -> Iterator[Finding]:
-    """Run the checks one after the other. A store that did not answer within `attempt_timeout` is asked no more."""
-    careful, clock = replace(config, create_table="false"), BootClock()  # nothing is made by looking
+    """Run the checks one by one. A store that did not answer within `attempt_timeout` is asked no more."""
+    careful, clock = replace(config, create_table="false"), BootClock()  # a look must create nothing
     makes_tables = config.scheme == "sqlite" and config.create_table != "false"
     unanswered, lacking = "", dict[str, str]()
     for check in doctor_store.checks(careful, makes_tables=makes_tables):

@@ -1,4 +1,4 @@
-"""What `spark-lease doctor` looks at on this machine: the keeper, the kernel's part, Java, Spark, Delta."""
+"""What `spark-lease doctor` checks on this machine: keeper, kernel, namespaces, Java, Spark, metrics, Delta."""
 
 import importlib.util
 import os
@@ -36,7 +36,7 @@ def _delta(setting: str) -> Finding:
 
 
 def keeper(setting: str, problem: str) -> Finding:
-    """`problem` is why the kernel takes no part."""
+    """`problem`: why the kernel takes no part; empty if it does."""
     if setting == "thread":
         message = "thread: a driver that is frozen, or in a long C call, may still work when the next master starts"
         return warn("keeper", message, 'take keeper = "auto"')
@@ -47,7 +47,7 @@ def keeper(setting: str, problem: str) -> Finding:
 
 
 def contain(setting: str, root: str, user: str) -> Finding:
-    """`root` and `user` say why no namespace can be had, by privilege and by any user; empty if one can."""
+    """`root` and `user`: why no namespace is available, by privilege and for any user; empty if one is."""
     if setting == "off":
         return ok("contain", "off: processes that a command leaves are searched for")
     if not root:
@@ -92,8 +92,8 @@ def spark(home: Path | None) -> Finding:
 
 
 def delta(setting: str, *, has_deltalake: bool, version: str, has_jar: bool) -> Finding:
-    """`version` is that of the Delta Lake for Spark that is installed here; empty if there is none. `has_jar`: every
-    job of this Spark has it on its class path."""
+    """`version`: that of the Delta Lake for Spark installed here; empty if there is none. `has_jar`: every job of this
+    Spark has it on its class path."""
     say = fail if setting == "required" else warn
     if setting == "off":
         return ok("delta", "fence_delta is off: Delta tables are not fenced")
@@ -127,7 +127,7 @@ def metrics(config: Config, *, has_client: bool) -> Finding | None:
 
 
 def java_home() -> Path | None:
-    """That of JAVA_HOME, or of the java on PATH, as spark-submit takes it."""
+    """The folder of JAVA_HOME, or of the java on PATH, as spark-submit chooses it."""
     found = find_java()
     return Path(found).resolve().parents[1] if found else None
 
@@ -142,7 +142,7 @@ def spark_home() -> Path | None:
 def delta_of_spark() -> tuple[str, bool]:
     """The version of Delta Lake for Spark, and whether all jobs find its jar, beside Spark's or by spark-defaults.conf.
 
-    If none does the version is that of the Python package, or empty.
+    If not all jobs do, the version is that of the Python package, or empty.
     """
     home = spark_home() or Path("/nowhere")
     defaults = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"

@@ -1,4 +1,4 @@
-"""What `spark-lease doctor` looks at in the lease store, without changing a lease."""
+"""What `spark-lease doctor` checks in the lease store, without changing a lease."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SQL = ("postgresql", "mysql", "mariadb", "sqlite")
 _FOLDERS = ("file", "delta")
 _READS = 20
 _APART = 1.0
-"""Seconds between clocks that a reader of times notices."""
+"""Difference between two clocks, in seconds, that misleads a reader of their times."""
 _RENEWAL_IN_OBJECTS = 7
-"""Looks that a renewal takes the time of, in an object store (13 requests and 2)."""
+"""A renewal in an object store takes the time of so many looks (13 requests and 2)."""
 if TYPE_CHECKING:
     from ..stores.sql.probe import SqlProbe
 
@@ -39,9 +39,9 @@ _INIT = "where the table is missing: spark-lease init"
 
 
 def checks(config: Config, *, makes_tables: bool) -> Iterator[Check]:
-    """The first is that of the store, without which nothing else can be asked.
+    """The first check is that of the store; without it no other can be made.
 
-    `makes_tables`: the first job makes what is missing."""
+    `makes_tables`: the first job creates missing tables."""
     scheme = config.scheme
     place = "table" if scheme in _SQL else "store"
     yield Check("store", lambda: store(config, makes_tables=makes_tables))
@@ -104,7 +104,7 @@ def store(config: Config, *, makes_tables: bool) -> Finding:
 
 
 def hosts(config: Config) -> Finding:
-    """Two primaries of one URL are two masters: each contender asks the one that it reaches first."""
+    """Two primaries in one URL mean two masters: each contender asks the primary that it reaches first."""
     from ..stores.sql.probe import SqlProbe, one_host_each
 
     every = one_host_each(config)
@@ -132,7 +132,7 @@ def _timed(what: Callable[[], T]) -> tuple[T, float]:
 
 
 def first_answer(config: Config) -> tuple[str, float]:
-    """What the store says of itself, and how long that took."""
+    """The store's description of itself, and the seconds until it came."""
     if config.scheme in _SQL:
         return _ask(config, lambda probe: _timed(probe.server))
     with closing(open_store(config)) as opened:
@@ -164,10 +164,10 @@ def lease(config: Config) -> Finding | None:
 
 
 def reads(config: Config) -> list[float]:
-    """How long each of some looks took, connecting first. Raises StoreError."""
+    """Seconds of each of several looks, the first with connecting. Raises StoreError."""
     took: list[float] = []
     with closing(open_store(config)) as opened:
-        with contextlib.suppress(StoreError):  # a pooler that shares sessions refuses once what is prepared
+        with contextlib.suppress(StoreError):  # a pooler that shares sessions refuses prepared statements once
             took.append(_timed(lambda: opened.read(config.name or "doctor"))[1])
         while len(took) <= _READS and sum(took) < config.attempt_timeout:
             took.append(_timed(lambda: opened.read(config.name or "doctor"))[1])
@@ -175,7 +175,7 @@ def reads(config: Config) -> list[float]:
 
 
 def timings(config: Config, took: Sequence[float]) -> Finding:
-    """What `reads` found, against the time that a renewal has."""
+    """Compare what `reads` found with the time that a renewal has."""
     first, rest = took[0], list(took[1:]) or list(took)
     median, longest = statistics.median(rest), max(rest)
     share = _RENEWAL_IN_OBJECTS if config.url.startswith("delta+") else 1
@@ -206,7 +206,7 @@ def table(config: Config, *, makes_tables: bool) -> Finding:
 
 
 def namesakes(config: Config) -> Finding:
-    """Roles with different search paths find different tables, and each of those has a master."""
+    """Roles with different search paths would find different tables, and each table would have a master."""
     name, others = _ask(config, lambda probe: probe.namesakes())
     if not others:
         return ok("namesakes", "no other schema has a table of this name")
@@ -289,7 +289,7 @@ def schemas(config: Config, what: str = "schemas") -> Finding:
 
 
 def pooler(config: Config, shared: str, passes_options: bool, takes_options: bool) -> Finding:
-    """`shared` is why sessions are not ours alone; empty if they are."""
+    """`shared`: why sessions are not ours alone; empty if they are."""
     if shared and config.locker == "database":
         advice = "connect without the pooler"
         return fail("pooler", f"{shared}: a lock that belongs to a session cannot be kept", advice)

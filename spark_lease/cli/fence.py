@@ -1,4 +1,4 @@
-"""`spark-lease fence`: which tables, of a database or of Delta, are written only under a lease."""
+"""`spark-lease fence`: chooses the tables, of a database or of Delta, that only a lease's master may write."""
 
 import argparse
 import contextlib
@@ -69,7 +69,7 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
 
 
 def _refuse_own(names: Sequence[str], config: Config) -> None:
-    """A fence around the lease's own tables would end every master that writes to them."""
+    """Refuse to fence the lease's own tables: a fence would end every master that writes to them."""
     own = {config.table, config.record_table, config.notes_table, *(each.name for each in (*FENCE_TABLES, FENCED))}
     for name in names:
         if trigger_sql.parts(name)[-1:] in [trigger_sql.parts(each)[-1:] for each in own]:
@@ -102,7 +102,7 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
         need_name(config.name)
         rows = _delta_rows(config)
     elif config.name:
-        with contextlib.suppress(ConfigError):  # nothing was noted yet
+        with contextlib.suppress(ConfigError):  # no table has been noted yet
             rows = _delta_rows(config)
     rows += _postgres_rows(config) if _is_postgres(config) else []
     if arguments.json:
@@ -131,7 +131,7 @@ def _row(table: str, lease: str, epoch: int | None, allow_unleased: bool, state:
 
 
 def _claimed(config: Config, table: str) -> int | None:
-    """The epoch under which a Delta table is claimed now; 0: no master has claimed it, None: it cannot be read."""
+    """The epoch under which a Delta table is claimed now; 0: no master has claimed it; None: it cannot be read."""
 
     def look() -> int:
         newest = newest_of(config.shared_name, table, config.storage_options, timeout=config.attempt_timeout)
@@ -141,11 +141,11 @@ def _claimed(config: Config, table: str) -> int | None:
 
 
 def _looked(config: Config, table: str, look: Callable[[], _T]) -> _T | None:
-    """What `look` finds in a Delta table; None, and a line that says why, if it cannot be read."""
+    """The result of `look` at a Delta table; if it cannot be read, None after a line that says why."""
     looking = CallTimeout(shown(table), timeout=config.attempt_timeout)
     try:
         return looking.call(look)
-    except Exception as error:  # an object store raises anything
+    except Exception as error:  # an object store may raise anything
         secrets = secrets_of(config.storage_options)
         reason = error.problem if isinstance(error, StoreError) else error_text(error, secrets)
         print(f"spark-lease: {shown(table)} cannot be read: {reason}", file=sys.stderr)
@@ -184,10 +184,10 @@ def _forget(arguments: argparse.Namespace, config: Config) -> int:
 
 
 def _refuse_if_held(config: Config) -> None:
-    """A master whose fence is gone is refused its own writes."""
+    """Refuse to clear the fence of a running master: it would be refused its own writes."""
     try:
         seen = LeaseObserver(replace(config, create_table="false")).look()
-    except ConfigError as error:  # the leases are elsewhere, or their table was lost
+    except ConfigError as error:  # the leases are in another store, or their table was lost
         print(f"spark-lease: cannot see whether {config.name} is held: {error}", file=sys.stderr)
         return
     if seen.state == HELD and seen.expires_in is None:  # the store has no clock, so that one look cannot tell
@@ -216,7 +216,7 @@ def _of_postgres(config: Config) -> Config:
 
 
 def _paths(arguments: argparse.Namespace) -> list[str]:
-    """What has a slash in it is a Delta table, and no name of a table in a database."""
+    """The Delta tables among the arguments: a table name in a database has no slash."""
     return [as_hadoop(each) for each in arguments.tables if "/" in each]
 
 

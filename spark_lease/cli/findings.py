@@ -1,4 +1,4 @@
-"""What a check of `spark-lease doctor` finds, and how one is run."""
+"""The findings of `spark-lease doctor`, and how a check is run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from enum import StrEnum
 from ..errors import ConfigError, SparkLeaseError
 
 NO_ANSWER = "see what it says"
-"""The advice where a check was not answered."""
+"""The advice if the store did not answer a check."""
 
 
 class Verdict(StrEnum):
     OK = "ok"
     WARN = "warn"
-    """It works, and will not always; or that is not known."""
+    """It works now, but will not always; or that is not known."""
     FAIL = "fail"
     SKIP = "skip"
-    """Not looked at, because of another finding."""
+    """Not checked, because of another finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`advice` is what to do, where something is to be done."""
+    """One result of a check. `advice`: what to do; empty if nothing."""
 
     what: str
     verdict: Verdict
@@ -31,8 +31,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`look` gives None where there is nothing to be looked at. `needs` names the check before it that has to be ok:
-    "store", "table"; empty for none."""
+    """`look` returns None if there is nothing to check. `needs` names the earlier check that must be ok: "store",
+    "table"; empty for none."""
 
     what: str
     look: Callable[[], Finding | None]
@@ -52,10 +52,10 @@ def fail(what: str, message: str, advice: str) -> Finding:
 
 
 def run(check: Check) -> Finding | None:
-    """Make the check. If it raises, that is what it found."""
+    """Run the check. An exception becomes its finding."""
     try:
         return check.look()
-    except ConfigError as error:  # its words say what to do
+    except ConfigError as error:  # its message says what to do
         return fail(check.what, str(error), "")
     except SparkLeaseError as error:
         return fail(check.what, str(error), NO_ANSWER)

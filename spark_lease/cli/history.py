@@ -1,4 +1,4 @@
-"""`spark-lease history`: who held a lease when, for people, for programs, and as a page."""
+"""`spark-lease history`: shows who held a lease when, for people, for programs, and as a page."""
 
 import argparse
 import json
@@ -58,7 +58,7 @@ def history(arguments: argparse.Namespace) -> int:
 
 
 def all_holds(config: Config, name: str) -> list[Hold] | None:
-    """All holds that are known of; None if there is no such lease. Raises StoreError, ConfigError."""
+    """All known holds; None if there is no such lease. Raises StoreError, ConfigError."""
     config = replace(config, create_table="false")
     with closing(open_store(config)) as store, closing(open_notes(config)) as notes:
         seen = store.read(name)
@@ -124,7 +124,7 @@ def _as_json(name: str, holds: Sequence[Hold], both: Sequence[Overlap]) -> dict[
 
 
 def _object(hold: Hold) -> dict[str, object]:
-    """Times as ISO 8601 has them, None if not known; epochs are milliseconds since 1970."""
+    """The hold for JSON: times in ISO 8601, None if unknown; epochs in milliseconds since 1970."""
     return {
         "epoch": hold.epoch,
         "holder": hold.holder,

@@ -1,4 +1,4 @@
-"""What is known of leases, their notes included, and how it is printed."""
+"""Reads and prints what is known of leases, with their notes."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ from .table import print_table
 NOTED = ("site", "fences", "standbys", "last_change")
 _SELDOM = (*NOTED, "directive")
 FEW = 20
-"""Leases of which more than their records is told without being asked for them by name."""
+"""Maximum number of leases whose notes are shown too if they are not asked for by name."""
 
 
 def leases(config: Config, names: Sequence[str]) -> list[Row]:
-    """What can be told of the leases `names`, or of the one that is set, or of all. Raises StoreError, ConfigError."""
-    # It asks once: nothing is prepared, which a pooler that shares sessions would refuse.
+    """What is known of the leases `names`, or of the one that is set, or of all. Raises StoreError, ConfigError."""
+    # One reading only: nothing is prepared, because a pooler that shares sessions would refuse that.
     config = replace(config, create_table="false", notify=False)
     wanted = names_of(config, names)
     with closing(open_store(config)) as store:
@@ -39,7 +39,7 @@ def leases(config: Config, names: Sequence[str]) -> list[Row]:
 
 
 def printer(wanted: Sequence[str], *, wide: bool) -> Callable[[Sequence[Row]], None]:
-    """What prints the leases `wanted`, or all of them if none is."""
+    """The function that prints the leases `wanted`, or all of them if none is."""
     return print_wide if wide else print_details if len(wanted) == 1 else print_leases
 
 
@@ -54,7 +54,7 @@ def print_details(rows: Sequence[Row]) -> None:
 
 
 def print_leases(rows: Sequence[Row]) -> None:
-    """Print what fits a narrow terminal."""
+    """Print a table that fits a narrow terminal."""
     table = [["LEASE", "STATE", "HOLDER", "SINCE", "LEFT"]]
     for row in rows:
         state = "IN DOUBT" if row["in_doubt"] else row["state"]
@@ -70,14 +70,14 @@ def print_leases(rows: Sequence[Row]) -> None:
 
 
 def print_wide(rows: Sequence[Row]) -> None:
-    """Print all that is known of each, in one wide table."""
+    """Print all that is known of each lease, in one wide table."""
     empty = [key for key in _SELDOM if not any(row[key] for row in rows)]
     keys = [key for key in ("lease", "state", *HELD) if key not in empty]
     print_table([[key.upper().replace("_", " ") for key in keys], *([cell(row[key]) for key in keys] for row in rows)])
 
 
 def _add_notes(config: Config, store: LeaseStore, rows: Sequence[Row]) -> None:
-    """Add to each row what is noted beside its lease; nothing if the store keeps no notes."""
+    """Add to each row the notes beside its lease; nothing if the store keeps no notes."""
     with contextlib.suppress(ConfigError), closing(open_notes(config)) as notes:
         unanswered: StoreError | None = None
         for row in rows:
@@ -97,21 +97,21 @@ def add_notes(config: Config, store: LeaseStore, notes: Notes, row: Row) -> None
         found = fences_of(notes, name, row["epoch"])
         row["fences"] = asdict(found) if found else {}
     masters = {row["holder"]}
-    with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
+    with contextlib.suppress(RecordUnreadable):  # `history` reports what is wrong
         noted = notes.every(name, KINDS)
         holds = holds_of(row["lease"], noted, store.read(row["lease"]), where=store.where)
-        # The row was read before: what has become of its own hold since is told with the next one.
+        # The row was read earlier: the end of its own hold meanwhile is shown at the next look.
         its_own = [hold for hold in holds if hold.epoch == row["epoch"] and row["state"] == "held"]
         row["last_change"] = _last_change([hold for hold in holds if hold not in its_own])
         row["site"] = its_own[0].site if its_own and its_own[0].holder == row["holder"] else ""
         masters |= {hold.holder for hold in holds}
-    # A master's own note as a standby is removed soon after its grant: it may be over by then.
+    # A master's own note as a standby is removed soon after its grant; its hold may be over by then.
     waiting = [each for each in standbys_of(notes, name, wall_time()) if each.holder not in masters]
     row["standbys"] = [{**asdict(each), "at": moment(each.at), "since": moment(each.since)} for each in waiting]
 
 
 def _last_change(holds: Sequence[Hold]) -> str:
-    """How the last hold that is over ended."""
+    """How the last finished hold ended."""
     over = [hold for hold in holds if not hold.goes_on]
     if not over:
         return ""

@@ -1,7 +1,7 @@
 """The state of a lease as its record alone shows it, for `status` and `doctor`.
 
-A record does not know how often its holder renews. It is held against the settings of this command, in proportion to
-the duration that is stored.
+A record does not say how often its holder renews. It is compared with the settings of this command, in proportion to
+the stored duration.
 """
 
 import shlex
@@ -21,19 +21,19 @@ HELD = (
 )
 
 _FIRST = 1_000_000_000_000
-"""An epoch below that (September 2001) was counted, and is no time."""
+"""A smaller epoch (before September 2001) was counted, and is no time."""
 _AHEAD = 60_000
-"""Milliseconds by which a clock may have been put back since a grant."""
+"""Milliseconds by which a clock may have been set back since a grant."""
 _OVERDUE = 1.5
-"""Retry periods: one in which no renewal is due, and half of one in which it may be on its way."""
+"""Retry periods: one without a due renewal, and half of one in which a renewal may be on its way."""
 
 Row = dict[str, Any]
 
 
 def look_at(store: LeaseStore, name: str, config: Config) -> Row:
-    """One lease. `expires_in` and `in_doubt` are None where that is not known, "" where there is nothing to know.
+    """Read one lease. `expires_in` and `in_doubt` are None if unknown, "" if there is nothing to know.
 
-    `problem` says why there is nothing to show, `note` what to know besides. Raises StoreError.
+    `problem` says why there is nothing to show, `note` gives further facts. Raises StoreError.
     """
     try:
         return described(store.where, name, store.read(name), config)
@@ -42,8 +42,8 @@ def look_at(store: LeaseStore, name: str, config: Config) -> Row:
 
 
 def described(where: str, name: str, seen: Snapshot, config: Config, *, still_for: float | None = None) -> Row:
-    """`still_for`: the seconds for which the record was seen unchanged, where a watcher counts them; for a store that
-    cannot tell what is left."""
+    """The row of one lease. `still_for`: the seconds for which a watcher has seen the record unchanged; for a store
+    that cannot tell what is left."""
     record = seen.record
     if record is None:
         return _nothing(name, "unknown", f"{name}: there is no such lease")
@@ -77,9 +77,9 @@ def _nothing(name: str, state: str, problem: str = "") -> Row:
 
 
 def _renewed(name: str, record: LeaseRecord, config: Config, left: float) -> Row:
-    """What its last renewal tells of a lease that is held."""
+    """What the last renewal tells about a held lease."""
     period, ago = record.duration * config.retry_period / config.lease_duration, record.duration - left
-    if not period:  # a broker's, which says nothing of it
+    if not period:  # a broker's record has no duration
         return {"in_doubt": None}
     if ago <= period * _OVERDUE:
         return {"in_doubt": False}
@@ -87,7 +87,7 @@ def _renewed(name: str, record: LeaseRecord, config: Config, left: float) -> Row
 
 
 def _since(record: LeaseRecord, seen: Snapshot) -> str | None:
-    """The epoch as the time that it is, by the store's clock, unless it was counted."""
+    """The epoch as a time, by the store's clock; None if the epoch was counted."""
     now = wall_time() * 1000
     if seen.expires_in is not None and record.stamp:
         now = record.stamp - seen.expires_in * 1000
@@ -95,7 +95,7 @@ def _since(record: LeaseRecord, seen: Snapshot) -> str | None:
 
 
 def moment(instant: float) -> str:
-    """Seconds since 1970 as ISO 8601 has them, in UTC."""
+    """Seconds since 1970 as an ISO 8601 time in UTC."""
     return f"{iso_text(instant)[:19]}Z"
 
 
@@ -105,7 +105,7 @@ def _standby(each: Row) -> str:
 
 
 def for_programs(value: Any) -> Any:
-    """The same as JSON has it, with null for what is not there or not known."""
+    """The value for JSON, with null for what is missing or unknown."""
     if isinstance(value, list):
         return [for_programs(each) for each in value]
     if isinstance(value, dict):
@@ -114,7 +114,7 @@ def for_programs(value: Any) -> Any:
 
 
 def cell(value: object) -> str:
-    """A value of a row for people."""
+    """A value of a row, for people."""
     if isinstance(value, list):
         return ", ".join(_standby(each) for each in value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""`spark-lease`: parses the command line, and imports of the rest only what the command needs."""
+"""`spark-lease`: parses the command line, and imports only the modules that the command needs."""
 
 import argparse
 import errno
@@ -14,7 +14,7 @@ from .commands import COMMANDS, EXIT_CODES
 from .settings import USAGE, Parser, add_settings
 
 _OUTPUT_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What a write to standard output fails with on a disk that is full, for one."""
+"""Errors of a write to standard output, for example if the disk is full."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,18 +50,18 @@ def parser() -> argparse.ArgumentParser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version  # slow, and for this alone
+        from importlib.metadata import version  # slow, and needed only here
 
         print(f"spark-lease {version('spark_lease')}", flush=True)
         parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. A user's mistake is one sentence and no traceback."""
+    """Run one command and return its exit code. A user's mistake prints one sentence and no traceback."""
     if not sys.stdout:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  for the life of the process
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # of a terminal that knows less than UTF-8
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may know less than UTF-8
             stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if argv is None else argv)
     name = next((each for each in given if not each.startswith("-")), "")
@@ -98,7 +98,7 @@ def _carry_out(given: Sequence[str], name: str) -> int:
     command = COMMANDS[arguments.command]
     if unknown:
         of_it = f"spark-lease {arguments.command}"
-        # Without values, of which one may be a password.
+        # Print no values: one may be a password.
         options = [each.partition("=")[0] for each in unknown if each.startswith("-")]
         is_name = command.is_guard and (not options or "--name" in options)
         hint = "The lease is named by --lease NAME\n" if is_name else ""
@@ -114,18 +114,18 @@ def _carry_out(given: Sequence[str], name: str) -> int:
 
 
 def _close_stdout() -> None:
-    """What is still to be written goes nowhere, instead of failing once more as Python ends."""
+    """Discard output that is not written yet: else writing it would fail once more as Python ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _begin(arguments: argparse.Namespace) -> None:
-    import logging  # what `--help` has no use for
+    import logging  # not needed for `--help`
 
     from ..logs import log_to_stderr
 
     log_to_stderr(logging.DEBUG if arguments.verbose else logging.INFO)
     if COMMANDS[arguments.command].is_guard:
-        # A parent that ignores its children leaves that to us, and no end of the command would ever be heard.
+        # If our parent ignores SIGCHLD, we inherit that, and would never learn that the command has ended.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         from ..system.container_init import leave_pid_1
 

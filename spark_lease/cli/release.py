@@ -1,8 +1,8 @@
-"""`spark-lease release LEASE --force`: gives a lease back in place of a holder that cannot.
+"""`spark-lease release LEASE --force`: releases a lease in place of a holder that cannot.
 
-A lease that has run out is freed at once. One that has not is taken from its holder, which finds that at its next
-renewal and stops. It stays taken until the moment at which it would have run out: freed at once, the next master would
-start beside one that still works. Both are a swap of exactly the record that was seen.
+A lease that has run out is freed at once. One that has not is taken from its holder, which sees that at its next
+renewal and stops. It stays blocked until the moment at which it would have run out: freed at once, the next master
+would start beside one that still works. Both are a swap of exactly the record that was read.
 """
 
 import argparse
@@ -39,16 +39,16 @@ log = logging.getLogger(__name__)
 
 _TRIES = 5
 _MARGIN = 0.001
-"""Seconds: the store counts in milliseconds, and may have cut one."""
+"""Seconds: the store counts in milliseconds, and may have cut off a part of one."""
 
 
 class Unreleased(SparkLeaseError):
-    """Nothing was changed, for the reason that it says."""
+    """Nothing was changed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What became of it: free in `free_in` seconds; `holder` and `epoch` are those that it was taken from."""
+    """The result: free in `free_in` seconds; it was taken from `holder` under `epoch`."""
 
     lease: str
     changed: bool
@@ -69,7 +69,7 @@ class Released:
 
 
 def release(arguments: argparse.Namespace) -> int:
-    """Exit code 1 if nothing was changed that should have been."""
+    """Release the lease; exit code 1 if nothing was changed although it should have been."""
     config = of_one_lease(arguments)
     if not arguments.force:
         print("spark-lease: normally the holder releases a lease; if it cannot, add --force", file=sys.stderr)
@@ -83,7 +83,7 @@ def release(arguments: argparse.Namespace) -> int:
 
 
 class Forcing:
-    """Taking one lease from its holder."""
+    """Takes one lease from its holder."""
 
     def __init__(
         self, store: LeaseStore, name: str, *, poll: float, clock: Clock, journal: Journal | None = None
@@ -91,9 +91,8 @@ class Forcing:
         self._store, self._name, self._poll, self._clock, self._journal = store, name, poll, clock, journal
 
     def run(self, *, given: str | None, ask: Callable[[str], str]) -> Released:
-        """`given` is the name that confirms, if one is given; else `ask` gets what is known, and gives one.
-
-        Only a lease that may not have run out has to be confirmed. Raises Unreleased, StoreError.
+        """Release the lease. `given`: the lease name, if it confirms; else `ask` gets a question and returns a name.
+        Only a lease that may not have run out must be confirmed. Raises Unreleased, StoreError.
         """
         seen, still_for = self._store.read(self._name), 0.0
         if seen.record and seen.record.holder and seen.left is None and given is None:
@@ -116,7 +115,7 @@ class Forcing:
         return self._take_away(record)
 
     def _watch(self, seen: Snapshot) -> tuple[Snapshot, float]:
-        """Look at a record until it was renewed or stood still for its duration: its store cannot tell what is left."""
+        """Watch a record until it changes or stays unchanged for its duration: its store cannot tell what is left."""
         began, record = self._clock.now(), seen.record
         duration = record.duration if record else 0.0
         log.info("%s: watching for %g s whether it is renewed, because %s", self._name, duration, seen.why_unknown)
@@ -135,16 +134,16 @@ class Forcing:
         raise Unreleased(f"{self._name} was renewed or taken meanwhile: nothing was changed")
 
     def _take_away(self, confirmed: LeaseRecord) -> Released:
-        """Take it from the grant that was `confirmed`. That may be renewed between a look and a swap."""
+        """Take the lease from the `confirmed` grant, which may be renewed between a read and a swap."""
         by, holder, epoch = new_holder(f"{FORCED}:{who()}"), confirmed.holder or "", confirmed.epoch
         left = 0.0
         for _ in range(_TRIES):
             seen = self._store.read(self._name)
-            if is_grant_of(seen.record, by):  # written, and the store said otherwise
+            if is_grant_of(seen.record, by):  # an earlier swap was written although the store refused it
                 return Released(self._name, True, holder, epoch, round(left, 1))
             if seen.record is None or not is_grant_of(seen.record, holder, epoch):
                 raise Unreleased(f"{self._name} is no longer held by {holder}: nothing was changed, check status")
-            # Without a clock the record has to stand still for all of its duration once more.
+            # Without a clock the record has to stay unchanged for its whole duration once more.
             left = max(expires_in(seen, still_for=0.0), 0.0) + _MARGIN
             if self._store.swap(self._name, seen.record, forced(seen.record, by=by, left=left)):
                 if self._journal:

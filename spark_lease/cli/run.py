@@ -1,4 +1,4 @@
-"""`spark-lease run`."""
+"""`spark-lease run`: a command that runs only under a lease."""
 
 import argparse
 import logging
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _log_why(outcome: Outcome) -> None:
-    """Why the command was not started, or was ended, if it was."""
+    """Log why the command was not started, or was ended, if so."""
     if outcome.reason:
         level = logging.INFO if outcome.outcome in (STANDBY, ALREADY_DONE) else logging.ERROR
         name = "" if outcome.reason.startswith(f"{outcome.lease}:") else f"{outcome.lease}: "

@@ -32,7 +32,7 @@ _METAVARS = {
 
 
 def who() -> str:
-    """Who gives this command, of plain letters, because a broker's table takes no others."""
+    """The user and host of this command, in ASCII: a broker's table takes nothing else."""
     import getpass
 
     try:
@@ -43,7 +43,7 @@ def who() -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with the exit code that sysexits.h has for a wrong command line."""
+    """argparse with the exit code of sysexits.h for a wrong command line."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         self.exit(USAGE, f"{self.prog}: {message}\nSee {self.prog} --help\n")
@@ -124,13 +124,13 @@ def default_of(key: str) -> str:
 
 
 def flags(arguments: argparse.Namespace) -> Layer:
-    """The settings that stand on the command line."""
+    """The settings given on the command line."""
     return from_arguments({key: getattr(arguments, key) for key in SETTINGS if key not in SECRETS}, "command line")
 
 
 def resolved(arguments: argparse.Namespace, *between: Layer) -> Resolved:
     """All settings of a command; `between` come after the flags and before the environment. Raises ConfigError."""
-    if arguments.config:  # this process reads it, and what it starts
+    if arguments.config:  # this process and its children read it
         os.environ[ENV + "CONFIG"] = str(absolute("config", arguments.config))
     given = getattr(arguments, "leases", None) or list(filter(None, [getattr(arguments, "lease", None)]))
     if given and arguments.name and arguments.name not in given:
@@ -139,13 +139,13 @@ def resolved(arguments: argparse.Namespace, *between: Layer) -> Resolved:
 
 
 def outcome_file(arguments: argparse.Namespace) -> str:
-    """The outcome file before the settings are known, which may be wrong: the flag's or the environment's."""
-    is_inner = ENV + "EPOCH" in os.environ  # then the environment's is that of the guard around this command
+    """The outcome file by flag or environment, before the settings are known: they may be wrong."""
+    is_inner = ENV + "EPOCH" in os.environ  # then the environment names the file of the guard around this command
     return str(arguments.outcome_file or ("" if is_inner else os.environ.get(ENV + "OUTCOME_FILE", "")))
 
 
 def name_given(arguments: argparse.Namespace) -> str:
-    """The lease before the settings are known, which may be wrong: the flag's or the environment's."""
+    """The lease name by flag or environment, before the settings are known: they may be wrong."""
     return str(arguments.name or os.environ.get(ENV + "NAME", ""))
 
 
@@ -156,18 +156,18 @@ def need_name(name: str) -> None:
 
 
 def names_of(config: Config, given: Sequence[str]) -> list[str]:
-    """The leases that a command is about: those that it is given, or the one that is set; none if it is about all.
+    """The leases that a command is about: the given ones, or the one that is set; none if it is about all.
 
-    Raises ConfigError for what no lease is called.
+    Raises ConfigError for an invalid name.
     """
     for name in given:
         need_name(name)
-        replace(config, name=name)  # which refuses, say, the end of a line
+        replace(config, name=name)  # it refuses, for example, the end of a line
     return list(given) or ([config.name] if config.name else [])
 
 
 def of_one_lease(arguments: argparse.Namespace) -> Config:
-    """The settings of a command that is about one lease, and makes no table for it. Raises ConfigError."""
+    """The settings of a command about one lease; they create no table. Raises ConfigError."""
     config = resolved(arguments).config
     name = config.name if arguments.lease is None else arguments.lease
     need_name(name)
@@ -175,16 +175,16 @@ def of_one_lease(arguments: argparse.Namespace) -> Config:
 
 
 def end_with(pid: str) -> None:
-    """Have SIGTERM sent to this process, or what it becomes, when its parent `pid` ends. Raises ConfigError."""
+    """Have SIGTERM sent to this process, even after an exec, when its parent `pid` ends. Raises ConfigError."""
     if not pid:
         return
     if not pid.isdecimal() or sys.platform != "linux":
         raise ConfigError("ends-with", f"{pid!r} is not the PID of the parent process, or this is not Linux")
-    from ..system.kernel import die_with_parent  # ctypes, for those who need it
+    from ..system.kernel import die_with_parent  # ctypes: imported only if needed
     from ..system.processes import look
 
     parent = os.getppid()
-    if parent != int(pid):  # which may be another user's, and hidden
+    if parent != int(pid):  # that process may be another user's, and hidden
         if look(int(pid)) is None:
             raise ConfigError("ends-with", f"process {pid} has ended already: nothing was started")
         where = "$PPID if `bash -c` runs only this command, $$ in a script or a pipeline"

@@ -1,8 +1,8 @@
 """`spark-lease status`: who holds which lease, once, or live by --watch; without a terminal a line for each change.
 
---watch asks every `poll_period`, and spends a tenth of its time on that at most. One lease alone is waited for by
-notification where the store has that. Changes shorter than the period are missed. The notes of a lease are read when
-its row has changed, and now and then.
+--watch reads every `poll_period`, and spends at most a tenth of its time on that. One lease alone is watched by
+notification if the store has that. Changes shorter than the period are missed. The notes of a lease are read when its
+row has changed, and now and then.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NOTES_AGAIN, _NOTED_BY = 10.0, 1.0
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Exit code 1 if a lease that was asked for has no record, or one that cannot be read."""
+    """Print the leases; exit code 1 if a requested lease has no record, or one that cannot be read."""
     config = resolved(arguments).config
     if arguments.watch:
         return _watch(config, arguments.leases, as_json=arguments.json, wide=arguments.wide)
@@ -56,12 +56,12 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def _watch(config: Config, names: Sequence[str], *, as_json: bool, wide: bool) -> int:
-    """Show the leases until Ctrl-C (exit code 130). Exit code 1 at once if a lease that was asked for is not there."""
+    """Show the leases until Ctrl-C (exit code 130). Exit code 1 at once if a requested lease does not exist."""
     config = replace(config, create_table="false")
     wanted = names_of(config, names)
     with closing(open_store(config)) as store, contextlib.ExitStack() as opened:
         notes = None
-        with contextlib.suppress(ConfigError):  # a store that keeps none
+        with contextlib.suppress(ConfigError):  # a store without notes
             notes = opened.enter_context(closing(open_notes(config)))
         watched = Watched(store, wanted, config, BootClock(), notes)
         rows = watched.look()
@@ -80,7 +80,7 @@ def _watch(config: Config, names: Sequence[str], *, as_json: bool, wide: bool) -
 
 
 class Watched:
-    """Some leases of a store, or all of them if none is `wanted`."""
+    """Watches some leases of a store, or all of them if none is `wanted`."""
 
     def __init__(
         self, store: LeaseStore, wanted: Sequence[str], config: Config, clock: Clock, notes: Notes | None = None
@@ -92,7 +92,7 @@ class Watched:
         self._took = 0.0
 
     def look(self) -> list[Row]:
-        """A row for each. Raises StoreError."""
+        """Read a row for each lease. Raises StoreError."""
         began = self._clock.now()
         self._rows = [self._look(name) for name in self._wanted or self._store.names()]
         self._took = self._clock.now() - began
@@ -101,7 +101,7 @@ class Watched:
         return self._rows
 
     def try_look(self) -> list[Row]:
-        """As `look`. If the store gives no answer, or is gone, the rows say so."""
+        """As `look`. If the store does not answer, or is gone, the rows say so."""
         try:
             return self.look()
         except (StoreError, ConfigError) as error:
@@ -110,7 +110,7 @@ class Watched:
             return [row | blank | {"epoch": row["epoch"]} for row in self._rows or [{"lease": "", "epoch": ""}]]
 
     def wait(self) -> None:
-        """Wait until it is worth looking again."""
+        """Wait until another look is useful."""
         pause = max(self._config.poll_period, self._took * (_SHARE - 1))
         alone = self._wanted[0] if len(self._wanted) == 1 else ""
         told = alone and isinstance(self._store, Notifies) and self._store.await_release(alone, pause, pause)
@@ -128,7 +128,7 @@ class Watched:
         return described(self._store.where, name, seen, self._config, still_for=seen_for)
 
     def _add_notes(self, notes: Notes, rows: Sequence[Row]) -> None:
-        """Add to each row what is known. Looks up the rows that have changed, else the one whose turn it is."""
+        """Add to each row its notes. Reads those of the rows that have changed, else of the one whose turn it is."""
         now = self._clock.now()
         for row in rows:
             known, is_now = self._noted.get(row["lease"]), (row["state"], row["holder"], row["epoch"])
@@ -140,16 +140,16 @@ class Watched:
             others.sort(key=lambda row: self._noted[row["lease"]].looked)
             for row in changed or others[:1]:
                 if not self._look_up(notes, row, self._noted[row["lease"]]):
-                    break  # nor those of the others, and each may be waited for
+                    break  # the store would not answer for the others either, and each would wait
         for row in rows:
             row |= self._noted[row["lease"]].told
 
     def _look_up(self, notes: Notes, row: Row, known: _Noted) -> bool:
-        """False if the store does not answer."""
+        """Read the notes of one lease; False if the store does not answer."""
         known.looked = self._clock.now()
         try:
             add_notes(self._config, self._store, notes, row)
-        except (ConfigError, StoreError) as error:  # what stands beside a lease is not the lease
+        except (ConfigError, StoreError) as error:  # an unreadable note does not make the lease unreadable
             log.debug("%s: its notes cannot be read: %s", row["lease"], error)
             return isinstance(error, RecordUnreadable)
         if known.is_new and f": {UNKNOWN}, " in row["last_change"]:
@@ -160,7 +160,7 @@ class Watched:
 
 @dataclass
 class _Noted:
-    """What was noted beside a lease, and when it was `looked` at, while its row was like this."""
+    """The notes of a lease, and when they were `looked` at, while its row was `row`."""
 
     row: tuple[object, ...]
     since: float
@@ -169,7 +169,7 @@ class _Noted:
 
     @property
     def is_new(self) -> bool:
-        """True while it is to be looked up again: in a folder a change is noted right after it was made."""
+        """True while it must be read again: in a folder a journal entry is written right after the change."""
         return self.looked - self.since < _NOTED_BY
 
 
@@ -204,8 +204,8 @@ class Lines:
 
 
 def _sight(row: Row) -> list[object]:
-    """What is worth a line if it changes."""
-    # "Not known" and "no": neither is a reason for a line.
+    """The values whose change is worth a line."""
+    # "Unknown" and "no" count as equal: neither is a reason for a line.
     told = ("state", "holder", "epoch", "protection", "directive", "site", "last_change")
     return [bool(row["in_doubt"]), cell(row["standbys"]), *(row[key] for key in told)]
 

@@ -1,4 +1,4 @@
-"""`spark-lease runs`, `init` and `config`: what asks or prepares the store and runs nothing."""
+"""`spark-lease runs`, `init` and `config`: commands that read or prepare the store, and run nothing."""
 
 import argparse
 import contextlib
@@ -20,13 +20,13 @@ from .table import print_table
 
 
 def runs(arguments: argparse.Namespace) -> int:
-    """Exit code 1 if the lease has no runs, or is not there."""
+    """List the run keys; exit code 1 if the lease has no runs, or does not exist."""
     config = replace(of_one_lease(arguments), notify=False)
     name = config.name
     with closing(open_notes(config)) as notes, closing(open_store(config)) as store:
         noted = runs_of(notes, name)
         if any(run.outcome == BEGUN for run in noted):
-            with contextlib.suppress(RecordUnreadable):  # `history` says what is wrong
+            with contextlib.suppress(RecordUnreadable):  # `history` reports what is wrong
                 holds = holds_of(name, notes.every(config.row_of(name), KINDS), store.read(name), where=store.where)
                 noted = with_ends(noted, holds)
         found = [asdict(run) for run in noted]

@@ -1,6 +1,6 @@
-"""`spark-lease submit`: spark-submit, with the launcher as its application and the script as an argument.
+"""`spark-lease submit`: runs spark-submit with the launcher as its application and the script as an argument.
 
-It runs in a namespace of its own where that can be had, else this process becomes it."""
+spark-submit runs in a namespace of its own if possible; else it replaces this process."""
 
 import argparse
 import os
@@ -32,7 +32,7 @@ from .settings import end_with, flags, name_given, need_name, outcome_file, reso
 
 
 def submit(arguments: argparse.Namespace) -> int:
-    """Replaces this process, unless spark-submit is contained, or a cluster runs the driver, or it cannot be made."""
+    """Replaces this process, unless spark-submit is contained, runs in a cluster, or cannot be started."""
     config, file = None, outcome_file(arguments)
     try:
         begin_outcome(file)
@@ -69,7 +69,7 @@ def submit(arguments: argparse.Namespace) -> int:
 
 
 def _contain(config: Config) -> str:
-    """The setting `contain` as it can be for a driver. Raises ConfigError if that is required and does not fit."""
+    """The setting `contain`, as far as it fits a driver. Raises ConfigError if it is required and does not fit."""
     others = {"keeper = thread": config.keeper == "thread", f"on_lost = {config.on_lost}": config.on_lost != "exit"}
     problem = next((setting for setting, there in others.items() if there), "")
     if problem and config.contain == "required":
@@ -78,7 +78,7 @@ def _contain(config: Config) -> str:
 
 
 def as_conf(layer: Layer, environ: dict[str, str]) -> list[str]:
-    """The flags as spark.lease.* keys, the last being the strongest; a password goes where no user can read it."""
+    """The flags as spark.lease.* keys, the last the strongest; a password goes into `environ`, hidden from users."""
     options: list[str] = []
     for key, (_, value) in layer.values.items():
         if key in URLS:

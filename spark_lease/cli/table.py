@@ -1,4 +1,4 @@
-"""Tables for people to read."""
+"""Prints tables for people."""
 
 import re
 import shutil
@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 
 _NARROW = 5
-"""Characters below which no column is cut."""
+"""A column is not cut below so many characters."""
 _TIME = re.compile(r"((?:≤ )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """One that is wider than its terminal is made to fit: columns without a value are left out, times have no fraction,
-    then the widest of the other columns are cut. What a program reads is whole."""
+    """Print a table. In a narrower terminal it is made to fit: columns without values are left out, times lose their
+    fraction, then the widest other columns are cut. Output for a program is never cut."""
     widths = _widths(rows)
     if sys.stdout.isatty() and _total(widths) > (room := shutil.get_terminal_size().columns):
         used = [number for number, column in enumerate(zip(*rows, strict=True)) if any(column[1:])]

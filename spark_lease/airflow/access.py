@@ -1,7 +1,7 @@
 """Turns an Airflow connection and an operator's arguments into settings. Opens no connection, knows no tasks.
 
-What a child process has to know goes into its environment, where only its user can look; what stands on its command
-line, where all users can, are the settings that are no secret.
+A child process gets what it has to know in its environment, which only its own user can read. Its command line, which
+all users can read, has only settings that are no secret.
 """
 
 import json
@@ -21,22 +21,22 @@ from ..config.urls import has_password, without_password
 from ..errors import ConfigError
 
 _SQL = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
-"""URL schemes by what Airflow calls the type of a connection."""
+"""URL schemes by Airflow's type of a connection."""
 _FOLDERS = re.compile(r"(file|delta)(\+\w+)?")
 _NOT_OF_A_CONNECTION = {"name", "password", "run_key"}
 _OF_LIBPQ = {"options", "target_session_attrs", "connect_timeout", "channel_binding", "gssencmode", "krbsrvname"}
 """Parameters of a connection that Airflow's own hook for PostgreSQL passes on as well, besides ssl*."""
 PLACES = {"url", "statements", "column_types"}
-"""Settings that say where a lease is, and how it is asked for."""
+"""Settings that say where a lease is, and how its store is asked."""
 _SEEN = ("table", "broker_row", "lease_duration")
 """Settings beside a connection that change what a look shows."""
 
 
 def settings_of(connection: Connection) -> dict[str, Any]:
-    """The settings that a connection stands for: `url`, `password`, and what of its extra is a setting.
+    """The settings of a connection: `url`, `password`, and the settings in its extra.
 
-    Raises ConfigError if it names no lease store, or if its extra cannot be read: a setting that is passed over, as
-    `table`, would be another lease.
+    Raises ConfigError if it names no lease store, or if its extra cannot be read: if a setting such as `table` were
+    ignored, that would be another lease.
     """
     extra = _extra_of(connection)
     is_ours = connection.conn_type == "spark_lease"  # else the extra is for others as well
@@ -76,7 +76,7 @@ def _url_of(connection: Connection, extra: Mapping[str, Any]) -> str:
 
 
 def _parameters(connection: Connection, extra: Mapping[str, Any], kind: str) -> dict[str, str]:
-    """What of the extra belongs into the URL: how the connection is encrypted, above all."""
+    """The part of the extra that belongs into the URL: above all, how the connection is encrypted."""
     tls = {key: value for key, value in extra.items() if key.startswith("ssl") and key != "ssl"}
     if kind == "postgresql":
         return _texts(tls | {key: extra[key] for key in sorted(_OF_LIBPQ & extra.keys())})
@@ -95,7 +95,7 @@ def _texts(parameters: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _apart(url: str, connection: Connection) -> tuple[str, str]:
-    """The URL with its user and without its password, and that: the connection's own if it has one."""
+    """The URL with its user but without its password, and the password: the connection's own if it has one."""
     url, password = without_password(url)
     parts, password = urlsplit(url), connection.password or password
     user = parts.username or quote(connection.login or "", safe="")
@@ -116,7 +116,7 @@ def config_of(lease: str, connection: Connection | None, settings: Mapping[str, 
 
 
 def seen_from_elsewhere(lease: str, connection: Connection, settings: Mapping[str, Any]) -> Config:
-    """What it takes to look at a lease on a machine that only has the connection: that alone says where it is.
+    """The settings for a look at a lease from a machine that has only the connection: it alone says where the lease is.
 
     Raises ConfigError.
     """
@@ -126,7 +126,7 @@ def seen_from_elsewhere(lease: str, connection: Connection, settings: Mapping[st
 
 
 def refuse_secrets(settings: Mapping[str, Any]) -> None:
-    """What is written in a DAG is shown to all users who can see it."""
+    """Raise ConfigError for a secret in a DAG: all users who can see the DAG can see it."""
     if found := SECRETS & set(settings):
         raise ConfigError(min(found), "is a secret: put it into the connection of lease_conn_id")
     for key in set(URLS) & set(settings):
@@ -135,7 +135,7 @@ def refuse_secrets(settings: Mapping[str, Any]) -> None:
 
 
 def refuse_waiting(settings: Mapping[str, Any], *keys: str) -> None:
-    """Raise ValueError for what a task does not do by settings, but by arguments of its own."""
+    """Raise ValueError for settings that a task has as arguments of its own."""
     if found := sorted(set(keys) & set(settings)):
         raise ValueError(f"{found[0]} in lease_settings: what a standby does is said by on_standby and standby_timeout")
 

@@ -1,4 +1,4 @@
-"""A task's callable under its lease, in the process that the task starts. Imports nothing of Airflow."""
+"""Runs a task's callable under its lease, in the process that the task starts. Imports nothing of Airflow."""
 
 import contextlib
 import functools
@@ -15,11 +15,11 @@ from ..system.kernel import die_with_parent
 
 
 def under_lease(function: Callable[..., Any], parent: int, limit: float = 0.0) -> Callable[..., Any]:
-    """`function` under the lease that SPARK_LEASE_* names, until the process `parent` ends, or for `limit` seconds.
+    """Wrap `function` to run under the lease of SPARK_LEASE_*, until process `parent` ends, or for `limit` seconds.
 
-    A task whose time is over waits for this process, and does not end it. 0: it may take its time.
+    A task whose time is over waits for this process, and does not end it. `limit` 0: no limit.
 
-    Exits as `leased` does. If the run key is done, `function` is not called, and None comes back.
+    Exits as `leased` does. If the run key is done, `function` is not called, and the result is None.
     """
 
     @functools.wraps(function)

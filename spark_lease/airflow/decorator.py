@@ -1,4 +1,4 @@
-"""`@task.leased`: a Python callable under a lease, in the Python of another environment, which may have Spark."""
+"""`@task.leased`: runs a callable under a lease, in the Python of another environment, which may have Spark."""
 
 import os
 import subprocess
@@ -27,15 +27,15 @@ from .run_key import RUN_KEY, refuse_default
 class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[misc]
     """ExternalPythonOperator whose callable is called only while this site holds a lease, by `spark_lease.leased`.
 
-    Takes the arguments of `@task.external_python`; `python` has to be one with spark_lease, and a driver of the lease
+    Takes the arguments of `@task.external_python`; its `python` must have spark_lease, and a driver of the lease
     store's database. The callable may build a SparkSession; `spark_lease.current_lease()` gives it its lease.
 
     :param lease: name of the lease (templated)
     :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook` (templated)
-    :param on_standby: `skip` the task while another is master, or `fail` it; a retry is skipped only if that is
+    :param on_standby: `skip` the task while another is master, or `fail` it; a retry is skipped only if the master is
         known to be of another `site`
     :param run_key: see `SparkLeaseSubmitOperator`; if it is done, the task succeeds and returns None (templated). A
-        mapped task needs one that says what it does, as "flights {{ ds }} {{ task.op_kwargs.file }}"
+        mapped task needs one that names its work, as "flights {{ ds }} {{ task.op_kwargs.file }}"
     :param lease_settings: further settings of spark_lease (templated)
     """
 
@@ -82,7 +82,7 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
         return super().execute(context)
 
     def _is_pendulum_installed_in_target_env(self) -> bool:
-        """As the provider's, whose question leaves a traceback in the log of each task."""
+        """As the provider's method, which leaves a traceback in the log of each task."""
         if self.expect_pendulum:
             return bool(super()._is_pendulum_installed_in_target_env())
         with suppress(OSError):
@@ -104,7 +104,7 @@ class LeasedPythonOperator(_PythonExternalDecoratedOperator):  # type: ignore[mi
         except subprocess.CalledProcessError as ended:
             if ended.returncode != config.standby_exit_code:
                 raise
-            known = known_before(config)  # the same look once more, for its reason
+            known = known_before(config)  # the same look again, to learn the reason
             reason = known.reason if known else f"{self.lease}: another was master"
             if known and known.outcome == ALREADY_DONE:
                 raise AirflowSkipException(reason) from None

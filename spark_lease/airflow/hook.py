@@ -12,14 +12,14 @@ from ..stores.registry import open_store
 from .access import as_environment, config_of, seen_from_elsewhere, settings_of
 
 _SHORTEST = 5
-"""Airflow masks no secret shorter than that, and warns about it."""
+"""Airflow masks no shorter secret, and warns about one."""
 
 
 class SparkLeaseHook(BaseHook):  # type: ignore[misc]
-    """A lease store by an Airflow connection.
+    """Reaches a lease store by an Airflow connection.
 
     Any connection that names a database will do (type postgres, mysql, sqlite), or one of type `spark_lease` whose host
-    is the whole URL, as `delta+s3://bucket/leases`. Any setting may stand in its extra.
+    is the whole URL, as `delta+s3://bucket/leases`. Its extra may have any setting.
     """
 
     conn_name_attr = "lease_conn_id"
@@ -44,11 +44,11 @@ class SparkLeaseHook(BaseHook):  # type: ignore[misc]
         return config_of(lease, self._connection(), settings)
 
     def seen_from_elsewhere(self, lease: str, settings: Mapping[str, Any]) -> Config:
-        """What it takes to look at `lease` where only the connection is known. Raises ConfigError."""
+        """The settings for a look at `lease` from a machine that knows only the connection. Raises ConfigError."""
         return seen_from_elsewhere(lease, self._connection(), settings)
 
     def environment(self) -> dict[str, str]:
-        """What a child process has to be told of the connection, its secrets included. Raises ConfigError."""
+        """The settings of the connection for a child process's environment, with secrets. Raises ConfigError."""
         connection = self._connection()
         return as_environment(settings_of(connection)) if connection else {}
 

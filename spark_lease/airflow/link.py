@@ -10,15 +10,15 @@ from airflow.sdk.bases.xcom import BaseXCom
 log = logging.getLogger(__name__)
 
 PREFIX = "/spark-lease"
-"""Where `plugin.py` serves its pages."""
+"""The URL path at which `plugin.py` serves its pages."""
 _WHERE = ("dag_id", "run_id", "task_id", "map_index")
 
 
 class LeaseLink(BaseOperatorLink):  # type: ignore[misc]
-    """Leads to `status` of the task's lease as it is now, in Airflow's web server.
+    """Leads to the current `status` of the task's lease, in Airflow's web server.
 
-    Without `lease_conn_id` only the worker knows the lease store: then to the task's XComs, where `spark_lease` says
-    what became of it. It is relative: Airflow's pages say themselves where they are.
+    Without `lease_conn_id` only the worker knows the lease store: then it leads to the task's XComs, where
+    `spark_lease` has the outcome. The link is relative: Airflow's pages know their own address.
     """
 
     name = "Lease"
@@ -33,8 +33,8 @@ class LeaseLink(BaseOperatorLink):  # type: ignore[misc]
 
 
 def show_link(operator: Any, ti: Any) -> None:
-    """Show the link now, while a user may want to see it: Airflow itself does so when a task has ended. No part of
-    what the task is for, so never raises."""
+    """Show the link while the task runs: Airflow itself shows it after the task has ended. Never raises, because the
+    task's work does not need the link."""
     link = LeaseLink()
     try:
         where = {key: getattr(ti, key) for key in _WHERE}

@@ -1,4 +1,4 @@
-"""`SparkLeaseSubmitOperator`: the Spark provider's operator, whose job is run by one of several schedulers."""
+"""`SparkLeaseSubmitOperator`: the Spark provider's operator, for a job that one of several schedulers runs."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -34,26 +34,26 @@ _SITES = "where each site has the setting site, it is skipped for a master of an
 class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     """Submits a Spark application that runs only while this site holds a lease.
 
-    Takes every argument of SparkSubmitOperator but those by which a retry finds its driver again. A Python application
-    gets its guard inside its driver, as by `spark-lease submit`; any other is guarded from outside, as by
+    Takes every argument of SparkSubmitOperator except those by which a retry finds its driver again. A Python
+    application gets its guard inside its driver, as by `spark-lease submit`; any other is guarded from outside, as by
     `spark-lease run`.
 
-    :param lease: name of the lease; one name excludes across all DAGs and sites (templated)
+    :param lease: name of the lease; jobs under one name exclude each other across all DAGs and sites (templated)
     :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook`; None: the settings of the
         worker's environment or of its conf/spark_lease.toml
-    :param on_standby: what to do while another is master: `skip` the task, `fail` it (and maybe retry), or `defer`:
-        give the worker back and try again once the lease is free. A retry is not skipped, but fails, unless the master
-        is known to be of another `site`
-    :param standby_timeout: seconds for which `defer`, or a warm standby, waits for the lease, then the task fails
-        (a warm one: does what `on_standby` says); None: for ever
-    :param run_key: what this run does, once for all sites: a key that is done is not run again, and the task succeeds
+    :param on_standby: what to do while another is master: `skip` the task, `fail` it (and maybe retry), or `defer` it:
+        free the worker and try again once the lease is free. A retry is not skipped, but fails, unless the master is
+        known to be of another `site`
+    :param standby_timeout: seconds for which `defer`, or a warm standby, waits for the lease; then the task fails (with
+        a warm standby: does what `on_standby` says); None: for ever
+    :param run_key: names the work of this run for all sites: a key that is done is not run again, and the task succeeds
         (templated; by default DAG, task and logical date; empty: run whenever the lease is free). A mapped task needs
-        one that says what it does, as "flights {{ ds }} {{ task.application_args[0] }}"
+        one that names its work, as "flights {{ ds }} {{ task.application_args[0] }}"
     :param lease_settings: further settings of spark_lease, as {"lease_duration": 60} (templated)
     :param poll_period: seconds between looks at the lease while deferred
 
-    What became of it is in the XCom `spark_lease`: lease, outcome, exit_code, epoch, holder, acquired, released,
-    reason, run_key.
+    The outcome is in the XCom `spark_lease`: lease, outcome, exit_code, epoch, holder, acquired, released, reason,
+    run_key.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, *TEMPLATED)
@@ -97,14 +97,14 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         self._execute(context, None)
 
     def resume(self, context: Any, event: Mapping[str, Any], until: float | None = None) -> None:
-        """The lease is free, or was a moment ago, or the run is done. `until`: when `standby_timeout` is over, in
-        seconds since 1970."""
+        """Submit after a wait: the lease is free, or was a moment ago, or the run is done. `until`: the end of
+        `standby_timeout`, in seconds since 1970."""
         if problem := event.get("problem"):
             raise AirflowException(problem)
         self._execute(context, until)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
-        """As Airflow's, which says of a wait that was too long only that it was."""
+        """As Airflow's method, but if the wait was too long, the error names the lease and the limit."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:
@@ -138,7 +138,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def _prepare(self) -> tuple[Config, Mapping[str, Any], Mapping[str, str]]:
         store = SparkLeaseHook(self.lease_conn_id)
-        # Once, as a standby is Airflow's to handle: a child that waits would keep the worker, and a warm one does.
+        # Ask once, because Airflow handles a standby: a child that waits keeps the worker. Only a warm standby does.
         ours = {"run_key": fitting(self.run_key), **self.lease_settings, "if_held": "wait" if self._is_warm else SKIP}
         if self._is_warm and self.standby_timeout is not None:
             ours["acquire_timeout"] = self.standby_timeout
@@ -150,7 +150,7 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             super().execute(context)
         except AirflowException as error:
             failed = error
-        except BaseException:  # its time is over, say: what became of it is known once it has ended
+        except BaseException:  # for example its time is over: the outcome is known once it has ended
             hook.end()
             raise
         finally:
@@ -197,8 +197,8 @@ class SparkLeaseSubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
 
 def known_before(config: Config) -> Outcome | None:
-    """What one look is enough to know, which spares a JVM: the run is done, or another is master. Don't know is not
-    no: then the submission finds out."""
+    """The outcome, if one look can tell it, which spares a JVM: the run is done, or another is master. None if that is
+    unknown: then the submission finds out."""
     try:
         LeaseObserver(config).refuse_known(again=False)
     except (AlreadyDone, LeaseHeldByOther) as known:
@@ -209,8 +209,8 @@ def known_before(config: Config) -> Outcome | None:
 
 
 def skipping(reason: str, config: Config, try_number: int) -> AirflowException:
-    """What a standby raises to be skipped. A retry is not, unless the master is of another site: it may be an earlier
-    attempt, which outlived its worker and may fail yet, and the run would be green."""
+    """The exception that skips a standby. A retry fails, unless the master is of another site: the master may be an
+    earlier attempt that outlived its worker and may still fail, and the run would be green."""
     if try_number <= 1 or _is_held_elsewhere(config):
         return AirflowSkipException(reason)
     return AirflowException(
@@ -229,7 +229,7 @@ def _is_held_elsewhere(config: Config) -> bool:
 
 
 def _outcome_of(hook: GuardedSubmitHook, config: Config) -> Outcome:
-    """What the submission said last, or what can be told of one that said nothing."""
+    """The outcome that the submission printed last, or one made from its exit code if it printed none."""
     if hook.outcome is not None:
         return Outcome(**hook.outcome)
     code = hook.exit_code

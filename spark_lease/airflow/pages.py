@@ -1,8 +1,8 @@
-"""Pages of Airflow's web server for users who may see a task's XComs: `status` and `history` of its lease, now.
+"""Pages of Airflow's web server for users who may see a task's XComs: current `status` and `history` of its lease.
 
-What lease it is, and by which connection, is what Airflow keeps of the task's arguments, never what a browser asks for.
-The author of a DAG must not make this server connect anywhere: where the lease is says the connection alone, and
-neither `lease_settings` nor the server's own environment.
+The lease and its connection are those that Airflow keeps of the task's arguments, never those that a browser asks for.
+The author of a DAG must not make this server connect anywhere: only the connection says where the lease is, neither
+`lease_settings` nor the server's own environment.
 """
 
 import logging
@@ -36,19 +36,19 @@ from .hook import SparkLeaseHook
 log = logging.getLogger(__name__)
 
 _AGAIN = 10
-"""Seconds until the browser looks again."""
+"""Seconds until the browser loads the page again."""
 _PATIENCE = 3.0
 """Seconds for a request to the store: Airflow's own work waits for the same threads."""
 _looking = threading.BoundedSemaphore(4)
 
 
 class _Instead(Exception):
-    """A code of HTTP, and the sentence to be shown instead."""
+    """An HTTP status code, and the sentence to show instead of the page."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The lease of a task; `where` are the words of the request, `store` what may be told of the place."""
+    """The lease of a task. `where`: the parameters of the request. `store`: what users may know of the store."""
 
     config: Config
     where: Mapping[str, Any]
@@ -120,7 +120,7 @@ def _cannot_be_shown(request: Any, error: Exception) -> HTMLResponse:
 
 @app.exception_handler(SparkLeaseError)  # type: ignore[untyped-decorator]
 def _nobody_can_tell(request: Any, error: Exception) -> HTMLResponse:
-    log.warning("%s", error)  # its words are of places that not every reader of XComs may know
+    log.warning("%s", error)  # it may name places that not every reader of XComs may know
     return _instead(503, "the lease store cannot be read: see the log of this web server")
 
 

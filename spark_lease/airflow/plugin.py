@@ -1,4 +1,4 @@
-"""Airflow's plugin (entry point `airflow.plugins`): its web server shows what a task's link leads to."""
+"""The Airflow plugin (entry point `airflow.plugins`): serves the pages to which a task's link leads."""
 
 from typing import Any, ClassVar
 
@@ -8,7 +8,7 @@ from .link import PREFIX
 
 
 async def serve(scope: Any, receive: Any, send: Any) -> None:
-    """The pages. Every process of Airflow loads its plugins, and only the web server needs what these import."""
+    """Serve the pages. All Airflow processes load plugins, but only the web server needs the imports of the pages."""
     from .pages import app
 
     await app(scope, receive, send)

@@ -9,7 +9,7 @@ _INTEGRATION = "Spark lease"
 def get_provider_info() -> dict[str, Any]:
     """Airflow's description of a provider (its provider_info.schema.json)."""
     return {
-        # The distribution's, with a dash: a wrong one keeps all of Airflow from starting.
+        # The distribution's name, with a dash: a wrong name keeps all of Airflow from starting.
         "package-name": "spark-lease",
         "name": _INTEGRATION,
         "description": "Only one of several redundant Spark applications may write: leases for Spark jobs.",

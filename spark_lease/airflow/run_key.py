@@ -1,4 +1,4 @@
-"""The run key of a task that was given none, and the tasks that need one of their own. Looks at no lease."""
+"""The default run key of a task, and the tasks that need a key of their own. Reads no lease."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ RUN_KEY = (
     "{{ dag.dag_id }}.{{ ti.task_id }}"
     " {{ logical_date.isoformat() if logical_date is defined and logical_date else run_id }}"
 )
-"""One for each task and logical date, the same on all sites."""
+"""One key for each task and logical date, the same on all sites."""
 _OR_NONE = 'or "" to run whenever the lease is free'
 
 
 def refuse_default(context: Any, example: str) -> None:
-    """Raise AirflowFailException where RUN_KEY is not the same on all sites for the same work.
+    """Raise AirflowFailException if RUN_KEY is not the same on all sites for the same work.
 
-    `example`: a key that is, for a mapped task.
+    `example`: such a key for a mapped task.
     """
     if context["ti"].map_index >= 0:
         raise AirflowFailException(
@@ -31,7 +31,7 @@ def refuse_default(context: Any, example: str) -> None:
 
 
 def has_own_dates(dag: Any) -> bool:
-    """Whether a scheduler dates the runs of this DAG by when it first saw it, or ran it last, or not at all."""
+    """True if a scheduler dates the runs of this DAG by its own first look or last run, or not at all."""
     timetable = getattr(dag.timetable, "timetable", dag.timetable)  # AssetOrTimeSchedule has one in it
     match type(timetable).__name__:  # Airflow has two classes of each name
         case "DeltaTriggerTimetable":

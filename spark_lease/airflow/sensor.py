@@ -1,4 +1,4 @@
-"""`SparkLeaseSensor`: is this site master, is the lease free. It looks and does not guard."""
+"""`SparkLeaseSensor`: waits until this site is master, or the lease is free. It looks and does not guard."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,22 +18,22 @@ XCOM = "spark_lease"
 
 
 class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
-    """Waits until a lease is free, or until this holder or site does.
+    """Waits until a lease is free, or until a holder or site holds it.
 
     **It looks and does not guard.** What it saw may be over before the next task begins: another may take the lease in
-    that moment, or the master lose it. Use it to start something that does no harm if two do it; what must not be done
-    twice needs the lease itself: `SparkLeaseSubmitOperator`, `spark-lease run`, `hold_lease`.
+    that moment, or the master may lose it. Use it to start work that does no harm if two do it. Work that must not be
+    done twice needs the lease itself: `SparkLeaseSubmitOperator`, `spark-lease run`, `hold_lease`.
 
     :param lease: name of the lease (templated)
     :param holder: wait until the lease is held under this label, which is the `holder` setting of a site's jobs (their
         host's name, if they have none) (templated)
-    :param site: wait until it is held by a job of this `site` (templated); without both: until the lease is free
+    :param site: wait until the lease is held by a job of this `site` (templated); without both: until it is free
     :param lease_conn_id: the Airflow connection of the lease store, see `SparkLeaseHook`
     :param lease_settings: further settings of spark_lease (templated)
     :param deferrable: wait in the triggerer, without a worker
 
-    A store that gives no answer is neither yes nor no: it is asked again until `timeout`. What was seen last is in the
-    XCom `spark_lease`.
+    If the store does not answer, that is neither yes nor no: it is asked again until `timeout`. The last status is in
+    the XCom `spark_lease`.
     """
 
     template_fields: Sequence[str] = ("lease", "holder", "site", "lease_conn_id", "lease_settings")
@@ -72,7 +72,7 @@ class SparkLeaseSensor(BaseSensorOperator):  # type: ignore[misc]
             self.defer(trigger=trigger, method_name="resume", timeout=span(self.timeout))
 
     def resume(self, context: Any, event: Mapping[str, Any]) -> None:
-        """Take over what the trigger has seen."""
+        """Push the status that the trigger has seen."""
         if problem := event.get("problem"):
             raise AirflowFailException(problem)
         context["ti"].xcom_push(key=XCOM, value=dict(event))

@@ -1,6 +1,6 @@
 """The Spark provider's submission, with `spark-lease` around its command line.
 
-The provider's hook goes on to build spark-submit's words and to read its output. What is new: the words before them,
+The provider's hook still builds spark-submit's command line and reads its output. This module adds the words before it,
 the secrets in the environment, a process group that can be ended, and the outcome in the last JSON line.
 """
 
@@ -23,7 +23,7 @@ from ..system.processes import shell_code
 from .access import as_flags
 
 _POLITE = 3.0
-"""Seconds that a submission gets to end by itself: Airflow kills the task 5 s after it told it to end."""
+"""Seconds that a submission gets to end by itself: Airflow kills the task 5 s after telling it to end."""
 _GONE = 1.0
 _LOOK_AGAIN = 0.05
 _NOT_IN_CLUSTER = (
@@ -33,12 +33,12 @@ _NOT_IN_CLUSTER = (
 
 
 def around(settings: Mapping[str, Any], command: list[str], application: str) -> list[str]:
-    """`command`, a spark-submit of `application`, as it is started under the lease that `settings` say.
+    """The command line that runs `command`, a spark-submit of `application`, under the lease of `settings`.
 
     A Python script gets its guard inside the driver; anything else is run as a command, and killed for certain.
     """
     ours, flags = [sys.executable, "-m", "spark_lease"], as_flags(settings)
-    if sys.platform == "linux":  # a task that was killed leaves no driver behind
+    if sys.platform == "linux":  # so that a killed task leaves no driver behind
         flags += [f"--ends-with={os.getpid()}"]
     if _is_script(application, is_for_cluster(_options(command, application))):
         return [*ours, "submit", *flags, f"--spark-submit={command[0]}", "--", *command[1:]]
@@ -50,7 +50,7 @@ def _options(command: list[str], application: str) -> list[str]:
 
 
 def _is_script(application: str, in_cluster: bool) -> bool:
-    """In a cluster, the script may be a file of the cluster, or of its image."""
+    """True for a Python script; in a cluster, it may be a file of the cluster, or of its image."""
     return application.endswith(".py") and (in_cluster or Path(application).is_file())
 
 
@@ -72,7 +72,7 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
         if is_for_cluster(_options(command, application)):  # an argument, the connection, or a setting of Spark
             if not _is_script(application, True):
                 raise AirflowFailException(_NOT_IN_CLUSTER)
-            self.in_cluster, self._connection["deploy_mode"] = True, "cluster"  # by which the provider finds the driver
+            self.in_cluster, self._connection["deploy_mode"] = True, "cluster"  # so the provider finds the driver
         return around(self.settings, command, application)
 
     def _process_spark_submit_log(self, itr: Iterator[str]) -> None:
@@ -86,7 +86,7 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
             yield line
 
     def end(self) -> None:
-        """End the submission, and hear what it says last; that may come from a process which lives on."""
+        """End the submission, and read its last output, which may come from a process that lives on."""
         self.on_kill()
         if self._submit_sp and self._submit_sp.stdout:
             lines = iter(self._submit_sp.stdout)
@@ -96,7 +96,7 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
 
     @property
     def exit_code(self) -> int | None:
-        """As a shell says it; None if nothing was started, or it has not ended."""
+        """The exit code as a shell reports it; None if nothing was started, or it has not ended."""
         code = self._submit_sp.returncode if self._submit_sp else None
         return None if code is None else shell_code(code)
 
@@ -112,7 +112,7 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
         super().on_kill()
 
     def _kill_in_cluster(self) -> None:
-        """The provider ends a driver elsewhere, as long as its own process lives: so that goes last."""
+        """End the driver by the provider, which can do so while its own process lives: so that ends last."""
         is_there = self._submit_sp is not None and self._submit_sp.poll() is None
         self.log.warning("ending the application in the cluster; if that fails, it goes on and keeps its lease")
         try:
@@ -137,7 +137,7 @@ class GuardedSubmitHook(SparkSubmitHook):  # type: ignore[misc]
 
 
 def guarded(hook: Any, settings: Mapping[str, Any], environment: Mapping[str, str]) -> GuardedSubmitHook:
-    """The hook that the provider's operator made, with every argument that its version knows, under a lease.
+    """Turn the hook of the provider's operator, with all arguments of its version, into one under a lease.
 
     `settings` go onto the command line, `environment` has the secrets."""
     hook.__class__ = GuardedSubmitHook

@@ -1,4 +1,4 @@
-"""`LeaseFreeTrigger`: waiting in the triggerer, without a worker, by looking at the lease."""
+"""`LeaseFreeTrigger`: waits in the triggerer, without a worker, by reading the lease."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -24,12 +24,12 @@ from .hook import SparkLeaseHook
 class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
     """Fires once the lease is free; with `holder` or `site`: once that label, or site, holds it.
 
-    It looks and takes nothing. Its first look is a `poll_period` after its begin: the task has just looked itself, and
-    Airflow fails a task whose trigger fires before the scheduler knows that it is deferred.
+    It reads the lease and never takes it. It first looks one `poll_period` after its start: the task itself has just
+    looked, and Airflow fails a task whose trigger fires before the scheduler knows that the task is deferred.
 
-    A store that gives no answer is asked again; bad settings are an event with a `problem`. As `stands_by`, which
-    is the label of a contender, it is noted beside the lease, and lets one of the preferred site go first. It fires as
-    well once another has done the `run_key` of the settings.
+    A store that does not answer is asked again; bad settings become an event with a `problem`. With `stands_by`, the
+    label of a contender, it is noted beside the lease and lets a contender of the preferred site go first; it then also
+    fires once another has done the `run_key` of the settings.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class LeaseFreeTrigger(BaseTrigger):  # type: ignore[misc]
     async def _is_done(self, observer: LeaseObserver) -> bool:
         try:
             return bool(await asyncio.to_thread(observer.done_under))
-        except SparkLeaseError:  # a look says why, or the task itself once it is back
+        except SparkLeaseError:  # `_look` logs why, or the task reports it once it is back
             return False
 
 
 def is_wanted(seen: LeaseStatus | None, holder: str, site: str) -> bool:
-    """Whether the lease can be taken; with `holder` or `site`: whether that one holds it. Not known is no."""
+    """True if the lease can be taken; with `holder` or `site`: if that one holds it. False if unknown."""
     if seen is None:
         return False
     if holder or site:

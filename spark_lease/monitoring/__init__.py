@@ -1,1 +1,1 @@
-"""Looking at leases, counting, telling. Nothing here takes a lease."""
+"""Reads leases, counts and reports events. Nothing here takes a lease."""

@@ -1,6 +1,6 @@
-"""What happens to a lease while work runs under it, told to callbacks and the log.
+"""Reports to callbacks and the log what happens to a lease while work runs under it.
 
-How it is counted is in `metrics.py`.
+`metrics.py` counts the events.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TOLD_WITHIN, _LOSS_TOLD_WITHIN = 2.0, 0.05
-"""Seconds for which a program that goes on, or ends, waits for `on_event` to be told of the end."""
+"""Seconds that the end of a hold waits for `on_event` to get the last event: usually, and after a loss."""
 
 
 class What(StrEnum):
-    """What has happened."""
+    """The kind of an event."""
 
     STANDBY = "standby"
-    """What kind of standby it is has changed: `detail` is cold, warming up or warm."""
+    """The kind of standby has changed: `detail` is cold, warming up or warm."""
     HELD = "held"
     IN_DOUBT = "in doubt"
-    """A renewal is overdue: the lease is still mine, and may not be for long. Begin nothing new."""
+    """A renewal is overdue: the lease is still held, but maybe not for long. Begin no new work."""
     CERTAIN = "certain"
-    """It was renewed after all."""
+    """The lease was renewed after all."""
     LOST = "lost"
     ENDED = "ended"
-    """The work is over and was not disturbed; the lease is given back, or runs out."""
+    """The work is over and was not disturbed; the lease is released, or runs out."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseEvent:
-    """`epoch` and `holder` are those of the hold; `remaining` are the seconds left of it, 0 once lost; `at` is the time
-    by this machine's clock, in seconds since 1970."""
+    """One event. `epoch`, `holder`: of the hold. `remaining`: the seconds left of it, 0 once lost. `at`: the time by
+    this machine's clock, in seconds since 1970."""
 
     what: What
     name: str
@@ -56,7 +56,7 @@ class LeaseEvent:
     at: float = 0.0
 
     def as_dict(self) -> dict[str, str | int | float]:
-        """For a message: plain values, under names that stay."""
+        """The event for a message: plain values, under stable names."""
         named: dict[str, str | int | float] = {"what": str(self.what), "lease": self.name, "holder": self.holder}
         return named | {
             "epoch": self.epoch,
@@ -70,18 +70,18 @@ OnEvent = Callable[[LeaseEvent], None]
 
 
 def open_events(config: Config, on_event: OnEvent | None = None) -> Events:
-    """With the metrics that `config` asks for. Raises ConfigError if they cannot be had."""
+    """Events with the metrics that `config` asks for. Raises ConfigError if their library is missing."""
     if not config.is_measured:
         return Events(on_event)
     try:
-        from .metrics import Report  # heavy, for those who ask for it
+        from .metrics import Report  # heavy: imported only if configured
     except ModuleNotFoundError as error:
         raise ConfigError("metrics", f"needs {error.name}: pip install 'spark_lease[metrics]'") from error
     return Events(on_event, Report(config))
 
 
 class Events:
-    """Tells the log and `on_event` on a thread of its own, one after the other: they may block and delay no lease."""
+    """Reports events one by one to the log and `on_event`, on its own thread: they may block and delay no lease."""
 
     def __init__(self, on_event: OnEvent | None, report: Report | None = None) -> None:
         self._on_event, self._report = on_event, report
@@ -91,12 +91,12 @@ class Events:
         self._holder = ""
 
     def begin(self, lease: GuardedHold) -> None:
-        """The wait for the lease begins."""
+        """Report that the wait for the lease begins."""
         if self._report:
             self._report.begin(lease)
 
     def standby(self, lease: GuardedHold, state: str) -> None:
-        """How far a warm standby is."""
+        """Report the state of a warm standby."""
         self._start(lease)
         if self._report:
             self._report.standby(state)
@@ -110,7 +110,7 @@ class Events:
         self._waiting.put(self._event(What.HELD, lease))
 
     def look(self, lease: GuardedHold) -> None:
-        """To be called again and again while it is held. Waits for nothing, not even for a log."""
+        """Call it repeatedly while the lease is held. Does not block, not even on a log."""
         doubted, self._doubted = self._doubted, lease.is_in_doubt
         if self._doubted and not doubted:
             self._say(self._event(What.IN_DOUBT, lease))
@@ -122,16 +122,16 @@ class Events:
             self._report.renewal(took, done)
 
     def lost(self, lost: LeaseLost) -> None:
-        """The lease was lost. Several may find that; it is told once, as the last event."""
+        """Report the loss of the lease: once, as the last event, even if several threads find it."""
         why = f"{lost.reason}: {lost.detail}"
         self._say_last(LeaseEvent(What.LOST, lost.name, lost.epoch, 0.0, why, self._holder, wall_time()))
 
     def ended(self, lease: GuardedHold) -> None:
-        """The work is over, and the lease was not lost."""
+        """Report that the work is over and the lease was not lost."""
         self._say_last(replace(self._event(What.ENDED, lease), detail=lease.ending))
 
     def end(self, *, lost: bool = False) -> None:
-        """Tell what still waits to be told, and no more. A slow `on_event` is waited for, but not for long."""
+        """Report the events that still wait, and no more. Waits for a slow `on_event`, but not for long."""
         self._waiting.put(None)
         if self._telling:
             self._telling.join(_LOSS_TOLD_WITHIN if lost else _TOLD_WITHIN)
@@ -155,7 +155,7 @@ class Events:
     def _say(self, event: LeaseEvent) -> None:
         self._waiting.put(event)
         if self._report:
-            # By how the work ended, not only that it did: "failed" is what people want to be told of.
+            # Count how the work ended, not only that it did: people want to hear of "failed".
             self._report.count(event.detail.partition(":")[0] if event.what is What.ENDED else event.what)
 
     def _tell(self) -> None:
@@ -168,7 +168,7 @@ class Events:
             try:
                 if self._on_event:
                     self._on_event(event)
-            except BaseException:  # it is the user's: whatever it is, the next event may be the loss
+            except BaseException:  # any error of user code: the next event may be the loss
                 log.exception("%s: on_event failed", event.name)
             if event.what is What.LOST:
                 return

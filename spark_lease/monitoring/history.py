@@ -1,7 +1,7 @@
-"""Who held a lease when: put together from what was noted of each change of hands, and checked.
+"""Who held a lease when: built from the journal entries of its grants and ends, and checked for overlaps.
 
-Nothing here asks a store or a clock. Times are milliseconds since 1970 by the store's clock, as epochs are. What is not
-known is said to be unknown, and is never taken for an overlap.
+This module asks no store and no clock. Times are milliseconds since 1970 by the store's clock, as epochs are. A time
+that is not known is reported as unknown, and is never taken for an overlap.
 """
 
 import json
@@ -20,13 +20,13 @@ from ..journal.runs import BEGUN, Run
 UNKNOWN = "unknown"
 
 _SLACK, _DRIFT = 100, 0.01
-"""Milliseconds, and a share of the hold, by which two clocks may differ over it."""
+"""Milliseconds, and a share of a hold's length, by which two clocks may differ over that hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """One hold of a lease. `start` None: not known, as with a broker, which has no epochs. `end` None: it goes on if
-    `why` is empty, else it is not known. `is_exact` False: it ended at `end` at the latest."""
+    """One hold of a lease. `start` None: not known, as with a broker, which has no epochs. `end` None: if `why` is
+    empty, the hold goes on, else its end is not known. `is_exact` False: it ended at `end` at the latest."""
 
     lease: str
     epoch: int
@@ -56,12 +56,12 @@ class Hold:
 
     @property
     def ends_exactly(self) -> bool:
-        """False also where it was taken by force: it ended at its next renewal, and its time was over at `end`."""
+        """False also after a forced release: the hold ended at its next renewal, and its time was over at `end`."""
         return self.is_exact and self.why != TAKEN_AWAY
 
     @property
     def times(self) -> tuple[str, str]:
-        """From when and until when, for people: "?" is not known, "≤" at the latest."""
+        """Begin and end, for people: "?" is not known, "≤" at the latest."""
         begun = "?" if self.start is None else iso_text(self.start / 1000)
         if self.goes_on or self.end is None:
             return begun, "now" if self.goes_on else "?"
@@ -69,19 +69,19 @@ class Hold:
 
     @property
     def ended_by(self) -> str:
-        """For people: "failed: exit 3"."""
+        """How it ended, for people: "failed: exit 3"."""
         return ": ".join(filter(None, (self.why, self.detail)))
 
     @property
     def position(self) -> float:
-        """Where it stands among others."""
+        """The time by which holds are sorted."""
         known = self.start if self.start is not None else self.end
         return float("inf") if known is None else known
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Two that held the lease at one time, from `start` to `end` (None: still)."""
+    """Two holds of the lease at one time, from `start` to `end` (None: still)."""
 
     first: Hold
     second: Hold
@@ -91,7 +91,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A record as the next grant found it, or as it stands now."""
+    """A record as the next grant found it, or as it is now."""
 
     holder: str | None
     epoch: int
@@ -111,7 +111,7 @@ class _Grant:
 
 @dataclass(frozen=True, slots=True)
 class _Notes:
-    """All that was noted of one lease, in the order of the epochs."""
+    """All journal entries of one lease, in the order of the epochs."""
 
     lease: str
     grants: Sequence[_Grant]
@@ -122,10 +122,10 @@ class _Notes:
 
 
 def holds_of(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Snapshot, *, where: str) -> list[Hold]:
-    """The holds of `lease`, the oldest first: from its notes by kind and key, and from the record as it stands.
+    """The holds of `lease`, the oldest first: from its journal entries by kind and key, and from the current record.
 
-    A grant that was not noted is known from the one after it, or from the record. Raises RecordUnreadable for a note
-    that none of us would have made; `where` says of which store.
+    A grant without an entry is known from the next entry, or from the record. Raises RecordUnreadable for an entry that
+    this library would not have written; `where` names the store.
     """
     try:
         notes = _parsed(lease, noted, seen)
@@ -144,7 +144,7 @@ def holds_of(lease: str, noted: Mapping[str, Mapping[str, str]], seen: Snapshot,
 
 
 def with_runs(holds: Iterable[Hold], runs: Iterable[Run]) -> list[Hold]:
-    """The same, with the run keys that were worked on, and the applications that did."""
+    """The same holds with their run keys, and with the applications that worked on those."""
     found, by_epoch = [], defaultdict[int, list[Run]](list)
     for run in runs:
         by_epoch[run.epoch].append(run)
@@ -156,9 +156,9 @@ def with_runs(holds: Iterable[Hold], runs: Iterable[Run]) -> list[Hold]:
 
 
 def with_ends(runs: Iterable[Run], holds: Iterable[Hold]) -> list[Run]:
-    """The same; one that was begun and never noted as ended has ended with its hold, and as that did.
+    """The same runs; a run without a noted end ended with its hold, and in the same way.
 
-    Not "finished", though: a key is done only if that was noted.
+    It never counts as "finished", though: a key is done only if that was noted.
     """
     by_epoch = {hold.epoch: hold for hold in holds if not hold.goes_on}
     found = []
@@ -172,12 +172,12 @@ def with_ends(runs: Iterable[Run], holds: Iterable[Hold]) -> list[Run]:
 
 
 def since(holds: Iterable[Hold], instant: int) -> list[Hold]:
-    """Those that had not ended by `instant`, as far as that is known."""
+    """The holds that had not ended by `instant`, as far as that is known."""
     return [hold for hold in holds if hold.end is None or hold.end >= instant]
 
 
 def overlaps(holds: Sequence[Hold]) -> list[Overlap]:
-    """Holds of which one had begun before the other had ended. There must be none."""
+    """Pairs of holds of which one had begun before the other had ended. There must be none."""
     found, last = list[Overlap](), None
     for hold in sorted((hold for hold in holds if hold.start is not None), key=lambda hold: hold.start or 0):
         start = hold.start or 0
@@ -190,7 +190,7 @@ def overlaps(holds: Sequence[Hold]) -> list[Overlap]:
 
 
 def not_exact(holds: Iterable[Hold]) -> int:
-    """How many holds there are whose beginning or end is not known to the millisecond."""
+    """The number of holds whose beginning or end is not known to the millisecond."""
     return sum(1 for hold in holds if hold.start is None or not (hold.goes_on or (hold.ends_exactly and hold.end)))
 
 
@@ -237,7 +237,7 @@ def _ended(notes: _Notes, grant: _Grant, following: _Grant | None) -> Hold:
 
 
 def _next_epoch(notes: _Notes, hold: Hold, following: _Grant | None) -> int | None:
-    """When the next hold began, as far as it is known: its own note may be missing."""
+    """When the next hold began, if that is known: its own entry may be missing."""
     known = [following.epoch, following.after.epoch if following.after else 0] if following else []
     known += [notes.now.epoch] if notes.now else []
     return min((each for each in known if each > hold.epoch), default=None)
@@ -246,20 +246,20 @@ def _next_epoch(notes: _Notes, hold: Hold, following: _Grant | None) -> int | No
 def _as_noted(hold: Hold, end: Mapping[str, Any], next_epoch: int | None) -> Hold:
     why, detail = str(end["why"]), str(end.get("detail", ""))
     latest = int(end["at"] if "at" in end else end["by"])
-    # Given back, it ended before the next one began, as well as the clock of its holder can tell.
+    # A released hold ended before the next one began, as far as its holder's clock can tell.
     slack = max(_SLACK, (latest - hold.epoch) * _DRIFT)
     is_close = next_epoch is not None and latest - next_epoch <= slack
     if next_epoch and ("by" in end or (is_close and why in (*GIVEN_BACK, Loss.PREEMPTED))):
         latest = min(latest, next_epoch)
-    # A store whose clock went back may have granted it by a larger number.
+    # If the store's clock was set back, the epoch of the grant may be the larger number.
     return replace(hold, why=why, detail=detail, end=max(latest, hold.epoch), is_exact="at" in end)
 
 
 def _as_replaced(hold: Hold, after: _Seen, epoch: int) -> Hold:
-    """The next grant, `epoch`, found the record `after`."""
+    """The hold as it ended if the next grant, `epoch`, found the record `after`."""
     if after.holder is None:
         return replace(hold, why=RELEASED, end=epoch, is_exact=False)
-    if after.holder != hold.holder:  # a broker's, which came in between
+    if after.holder != hold.holder:  # a broker took the lease in between
         return replace(hold, why=UNKNOWN, end=epoch, is_exact=False)
     if after.until is None:
         return replace(hold, why=RAN_OUT, end=epoch, is_exact=False)
@@ -273,7 +273,7 @@ def _as_it_stands(hold: Hold, now: _Seen) -> Hold:
 
 
 def _backfilled(notes: _Notes, grant: _Grant) -> Hold | None:
-    """The hold that the grant put an end to, if there is no note of its own."""
+    """The hold that the grant put an end to, if that hold has no entry of its own."""
     if (after := grant.after) is None or (hold := _from_record(notes, after)) is None:
         return None
     if end := notes.ends.get(hold.epoch):
@@ -282,9 +282,9 @@ def _backfilled(notes: _Notes, grant: _Grant) -> Hold | None:
 
 
 def _from_record(notes: _Notes, seen: _Seen) -> Hold | None:
-    """The hold that a record tells of, unless its grant is noted."""
+    """The hold that a record shows, unless its grant has an entry."""
     if seen.holder is None or is_forced(seen.holder) or notes.known.get(seen.epoch) == seen.holder:
         return None
-    # Under an epoch that was another's: a broker, which writes none. Under 0: likewise.
+    # If the epoch was another holder's, or is 0, the holder is a broker: it writes no epoch.
     own = seen.epoch if seen.epoch not in notes.known else 0
     return Hold(lease=notes.lease, epoch=own, holder=seen.holder, start=own or None)

@@ -19,10 +19,10 @@ from .history import UNKNOWN, Hold, Overlap, not_exact
 
 _LANE, _BAR, _TOP = 46, 20, 8
 _NARROWEST = 0.35
-"""Per cent of the width: what is shorter would not be seen."""
+"""Per cent of the width: a narrower bar would be invisible."""
 _TICKS = 6
 _MARGIN = 12
-"""Per cent at both ends where no time is written: half of one, on a phone."""
+"""Per cent at both ends without a time label: half the width of a label, on a phone."""
 _STEPS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 3 * 3600, 6 * 3600, 12 * 3600, 86400]
 _STEPS += [86400 * days for days in (2, 5, 10, 30, 90, 365, 1825)]
 _ENDS = dict.fromkeys(GIVEN_BACK, "released") | {"": "holds", RAN_OUT: "ranout", UNKNOWN: "unknown"}
@@ -64,7 +64,7 @@ class _Scale:
         self.begin, self.end = begin, end
 
     def at(self, instant: int | None, otherwise: int) -> float:
-        """Per cent of the width."""
+        """The position of `instant` in per cent of the width."""
         shown = min(max(otherwise if instant is None else instant, self.begin), self.end)
         return 100 * (shown - self.begin) / (self.end - self.begin)
 

@@ -1,9 +1,8 @@
-"""Metrics of the leases of this process, named in the style of client-go's leader election: how they are counted, and
-how they leave a process that is not scraped.
+"""Metrics of this process's leases, named in the style of client-go's leader election.
 
-They stand in prometheus_client's own registry, for a program that serves it, and in a file or at a Pushgateway, if the
-configuration says so. Whether a lease is held is computed when it is asked for; `GOOD_UNTIL` tells a live value from
-what a process that is gone has left behind. A lease waits for nothing here.
+They are in prometheus_client's own registry, for a program that serves it. For a process that is not scraped they go to
+a file or to a Pushgateway, if configured. Whether a lease is held is computed when it is read; `GOOD_UNTIL` tells a
+live value from one that an ended process has left behind. No lease waits for metrics.
 """
 
 import logging
@@ -29,7 +28,7 @@ JOB = "spark_lease"
 _LABELS = ["lease"]
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, float("inf"))
 _LINGER, _BRIEFLY = 2.0, 0.2
-"""Seconds that the end of a hold waits for the last numbers to be out; less where the lease was lost."""
+"""Seconds that the end of a hold waits until the last numbers are out; fewer after a loss."""
 
 _gauge = partial(Gauge, labelnames=_LABELS)
 STATUS = _gauge("spark_lease_master_status", "1 while this process is master")
@@ -50,14 +49,14 @@ FAILURES = Counter("spark_lease_renewal_failures", "renewals that were not confi
 METRICS = (STATUS, IN_DOUBT, LEFT, GOOD_UNTIL, WARM, EPOCH, TRANSITIONS, LATENCY, FAILURES)
 
 _leases: dict[str, GuardedHold] = {}
-"""Those that are waited for or held, by name."""
+"""The leases that are waited for or held, by name."""
 _STANDBY = "+standby"
-"""No name of a lease ends so once it is quoted."""
+"""No quoted lease name has this ending."""
 
 
 class _Part:
-    """Those metrics of one lease that leave the process together. A standby tells only that it is one: beside it, on
-    this machine, may be the master, whose numbers are not to be overwritten."""
+    """The metrics of one lease that leave the process together. A standby reports only that it is one: the master may
+    be on the same machine, and its numbers must not be overwritten."""
 
     def __init__(self, name: str, metrics: Sequence[Any], suffix: str = "") -> None:
         self._name, self._metrics, self.suffix = name, metrics, suffix
@@ -70,7 +69,7 @@ class _Part:
 
 
 class Report:
-    """What one hold tells. Its methods wait for nothing but `end`. Raises ConfigError if a folder is missing."""
+    """The metrics of one hold. Only `end` waits. Raises ConfigError if a folder is missing."""
 
     def __init__(self, config: Config) -> None:
         self._config, self._name = config, config.name
@@ -85,7 +84,7 @@ class Report:
         self._thread: threading.Thread | None = None
 
     def begin(self, lease: GuardedHold) -> None:
-        """The wait for the lease begins."""
+        """Measure from now on: the wait for the lease begins."""
         name, self._lease = self._name, lease
         _leases.setdefault(name, lease)  # unless another thread of this program waits for it, or has it
         STATUS.labels(name).set_function(lambda: float(_left(name) > 0))
@@ -119,12 +118,12 @@ class Report:
         self._kicked.set()
 
     def renewal(self, took: float, done: bool) -> None:
-        """One was asked for, and `done` if it was confirmed."""
+        """Count one renewal that took `took` seconds, `done` if it was confirmed."""
         LATENCY.labels(self._name).observe(took)
         FAILURES.labels(self._name).inc(0 if done else 1)
 
     def end(self, *, lost: bool) -> None:
-        """Have the last numbers out, and tell no more."""
+        """Write and push the last numbers, then no more."""
         WARM.labels(self._name).set(0.0)
         if _leases.get(self._name) is self._lease:  # else another thread of this program is master by now
             del _leases[self._name]
@@ -146,7 +145,7 @@ class Report:
         for part in parts:
             is_out = not self._folder or self._try("metrics_textfile", partial(self._write, part))
             is_pushed = not self._config.metrics_push or self._try("metrics_push", partial(self._push, part))
-            if part is not parts[-1] and is_out and is_pushed:  # master: that it is no standby any more is said once
+            if part is not parts[-1] and is_out and is_pushed:  # master: report once that it is no standby any more
                 self._parts = parts[-1:]
 
     def _write(self, part: _Part) -> None:
@@ -162,7 +161,7 @@ class Report:
             out()
             self._failed.discard(setting)
             return True
-        except Exception as error:  # whatever it is: numbers are no reason to disturb the work
+        except Exception as error:  # any error: metrics must not disturb the work
             if setting not in self._failed:
                 log.warning("%s: cannot write or push metrics: %s: %s", self._name, setting, error)
             self._failed.add(setting)

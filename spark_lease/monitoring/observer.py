@@ -1,4 +1,4 @@
-"""Looking at a lease without taking it: who has it, and whether it is worth trying. Guards nothing, asks the store."""
+"""Reads a lease without taking it: who holds it, and whether an attempt is worthwhile. Guards nothing."""
 
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ FREE, HELD, EXPIRED, BLOCKED = "free", "held", "expired", "blocked"
 
 @dataclass(frozen=True, slots=True)
 class LeaseStatus:
-    """One look. `expires_in` None: the store has no clock, so that one look cannot tell whether it has run out.
-    `state` is "blocked" where it is free and yet an operator keeps this site from taking it: `why`; which also says why
-    one look cannot tell whether a lease that is held has run out. `site`: the holder's, if it was to be told."""
+    """The result of one look. `expires_in` None: the store has no clock, so one look cannot tell whether the lease has
+    run out. `state` "blocked": it is free, but an operator keeps this site from taking it, see `why`. `why` also says
+    why one look cannot tell whether a held lease has run out. `site`: the holder's, if requested."""
 
     lease: str
     state: str
@@ -32,11 +32,11 @@ class LeaseStatus:
 
 
 class LeaseObserver:
-    """Looks again and again: what a store without a clock never says is seen from a record that stands still."""
+    """Reads a lease repeatedly: without a store's clock, a record that stays unchanged shows that it has run out."""
 
     def __init__(self, config: Config, *, tells_site: bool = False) -> None:
-        # It asks now and then: nothing is prepared, and only a contender compares the clocks. Where a lease
-        # would make its folder, one that is not there yet is free.
+        # It reads only now and then: nothing is prepared, and only a contender compares the clocks. If a lease makes
+        # its own folder, a folder that is not there yet means a free lease.
         makes = config.create_table if config.url.startswith(("file:", "delta:")) else "false"
         self._config = replace(config, create_table=makes, notify=False, max_allowable_diff_from_db_time=0.0)
         self._clock, self._tells_site = BootClock(), tells_site
@@ -44,11 +44,11 @@ class LeaseObserver:
         self._holder = new_holder(self._config.holder)
 
     def look(self) -> LeaseStatus:
-        """Raises StoreError if the store gives no answer, ConfigError."""
+        """Read the lease. Raises StoreError if the store does not answer, ConfigError."""
         name = self._config.name
         with closing(open_store(self._config)) as store:
             seen = store.read(name)
-        self._config = replace(self._config, if_denied="wait")  # it let us in before
+        self._config = replace(self._config, if_denied="wait")  # this store let us in before
         record, still_for = seen.record, self._standstill.still_for(seen.record, self._clock.now())
         if record is None:
             return LeaseStatus(name, FREE)
@@ -68,10 +68,10 @@ class LeaseObserver:
         return LeaseStatus(name, HELD, record.holder, record.epoch, since, known, why, site)
 
     def refuse_known(self, *, again: bool) -> None:
-        """Raise LeaseHeldByOther or AlreadyDone if a look is enough to know that there is nothing to do now.
+        """Raise LeaseHeldByOther or AlreadyDone if one look shows that there is nothing to do now.
 
-        `again`: there will be more looks, so that a record which may have run out is held until that is certain.
-        Raises StoreError and ConfigError as well, which know nothing.
+        `again`: more looks follow, so a record that may have run out counts as held until that is certain. Raises
+        StoreError and ConfigError as well: then nothing is known.
         """
         config = self._config
         if not config.enabled:

@@ -1,4 +1,4 @@
-"""What happened in a demo, as a picture of letters: one lane per site, time from left to right."""
+"""Draws the events of a demo as a picture of characters: one lane per site, time from left to right."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def _lane(events: Iterable[Event], end: float, columns: int) -> str:
     signs, state = list[str](), ENDED
     for column in range(columns):
         here = by_column.get(column, [])
-        # A write lasts no longer than itself, and a kill is worth more than what comes after it in the same column.
+        # A write has no duration, and a kill matters more than later events in the same column.
         shown = next((each for each in (KILLED, WROTE) if each in here), "")
         for what in here:
             state = {WROTE: MASTER, KILLED: ENDED}.get(what, what)

@@ -21,7 +21,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """The contracts are pytest's; the rest works with any test runner."""
+        """Import the contracts on demand: they need pytest; the rest works with any test runner."""
         if name not in ("LeaseStoreContract", "LockerContract"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from . import contract

@@ -1,11 +1,11 @@
-"""A clock that stands still until it is told otherwise, so that an hour of policy takes no time and no luck."""
+"""A clock that moves only when a test moves it, so that an hour of policy takes no time and no luck."""
 
 import threading
 from collections.abc import Callable
 
 
 class VirtualClock:
-    """Implements `Clock`. Waiting moves it; what was planned for a moment happens when it gets there."""
+    """Implements `Clock`. Waiting moves it; an action planned for an instant runs when the clock gets there."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self._now, self.jumped = start, 0.0
@@ -15,7 +15,7 @@ class VirtualClock:
         return self._now
 
     def ahead(self) -> float:
-        """What `jumped` is set to: as if the machine had stood still for so long, and this clock with it."""
+        """The value of `jumped`: as if the machine, and this clock with it, had been suspended for so long."""
         return self.jumped
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
@@ -28,7 +28,7 @@ class VirtualClock:
         self._plans.append((instant, action))
 
     def advance(self, duration: float) -> None:
-        """Let `duration` seconds pass, doing on the way what was planned, in order."""
+        """Let `duration` seconds pass, and run on the way the planned actions, in order."""
         end = self._now + duration
         while due := [plan for plan in self._plans if plan[0] <= end]:
             plan = min(due, key=lambda each: each[0])

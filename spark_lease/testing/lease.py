@@ -1,4 +1,4 @@
-"""A lease for the tests of code that is given one."""
+"""A lease in memory, for tests of code that is given a lease."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,8 +26,8 @@ class MemoryLease(Lease):
 def memory_lease(name: str = "test", **settings: Any) -> Iterator[MemoryLease]:
     """A real Lease that is held in memory, without a store, a process or a thread.
 
-    Its clock stands still, so it never runs out. `lease.lose(Loss.TAKEN)` makes it a lost one. `settings` are those of
-    `hold_lease`, without `url`, which raises ConfigError: run keys are noted in a store, beside a lease that is there.
+    Its clock stands still, so it never runs out. `lease.lose(Loss.TAKEN)` makes it lost. `settings` are those of
+    `hold_lease` except `url`, which raises ConfigError: run keys are noted in a store, beside an existing lease.
     """
     if "url" in settings:
         problem = 'is of no use to a lease in memory: for run keys, hold_lease(…, url="local", keeper="thread")'

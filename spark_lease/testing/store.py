@@ -1,4 +1,4 @@
-"""A lease store in memory, of which a test plans what becomes of each call."""
+"""A lease store in memory, for which a test plans the result of each call."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..election.record import LeaseRecord, Snapshot, is_directive
 from .clock import VirtualClock
 
 Fault = Callable[[Callable[[], Any], VirtualClock], Any]
-"""Gets a call to the store and the clock, and decides what becomes of it."""
+"""Gets a call to the store, and the clock; makes the call, or does what the test plans instead."""
 
 
 class MemoryStore:
-    """Implements `LeaseStore`. `peer` gives another contender's way to the same records, with faults of its own.
+    """Implements `LeaseStore`. `peer` returns another contender's store over the same records, with its own faults.
 
     The store's clock is `clock` plus `offset` seconds; with `has_clock` False it has none, like a Delta table.
     """
@@ -35,7 +35,7 @@ class MemoryStore:
         return other
 
     def plan(self, *faults: Fault | None) -> None:
-        """What becomes of the next calls, one each; None: nothing goes wrong."""
+        """Plan a fault for each of the next calls; None: the call goes through."""
         self._faults.extend(fault or (lambda call, clock: call()) for fault in faults)
 
     def read(self, name: str) -> Snapshot:

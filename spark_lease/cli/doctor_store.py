@@ -25,7 +25,7 @@ _SQL = ("postgresql", "mysql", "mariadb", "sqlite")
 _FOLDERS = ("file", "delta")
 _READS = 20
 _APART = 1.0
-"""Difference between two clocks, in seconds, that misleads a reader of their times."""
+"""Difference between two clocks, in seconds, that a reader of their times notices."""
 _RENEWAL_IN_OBJECTS = 7
 """A renewal in an object store takes the time of so many looks (13 requests and 2)."""
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def checks(config: Config, *, makes_tables: bool) -> Iterator[Check]:
 
 
 def _ask(config: Config, what: Callable[[SqlProbe], T]) -> T:
-    from ..stores.sql.probe import SqlProbe  # SQLAlchemy, for those who use it
+    from ..stores.sql.probe import SqlProbe  # SQLAlchemy: imported only if needed
 
     with closing(SqlProbe(config)) as probe:
         return what(probe)

@@ -28,7 +28,7 @@ FEW = 20
 
 def leases(config: Config, names: Sequence[str]) -> list[Row]:
     """What is known of the leases `names`, or of the one that is set, or of all. Raises StoreError, ConfigError."""
-    # One reading only: nothing is prepared, because a pooler that shares sessions would refuse that.
+    # One reading only: no statement is prepared, because a pooler that shares sessions would refuse it.
     config = replace(config, create_table="false", notify=False)
     wanted = names_of(config, names)
     with closing(open_store(config)) as store:

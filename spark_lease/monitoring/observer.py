@@ -35,8 +35,8 @@ class LeaseObserver:
     """Reads a lease repeatedly: without a store's clock, a record that stays unchanged shows that it has run out."""
 
     def __init__(self, config: Config, *, tells_site: bool = False) -> None:
-        # It reads only now and then: nothing is prepared, and only a contender compares the clocks. If a lease makes
-        # its own folder, a folder that is not there yet means a free lease.
+        # It reads only now and then: no statement is prepared, and only a contender compares the clocks. If a lease
+        # makes its own folder, a folder that is not there yet means a free lease.
         makes = config.create_table if config.url.startswith(("file:", "delta:")) else "false"
         self._config = replace(config, create_table=makes, notify=False, max_allowable_diff_from_db_time=0.0)
         self._clock, self._tells_site = BootClock(), tells_site

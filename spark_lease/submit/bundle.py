@@ -25,7 +25,7 @@ def write_bundle(file: Path) -> Path:
 
 
 def _sources(name: str) -> Iterator[tuple[Path, str]]:
-    """Each source file of a package or module, and what it is called in the zip; nothing of one that is not there."""
+    """Each source file of a package or module, and its name in the zip; nothing if it is not installed."""
     found = importlib.util.find_spec(name)
     if found is None or found.origin is None:
         return

@@ -165,7 +165,7 @@ class Submission:
                     log.error("%s: the work has crashed: %s", self._config.name, outcome.reason or "killed")
             elif (
                 announced_epoch(self._config.outcome_file) != NOT_ANNOUNCED
-            ):  # it took the lease without us, and said how it ended
+            ):  # the driver took the lease without us, and announced its outcome
                 return code
             else:
                 word = "interrupted" if self._interrupted_by else "failed" if code else "unknown"

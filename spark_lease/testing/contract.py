@@ -1,4 +1,4 @@
-"""What lockers and lease stores promise, as pytest classes. One line adds a locker: subclass, and give the fixture.
+"""The promises of lockers and lease stores, as pytest classes: subclass one, and give it its fixture.
 
 class TestMyStore(LeaseStoreContract):
     @pytest.fixture
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class LeaseStoreContract:
-    """Needs a fixture `open_store`; the stores that it gives are closed by the tests."""
+    """The promises of a lease store. Needs a fixture `open_store`; the tests close the stores that it returns."""
 
     def test_a_lease_that_was_never_taken_has_no_record(self, open_store: OpenStore) -> None:
         assert open_store().read("never taken").record is None
@@ -111,7 +111,7 @@ class LeaseStoreContract:
         if seen.expires_in is not None and after.expires_in is not None:
             assert after.expires_in <= seen.expires_in
             assert changed.stamp == record.stamp
-        assert mine.swap("n", record, renewed(record, duration=5.0)) is None  # who does not know of it is told "no"
+        assert mine.swap("n", record, renewed(record, duration=5.0)) is None  # it knows no directive: refused
         again = mine.swap("n", changed, renewed(changed, duration=5.0))
         assert again is not None and again.directive == directive
         free = mine.swap("n", again, released(again))
@@ -162,7 +162,7 @@ class LeaseStoreContract:
 
     @staticmethod
     def race(open_store: OpenStore, attempt: Callable[[LeaseStore, str], T]) -> list[T]:
-        """Eight contenders, each with a store of its own, at the same moment."""
+        """Run `attempt` for eight contenders, each with a store of its own, at the same moment."""
 
         def contend(number: int, ready: Callable[[], object]) -> T:
             store = open_store()
@@ -176,7 +176,7 @@ class LeaseStoreContract:
 
 
 class LockerContract:
-    """What every locker promises to contenders: subclass it and give it a fixture `config`.
+    """The promises of a locker to contenders: subclass it and give it a fixture `config`.
 
     class TestMine(LockerContract):
         @pytest.fixture
@@ -219,7 +219,7 @@ class LockerContract:
         assert [type(each) for each in _at_once(len(contenders), contend)].count(Grant) == 1
 
     def test_one_of_many_processes_is_granted(self, config: Config, contender: OpenContender) -> None:
-        first = contender()  # by which its table, or folder, is there
+        first = contender()  # it creates the table, or the folder
         first.acquire()
         first.release()
         first.close()
@@ -237,7 +237,7 @@ class LockerContract:
         _insist(mine.renew)
         renewed_at = BootClock().now()
         assert isinstance(other.try_acquire(), Denied)
-        mine.close()  # a holder that vanished; one that lives keeps its lock
+        mine.close()  # as if the holder had vanished: a living one keeps its lock
         epoch = other.acquire()
         assert BootClock().now() - renewed_at > 3.9
         assert epoch > mine.epoch
@@ -246,7 +246,7 @@ class LockerContract:
     def test_who_lost_it_can_neither_renew_nor_release_it(self, contender: OpenContender) -> None:
         old, new = contender(lease_duration=2.0), contender()
         old.acquire()
-        old._locker.close()  # by which also its lock is gone
+        old._locker.close()  # its lock is gone, too
         new.acquire()
         try:
             old.renew()
@@ -312,7 +312,7 @@ class LockerContract:
 
 
 def _at_once(many: int, contend: Callable[[int, Callable[[], object]], T]) -> list[T]:
-    """What each of `many` answers. They wait for one another where they say that they are ready."""
+    """The answers of `many` contenders, which wait for one another when they call `ready`."""
     start, answers = threading.Barrier(many), list[T]()
 
     def one(number: int) -> None:
@@ -342,7 +342,7 @@ def _want(store: LeaseStore, directive: str) -> None:
 
 
 def _insist(ask: Callable[[], T]) -> T:
-    """A store that many ask at once may be too slow for one of them."""
+    """Ask until there is an answer: a store that many ask at once may be too slow for one of them."""
     while True:
         with contextlib.suppress(StoreError):
             return ask()

@@ -9,14 +9,14 @@ from sqlalchemy import Connection, Engine, event
 from ...database.dialects import ENGINE_OF, is_mysql
 from ...errors import ConfigError
 
-# MariaDB and MySQL run what stands in /*! … */, and MariaDB what stands in /*M! … */, often behind a version's number.
+# MariaDB and MySQL run the text in /*! … */, and MariaDB that in /*M! … */, often after a version number.
 _COMMENTS = r"(?:[\s;]|/\*M?!\d*|\*/|/\*(?!M?!)(?>.*?\*/)|--[^\n]*\n|#[^\n]*\n)*"
 _ENDS = re.compile(
     _COMMENTS + r"(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(WORK\s+)?TO\b))\b",
     re.I | re.S,
 )
 # MariaDB knowledge base, "SQL statements that cause an implicit commit"; MySQL reference manual, "Statements that cause
-# an implicit commit". What is prepared may be any of them.
+# an implicit commit". A prepared statement may be any of them.
 _DDL = re.compile(
     _COMMENTS + r"((CREATE|DROP)(?!\s+(OR\s+REPLACE\s+)?TEMPORARY\b)|ALTER|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK"
     r"|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|LOAD\s+INDEX|FLUSH|RESET|INSTALL|UNINSTALL|IMPORT|CLONE|BACKUP|RESTART|SHUTDOWN"
@@ -34,7 +34,7 @@ _WRITES = re.compile(
     re.I | re.S,
 )
 _known: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
-"""Tables of MariaDB that have been looked at and roll back."""
+"""Tables of MariaDB and MySQL that were checked, and can be rolled back."""
 
 AUTOCOMMIT = "this engine is in autocommit: there every statement is a transaction"
 NO_COMMIT = "the block commits when it ends: no commit() inside"
@@ -43,7 +43,7 @@ NO_BEGIN = "the block has begun its transaction: no begin() inside, begin_nested
 NO_CLOSE = "the block gives its connection back when it ends: no close() inside"
 LOST = "the connection was lost inside the block, and with it the transaction"
 OVER = "the transaction has ended inside the block, by itself or by a statement of it"
-"""What comes next would be committed at once."""
+"""The next statement would be committed at once."""
 IDLE = 0
 """A libpq connection in no transaction."""
 
@@ -64,7 +64,7 @@ def refuse_end(statement: str) -> None:
 
 
 def watch(connection: Any) -> None:
-    """From here on refuse, with a ConfigError before it is run, what would end or evade the transaction."""
+    """From now on raise ConfigError for each statement that would end or evade the transaction, before it runs."""
     connection.watched = connection.connection.driver_connection
     if not event.contains(connection.engine, "before_cursor_execute", _look):
         event.listen(connection.engine, "before_cursor_execute", _look)

@@ -81,8 +81,9 @@ class BlockInterrupt:
         """Handle a signal in the main thread: from outside, or from `insist`, maybe for a block around this one. Calls
         neither Py4J nor the store."""
         is_ours = number == signal.SIGTERM and self._clock.now() < BlockInterrupt.sent_at + _AGAIN
-        if not (is_ours or self._is_lost()):
+        is_lost = self._is_lost()
+        if not (is_ours or is_lost):
             self.signal = number
         if not self.has_left.is_set() and self._clock.now() > self._ended_at + _AT_ONCE:
             self._ended_at = self._clock.now()
-            raise Ended
+            raise Ended("the lease is lost" if is_lost else "the guard ends this block")

@@ -89,9 +89,13 @@ def _column(source: Any, field: Field, dialect: str, number: int) -> Column:
     elif dialect == "sqlite" and kind == "decimal" and source.dataType.precision > 15 and _makes_floats(field.type):
         hint = "SQLite keeps 15 digits of a decimal unless the column is TEXT: make it that, or cast to double"
         raise refusal(f"{field.name} is of the type {field.type}: {hint}")
-    elif dialect == "sqlite" and kind in ("float", "double"):
-        problem = f"write_sql: {field.name} has NaN, which SQLite would store as NULL".replace("'", "\\'")
-        expression = f"if(isnan({expression}), raise_error('{problem}'), {expression})"
+    elif kind in ("float", "double"):
+        refused, why = f"isnan({expression})", "NaN, which SQLite would store as NULL"
+        if dialect == "mysql":
+            refused += f" OR abs({expression}) = DOUBLE('Infinity')"
+            why = "NaN or Infinity, which MariaDB and MySQL do not have"
+        problem = f"write_sql: {field.name} has {why}".replace("'", "\\'")
+        expression = f"if({refused}, raise_error('{problem}'), {expression})"
     elif kind == "timestamp" and dialect == "mysql":
         kind, expression = "timestamp_ntz", f"CAST({expression} AS TIMESTAMP_NTZ)"
     staged = _AS_IT_IS[dialect].get(kind, "").format(source.dataType.simpleString())

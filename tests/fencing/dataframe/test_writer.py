@@ -509,6 +509,16 @@ def test_types_that_cut_off_text_are_refused(engine: Engine, spark: Any, kind: s
     tell(engine, *drop)
 
 
+@MARIADB
+@pytest.mark.parametrize("through", ["driver", "executors"])
+@pytest.mark.parametrize("value", ["NaN", "-Infinity"])
+def test_mariadb_is_given_no_number_that_it_does_not_have(engine: Engine, spark: Any, value: str, through: str) -> None:
+    tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a double)")
+    with pytest.raises(Exception, match="a has NaN or Infinity, which MariaDB and MySQL do not have"):
+        put(spark.sql(f"SELECT DOUBLE('{value}') AS a"), engine, "kinds", through=through)
+    assert ask(engine, "SELECT * FROM kinds") == []
+
+
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_sqlite_is_given_no_value_that_it_makes_null(engine: Engine, spark: Any) -> None:
     tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a real)")

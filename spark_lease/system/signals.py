@@ -118,7 +118,7 @@ class SigintCount:
     def begin(self) -> int:
         """The count so far. The first call in the main thread begins to count."""
         if self._pipe[0] < 0 and threading.current_thread() is threading.main_thread():
-            with contextlib.suppress(OSError):  # no descriptor is free
+            with contextlib.suppress(OSError, ValueError):  # no descriptor is free; not the main interpreter
                 self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
                 if (others := signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)) >= 0:
                     signal.set_wakeup_fd(others)
@@ -130,7 +130,7 @@ class SigintCount:
         with contextlib.suppress(OSError):
             numbers = os.read(self._pipe[0], 1 << 16)
             handler = signal.getsignal(signal.SIGINT)
-            if handler is signal.default_int_handler or getattr(handler, "__module__", "").startswith("pyspark."):
+            if handler is signal.default_int_handler or str(getattr(handler, "__module__", "")).startswith("pyspark."):
                 self._count += numbers.count(signal.SIGINT) * (not hasattr(builtins, "get_ipython"))
         return self._count
 

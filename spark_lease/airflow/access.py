@@ -137,7 +137,7 @@ def refuse_secrets(settings: Mapping[str, Any]) -> None:
 def refuse_waiting(settings: Mapping[str, Any], *keys: str) -> None:
     """Raise ValueError for settings that a task has as arguments of its own."""
     if found := sorted(set(keys) & set(settings)):
-        raise ValueError(f"{found[0]} in lease_settings: what a standby does is said by on_standby and standby_timeout")
+        raise ValueError(f"{found[0]} in lease_settings: on_standby and standby_timeout decide what a standby does")
 
 
 def fitting(run_key: object) -> str:

@@ -23,7 +23,7 @@ def class_archive(arguments: argparse.Namespace) -> int:
         print(json.dumps({"removed": removed}) if arguments.json else f"removed: {', '.join(removed) or 'nothing'}")
         return 0
     if is_for_cluster(arguments.guarded):
-        raise ConfigError("class-archive", "is of this machine, so its job runs here: -- --deploy-mode client")
+        raise ConfigError("class-archive", "is made on this machine, so its job must run here: -- --deploy-mode client")
     print("running a small Spark job, to keep the classes that it loads; about half a minute ...", file=sys.stderr)
     clock = BootClock()
     began = clock.now()

@@ -205,7 +205,7 @@ examples:
 command returns once the lease is free; with exit code 99 if the master still renews after two lease durations
 (an ActiveMQ broker does not read a pause). A job that starts while the lease is paused is a standby:
 exit code 99, or waiting. This pause takes the place of a pause or transfer that is there, and says so. Ctrl-C
-while the command waits takes nothing back: `resume` does.
+while the command waits does not cancel it: `resume` does.
 
 """
         + _ends("1 no such lease", "99 its master renews on (--now)")
@@ -217,7 +217,7 @@ while the command waits takes nothing back: `resume` does.
         settings=_LOOKING,
     ),
     "resume": Command(
-        "take back a pause or a transfer",
+        "cancel a pause or a transfer",
         "directives:resume",
         _ends("1 no such lease") + "examples:\n  spark-lease resume nightly",
         arguments=(_LEASE,),
@@ -230,7 +230,7 @@ while the command waits takes nothing back: `resume` does.
         """From now on only --to may take the lease: a holder, its label (`--holder`) or its site (`--site`). The
 master ends by itself, or must stop after --within. After a further --for, any contender may take the lease. Exit
 code 78 also: the store does not know --to, without --anyway. Ctrl-C while the command
-waits takes nothing back: `resume` does.
+waits does not cancel it: `resume` does.
 
 """
         + _ends("1 no such lease", "99 not taken in time (--wait)")

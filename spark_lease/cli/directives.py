@@ -111,7 +111,7 @@ def _refuse_another(to: str, before: LeaseRecord, seen: Snapshot, config: Config
     while not (grant := _grant_after(before.epoch, config)) and clock.now() < end:
         clock.wait(threading.Event(), _LOOK_AGAIN)
     if grant and not wanted.is_for(holder := grant["holder"], grant.get("site", "")):
-        problem = f"{holder} took it, not {to}: the order had ended, or was taken back"
+        problem = f"{holder} took it, not {to}: the transfer had ended, or was cancelled"
         raise LeaseHeldByOther(config.name, holder, max(expires_in(seen, still_for=0.0), 0.0), problem)
 
 
@@ -192,7 +192,7 @@ def _wait(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, end: fl
     try:
         return _wait_until(store, name, is_done, seen, end)
     except (KeyboardInterrupt, StoreError):
-        there = f"what was ordered stays: spark-lease resume {shlex.quote(name)} takes it back"
+        there = f"the pause or transfer stays in force: spark-lease resume {shlex.quote(name)} cancels it"
         print(f"spark-lease: {name}: {there}", file=sys.stderr)
         raise
 
@@ -209,8 +209,8 @@ def _wait_until(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, e
         at_most = f"{who_has_it}, {max(left, 0):.0f} s left" if holder else who_has_it
         is_taken_back = seen.record.epoch == first.epoch and seen.record.directive != first.directive
         if clock.now() > end or is_taken_back:
-            changed = "the order was replaced or taken back: " if is_taken_back else ""
-            there = directive_of(seen.record.directive) or "there is no pause or transfer any more"
+            changed = "the pause or transfer was replaced or cancelled: " if is_taken_back else ""
+            there = directive_of(seen.record.directive) or "there is no pause or transfer now"
             renewed = ", still renewed" if holder and is_renewed else ""
             raise LeaseHeldByOther(name, holder, left, f"{changed}{there}; {who_has_it}{renewed}")
         if clock.now() - shown_at > _SAY_AGAIN:

@@ -158,7 +158,7 @@ def lease(config: Config) -> Finding | None:
     if row["in_doubt"]:
         return warn("lease", row["note"], "check its holder, and its connection to the store")
     if row["directive"]:
-        advice = f"spark-lease resume {shlex.quote(config.name)} takes it back"
+        advice = f"spark-lease resume {shlex.quote(config.name)} cancels it"
         return warn("lease", f"{message}; {row['directive']}", advice)
     return ok("lease", message + (f", expires in {cell(row['expires_in'])} s" * (row["state"] == "held")))
 

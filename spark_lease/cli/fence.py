@@ -171,7 +171,7 @@ def _forget(arguments: argparse.Namespace, config: Config) -> int:
     if paths := _paths(arguments):
         gone = [path for path in paths if forget_table(config, path)]
         for path in paths:
-            print(f"{shown(path)} {'is guarded no more' if path in gone else 'was not guarded, nothing to do'}")
+            print(f"{shown(path)} {'is no longer guarded' if path in gone else 'was not guarded, nothing to do'}")
         return int(not gone)
     _refuse_if_held(config)
     with open_database(config) as engine:

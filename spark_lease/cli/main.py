@@ -83,7 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _OUTPUT_FAILS or (command and command.is_guard):
             raise
         _close_stdout()
-        print(f"spark-lease: cannot write to standard output: {error.strerror}. What was done stands", file=sys.stderr)
+        print(
+            f"spark-lease: cannot write to standard output: {error.strerror}. The command itself has taken effect",
+            file=sys.stderr,
+        )
         return os.EX_IOERR
 
 
@@ -93,7 +96,7 @@ def _carry_out(given: Sequence[str], name: str) -> int:
         cut = given.index("--")
         given, guarded = given[:cut], [*given[cut + 1 :]]
     elif command and command.is_guard and not {"-h", "--help", "--help-all"} & {*given}:
-        return _what_is_missing(name, f"Put -- before what is to {name}")
+        return _what_is_missing(name, f"Write -- before what to {name}")
     arguments, unknown = parser().parse_known_args(given)
     command = COMMANDS[arguments.command]
     if unknown:
@@ -105,7 +108,7 @@ def _carry_out(given: Sequence[str], name: str) -> int:
         print(f"{of_it}: unknown: {' '.join(options or unknown)}\n{hint}See {of_it} --help", file=sys.stderr)
         return USAGE
     if command.is_guard and not guarded:
-        return _what_is_missing(name, f"Nothing stands behind --: put there what is to {name}")
+        return _what_is_missing(name, f"Nothing follows --: write after it what to {name}")
     _begin(arguments)
     arguments.guarded = guarded
     module, _, function = command.implemented.partition(":")

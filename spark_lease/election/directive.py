@@ -67,7 +67,7 @@ def directive_of(text: str) -> Directive | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return Directive(
-            "an unknown operator", f"its directive {text[:40]!r} cannot be read: spark-lease resume takes it back"
+            "an unknown operator", f"its directive {text[:40]!r} cannot be read: spark-lease resume cancels it"
         )
 
 

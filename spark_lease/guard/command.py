@@ -45,7 +45,7 @@ NOT_FOUND, NOT_RUN = 127, 126
 """The shell's exit codes for a command that does not exist, and for one that cannot be run."""
 _AFTER_IT = 0.5
 """Seconds after the command's end in which its descendants may end and still count as ended by themselves."""
-_LEFT = "the command left work behind, which was ended"
+_LEFT = "the command left processes running, which were ended"
 _LISTEN = 0.5
 """Seconds until a signal is handled that came just before the wait for the command's end."""
 

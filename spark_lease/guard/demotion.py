@@ -91,7 +91,7 @@ class Demotion:
         # through the JVM, so they come before its end; a pipe that takes anything takes PIPE_BUF bytes at once.
         sys.setswitchinterval(1e-5)  # else computing threads delay each of the many looks at /proc by 5 ms
         try:
-            say(f"{lost}; killing all that is left")
+            say(f"{lost}; killing the remaining work")
             say(self._last_words(lost), STDOUT)
             if not self._hold.is_kept_by_another:
                 self._spark.kill()

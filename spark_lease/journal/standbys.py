@@ -89,7 +89,7 @@ class Presence:
         try:
             what()
         except (SparkLeaseError, OSError) as error:  # the only effect: `status` does not show this standby
-            log.debug("%s: standing by is not noted: %s", self._config.name, error)
+            log.debug("%s: this standby is not noted: %s", self._config.name, error)
 
 
 def standbys_of(notes: Notes, name: str, now: float) -> list[Standby]:

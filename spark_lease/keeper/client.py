@@ -117,7 +117,7 @@ class KeeperHold(GuardedHold):
         if self._acquired and not self._lost and self._deadline.instant == 0.0 and not listening:
             self.answer("lost", WATCH_PERIOD)  # the reason is on its way
         if self._acquired and not self._lost and self._is_forked:
-            self.lose(Loss.EXPIRED, f"process {self._pid}, which held it, gave it back or renews it no more")
+            self.lose(Loss.EXPIRED, f"process {self._pid}, which held it, released it or no longer renews it")
         return super().lost_error()
 
     def stop(self) -> bool:

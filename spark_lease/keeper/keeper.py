@@ -183,7 +183,7 @@ class Keeper:
     def kill(self) -> None:
         if (lost := self.lease.loss()) and not self._said_why:
             self._said_why = True  # the driver may have had no time to say it
-            left = "what is left of the driver" if self._config.on_lost == "exit" else "its JVM"
+            left = "the rest of the driver" if self._config.on_lost == "exit" else "its JVM"
             say(f"spark-lease ERROR {lost}; killing {left}")
         self._driver.kill()
 

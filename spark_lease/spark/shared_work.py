@@ -49,7 +49,7 @@ class SharedWork:
         try:
             while not self._clock.wait(rests, _LOOK_AGAIN) and looking.is_alive() and is_wanted():
                 if self._clock.now() >= tell_at:
-                    told = "%s: waits until Spark rests: what it runs may be of this block, or of another lease's"
+                    told = "%s: waits until Spark is idle: its jobs may belong to this block, or to another lease"
                     log.info(told, name)
                     tell_at = math.inf
         finally:  # a signal may end this wait

@@ -224,7 +224,7 @@ def test_a_transfer_that_another_took_is_99(store: list[str], run: Callable[...,
     order = ["--to", "nice", "--anyway", "--within", "1", "--for", "1", "--wait"]
     done = spark_lease("transfer", "n", *order, *store, timeout=60)
     assert done.returncode == 99, done.stdout
-    assert "took it, not nice: the order had ended, or was taken back" in done.stderr
+    assert "took it, not nice: the transfer had ended, or was cancelled" in done.stderr
 
 
 @pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
@@ -279,7 +279,7 @@ def test_a_wait_for_what_another_has_taken_back_is_over(
     assert spark_lease("resume", "n", *store).returncode == 0
     _, err = waiting.communicate(timeout=20)
     assert waiting.returncode == 99
-    assert "n: the order was replaced or taken back: there is no pause" in err
+    assert "n: the pause or transfer was replaced or cancelled: there is no pause" in err
 
 
 @pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
@@ -294,7 +294,10 @@ def test_a_wait_outlasts_a_store_that_fails_for_a_moment(
     proxy.reopen()
     assert spark_lease("resume", "n", *store).returncode == 0
     _, err = waiting.communicate(timeout=30)
-    assert (waiting.returncode, "n: the order was replaced or taken back: there is no pause" in err) == (99, True), err
+    assert (waiting.returncode, "n: the pause or transfer was replaced or cancelled: there is no pause" in err) == (
+        99,
+        True,
+    ), err
 
 
 @pytest.mark.parametrize("store", [KINDS[0]], indirect=True)
@@ -306,7 +309,7 @@ def test_ctrl_c_while_it_waits_says_that_the_order_stays(
     waiting.send_signal(signal.SIGINT)
     _, err = waiting.communicate(timeout=20)
     assert waiting.returncode == 130
-    assert err == "spark-lease: n: what was ordered stays: spark-lease resume n takes it back\n"
+    assert err == "spark-lease: n: the pause or transfer stays in force: spark-lease resume n cancels it\n"
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_lease_that_is_paused_is_a_warning(shop_of: Callable[..., Shop]) -> No
     shop.command("pause", "n", "--reason", "schema change")
     _, out, _ = shop.command("doctor", "--lease", "n", "--keeper", "thread")
     assert re.search(r"warn  lease .*: schema change", out)
-    assert "→ spark-lease resume n takes it back" in out
+    assert "→ spark-lease resume n cancels it" in out
 
 
 def test_a_store_that_is_down_fails_and_hides_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:

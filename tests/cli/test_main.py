@@ -40,10 +40,10 @@ def test_help_has_examples(command: list[str]) -> None:
     ("words", "code", "says"),
     [
         (["run"], 64, "Put -- before"),
-        (["submit", "--lease", "n", "--"], 64, "Nothing stands behind --: put there what is to submit"),
+        (["submit", "--lease", "n", "--"], 64, "Nothing follows --: write after it what to submit"),
         (["runn"], 64, "invalid choice"),
         (["run", "--lease-durration", "3", "--", "true"], 64, "See spark-lease run --help"),
-        (["run", "--lease", "n", "sleep", "1"], 64, "Put -- before what is to run"),
+        (["run", "--lease", "n", "sleep", "1"], 64, "Write -- before what to run"),
         (["run", "--", "true"], 78, "which lease? Give --lease NAME"),
         (["run", "--lease", "n", "--", "true"], 78, "each host would have a master of its own. Give --url URL"),
         (["status"], 78, "no lease store is named"),

@@ -116,7 +116,7 @@ def test_a_main_thread_that_cannot_be_stopped_is_killed_with_everything(start: S
     driver.until("swallowed")
     driver.tree()
     assert driver.end() == 75
-    assert "killing all that is left" in driver.log.read_text()
+    assert "killing the remaining work" in driver.log.read_text()
     until(lambda: not driver.leftovers(), timeout=10)
 
 

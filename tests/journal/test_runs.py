@@ -291,8 +291,8 @@ def test_without_a_key_work_that_was_left_behind_is_told_as_well(url: str) -> No
     said, log = process.communicate(timeout=60)
     outcome = json.loads(said.splitlines()[-1])
     assert (process.returncode, outcome["outcome"]) == (0, "finished")
-    assert outcome["reason"] == "the command left work behind, which was ended"
-    assert "WARNING n: the command left work behind, which was ended" in log
+    assert outcome["reason"] == "the command left processes running, which were ended"
+    assert "WARNING n: the command left processes running, which were ended" in log
 
 
 def test_where_nothing_is_noted_work_that_was_left_behind_is_no_failure(url: str) -> None:

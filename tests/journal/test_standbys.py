@@ -108,7 +108,7 @@ def test_without_a_place_for_notes_it_waits_all_the_same(config: Config, caplog:
             connection.execute(text(f"DROP TABLE {config.notes_table}"))
         caplog.set_level("DEBUG", "spark_lease.journal.standbys")
         standby, thread = waits(replace(config, create_table="false"))
-        until(lambda: "standing by is not noted" in caplog.text)
+        until(lambda: "this standby is not noted" in caplog.text)
         assert master.release()
     thread.join(20)
     assert standby.epoch

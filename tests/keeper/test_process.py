@@ -358,7 +358,7 @@ def test_a_driver_that_stands_still_is_not_renewed_for(start: Start, url: str, t
     os.kill(driver.process.pid, signal.SIGSTOP)
     assert driver.end(8) == -signal.SIGKILL  # at its stop_by, while it stood still
     until(lambda: "lost (expired)" in driver.log.read_text())  # which another has said for it
-    assert "killing what is left of the driver" in driver.log.read_text()
+    assert "killing the rest of the driver" in driver.log.read_text()
 
 
 LOST_IN_THE_BLOCK = """
@@ -529,7 +529,7 @@ def test_a_driver_whose_threads_compute_ends_itself(start: Start, proxy: Proxy) 
     driver.tree()
     proxy.stall()
     assert driver.end() == 75
-    assert "killing all that is left" in driver.log.read_text()
+    assert "killing the remaining work" in driver.log.read_text()
     until(lambda: not driver.leftovers(), timeout=10)
 
 
@@ -597,7 +597,7 @@ def test_a_forked_child_is_told_that_the_lease_was_given_back(start: Start) -> N
     """
     )
     assert driver.end() == 0, driver.log.read_text()
-    assert re.search(r"child: .*process \d+, which held it, gave it back or renews it no more", driver.log.read_text())
+    assert re.search(r"child: .*process \d+, which held it, released it or no longer renews it", driver.log.read_text())
 
 
 def test_a_forked_child_can_check_and_nothing_else(start: Start, url: str, table: str) -> None:

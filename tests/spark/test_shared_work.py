@@ -39,7 +39,7 @@ def test_pipelines_side_by_side_end_each_by_itself(start: Callable[..., Driver])
     assert driver.end(60) == 0, driver.log.read_text()
     said = driver.log.read_text()
     assert "counted [1, 1]" in said
-    assert "short: waits until Spark rests: what it runs may be of this block, or of another lease's" in said
+    assert "short: waits until Spark is idle: its jobs may belong to this block, or to another lease" in said
 
 
 def test_a_block_inside_another_leaves_the_work_of_that_one_alone(start: Callable[..., Driver]) -> None:

@@ -482,7 +482,7 @@ def test_a_submission_that_has_to_be_killed_still_says_so(
     driver.end()
     assert outcome(driver)["outcome"] == "lost"
     # Contained, the keeper outside may be the first to kill; either way the outcome is printed.
-    assert contain == "required" or "killing all that is left" in driver.log.read_text()
+    assert contain == "required" or "killing the remaining work" in driver.log.read_text()
     until(lambda: not driver.leftovers(), timeout=10)
 
 

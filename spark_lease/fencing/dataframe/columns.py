@@ -67,9 +67,7 @@ def columns_of(schema: Any, target: Target, dialect: str) -> list[Column]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise refusal(f"several columns of the DataFrame are called {', '.join(twice)}: rename or drop them")
     if missing := [each.name for each in target.fields if each.is_needed and each.name not in names]:
-        raise refusal(
-            f"{target.name} needs {', '.join(missing)}, which the DataFrame has not, and has no default for it"
-        )
+        raise refusal(f"{target.name} needs {', '.join(missing)}, which the DataFrame lacks, and has no default for it")
     if made := [each.field.name for each in found if each.field.is_made_there]:
         raise refusal(f"{target.name} makes {', '.join(made)} itself: drop it from the DataFrame")
     if not found:
@@ -144,7 +142,9 @@ def _text(expression: str, kind: Any, field: Field, dialect: str) -> str:
     if name in ("string", "char", "varchar"):
         return expression
     if name in ("interval", "udt", "object"):
-        raise refusal(f"{field.name}: a value of the type {kind.simpleString()} has no equal here: cast it to another")
+        raise refusal(
+            f"{field.name}: a value of the type {kind.simpleString()} has no counterpart here: cast it to another type"
+        )
     return f"CAST({expression} AS STRING)"
 
 

@@ -87,7 +87,7 @@ def make_here(connection: Connection, columns: Sequence[Column]) -> None:
             raise
         database = quote(connection.engine, connection.engine.url.database or "…")
         right = f"CREATE TEMPORARY TABLES ON {database}.*" if numbered else f"TEMPORARY ON DATABASE {database}"
-        problem = f"this role may make no temporary tables: GRANT {right} TO it"
+        problem = f"this role may not make temporary tables: GRANT {right} TO it"
         raise refusal(f"{database_message(connection.engine, error)}; {problem}") from error
 
 

@@ -98,7 +98,7 @@ def _make(connection: Connection, schema: str, statement: str) -> None:
     except DBAPIError as error:
         if code_of(error) not in DENIED:
             raise
-        problem = f'this role may make no table there: GRANT CREATE ON SCHEMA {schema} to it, or through="driver"'
+        problem = f'this role may not make tables there: GRANT CREATE ON SCHEMA {schema} to it, or through="driver"'
         raise refusal(f"{database_message(connection.engine, error)}; {problem}") from error
 
 
@@ -147,7 +147,7 @@ def _parameters(connection: Connection, lease: HeldLease) -> dict[str, Any]:
     finally:
         event.remove(engine, "do_connect", note)
     if not found:
-        raise refusal('this engine has a way of its own to connect, which executors have not: through="driver"')
+        raise refusal('this engine connects by a function of its own, which executors do not have: through="driver"')
     return (_PYMYSQL if engine.driver == "pymysql" else {}) | found
 
 

@@ -46,7 +46,7 @@ def write_sql(
 ) -> int:
     """Implements `Lease.write_sql`."""
     if not hasattr(frame, "selectExpr"):
-        raise refusal(f"a {type(frame).__name__} is no DataFrame of Spark: spark.createDataFrame(…) makes one")
+        raise refusal(f"a {type(frame).__name__} is not a Spark DataFrame: spark.createDataFrame(…) makes one")
     _refuse_arguments(engine, mode, keys, through)
     if epoch := lease.wait_certain():  # 0: enabled = false
         claim_once(lease, engine, epoch)
@@ -71,7 +71,7 @@ def _refuse_arguments(engine: Engine, mode: str, keys: Sequence[str], through: s
     if isinstance(keys, str) or (mode == "upsert") != bool(keys):
         raise refusal('keys are for mode="upsert", and it needs them: keys=["day", "carrier"]')
     if engine.dialect.name == "sqlite" and through == "executors":
-        raise refusal("SQLite has one writer, which is the driver: leave `through` away")
+        raise refusal("SQLite has one writer, which is the driver: leave out `through`")
 
 
 def _plan(frame: Any, engine: Engine, table: str, mode: str, keys: Sequence[str]) -> Move:

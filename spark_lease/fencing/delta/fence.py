@@ -49,7 +49,9 @@ def newer_than(name: str, epoch: int, table: str, newest: str | None) -> int:
     if newest is None:
         return 0
     if not re.fullmatch(r"\d{1,19}", newest):
-        raise ConfigError("fence", f"{table} has {property_of(name)} = {newest!r}, which no epoch is: {_unset(name)}")
+        raise ConfigError(
+            "fence", f"{table} has {property_of(name)} = {newest!r}, which is not an epoch: {_unset(name)}"
+        )
     return int(newest) if int(newest) > epoch else 0
 
 

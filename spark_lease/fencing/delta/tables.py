@@ -121,7 +121,9 @@ class DeltaFence:
             newest = looking.call(lambda: newest_of(self._name, table, self._config.storage_options, timeout=limit))
         except Exception as error:  # an object store raises anything; the transaction is aborted anyway
             reason = error_text(error, secrets_of(self._config.storage_options))
-            log.debug("%s: cannot look why a transaction on %s was aborted: %s", self._name, redacted(table), reason)
+            log.debug(
+                "%s: cannot find out why a transaction on %s was aborted: %s", self._name, redacted(table), reason
+            )
             return
         finally:
             looking.close()

@@ -97,7 +97,7 @@ def look_for_a_newer_claim(config: Config, lease: HeldLease) -> None:
         with open_database(config) as engine:
             newest = FenceTable(engine, timeout=config.attempt_timeout).newest(lease.name)
     except SparkLeaseError as error:
-        log.debug("%s: cannot look whether the fence is why the work has failed: %s", lease.name, error)
+        log.debug("%s: cannot check whether the work failed because of the fence: %s", lease.name, error)
         return
     if newest > lease.epoch:
         fenced(lease, redacted(config.fence_url or config.url), newest)

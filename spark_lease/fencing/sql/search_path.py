@@ -87,6 +87,6 @@ def mismatch(connection: Connection, name: str) -> str:
     found_first, path = connection.exec_driver_sql(_PATH, {"fence": FENCE.name}).one()
     wanted = [*schemas, path] if found_first else [path, *schemas]  # the path must find the tables of the lease as well
     return (
-        f"fenced tables of {name} go by the fence in schema {' and '.join(schemas)}, which this role's search_path "
+        f"fenced tables of {name} use the fence in schema {' and '.join(schemas)}, which this role's search_path "
         f"does not find: set search_path = {', '.join(filter(None, wanted))} for it"
     )

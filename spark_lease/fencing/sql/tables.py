@@ -148,8 +148,8 @@ def look_at_server(connection: Connection) -> str:
     cluster = next((each for setting, each in _CLUSTERS.items() if setting in settings), "")
     if cluster:  # a claim on one node does not conflict with a former master's commit on another
         return (
-            f"this server is a node of a cluster ({cluster}) that writes on several nodes, and a fence is a lock, of "
-            "which the other nodes know nothing: what is fenced has to be on a server that alone accepts writes"
+            f"this server is a node of a cluster ({cluster}) that writes on several nodes, and the other nodes do "
+            "not see a fence's lock: the fenced tables must be on a server that alone accepts writes"
         )
     return ""
 

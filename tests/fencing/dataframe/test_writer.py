@@ -355,7 +355,7 @@ def test_types_arrive_elsewhere_too(engine: Engine, spark: Any) -> None:
         ("('UA', 1)", "carrier, flight", {"table": "a.b.c"}, "is no name of a table"),
         ("('UA', 1, 2)", "carrier, flight, late", {}, "the DataFrame has a column late, and"),
         ("('UA', 1, 2)", "carrier, flight, FLIGHT", {}, "several columns of the DataFrame are called flight"),
-        ("('UA', 1)", "carrier, delay", {}, "needs flight, which the DataFrame has not"),
+        ("('UA', 1)", "carrier, delay", {}, "needs flight, which the DataFrame lacks"),
         ("('UA', 1)", "carrier, flight", {"mode": "upsert", "keys": ["flight"]}, "no unique index over flight"),
         ("('UA', 1)", "carrier, flight", {"mode": "upsert", "keys": ["note"]}, "no column note, which is a key"),
         ("('UA', 1)", "carrier, flight", {"mode": "upsert"}, "keys are for mode"),
@@ -371,7 +371,7 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_what_is_no_frame_of_sparks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"a list is no DataFrame of Spark: spark\.createDataFrame"):
+    with pytest.raises(ConfigError, match=r"a list is not a Spark DataFrame: spark\.createDataFrame"):
         put([1], create_engine(f"sqlite:///{tmp_path}/x.db"), "t")
 
 
@@ -589,7 +589,7 @@ def test_the_right_to_make_temporary_tables_is_named(engine: Engine, spark: Any)
         url, right = engine.url.set(username="temporary"), f'TEMPORARY ON DATABASE "{database}"'
     poor = create_engine(url, poolclass=NullPool)
     try:
-        with pytest.raises(ConfigError, match=f"may make no temporary tables: GRANT {right}"):
+        with pytest.raises(ConfigError, match=f"may not make temporary tables: GRANT {right}"):
             put(spark.sql("SELECT 1 AS epoch"), poor)
     finally:
         if not host:
@@ -737,7 +737,7 @@ def test_an_engine_that_connects_in_a_way_of_its_own_is_for_the_driver(engine: E
     _, words = engine.dialect.create_connect_args(engine.url)
     own = create_engine(engine.url, creator=lambda: pymysql.connect(**words), poolclass=NullPool)
     source = spark.sql("SELECT 1 AS epoch")
-    with pytest.raises(ConfigError, match=r'has a way of its own to connect, .* through="driver"'):
+    with pytest.raises(ConfigError, match=r'connects by a function of its own, .* through="driver"'):
         put(source, own)
     assert put(source, own, through="driver") == 1
 
@@ -751,5 +751,5 @@ def test_what_cannot_be_done_is_said(engine: Engine, spark: Any, tmp_path: Any) 
     other.dispose()
     with pytest.raises(ConfigError, match="SQLite has one writer"):
         put(source, create_engine(f"sqlite:///{tmp_path}/x.db"))
-    with pytest.raises(ConfigError, match="has no equal here"):
+    with pytest.raises(ConfigError, match="has no counterpart here"):
         put(spark.sql("SELECT make_interval(1) AS epoch"), engine)

@@ -147,7 +147,7 @@ def test_racing_claims_leave_the_newest_epoch(tmp_path: Path) -> None:
 def test_a_property_that_is_no_epoch_is_not_judged(tmp_path: Path) -> None:
     append(tmp_path)
     DeltaTable(str(tmp_path)).alter.set_table_properties({property_of("n"): "soon"}, raise_if_not_exists=False)
-    with pytest.raises(ConfigError, match="which no epoch is: ALTER TABLE … UNSET TBLPROPERTIES"):
+    with pytest.raises(ConfigError, match="which is not an epoch: ALTER TABLE … UNSET TBLPROPERTIES"):
         claim(wanted(5), str(tmp_path), clock=BootClock(), timeout=5)
 
 
@@ -509,7 +509,7 @@ def test_a_table_above_the_lease_starts_nothing_and_says_what_it_may_mean(config
 
 def test_a_transaction_on_a_table_whose_property_is_no_epoch_is_refused_and_no_loss(config: Config) -> None:
     lease = grant(config, "paris:1")
-    with pytest.raises(ConfigError, match="which no epoch is: ALTER TABLE … UNSET TBLPROPERTIES"):
+    with pytest.raises(ConfigError, match="which is not an epoch: ALTER TABLE … UNSET TBLPROPERTIES"):
         DeltaFence(lease, config, BootClock()).begin("/lake/t", "soon")
     assert (lease.losses, recorded(config)) == ([], [])
 

@@ -1274,7 +1274,7 @@ def test_a_claim_that_finds_another_fence_than_the_tables_go_by_is_refused(
     tables("CREATE TABLE more.own (epoch INT)")
     path = {"options": "-c search_path=more"}
     astray = create_engine(fenced.url, connect_args=path, poolclass=NullPool)
-    with pytest.raises(ConfigError, match='go by the fence in schema "public", which this role'):
+    with pytest.raises(ConfigError, match='use the fence in schema "public", which this role'):
         claim(Holder(NAME, 6), astray)
     assert FenceTable(astray).has_fence(NAME)
     assert FenceTable(fenced).newest(NAME) == 5

@@ -448,9 +448,9 @@ def test_a_null_in_an_array_is_no_text_and_a_session_that_was_cut_meanwhile_is_m
 ) -> None:
     tell(engine, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (a text[], b int[])")
     # Spark takes longer than an idle session lives.
-    options = "-c array_nulls=off -c idle_session_timeout=200ms"
+    options = "-c array_nulls=off -c idle_session_timeout=600ms"
     kept = create_engine(engine.url, connect_args={"options": options})
-    source = "SELECT array('x', NULL) AS a, array(1, NULL) AS b, java_method('java.lang.Thread', 'sleep', 1000L) AS c"
+    source = "SELECT array('x', NULL) AS a, array(1, NULL) AS b, java_method('java.lang.Thread', 'sleep', 2000L) AS c"
     put(spark.sql(source).selectExpr("a", "if(c IS NULL, b, b) AS b"), kept, "kinds", through=through)
     assert ask(engine, "SELECT a, b FROM kinds") == [(["x", None], [1, None])]
     tell(engine, "DROP TABLE kinds")

@@ -259,6 +259,10 @@ class Guard:
             raise self._refused from None
         number = self._interrupt.signal
         if number and not (number == signal.SIGINT and isinstance(error, Exception | KeyboardInterrupt)):
+            if is_success(error):
+                log.warning(
+                    "%s: interrupted by %s, though the program has caught it", self.hold.name, signal_name(number)
+                )
             raise SystemExit(128 + number) from None
         if isinstance(error, KeyboardInterrupt):
             raise error
@@ -267,7 +271,6 @@ class Guard:
 
     def _leave(self, error: BaseException | None) -> LeaseLost | None:
         """End all work, then release; the loss if there was one."""
-        self._interrupt.look_for_sigint()
         has_failed = isinstance(error, Exception | SystemExit) and not is_success(error)  # not ended from outside
         # The JVM was killed, and the error of a failed call left the block before the watching thread saw that.
         if has_failed and self._spark.is_its_jvm_ending():

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from ..clock import Clock
-from ..system.signals import HandledSignals, sigints
+from ..system.signals import HandledSignals
 
 _AGAIN = 1.0
 _AT_ONCE = 0.5
@@ -38,7 +38,7 @@ class BlockInterrupt:
 
     def begin(self, *, is_lost: Callable[[], bool]) -> None:
         """`is_lost`: the lease is lost by now, so that no signal is the reason of the end."""
-        self._thread, self._is_lost, self._sigints = threading.get_ident(), is_lost, sigints.begin()
+        self._thread, self._is_lost = threading.get_ident(), is_lost
         self._signals.begin()
 
     def leave(self) -> None:
@@ -46,11 +46,6 @@ class BlockInterrupt:
         self.has_left.set()
         with self._sending:  # an interrupt that is being sent now arrives before the handlers are removed
             BlockInterrupt.sent_at = -math.inf
-
-    def look_for_sigint(self) -> None:
-        """Notice a Ctrl-C whose KeyboardInterrupt the program has caught: its work was interrupted all the same."""
-        if not self.signal and sigints.count() > self._sigints:
-            self.signal = signal.SIGINT
 
     def insist(self, until: float = math.inf) -> None:
         """Interrupt the block until it is left or the instant `until` is reached, but at least once.
@@ -77,10 +72,14 @@ class BlockInterrupt:
 
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Ended))
 
-    def _on_signal(self, number: int, _frame: object) -> None:
+    def _on_signal(self, number: int, frame: object) -> None:
         """Handle a signal in the main thread: from outside, or from `insist`, maybe for a block around this one. Calls
         neither Py4J nor the store."""
         is_ours = number == signal.SIGTERM and self._clock.now() < BlockInterrupt.sent_at + _AGAIN
+        if number == signal.SIGINT:  # the program may catch the KeyboardInterrupt, and is interrupted all the same
+            self.signal = self.signal or number
+            self._signals.pass_on(number, frame)
+            return
         is_lost = self._is_lost()
         if not (is_ours or is_lost):
             self.signal = number

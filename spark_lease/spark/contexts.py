@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..system.signals import keep_sigint
 from .connect import is_connected
 from .jvm import live_context
 from .pyspark_import import ask_numpy_late
@@ -80,6 +81,7 @@ def is_watchable() -> bool:
     @functools.wraps(made)
     def do_init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
+        keep_sigint()
         _tell(self, list(_watchers))
 
     do_init.tells_spark_lease = True  # type: ignore[attr-defined]

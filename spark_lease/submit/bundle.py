@@ -31,8 +31,10 @@ def _sources(name: str) -> Iterator[tuple[Path, str]]:
         return
     origin = Path(found.origin)
     root = origin.parent.parent if found.submodule_search_locations else origin.parent
-    for source in sorted(origin.parent.rglob("*.py")) if found.submodule_search_locations else [origin]:
-        yield source, str(source.relative_to(root))
+    there = sorted(origin.parent.rglob("*")) if found.submodule_search_locations else [origin]
+    for source in there:
+        if source.suffix in (".py", ".html"):
+            yield source, str(source.relative_to(root))
 
 
 if __name__ == "__main__":

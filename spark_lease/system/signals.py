@@ -1,13 +1,13 @@
-"""Handles signals for a while: SIGTERM, and SIGHUP if it is not ignored."""
+"""Handles signals for a while: SIGTERM, SIGHUP if it is not ignored, and SIGINT if it interrupts the program."""
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-import builtins
 import contextlib
 import functools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -63,11 +63,20 @@ class HandledSignals:
         self._pid = os.getpid()
         _held_back.update(set(_SIGNALS) - signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         _handled.append(self)
-        for number in _SIGNALS:
+        for number in (*_SIGNALS, signal.SIGINT):
             old = _without_ended(number, signal.getsignal(number))
-            if number == signal.SIGTERM or old is signal.SIG_DFL:  # nohup ignores SIGHUP, and so do we
+            if (
+                number == signal.SIGTERM
+                or (number == signal.SIGHUP and old is signal.SIG_DFL)  # nohup ignores SIGHUP, and so do we
+                or (number == signal.SIGINT and _interrupts(old) and not hasattr(sys, "ps1"))  # there it ends a line
+            ):
                 self._old[number] = old
                 signal.signal(number, self._on_signal)
+
+    def pass_on(self, number: int, frame: object) -> None:
+        """Call the handler that was there before, or that `keep_sigint` has found."""
+        if callable(old := self._old.get(number)):
+            old(number, frame)
 
     def end(self) -> None:
         """Put the earlier handlers back. Raises KeyboardInterrupt if that comes meanwhile, after the same work. On
@@ -105,46 +114,22 @@ class HandledSignals:
             os.kill(os.getpid(), number)
 
 
-class SigintCount:
-    """Counts the SIGINTs that end a program, also where the program catches each KeyboardInterrupt.
-
-    Python writes the number of each signal to one descriptor (`signal.set_wakeup_fd`), whichever handler it has:
-    PySpark sets its own. If another library uses that descriptor, nothing is counted.
-    """
-
-    def __init__(self) -> None:
-        self._count, self._pipe = 0, (-1, -1)
-
-    def begin(self) -> int:
-        """The count so far. The first call in the main thread begins to count."""
-        if self._pipe[0] < 0 and threading.current_thread() is threading.main_thread():
-            with contextlib.suppress(OSError, ValueError):  # no descriptor is free; not the main interpreter
-                self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-                if (others := signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)) >= 0:
-                    signal.set_wakeup_fd(others)
-        return self.count()
-
-    def count(self) -> int:
-        """How many have come. Not counted: in IPython, where a SIGINT ends a cell and not the block; and if the program
-        has its own handler, for which a SIGINT may mean anything."""
-        with contextlib.suppress(OSError):
-            numbers = os.read(self._pipe[0], 1 << 16)
-            handler = signal.getsignal(signal.SIGINT)
-            if handler is signal.default_int_handler or str(getattr(handler, "__module__", "")).startswith("pyspark."):
-                self._count += numbers.count(signal.SIGINT) * (not hasattr(builtins, "get_ipython"))
-        return self._count
-
-    def forget(self) -> None:
-        """In a forked child: its parent must not count its signals."""
-        if self._pipe[1] >= 0 and (others := signal.set_wakeup_fd(-1)) not in (-1, self._pipe[1]):
-            signal.set_wakeup_fd(others)
-        for each in self._pipe:
-            with contextlib.suppress(OSError):
-                os.close(each)
-        self._pipe = (-1, -1)
+def _interrupts(handler: Any) -> bool:
+    """True if this handler of SIGINT ends a program by KeyboardInterrupt: Python's, PySpark's, or one of this module. A
+    program's own may do anything."""
+    is_ours = isinstance(getattr(handler, "__self__", None), HandledSignals)
+    is_pysparks = str(getattr(handler, "__module__", "")).startswith("pyspark.")
+    return handler is signal.default_int_handler or is_ours or is_pysparks
 
 
-sigints = SigintCount()
+def keep_sigint() -> None:
+    """Call it after a SparkContext has begun, which sets a handler of SIGINT: put ours before that one."""
+    hearing = [each for each in _handled if signal.SIGINT in each._old]
+    handler = signal.getsignal(signal.SIGINT)
+    if hearing and handler != hearing[-1]._on_signal and _interrupts(handler):
+        with contextlib.suppress(ValueError):  # not the main thread, in which PySpark sets none either
+            signal.signal(signal.SIGINT, hearing[-1]._on_signal)
+            hearing[0]._old[signal.SIGINT] = handler
 
 
 def _without_ended(number: int, handler: Any) -> Any:
@@ -165,4 +150,3 @@ _let_through = functools.partial(_signal.pthread_sigmask, signal.SIG_UNBLOCK, _h
 os.register_at_fork(after_in_child=_give_back)  # first, because they run in this order
 os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_let_through)
 os.register_at_fork(after_in_child=_held_back.clear)
-os.register_at_fork(after_in_child=sigints.forget)

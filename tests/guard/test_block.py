@@ -225,6 +225,8 @@ PYSPARKS = "from pyspark import SparkContext; SparkContext('local[1]', 'n')"
     [
         ("", "pass", 130, "interrupted"),
         ("", "sys.exit(0)", 130, "interrupted"),
+        ("", "signal.signal(signal.SIGINT, signal.SIG_IGN)", 130, "interrupted"),
+        ("sys.ps1 = '>>> '", "pass", 0, "finished"),
         ("", "raise", -signal.SIGINT, "interrupted"),
         ("", "1 / 0", 1, "interrupted"),
         (OWN_HANDLER + "; signal.pause = str", "pass", 0, "finished"),

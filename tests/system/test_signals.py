@@ -49,33 +49,62 @@ def test_a_child_is_ended_by_a_signal_that_comes_with_its_birth() -> None:
     assert said == ""
 
 
-def test_a_ctrl_c_is_counted_whichever_handler_it_has_and_that_of_a_child_is_not() -> None:
+def test_pysparks_handler_of_ctrl_c_does_not_replace_ours() -> None:
     said = run(
         """
-        from spark_lease.system.signals import sigints
-        sigints.begin()
+        from spark_lease.system.signals import keep_sigint
+        heard = []
 
-        def interrupt(handler):
-            signal.signal(signal.SIGINT, handler)
+        def hearing(name):
+            def hear(number, frame):
+                heard.append(name)
+                handler.pass_on(number, frame)
+            handler = HandledSignals(hear)
+            handler.begin()
+            return handler
+
+        def interrupt():
+            heard.clear()
             try:
                 signal.raise_signal(signal.SIGINT)
             except KeyboardInterrupt:
-                pass
+                print(*heard)
 
         def pysparks(number, frame):
+            heard.append("pyspark")
             raise KeyboardInterrupt
 
         pysparks.__module__ = "pyspark.core.context"
+        handled.end()
+        outer, inner = hearing("outer"), hearing("inner")
+        interrupt()
+        signal.signal(signal.SIGINT, pysparks)
+        keep_sigint()
+        keep_sigint()
+        interrupt()
         if not (child := os.fork()):
-            interrupt(signal.default_int_handler)
-            os._exit(sigints.begin())
-        print(os.waitpid(child, 0)[1], sigints.count())
-        for handler in (signal.default_int_handler, pysparks, lambda number, frame: None):
-            interrupt(handler)
-            print(sigints.count())
+            interrupt()  # a block of its parent is not its own
+            sys.stdout.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+        inner.end()
+        interrupt()
+        outer.end()
+        print(signal.getsignal(signal.SIGINT) is pysparks)
+        signal.signal(signal.SIGINT, lambda number, frame: print("its own"))
+        outer.begin()
+        keep_sigint()
+        signal.raise_signal(signal.SIGINT)
         """
     )
-    assert said.split() == ["0", "0", "1", "2", "2"]
+    assert said.splitlines() == [
+        "inner outer",
+        "inner outer pyspark",
+        "pyspark",
+        "outer pyspark",
+        "True",
+        "its own",
+    ]
 
 
 def test_no_signal_stays_blocked_whatever_comes_amid_forks() -> None:

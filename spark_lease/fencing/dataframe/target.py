@@ -57,11 +57,13 @@ WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
 # Foreign keys by which a DELETE changes rows of another table: that table, the key, and what it does there.
 _CASCADES = {
     "postgresql": """
-SELECT conrelid::pg_catalog.regclass::text, conname,
-       CASE confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' ELSE 'SET DEFAULT' END
-FROM pg_constraint WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd') AND conrelid <> confrelid AND confrelid IN (
+WITH parts AS (
     SELECT oid FROM pg_class WHERE oid = pg_catalog.to_regclass(%(full)s)::oid
     UNION SELECT relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass(%(full)s)))
+SELECT conrelid::pg_catalog.regclass::text, conname,
+       CASE confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' ELSE 'SET DEFAULT' END
+FROM pg_constraint WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd')
+    AND confrelid IN (SELECT oid FROM parts) AND conrelid NOT IN (SELECT oid FROM parts)
 ORDER BY conparentid, 1 LIMIT 1
 """,
     "mysql": """

@@ -538,6 +538,7 @@ def test_an_overwrite_leaves_the_tables_that_inherit_and_empties_partitions(engi
         "CREATE TABLE archived () INHERITS (kinds)",
         "CREATE TABLE years (a int) PARTITION BY LIST (a)",
         "CREATE TABLE year_7 PARTITION OF years DEFAULT",
+        "ALTER TABLE years ADD UNIQUE (a), ADD COLUMN b int REFERENCES years (a) ON DELETE CASCADE",
         "INSERT INTO kinds VALUES (6)",
         "INSERT INTO archived VALUES (7)",
         "INSERT INTO years VALUES (7)",

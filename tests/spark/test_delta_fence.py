@@ -50,7 +50,7 @@ EVERY_OPERATION = """
             pass
 
     class Fence(DeltaFence):
-        def _record(self, table, epoch):
+        def _record(self, table):
             say(f"recorded {table}")
 
     spark = delta_session(**{
@@ -145,7 +145,7 @@ EVERY_OPERATION = """
 
     class Overtaken(Fence):
         # Whatever begins under it is overtaken by a commit of another between its snapshot and its own commit.
-        def _record(self, table, epoch):
+        def _record(self, table):
             pass
         def commit(self, table):
             if CLAIMED:
@@ -176,7 +176,7 @@ EVERY_OPERATION = """
             return self.epoch
 
     class Known(Fence):
-        def _record(self, table, epoch):
+        def _record(self, table):
             pass
 
     hook.fences = (Known(Expired("mine", 10_000), configure(name="mine"), BootClock()),)

@@ -39,7 +39,7 @@ def test_help_has_examples(command: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["run"], 64, "Put -- before"),
+        (["run"], 64, "Write -- before"),
         (["submit", "--lease", "n", "--"], 64, "Nothing follows --: write after it what to submit"),
         (["runn"], 64, "invalid choice"),
         (["run", "--lease-durration", "3", "--", "true"], 64, "See spark-lease run --help"),

@@ -282,7 +282,7 @@ def test_a_key_is_not_done_when_work_that_was_left_behind_had_to_be_ended(url: s
     command = ["sh", "-c", "(sleep 60) & exit 0"]
     code, outcome = ends(spark_lease("run", "--lease", "n", "--run-key", "k", "--", *command, url=url))
     assert (code, outcome["outcome"]) == (1, "failed")
-    assert "left work behind, which was ended: its run key 'k' is not marked as done" in str(outcome["reason"])
+    assert "left processes running, which were ended: its run key 'k' is not marked as done" in str(outcome["reason"])
     assert [run.outcome for run in runs(url)] == ["interrupted"]
 
 

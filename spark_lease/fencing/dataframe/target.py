@@ -57,9 +57,12 @@ WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
 # Foreign keys by which a DELETE changes rows of another table: that table, the key, and what it does there.
 _CASCADES = {
     "postgresql": """
-WITH parts AS (
-    SELECT oid FROM pg_class WHERE oid = pg_catalog.to_regclass(%(full)s)::oid
-    UNION SELECT relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass(%(full)s)))
+WITH RECURSIVE behind (oid) AS (
+    SELECT pg_catalog.to_regclass(%(full)s)::oid
+    UNION SELECT d.refobjid FROM behind JOIN pg_class v ON v.oid = behind.oid AND v.relkind = 'v'
+        JOIN pg_rewrite r ON r.ev_class = v.oid JOIN pg_depend d ON d.objid = r.oid AND d.refobjid <> v.oid
+        AND d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass),
+parts AS (SELECT oid FROM behind UNION SELECT relid FROM behind, pg_catalog.pg_partition_tree(behind.oid))
 SELECT conrelid::pg_catalog.regclass::text, conname,
        CASE confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' ELSE 'SET DEFAULT' END
 FROM pg_constraint WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd')

@@ -23,7 +23,7 @@ from spark_lease.database.dialects import is_mariadb
 from spark_lease.errors import ConfigError
 from spark_lease.fencing.dataframe import move as frames_move
 from spark_lease.fencing.dataframe import writer as frames
-from spark_lease.fencing.dataframe.target import run
+from spark_lease.fencing.dataframe.target import refuse_cascades, run
 from spark_lease.holds import open_contender
 from spark_lease.lease import Lease
 from tests.support.drivers import until
@@ -573,6 +573,26 @@ def test_an_overwrite_that_would_change_rows_of_another_table_is_refused(
     put(spark.sql("SELECT 2 AS a"), engine, "kinds", **OVERWRITE)  # its key to itself is no other table's
     assert ask(engine, "SELECT a FROM kinds") == [(2,)]
     tell(engine, "DROP TABLE kinds")
+
+
+@POSTGRES
+def test_an_overwrite_of_a_view_or_of_partitions_finds_the_keys_behind_them(engine: Engine) -> None:
+    tell(
+        engine,
+        "DROP TABLE IF EXISTS kinds, years, children CASCADE",
+        "CREATE TABLE kinds (a int PRIMARY KEY)",
+        "CREATE VIEW seen AS SELECT a FROM kinds",
+        "CREATE VIEW seen_again AS SELECT a FROM seen WHERE a > 0",
+        "CREATE TABLE years (a int PRIMARY KEY) PARTITION BY LIST (a)",
+        "CREATE TABLE year_7 PARTITION OF years FOR VALUES IN (7)",
+        "CREATE TABLE children (a int REFERENCES kinds ON DELETE CASCADE, b int REFERENCES years ON DELETE SET NULL)",
+    )
+    with engine.connect() as connection:
+        for table in ("seen_again", "years", "year_7"):
+            with pytest.raises(ConfigError, match="changes rows of children"):
+                refuse_cascades(connection, table, table)
+        refuse_cascades(connection, "children", "children")
+    tell(engine, "DROP TABLE kinds, years, children CASCADE")
 
 
 @pytest.mark.parametrize("database", [PG, MARIA], indirect=True)

@@ -73,10 +73,8 @@ class Guard:
         self._interrupt = BlockInterrupt(self._clock)
         self._has_begun = self._has_claimed = False
         self._entered = EnteredOnce(config.name)
-        self.has_crashed = False
-        """True once the block has failed and its JVM had ended."""
-        self.left = ""
-        """Work that the block left running, and that had to be ended."""
+        self.has_crashed, self.left = False, ""
+        """True once the block has failed and its JVM had ended; the work that it left running, which was then ended."""
         self._unnoted: list[SparkLeaseError] = []
         self._refused: ConfigError | None = None
 
@@ -257,13 +255,7 @@ class Guard:
             raise lost from (None if isinstance(error, Ended) else error)
         if self._refused:
             raise self._refused from None
-        number = self._interrupt.signal
-        if number and not (number == signal.SIGINT and isinstance(error, Exception | KeyboardInterrupt)):
-            if is_success(error):
-                log.warning(
-                    "%s: interrupted by %s, though the program has caught it", self.hold.name, signal_name(number)
-                )
-            raise SystemExit(128 + number) from None
+        self._interrupt.exit_for_signal(error, self.hold.name)
         if isinstance(error, KeyboardInterrupt):
             raise error
         if self._unnoted:

@@ -1,12 +1,17 @@
 """Ends the guarded block by an exception in its thread, for a signal or because the lease is lost."""
 
+import logging
 import math
 import signal
 import threading
 from collections.abc import Callable
 
 from ..clock import Clock
+from ..outcome import is_success
+from ..system.processes import signal_name
 from ..system.signals import HandledSignals
+
+log = logging.getLogger(__name__)
 
 _AGAIN = 1.0
 _AT_ONCE = 0.5
@@ -57,6 +62,15 @@ class BlockInterrupt:
             if (left := until - self._clock.now()) <= 0:
                 return
             self._clock.wait(self.has_left, min(_AGAIN, left))
+
+    def exit_for_signal(self, error: BaseException | None, name: str) -> None:
+        """Raise SystemExit(128 + n) if a signal from outside ended the block of lease `name`. After a Ctrl-C, its
+        KeyboardInterrupt, or another `error` of the block, is left to the caller."""
+        if not self.signal or (self.signal == signal.SIGINT and isinstance(error, Exception | KeyboardInterrupt)):
+            return
+        if is_success(error):
+            log.warning("%s: interrupted by %s, though the program has caught it", name, signal_name(self.signal))
+        raise SystemExit(128 + self.signal) from None
 
     def _send(self) -> None:
         """Raise Ended in the block. A signal also ends a blocking call, unless the thread blocks signals."""

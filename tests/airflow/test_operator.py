@@ -176,8 +176,11 @@ def test_a_mistake_is_one_sentence_and_changes_nothing(caplog: pytest.LogCapture
         ),
         ({"lease": "n", "lease_settings": {"password": "x"}}, "password: is a secret: put it into the connection"),
         ({"lease": "n", "lease_settings": {"url": "postgresql://u:p@h/d"}}, "url: carries a password"),
-        ({"lease": "n", "lease_settings": {"if_held": "wait"}}, "if_held in lease_settings: what a standby does"),
-        ({"lease": "n", "lease_settings": {"acquire_timeout": 30}}, "acquire_timeout in lease_settings: what a"),
+        (
+            {"lease": "n", "lease_settings": {"if_held": "wait"}},
+            "if_held in lease_settings: on_standby and standby_timeout",
+        ),
+        ({"lease": "n", "lease_settings": {"acquire_timeout": 30}}, "acquire_timeout in lease_settings: on_standby"),
     ],
 )
 def test_what_can_be_refused_is_refused_with_the_dag(arguments: dict[str, object], says: str) -> None:

@@ -5,20 +5,30 @@ Stopping Spark does not end it: the JVM gives up the stream, but Python goes on.
 
 import logging
 import sys
+import threading
 import traceback
 
-_SERVE = {"ClientServerConnection.wait_for_commands", "CallbackConnection.run"}
-"""Functions that a Py4J thread runs all its life, with and without pinned threads (Py4J 0.10.9)."""
+_SERVE = {"ClientServerConnection", "CallbackConnection"}
+"""The classes whose `run` a Py4J thread executes all its life, with and without pinned threads (Py4J 0.10.9)."""
 
 
 def callbacks() -> set[int]:
     """The ids (`threading.get_ident`) of the threads on which such code runs now."""
-    found = set[int]()
-    for thread, last in sys._current_frames().items():
-        names = {frame.f_code.co_qualname for frame, _ in traceback.walk_stack(last)}
-        if names & _SERVE and any(each.endswith("._call_proxy") for each in names):
-            found.add(thread)
-    return found
+    return {each.ident for each in threading.enumerate() if each.ident and _serves(each) and _is_called(each.ident)}
+
+
+def _serves(thread: threading.Thread) -> bool:
+    runs = getattr(getattr(thread, "_target", None), "__self__", thread)
+    return type(runs).__name__ in _SERVE
+
+
+def _is_called(thread: int) -> bool:
+    if (last := sys._current_frames().get(thread)) is None:
+        return False
+    try:
+        return any(frame.f_code.co_qualname.endswith("._call_proxy") for frame, _ in traceback.walk_stack(last))
+    except AttributeError:  # the frames of a thread that runs may be invalid (CPython 3.11): then it is working
+        return True
 
 
 def end_callback(thread: int) -> None:

@@ -88,12 +88,12 @@ class BlockInterrupt:
 
     def _on_signal(self, number: int, frame: object) -> None:
         """Handle a signal in the main thread: from outside, or from `insist`, maybe for a block around this one. Calls
-        neither Py4J nor the store."""
-        is_ours = number == signal.SIGTERM and self._clock.now() < BlockInterrupt.sent_at + _AGAIN
+        neither Py4J nor the store; PySpark's own handler of SIGINT, which it calls, cancels Spark's jobs."""
         if number == signal.SIGINT:  # the program may catch the KeyboardInterrupt, and is interrupted all the same
             self.signal = self.signal or number
             self._signals.pass_on(number, frame)
             return
+        is_ours = number == signal.SIGTERM and self._clock.now() < BlockInterrupt.sent_at + _AGAIN
         is_lost = self._is_lost()
         if not (is_ours or is_lost):
             self.signal = number

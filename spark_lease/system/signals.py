@@ -118,16 +118,18 @@ def _interrupts(handler: Any) -> bool:
     """True if this handler of SIGINT ends a program by KeyboardInterrupt: Python's, PySpark's, or one of this module. A
     program's own may do anything."""
     is_ours = isinstance(getattr(handler, "__self__", None), HandledSignals)
-    is_pysparks = str(getattr(handler, "__module__", "")).startswith("pyspark.")
-    return handler is signal.default_int_handler or is_ours or is_pysparks
+    return handler is signal.default_int_handler or is_ours or _is_pysparks(handler)
+
+
+def _is_pysparks(handler: Any) -> bool:
+    return str(getattr(handler, "__module__", "")).startswith("pyspark.")
 
 
 def keep_sigint() -> None:
-    """Call it after a SparkContext has begun, which sets a handler of SIGINT: put ours before that one."""
+    """Put our handlers of SIGINT before PySpark's. Call it after a SparkContext has begun: it replaces them."""
     hearing = [each for each in _handled if signal.SIGINT in each._old]
-    handler = signal.getsignal(signal.SIGINT)
-    if hearing and handler != hearing[-1]._on_signal and _interrupts(handler):
-        with contextlib.suppress(ValueError):  # not the main thread, in which PySpark sets none either
+    if hearing and _is_pysparks(handler := signal.getsignal(signal.SIGINT)):
+        with contextlib.suppress(ValueError):  # on another thread than the main one, where PySpark sets no handler
             signal.signal(signal.SIGINT, hearing[-1]._on_signal)
             hearing[0]._old[signal.SIGINT] = handler
 

@@ -54,7 +54,7 @@ SELECT index_name, column_name, sub_part IS NULL,
 FROM information_schema.statistics LEFT JOIN information_schema.columns USING (table_schema, table_name, column_name)
 WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s AND NOT non_unique
 """
-# Foreign keys by which a DELETE changes rows of another table: that table, the key, and what it does there.
+# Foreign keys by which a DELETE changes rows of another table: that table, the key, and its action.
 _CASCADES = {
     "postgresql": """
 WITH RECURSIVE behind (oid) AS (

@@ -95,17 +95,9 @@ class Lease:
         `completes` becomes done in the same transaction: no other hold can complete it, not even a later one.
         Raises Fenced, LeaseLost, StoreError, ConfigError, AlreadyDone (for `completes`), and the database's own errors.
         """
-        from .fencing.sql.transaction import completing_sql, fenced_sql  # imports SQLAlchemy: only when used
+        from .fencing.sql.transaction import transaction  # imports SQLAlchemy: only when used
 
-        if not completes:
-            return fenced_sql(self._hold, engine)
-        return completing_sql(
-            self._hold,
-            engine,
-            completes,
-            note=self._hold.runs.backfill,
-            retention=bounded_age(self._config.run_retention),
-        )
+        return transaction(self._hold, engine, self._completion(completes))
 
     def write_sql(
         self,
@@ -116,18 +108,27 @@ class Lease:
         *,
         keys: Sequence[str] = (),
         through: str = "auto",
+        completes: str = "",
     ) -> int:
         """Write all rows of the DataFrame `df` to `table`, or none, in one `fenced_sql`; returns the row count.
 
         Columns are matched by name. `mode`: "append"; "overwrite" (DELETE, then INSERT, in that transaction); "upsert",
         by the columns `keys`, over which the table has a unique index. `through`: "driver" collects the rows;
         "executors" stage them in a table beside `table`; "auto" uses the driver for up to 10 000 rows (to find out,
-        Spark may compute the first rows twice) and for SQLite. Raises what `fenced_sql` and Spark raise; ConfigError
-        if frame, table and arguments do not fit together, before anything is written.
+        Spark may compute the first rows twice) and for SQLite. The run key `completes` becomes done in the same
+        transaction; if it is done already, AlreadyDone is raised before Spark computes. Raises what `fenced_sql` and
+        Spark raise; ConfigError if frame, table and arguments do not fit together, before anything is written.
         """
         from .fencing.dataframe.writer import write_sql  # imports SQLAlchemy and Arrow: only when used
 
-        return write_sql(self._hold, df, engine, table, mode=mode, keys=keys, through=through)
+        key = self._completion(completes)
+        return write_sql(self._hold, df, engine, table, mode=mode, keys=keys, through=through, completes=key)
+
+    def _completion(self, key: str) -> Any:
+        from .fencing.sql.transaction import Completion
+
+        retention = bounded_age(self._config.run_retention)
+        return Completion(key, self._hold.runs.backfill, retention) if key else None
 
     def jdbc_url(self, url: str) -> str:
         """Add the epoch to `url`, a jdbc:postgresql: URL, for fenced tables. Raises ConfigError."""

@@ -99,9 +99,10 @@ class RecordRules:
             if self._lock and not self._lock.try_lock():
                 self._is_locked_out = True
                 return Denied(held.holder or "the owner of its lock", self._duration)
-            if mine:  # an object store may repeat a request that had landed, and answer "no" to it
-                self._asked = True
-                return self._swap_mine(seen, self._over)
+            if mine and seen.record:  # an object store may repeat a request that had landed, and answer "no" to it
+                self._asked, self._mine = True, seen.record
+                self._apply(seen.record.directive, seen)
+                return self.renew(self._over)
             may_hold_it, self._asked, self._over = self._asked, True, seen
             wanted = taken(seen.record, holder=self._holder, duration=self._duration, protection=self._protection())
             if granted := self._keep(self._store.swap(self._name, seen.record, wanted)):
@@ -110,10 +111,23 @@ class RecordRules:
         problem = f"{self._name} is free, but our write did not take effect after {_TRIES} attempts{_DROPPED}"
         raise StoreError(self._store.where, problem)
 
-    def renew(self) -> Grant | Denied:
+    def renew(self, over: Snapshot | None = None) -> Grant | Denied:
+        """Renew the record that we know; if another one is there, look whether that is ours as well."""
         if self._lock and not self._lock.is_held():
             raise LockGone(self._store.where, "the lock is gone: the session or file that held it has ended")
-        return self._swap_mine(Snapshot(self._mine))
+        seen = Snapshot(self._mine)
+        for _ in range(_TRIES):
+            mine = seen.record
+            if mine is None:
+                return Denied(None)
+            self._apply(mine.directive, seen)
+            wanted = renewed(mine, duration=self._duration, protection=self._protection())
+            if self._keep(self._store.swap(self._name, mine, wanted)):
+                return Grant(mine.epoch, self._give_up_at, self._why, over)
+            seen = self._store.read(self._name)
+            if not is_grant_of(seen.record, self._holder, mine.epoch):
+                return Denied(seen.record.holder, epoch=seen.record.epoch) if seen.record else Denied(None)
+        raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder{_DROPPED}")
 
     def release(self) -> bool:
         if not self._asked:
@@ -143,21 +157,6 @@ class RecordRules:
         self._store.close()
         if self._lock:
             self._lock.close()
-
-    def _swap_mine(self, seen: Snapshot, over: Snapshot | None = None) -> Grant | Denied:
-        """Renew the record that we know; if another one is there, look whether that is ours as well."""
-        for _ in range(_TRIES):
-            mine = seen.record
-            if mine is None:
-                return Denied(None)
-            self._apply(mine.directive, seen)
-            wanted = renewed(mine, duration=self._duration, protection=self._protection())
-            if self._keep(self._store.swap(self._name, mine, wanted)):
-                return Grant(mine.epoch, self._give_up_at, self._why, over)
-            seen = self._store.read(self._name)
-            if not is_grant_of(seen.record, self._holder, mine.epoch):
-                return Denied(seen.record.holder, epoch=seen.record.epoch) if seen.record else Denied(None)
-        raise StoreError(self._store.where, f"the record of {self._name} keeps changing under its own holder{_DROPPED}")
 
     def _apply(self, text: str, seen: Snapshot) -> None:
         """Compute by the own clock when to give up. An unchanged directive is not computed again."""

@@ -9,8 +9,9 @@ the transaction itself. `write_sql` makes no table. `columns` and `target` know 
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -23,9 +24,9 @@ from ..refusal import fenced
 from ..sql.claim import FenceTable
 from ..sql.refusals import AUTOCOMMIT
 from ..sql.tables import refuse_unknown, where_is
-from ..sql.transaction import claim_once, fenced_sql
+from ..sql.transaction import Completion, claim_once, refuse_done, transaction
 from .columns import columns_of, selected
-from .load import RESULT, copy, inserting, loader, rows_of, values
+from .load import RESULT, Place, copy, inserting, loader, rows_of, values
 from .move import Move, drop_here, empty, here, make_here, move_all, refuse_less, rehearse
 from .staging import staging, sweep
 from .target import demand_strict, quote, refusal, refuse_cascades, refuse_other_keys, run, target_of
@@ -41,8 +42,20 @@ _OF_PYTHON = re.compile("Python|Pandas|Arrow|RDD")
 _OF_ANY_LENGTH = ("array", "binary", "map", "struct", "variant")
 
 
+Begin = Callable[[], AbstractContextManager[Connection]]
+"""Begins the fenced transaction."""
+
+
 def write_sql(
-    lease: HeldLease, frame: Any, engine: Engine, table: str, *, mode: str, keys: Sequence[str], through: str
+    lease: HeldLease,
+    frame: Any,
+    engine: Engine,
+    table: str,
+    *,
+    mode: str,
+    keys: Sequence[str],
+    through: str,
+    completes: Completion | None = None,
 ) -> int:
     """Implements `Lease.write_sql`."""
     if not hasattr(frame, "selectExpr"):
@@ -50,18 +63,22 @@ def write_sql(
     _refuse_arguments(engine, mode, keys, through)
     if epoch := lease.wait_certain():  # 0: enabled = false
         claim_once(lease, engine, epoch)
+        if completes:
+            refuse_done(lease, engine, completes)
+    begin = partial(transaction, lease, engine, completes)
     move = _plan(frame, engine, table, mode, keys)
     rows = selected(frame, move.columns)
     if engine.dialect.name == "sqlite":  # it has one writer: nothing is computed while others are locked out
-        return _from_the_driver(lease, _collected(rows), engine, move)
+        return _from_the_driver(begin, _collected(rows), engine, move)
     sweep(lease, engine, table)
     if through == "auto":
         few = _collected(rows.limit(FEW_ROWS + 1)) if _guess(rows) <= FEW_BYTES else None
         if few is not None and sum(each.num_rows for each in few) <= FEW_ROWS:
-            return _from_the_driver(lease, few, engine, move)
+            return _from_the_driver(begin, few, engine, move)
     if through == "driver":
-        return _from_the_driver(lease, _collected(rows), engine, move)
-    return _through_executors(lease, rows, engine, table, move)
+        return _from_the_driver(begin, _collected(rows), engine, move)
+    with staging(lease, engine, table, move.columns) as place:
+        return _through_executors(lease, begin, rows, engine, move, place)
 
 
 def _refuse_arguments(engine: Engine, mode: str, keys: Sequence[str], through: str) -> None:
@@ -109,10 +126,10 @@ def _collected(rows: Any) -> list[Any]:
     return list(rows._collect_as_arrow())  # Spark 3.5
 
 
-def _from_the_driver(lease: HeldLease, batches: Sequence[Any], engine: Engine, move: Move) -> int:
+def _from_the_driver(begin: Begin, batches: Sequence[Any], engine: Engine, move: Move) -> int:
     rows: int = sum(each.num_rows for each in batches)
     _refresh(engine)
-    with fenced_sql(lease, engine) as connection:
+    with begin() as connection:
         if move.is_copied():
             demand_strict(connection)
             empty(connection, move)
@@ -148,21 +165,20 @@ def _copy(connection: Connection, table: str, batches: Sequence[Any], names: Seq
         raise DBAPIError.instance("COPY", None, error, base, connection_invalidated=lost) from error
 
 
-def _through_executors(lease: HeldLease, rows: Any, engine: Engine, table: str, move: Move) -> int:
-    with staging(lease, engine, table, move.columns) as place:
-        try:
-            with _batches_by_rows(rows):
-                won = rows.mapInArrow(loader(place), RESULT).collect()
-        except Exception as error:  # any error of Spark; the cause may be a claim that ended the sessions
-            _refuse_older(lease, engine, error)
-            raise
-        lease.check()
-        total, source = sum(each["rows"] for each in won), rows_of(place, [each["number"] for each in won])
-        _refresh(engine)
-        with fenced_sql(lease, engine) as connection:
-            if place.mark and not run(connection, f"SELECT 1 FROM {rows_of(place, [place.mark])} LIMIT 1").scalar():
-                refuse_less(connection, 0, total)
-            move_all(connection, move, source, total)
+def _through_executors(lease: HeldLease, begin: Begin, rows: Any, engine: Engine, move: Move, place: Place) -> int:
+    try:
+        with _batches_by_rows(rows):
+            won = rows.mapInArrow(loader(place), RESULT).collect()
+    except Exception as error:  # any error of Spark; the cause may be a claim that ended the sessions
+        _refuse_older(lease, engine, error)
+        raise
+    lease.check()
+    total, source = sum(each["rows"] for each in won), rows_of(place, [each["number"] for each in won])
+    _refresh(engine)
+    with begin() as connection:
+        if place.mark and not run(connection, f"SELECT 1 FROM {rows_of(place, [place.mark])} LIMIT 1").scalar():
+            refuse_less(connection, 0, total)
+        move_all(connection, move, source, total)
     return int(total)
 
 

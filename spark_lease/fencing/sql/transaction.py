@@ -5,7 +5,7 @@ with lease.fenced_sql(engine) as connection:     waits until the lease is certai
     connection.execute(…)                        the caller's statements
                                                  at the end: is this epoch still the newest? COMMIT, in the same step
 ```
-The transaction may complete a run key as well (`completing_sql`): the key's row is committed with the data, or neither
+The transaction may complete a run key as well (`Completion`): the key's row is committed with the data, or neither
 is. The key is looked up before the transaction, so that no work is done in vain. Its row is the last statement: two
 masters cannot both commit it. Afterwards the key is noted beside the lease, where `is_done` looks. If a crash prevents
 that, the next contender that finds the row notes it.
@@ -17,7 +17,8 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -46,8 +47,24 @@ os.register_at_fork(after_in_child=_random.seed)
 _NULL = "23502"
 _AT_SOME = 1000
 """Number of runs with a known end after which their rows are deleted."""
-Note = Callable[[str, int], None]
-"""Notes beside the lease that a run key is done under an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The run key that a transaction completes. It is remembered for `retention` seconds. Raises ConfigError."""
+
+    key: str
+    note: Callable[[str, int], None]
+    """Notes beside the lease that a run key is done under an epoch."""
+    retention: float
+
+    def __post_init__(self) -> None:
+        refuse_run_key("completes", self.key)
+
+
+def transaction(lease: HeldLease, engine: Engine, completes: Completion | None) -> AbstractContextManager[Connection]:
+    """A `fenced_sql`, or a `completing_sql` if there is a run key to complete."""
+    return completing_sql(lease, engine, completes) if completes else fenced_sql(lease, engine)
 
 
 @contextmanager
@@ -84,34 +101,31 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def completing_sql(lease: HeldLease, engine: Engine, key: str, *, note: Note, retention: float) -> Iterator[Connection]:
-    """A `fenced_sql` that also completes the run key `key` of the lease.
+def completing_sql(lease: HeldLease, engine: Engine, completes: Completion) -> Iterator[Connection]:
+    """A `fenced_sql` that also completes a run key of the lease.
 
     Raises AlreadyDone if the key is done, under any epoch: then nothing was written. Raises what `fenced_sql` raises.
-    Keys are remembered for `retention` seconds.
     """
-    refuse_run_key("completes", key)
     if lease.wait_certain() == 0:  # enabled = false: nothing is guarded, and nothing noted
         with fenced_sql(lease, engine) as connection:
             yield connection
         return
-    fence_table = FenceTable(engine)
-    _refuse_done(fence_table, lease, key, note)
+    refuse_done(lease, engine, completes)
     completing = False
     try:
         with fenced_sql(lease, engine) as connection:
             yield connection
             completing = True
             now: Any = literal_column(backend_of(engine).now_ms)
-            row = insert(DONE).values(name=lease.name, run_key=key, epoch=lease.epoch, finished=now)
+            row = insert(DONE).values(name=lease.name, run_key=completes.key, epoch=lease.epoch, finished=now)
             connection.execute(row, execution_options={"schema_translate_map": None})
     except IntegrityError:
         if completing:
-            _refuse_done(fence_table, lease, key, note)
+            refuse_done(lease, engine, completes)
         raise
-    _note(lease, key, lease.epoch, note)
+    _note(lease, completes, lease.epoch)
     with suppress(Exception):  # any error: the transaction is committed
-        fence_table.forget_done(lease.name, retention)
+        FenceTable(engine).forget_done(lease.name, completes.retention)
 
 
 def new_run() -> str:
@@ -174,16 +188,17 @@ def _forget(engine: Engine, name: str, run: str) -> None:
             FenceTable(engine).forget_runs(name, done)
 
 
-def _refuse_done(fence_table: FenceTable, lease: HeldLease, key: str, note: Note) -> None:
-    epoch = fence_table.done_under(lease.name, key)
+def refuse_done(lease: HeldLease, engine: Engine, completes: Completion) -> None:
+    """Raise AlreadyDone if the key is done, under any epoch; then it is noted beside the lease too."""
+    epoch = FenceTable(engine).done_under(lease.name, completes.key)
     if epoch is not None:
-        _note(lease, key, epoch, note)
-        raise AlreadyDone(lease.name, key, epoch)
+        _note(lease, completes, epoch)
+        raise AlreadyDone(lease.name, completes.key, epoch)
 
 
-def _note(lease: HeldLease, key: str, epoch: int, note: Note) -> None:
+def _note(lease: HeldLease, completes: Completion, epoch: int) -> None:
     """Note that the key is done. The row decides: if this fails, the next contender that finds the row notes it."""
     try:
-        note(key, epoch)
+        completes.note(completes.key, epoch)
     except SparkLeaseError as error:
-        log.warning("%s: run key %r is done, and not noted beside the lease: %s", lease.name, key, error)
+        log.warning("%s: run key %r is done, and not noted beside the lease: %s", lease.name, completes.key, error)

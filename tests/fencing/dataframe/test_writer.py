@@ -20,15 +20,17 @@ from sqlalchemy.pool import NullPool
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.database.dialects import is_mariadb
-from spark_lease.errors import ConfigError
+from spark_lease.errors import AlreadyDone, ConfigError
 from spark_lease.fencing.dataframe import move as frames_move
 from spark_lease.fencing.dataframe import writer as frames
 from spark_lease.fencing.dataframe.target import refuse_cascades, run
+from spark_lease.fencing.sql.transaction import Completion
 from spark_lease.holds import open_contender
 from spark_lease.lease import Lease
 from tests.support.drivers import until
 from tests.support.frames import EVERYWHERE, NAME, ask, put, session, staged, tell
 from tests.support.guarded import rows
+from tests.support.holders import Holder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 PG, MARIA = (
@@ -113,6 +115,24 @@ def test_what_else_of_python_runs_in_the_job_keeps_its_batches(spark: Any, tmp_p
         with frames._batches_by_rows(made):
             assert spark.sparkContext.getLocalProperty("spark.sql.execution.arrow.maxRecordsPerBatch") == limit
     inner.unpersist()
+
+
+@EVERYWHERE
+def test_a_run_key_is_done_with_its_rows_and_spark_does_not_compute_them_again(
+    flights: Engine, spark: Any, through: str
+) -> None:
+    noted: list[tuple[str, int]] = []
+    key = Completion("2026-11-20", lambda *note: noted.append(note), 60)
+    how = {"table": "flights", "through": through, "completes": key}
+    with pytest.raises(DBAPIError):  # the second row has the key of the first
+        put(frame(spark, "('UA', 1, 5)", "('UA', 1, 6)"), flights, **how)
+    assert (contents(flights), noted) == ([], [])
+    assert put(frame(spark, "('UA', 1, 5)"), flights, **how) == 1
+    never = frame(spark, "('UA', 2, 5)").selectExpr("carrier", "flight", "raise_error('computed') AS delay")
+    with pytest.raises(AlreadyDone, match="was done under epoch 5"):
+        put(never, flights, lease=Holder(NAME, 6), **how)
+    assert (contents(flights), noted) == ([("UA", 1, 5, "none")], [("2026-11-20", 5)] * 2)
+    assert through == "auto" or staged(flights) == []
 
 
 @EVERYWHERE

@@ -18,7 +18,7 @@ from spark_lease.config.sources import configure
 from spark_lease.errors import AlreadyDone, ConfigError, Fenced, StoreError
 from spark_lease.fencing.sql.claim import FenceTable, claim
 from spark_lease.fencing.sql.tables import DONE
-from spark_lease.fencing.sql.transaction import completing_sql
+from spark_lease.fencing.sql.transaction import Completion, completing_sql
 from spark_lease.holds import open_contender
 from spark_lease.lease import Lease
 from tests.services.proxy import Proxy
@@ -61,7 +61,7 @@ def complete(engine: Engine, holder: Holder, noted: list[tuple[str, int]], *, re
     def note(key: str, epoch: int) -> None:
         noted.append((key, epoch))
 
-    with completing_sql(holder, engine, KEY, note=note, retention=retention) as connection:
+    with completing_sql(holder, engine, Completion(KEY, note, retention)) as connection:
         insert(connection, holder.epoch)
 
 
@@ -93,7 +93,7 @@ def test_of_two_masters_that_finish_one_key_at_the_same_time_one_writes(engine: 
     noted: list[tuple[str, int]] = []
     slow, fast = Holder(NAME, 5), Holder(NAME, 5)
     with pytest.raises(AlreadyDone, match="was done under epoch 5"):
-        with completing_sql(slow, engine, KEY, note=lambda *told: noted.append(told), retention=60) as connection:
+        with completing_sql(slow, engine, Completion(KEY, lambda *told: noted.append(told), 60)) as connection:
             insert(connection, 1)
             complete(engine, fast, noted)
     assert (rows(engine, 1), rows(engine, 5), slow.lost) == (0, 1, [])
@@ -159,10 +159,10 @@ def test_a_crash_between_commit_and_note_is_healed_by_the_next_run(engine: Engin
     script = f"""
         import os
         from sqlalchemy import create_engine, text
-        from spark_lease.fencing.sql.transaction import completing_sql
+        from spark_lease.fencing.sql.transaction import Completion, completing_sql
         from tests.support.holders import Holder
         engine, crash = create_engine({address!r}), lambda *_: os._exit(9)
-        with completing_sql(Holder({NAME!r}, 5), engine, {KEY!r}, note=crash, retention=60) as connection:
+        with completing_sql(Holder({NAME!r}, 5), engine, Completion({KEY!r}, crash, 60)) as connection:
             connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False, timeout=60)
@@ -178,7 +178,7 @@ def test_a_note_that_cannot_be_made_takes_nothing_back(engine: Engine, caplog: p
     def fail(key: str, epoch: int) -> None:
         raise StoreError("somewhere", "is down")
 
-    with completing_sql(Holder(NAME, 5), engine, KEY, note=fail, retention=60) as connection:
+    with completing_sql(Holder(NAME, 5), engine, Completion(KEY, fail, 60)) as connection:
         insert(connection, 5)
     assert (rows(engine), FenceTable(engine).done_under(NAME, KEY)) == (1, 5)
     assert "is done, and not noted beside the lease: lease store somewhere: is down" in caplog.text

@@ -29,7 +29,7 @@ from spark_lease.fencing.sql import commit as sql_commit
 from spark_lease.fencing.sql import refusals as sql_refusals
 from spark_lease.fencing.sql import transaction as sql
 from spark_lease.fencing.sql.claim import FenceTable, claim
-from spark_lease.fencing.sql.transaction import completing_sql, fenced_sql
+from spark_lease.fencing.sql.transaction import Completion, completing_sql, fenced_sql
 from spark_lease.holds import open_contender
 from tests.services.pooler import Pooler
 from tests.services.postgres import own_postgres, with_psycopg
@@ -903,7 +903,7 @@ def test_the_fence_is_one_wherever_an_engine_has_its_tables(engine: Engine) -> N
         claim(Holder(NAME, 6), mapped)
         with pytest.raises(Fenced), fenced_sql(Holder(NAME, 5), engine) as connection:
             connection.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (5)")
-        with completing_sql(Holder(NAME, 6), mapped, "monday", note=lambda *_: None, retention=9.0) as connection:
+        with completing_sql(Holder(NAME, 6), mapped, Completion("monday", lambda *_: None, 9.0)) as connection:
             connection.exec_driver_sql("INSERT INTO guarded (epoch) VALUES (6)")
         assert FenceTable(engine).done_under(NAME, "monday") == 6
     finally:

@@ -172,7 +172,7 @@ def open_contender(
         database = store if isinstance(store, HasSession) else None
         if config.scheme in NOTES:
             note = Presence(config, clock, holder=holder)
-            journal = ChangeJournal(config)
+            journal = ChangeJournal(config, database)
         locker = locker_over(
             store, config, clock, holder=holder, protection=lambda: hold.protection, lock=open_lock(config)
         )

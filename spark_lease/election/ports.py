@@ -97,7 +97,7 @@ class HasSession(Protocol):
 
     @property
     def notes(self) -> Notes:
-        """The notes beside its leases, read in `session`."""
+        """The notes beside its leases, read and written in `session`."""
         ...
 
 

@@ -6,7 +6,17 @@ from contextlib import closing
 
 from ..config.settings import Config
 from ..config.urls import redacted
-from ..election.journal_entries import ENDED, GRANT, KINDS, bounded_age, end_text, grant_text, is_first_of_its_day
+from ..election.journal_entries import (
+    ENDED,
+    GIVEN_BACK,
+    GRANT,
+    KINDS,
+    bounded_age,
+    end_text,
+    grant_text,
+    is_first_of_its_day,
+)
+from ..election.ports import HasSession
 from ..election.record import Snapshot
 from ..errors import SparkLeaseError
 from ..stores.registry import open_notes
@@ -18,8 +28,9 @@ log = logging.getLogger(__name__)
 class ChangeJournal:
     """Implements `Journal`: a thread of its own writes the notes, one after the other."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, store: HasSession | None = None) -> None:
+        """`store`: its session is used, once nothing is renewed in it any more."""
+        self._config, self._store = config, store
         self._bounded = CallTimeout(redacted(config.url), timeout=config.attempt_timeout)
         self._has_failed = False
 
@@ -36,7 +47,14 @@ class ChangeJournal:
         # Without a clock that all hosts share, only the latest possible time of the end is known.
         when = "by" if self._config.is_in_folders else "at"
         text = end_text(why, detail=detail, **{when: at})
-        self._try(lambda: self._bounded.call(lambda: self._append(ENDED, epoch, text)))
+
+        def note() -> None:
+            if self._store and why in GIVEN_BACK:  # a standby becomes master now: start no session beside it
+                self._store.notes.append(self._config.shared_name, ENDED, str(epoch), text)
+            else:
+                self._append(ENDED, epoch, text)
+
+        self._try(lambda: self._bounded.call(note))
 
     def close(self) -> None:
         self._bounded.close()

@@ -310,6 +310,20 @@ def test_a_refusal_that_passes_does_not_end_the_history(config: Config, which: s
 
 
 @pytest.mark.postgres
+def test_the_end_is_noted_in_the_session_of_the_renewals(pg_url: str, table: str, proxy: Proxy) -> None:
+    """The next master begins at this moment: a new session would take the server's time from it."""
+    config = configure(name="n", url=pg_url, table=table, create_table="true")
+    lease = contender(configure(name="n", url=proxy.url, table=table, create_table="true"))
+    until(lambda: history(config), lambda found: bool(found[0].host))
+    before = proxy.let_in
+    lease.ends_as("failed", "exit 3")
+    assert lease.release()
+    lease.close()
+    assert [(each.why, each.detail) for each in history(config)] == [("failed", "exit 3")]
+    assert proxy.let_in == before
+
+
+@pytest.mark.postgres
 def test_a_contender_that_is_frozen_in_its_grant_leaves_no_row_locked(pg_url: str, table: str, proxy: Proxy) -> None:
     """The grant is on its way, the answer is not read: the note and the lease are committed, or neither is."""
     config = configure(name="n", url=pg_url, table=table, create_table="true")

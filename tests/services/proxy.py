@@ -24,7 +24,7 @@ class Proxy:
         self._open.set()
         self._sockets: list[socket.socket] = []
         self.mode, self._stall_at, self._deaf_at = "open", b"", b""
-        self._cut_at, self._is_done, self.cuts = b"", True, 0
+        self._cut_at, self._is_done, self.cuts, self.let_in = b"", True, 0, 0
         user = parts.netloc.rpartition("@")[0]
         self.url = f"{parts.scheme}://{user}@127.0.0.1:{self._door.getsockname()[1]}{parts.path}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -77,6 +77,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._door.accept()
+                self.let_in += 1
                 family = socket.AF_UNIX if isinstance(self._upstream, str) else socket.AF_INET
                 server = socket.socket(family)
                 server.connect(self._upstream)

@@ -29,6 +29,7 @@ _AS_IT_IS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 _NESTED = ("struct", "map", "variant")
+_DATED = ("date", "timestamp", "timestamp_ntz")
 _SECONDS = "CAST(extract(SECOND FROM {0}) AS STRING)"
 _TWO_DIGITS = "lpad(CAST(extract({part} FROM {{0}}) AS STRING), 2, '0')"
 _HOUR, _MINUTE = (_TWO_DIGITS.format(part=each) for each in ("HOUR", "MINUTE"))
@@ -66,7 +67,8 @@ def columns_of(schema: Any, target: Target, dialect: str) -> list[Column]:
     names = [each.field.name for each in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise refusal(f"several columns of the DataFrame are called {', '.join(twice)}: rename or drop them")
-    if missing := [each.name for each in target.fields if each.is_needed and each.name not in names]:
+    needed = [each.name for each in target.fields if each.is_needed and not each.is_made_there]
+    if missing := [each for each in needed if each not in names]:
         raise refusal(f"{target.name} needs {', '.join(missing)}, which the DataFrame lacks, and has no default for it")
     if made := [each.field.name for each in found if each.field.is_made_there]:
         raise refusal(f"{target.name} makes {', '.join(made)} itself: drop it from the DataFrame")
@@ -92,10 +94,12 @@ def _column(source: Any, field: Field, dialect: str, number: int) -> Column:
         if dialect == "mysql":
             refused += f" OR abs({expression}) = DOUBLE('Infinity')"
             why = "NaN or Infinity, which MariaDB and MySQL do not have"
-        problem = f"write_sql: {field.name} has {why}".replace("'", "\\'")
-        expression = f"if({refused}, raise_error('{problem}'), {expression})"
-    elif kind == "timestamp" and dialect == "mysql":
-        kind, expression = "timestamp_ntz", f"CAST({expression} AS TIMESTAMP_NTZ)"
+        expression = _unless(refused, f"write_sql: {field.name} has {why}", expression)
+    elif kind in _DATED and dialect == "mysql":
+        if kind == "timestamp":
+            kind, expression = "timestamp_ntz", f"CAST({expression} AS TIMESTAMP_NTZ)"
+        problem = f"write_sql: {field.name} has a year outside 1 to 9999, which MariaDB and MySQL do not have"
+        expression = _unless(f"year({expression}) NOT BETWEEN 1 AND 9999", problem, expression)
     staged = _AS_IT_IS[dialect].get(kind, "").format(source.dataType.simpleString())
     if kind == "byte":
         expression = f"CAST({expression} AS SMALLINT)"
@@ -105,6 +109,11 @@ def _column(source: Any, field: Field, dialect: str, number: int) -> Column:
     # Not to a text type: a cast to varchar(3) truncates silently, while an assignment refuses.
     is_read = dialect == "postgresql" and staged == "text" and field.category != "S"
     return Column(field, expression, staged, f"CAST({place} AS {field.type})" if is_read else place)
+
+
+def _unless(refused: str, problem: str, expression: str) -> str:
+    """Spark's SQL: an error if `refused` is true, else `expression`."""
+    return "if({}, raise_error('{}'), {})".format(refused, problem.replace("'", "\\'"), expression)
 
 
 def _makes_floats(declared: str) -> bool:

@@ -38,7 +38,16 @@ BEGIN_STAGING = NUMBER + "".join(
         "array_nulls": "on",
     }.items()
 )
+# Of PostgreSQL 17 and later.
+BEGIN_STAGING += (
+    ", (SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout')"
+)
 """`NUMBER`, for a transaction that may wait for Spark and takes each value unchanged."""
+_PATIENT = (
+    "SET SESSION sql_mode = concat(@@sql_mode, ',STRICT_TRANS_TABLES'), wait_timeout = 28800"
+    "/*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0 */"
+)
+"""MariaDB, MySQL: the same, for 8 hours without rows (the server's default). The comment is for MariaDB alone."""
 _AHEAD, _ENOUGH = 4, 4 << 20
 """Batches that may wait for the server; bytes in a COPY beyond which no further batch is added."""
 
@@ -105,7 +114,7 @@ def _load(place: Place, batches: Iterator[Any], attempt: int) -> int:
             ((attempt, *_),) = cursor.fetchall()
             copy(cursor, place.name, batches)
         else:
-            cursor.execute("SET SESSION sql_mode = concat(@@sql_mode, ',STRICT_TRANS_TABLES')")
+            cursor.execute(_PATIENT)
             for batch in _numbered(batches, attempt):
                 cursor.executemany(inserting(place.name, batch, "%s"), values(batch))
         connection.commit()

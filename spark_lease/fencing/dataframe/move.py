@@ -12,7 +12,7 @@ from ...errors import StagingLost
 from ..sql.tables import where_is
 from .columns import Column
 from .staging import NUMBERED, staged
-from .target import DENIED, Target, demand_strict, no_key, quote, refusal, run, zeros_kept
+from .target import DENIED, NOW, Target, demand_strict, no_key, quote, refusal, run, zeros_kept
 
 _HERE = "spark_lease_frame"
 _KEYS = "spark_lease_keys"
@@ -23,7 +23,7 @@ _LONGEST = {
 }
 """The most bytes that a column of these MariaDB types takes."""
 _NO_SUCH_KEY = ("42P10", "ON CONFLICT clause does not match")
-_LOCKED = "55P03"
+_LOCKED, _TOO_WIDE = "55P03", "1118"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,11 @@ def rehearse(connection: Connection, move: Move, table: str) -> None:
             raise
         if any(each in (code_of(error) or "", str(error.orig)[: len(each)]) for each in _NO_SUCH_KEY):
             raise no_key(table, move.keys) from error
-        raise refusal(f"{table} cannot take this DataFrame: {database_message(engine, error)}") from error
+        problem = f"{table} cannot take this DataFrame: {database_message(engine, error)}"
+        if code_of(error) == _TOO_WIDE:
+            problem = f"{table}: so many columns do not fit into the table in which write_sql stages them, where each "
+            problem += f"text is a longtext ({code_of(error)}): write fewer columns, or some of them as one JSON"
+        raise refusal(problem) from error
 
 
 def make_here(connection: Connection, columns: Sequence[Column]) -> None:
@@ -108,6 +112,7 @@ def move_all(connection: Connection, move: Move, source: str, rows: int) -> None
     if move.keys:
         _refuse_equal_keys(connection, move, source, rows)
     _refuse_longer(connection, move, source)
+    _refuse_null(connection, move, source)
     empty(connection, move)
     with zeros_kept(connection):
         moved = run(connection, move.statement(connection.engine, source)).rowcount
@@ -133,6 +138,17 @@ def _refuse_longer(connection: Connection, move: Move, source: str) -> None:
             raise refusal(problem)
 
 
+def _refuse_null(connection: Connection, move: Move, source: str) -> None:
+    """Refuse NULL where the server would silently store the present time."""
+    for number, each in enumerate(move.columns):
+        is_found = f"SELECT 1 FROM {source} AND c{number} IS NULL LIMIT 1"
+        if each.field.kind == NOW and run(connection, is_found).first():
+            raise refusal(
+                f"{each.field.name} takes no NULL, and this server would store the present time instead "
+                "(explicit_defaults_for_timestamp = 0)"
+            )
+
+
 def empty(connection: Connection, move: Move) -> None:
     """Delete all rows if the mode is overwrite; unlike with TRUNCATE, readers see them until COMMIT. On PostgreSQL two
     overwrites take turns: otherwise neither would delete the rows that the other inserts."""
@@ -144,6 +160,12 @@ def empty(connection: Connection, move: Move) -> None:
                 raise refusal(f"overwrite needs an engine with READ COMMITTED transactions, this one has {level}")
             run(connection, f"LOCK TABLE {rows} IN SHARE ROW EXCLUSIVE MODE")
         run(connection, f"DELETE FROM {rows}")
+        # Nothing is inserted by others meanwhile: PostgreSQL's table is locked, SQLite has one writer.
+        if not is_mysql(connection) and run(connection, f"SELECT 1 FROM {rows} LIMIT 1").first():
+            raise refusal(
+                f"an overwrite of {move.target.name} leaves rows there, kept by a trigger or by row-level security: "
+                "have the role see and delete all rows, or use another mode"
+            )
 
 
 def refuse_less(connection: Connection, there: int, rows: int) -> None:

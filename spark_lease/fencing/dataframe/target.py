@@ -39,7 +39,8 @@ SELECT relkind = 'r', relkind IN ('r', 'p') AND NOT relhasrules AND NOT relrowse
 FROM pg_class c WHERE oid = pg_catalog.to_regclass(%(table)s)::oid
 """
 _MYSQL = """
-SELECT column_name, data_type, coalesce(character_set_name, ''), data_type,
+SELECT column_name, data_type, coalesce(character_set_name, ''),
+       if(data_type = 'timestamp' AND is_nullable = 'NO' AND NOT @@explicit_defaults_for_timestamp, 'now', data_type),
        is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
        extra LIKE '%% GENERATED%%' OR extra IN ('VIRTUAL', 'PERSISTENT', 'STORED'), 0
 FROM information_schema.columns WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s
@@ -82,9 +83,12 @@ WHERE foreign_keys AND m.type = 'table' AND lower(k."table") = lower(:table)
   AND lower(m.name) <> lower(:table) AND k.on_delete NOT IN ('RESTRICT', 'NO ACTION')
 """,
 }
+NOW = "now"
 DENIED = ("42501", "1142", "1044")
 """Error codes for a missing right."""
 _STRICT = {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"}
+_MAKES_NULL = "EMPTY_STRING_IS_NULL"
+_MODE = """create_engine(…, connect_args={"init_command": "SET sql_mode = 'STRICT_TRANS_TABLES'"})"""
 _SQLITE = (
     "SELECT name, type, '', lower(type), "
     "\"notnull\" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER' AND max(pk) OVER () = 1), "
@@ -96,7 +100,7 @@ _SQLITE = (
 @dataclass(frozen=True, slots=True)
 class Field:
     """A column of the table. `category`: PostgreSQL's category of its type (S text, A array), or MariaDB's character
-    set; `kind`: the short name of the type."""
+    set; `kind`: the short name of the type; `NOW`: in MariaDB, MySQL, a type that silently makes NULL the present."""
 
     name: str
     type: str
@@ -211,9 +215,18 @@ def demand_strict(connection: Connection) -> None:
         run(connection, "SET LOCAL array_nulls = on")
     if is_mysql(connection):
         mode = str(run(connection, "SELECT @@sql_mode").scalar())
-        if not _STRICT & set(mode.split(",")):
-            how = """create_engine(…, connect_args={"init_command": "SET sql_mode = 'STRICT_TRANS_TABLES'"})"""
-            raise refusal(f"sql_mode is {mode!r}, which silently cuts off values that do not fit: {how}")
+        modes = set(mode.split(","))
+        if not _STRICT & modes:
+            raise refusal(f"sql_mode is {mode!r}, which silently cuts off values that do not fit: {_MODE}")
+        if _MAKES_NULL in modes:
+            raise refusal(f"sql_mode has {_MAKES_NULL}, which silently makes '' NULL: {_MODE}")
+
+
+def refuse_safe_updates(connection: Connection) -> None:
+    """MariaDB, MySQL: refuse a server that refuses a DELETE of all rows, before Spark computes. Raises ConfigError."""
+    if is_mysql(connection) and run(connection, "SELECT @@sql_safe_updates").scalar():
+        how = """create_engine(…, connect_args={"init_command": "SET sql_safe_updates = 0"})"""
+        raise refusal(f"sql_safe_updates = 1 refuses the DELETE of an overwrite: {how}")
 
 
 @contextmanager

@@ -29,7 +29,16 @@ from .columns import columns_of, selected
 from .load import RESULT, Place, copy, inserting, loader, rows_of, values
 from .move import Move, drop_here, empty, here, make_here, move_all, refuse_less, rehearse
 from .staging import staging, sweep
-from .target import demand_strict, quote, refusal, refuse_cascades, refuse_other_keys, run, target_of
+from .target import (
+    demand_strict,
+    quote,
+    refusal,
+    refuse_cascades,
+    refuse_other_keys,
+    refuse_safe_updates,
+    run,
+    target_of,
+)
 
 MODES, WAYS = ("append", "overwrite", "upsert"), ("auto", "driver", "executors")
 FEW_ROWS = 10_000
@@ -61,6 +70,7 @@ def write_sql(
     if not hasattr(frame, "selectExpr"):
         raise refusal(f"a {type(frame).__name__} is not a Spark DataFrame: spark.createDataFrame(…) makes one")
     _refuse_arguments(engine, mode, keys, through)
+    _refresh(engine)
     if epoch := lease.wait_certain():  # 0: enabled = false
         claim_once(lease, engine, epoch)
         if completes:
@@ -77,6 +87,7 @@ def write_sql(
             return _from_the_driver(begin, few, engine, move)
     if through == "driver":
         return _from_the_driver(begin, _collected(rows), engine, move)
+    _refresh(engine)
     with staging(lease, engine, table, move.columns) as place:
         return _through_executors(lease, begin, rows, engine, move, place)
 
@@ -105,6 +116,7 @@ def _plan(frame: Any, engine: Engine, table: str, mode: str, keys: Sequence[str]
             refuse_other_keys(connection, table, wanted, written)
         if mode == "overwrite":
             refuse_cascades(connection, table, target.name)
+            refuse_safe_updates(connection)
         move = Move(target, columns, mode, wanted)
         if engine.dialect.name == "postgresql":
             run(connection, "SET LOCAL lock_timeout = '10s'")

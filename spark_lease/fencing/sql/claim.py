@@ -251,10 +251,7 @@ class FenceTable:
         cut_off = SocketWatchdog(max(end - self._clock.now(), _RETRY_PAUSE))
         try:
             with connected(self._engine, end - self._clock.now()) as pooled:
-                ours: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": reads}
-                connection = pooled.execution_options(
-                    **ours if self._is_postgres else {"isolation_level": "AUTOCOMMIT"}
-                )
+                connection = pooled.execution_options(**self._isolation(reads))
                 cut_off.watch(connection.connection.driver_connection)
                 connection.detach()
                 bounds = self._bounds(end)
@@ -271,6 +268,12 @@ class FenceTable:
         finally:
             cut_off.disarm()
             cut_off.close()
+
+    def _isolation(self, reads: bool) -> dict[str, Any]:
+        if self._is_postgres:
+            return {"isolation_level": "READ COMMITTED", "postgresql_readonly": reads}
+        # MariaDB, MySQL: `_bounds` sets it, in a statement of SQLAlchemy's, which sees if a pooled session has ended.
+        return {"isolation_level": "AUTOCOMMIT"} if self._engine.dialect.name == "sqlite" else {}
 
     def _bounds(self, end: float) -> tuple[str, ...]:
         left = max(end - self._clock.now(), _RETRY_PAUSE)

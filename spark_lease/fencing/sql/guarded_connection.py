@@ -4,10 +4,25 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, RootTransaction, TwoPhaseTransaction
 
+from ...database.connections import descriptor_of, has_hung_up
 from .refusals import NO_BEGIN, NO_CLOSE, NO_COMMIT, NO_ROLLBACK, OVER, refuse
 
 _COMMIT_FIRST = ("begin", "autocommit", "set_autocommit", "tpc_begin", "executescript")
 """Methods of the drivers' connections."""
+_TRIES = 100
+"""More than a pool has connections: the server may have ended all of them."""
+
+
+def pooled_connection(engine: Engine) -> PoolProxiedConnection:
+    """A connection of the pool that the server has not ended while it was idle; else the block would fail."""
+    for _ in range(_TRIES):
+        pooled = engine.raw_connection()
+        driver = pooled.driver_connection
+        descriptor = None if engine.dialect.name == "sqlite" else descriptor_of(driver)
+        if descriptor is None or not has_hung_up(descriptor):
+            break
+        pooled.invalidate()
+    return pooled
 
 
 class GuardedConnection(Connection):
@@ -18,7 +33,7 @@ class GuardedConnection(Connection):
         """`is_over`: rolled back by a caller that cannot be refused, like a failed ORM session. Nothing may follow."""
         self.watched: Any = None
         """The driver's own connection, while `refusals` checks its statements."""
-        super().__init__(engine, _allow_revalidate=False)
+        super().__init__(engine, pooled_connection(engine), _allow_revalidate=False)
 
     @property
     def connection(self) -> PoolProxiedConnection:

@@ -144,6 +144,8 @@ def look_at_server(connection: Connection) -> str:
     found = connection.exec_driver_sql(_OTHER_ENGINE, (FENCE.name, RUN.name, DONE.name)).first()
     if found:
         return f"{found[0]} is kept by {found[1]}: run ALTER TABLE {found[0]} ENGINE=InnoDB"
+    if "ORACLE" in str(connection.exec_driver_sql("SELECT @@sql_mode").scalar()).split(","):
+        return "sql_mode has ORACLE, in which check and COMMIT cannot be one statement: connect without it"
     settings = {(name.lower(), value.upper()) for name, value in connection.exec_driver_sql(_CLUSTERED).all()}
     cluster = next((each for setting, each in _CLUSTERS.items() if setting in settings), "")
     if cluster:  # a claim on one node does not conflict with a former master's commit on another

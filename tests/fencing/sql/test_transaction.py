@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import psycopg2.extensions
@@ -23,6 +24,7 @@ from wrapt import ObjectProxy
 
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
+from spark_lease.database.connections import descriptor_of, has_hung_up
 from spark_lease.errors import ConfigError, Fenced, FenceUnreachable, LeaseLost, Loss
 from spark_lease.fencing.sql import claim as sql_claim
 from spark_lease.fencing.sql import commit as sql_commit
@@ -299,6 +301,34 @@ def test_a_cursor_of_the_driver_refuses_to_end_the_transaction(engine: Engine, m
     assert rows(engine) == 0
     with engine.connect() as connection, connection.connection.cursor() as cursor:
         cursor.execute("COMMIT")  # outside it may
+
+
+@pytest.mark.parametrize(
+    "database",
+    [
+        pytest.param("postgresql", marks=pytest.mark.postgres),
+        pytest.param("psycopg", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+    indirect=True,
+)
+def test_a_pooled_session_that_the_server_has_ended_meanwhile_is_not_used(engine: Engine) -> None:
+    """As after a standby's wait of eight hours on MariaDB, or a restart of the server."""
+    number, end = {
+        "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({})"),
+        "mysql": ("SELECT CONNECTION_ID()", "KILL {}"),
+    }[engine.dialect.name]
+    for _ in ("the claim", "a block after it"):
+        with engine.connect() as connection, engine.connect() as another:
+            both = (connection, another)
+            sessions = {each.exec_driver_sql(number).scalar(): each.connection.driver_connection for each in both}
+        with create_engine(engine.url, poolclass=NullPool).connect() as other:
+            for session, driver in sessions.items():
+                other.exec_driver_sql(end.format(session))
+                until(partial(has_hung_up, descriptor_of(driver) or 0))
+        write(engine, Holder(NAME, 5))
+        engine.pool.dispose()  # the one that was not used is dead as well
+    assert rows(engine) == 2
 
 
 @SERVERS

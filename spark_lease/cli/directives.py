@@ -211,6 +211,8 @@ def _wait_until(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, e
         if clock.now() > end or is_taken_back:
             changed = "the pause or transfer was replaced or cancelled: " if is_taken_back else ""
             there = directive_of(seen.record.directive) or "there is no pause or transfer now"
+            if isinstance(there, Directive) and there.until <= seen.wall:
+                there = f"{there}, which is over: any contender may take it"
             renewed = ", still renewed" if holder and is_renewed else ""
             raise LeaseHeldByOther(name, holder, left, f"{changed}{there}; {who_has_it}{renewed}")
         if clock.now() - shown_at > _SAY_AGAIN:
@@ -256,4 +258,7 @@ def _show(
         then = " and must give it up" if gives_up else " already, and works on" if stays else " and works on"
         master = f"{holder} is master{then if directive else ''}" if holder else "it has no master"
         print(f"{name}: {what or ordered or 'no pause or transfer pending'}; {master}")
+        if directive and math.isinf(directive.until):
+            resume = f"spark-lease resume {shlex.quote(name)}"
+            print(f"spark-lease: {name}: it has no end, and lasts until {resume}", file=sys.stderr)
     return 0

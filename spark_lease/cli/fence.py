@@ -13,7 +13,7 @@ from typing import TypeVar
 from ..config.settings import Config
 from ..config.urls import redacted
 from ..errors import ConfigError, SparkLeaseError, StoreError
-from ..fencing.delta.fence import as_hadoop, has_table, newer_than, newest_of, shown, why_never_claimed
+from ..fencing.delta.fence import as_hadoop, has_table, newer_than, newest_of, property_of, shown, why_never_claimed
 from ..fencing.delta.tables import forget_table, note_table, noted_tables
 from ..fencing.sql import trigger_sql, triggers
 from ..fencing.sql.claim import FenceTable
@@ -172,6 +172,9 @@ def _forget(arguments: argparse.Namespace, config: Config) -> int:
         gone = [path for path in paths if forget_table(config, path)]
         for path in paths:
             print(f"{shown(path)} {'is no longer guarded' if path in gone else 'was not guarded, nothing to do'}")
+            if path in gone and _claimed(config, path):
+                unset = f"ALTER TABLE delta.`{shown(path)}` UNSET TBLPROPERTIES ('{property_of(config.shared_name)}')"
+                print(f"the property of its claims stays there; Spark removes it: {unset}")
         return int(not gone)
     _refuse_if_held(config)
     with open_database(config) as engine:

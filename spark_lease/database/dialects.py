@@ -323,7 +323,7 @@ def _sqlite_file(url: URL, config: Config) -> URL:
             "url", f"{url.database} is relative: each working folder would have a master. Write it as {where}"
         )
     if config.create_table == "false" and missing_file(config):
-        raise ConfigError("url", f"{file} does not exist: run spark-lease init")
+        raise ConfigError("url", f"{file} does not exist: if that is its name, run spark-lease init")
     if "." in config.table:
         raise ConfigError("table", f"{config.table}: SQLite has no schemas")
     try:

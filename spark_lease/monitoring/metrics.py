@@ -103,6 +103,7 @@ class Report:
         WARM.labels(self._name).set(0.0)
         self._parts = [*self._parts, _Part(self._name, [each for each in METRICS if each is not WARM])]
         EPOCH.labels(self._name).set(lease.epoch)
+        TRANSITIONS.labels(self._name, "lost").inc(0)  # an alert sees an increase only of a number that is there
         self.count("held")
         self._start()
 

@@ -118,7 +118,7 @@ def test_a_table_without_our_columns_and_one_without_notes(
     assert main(["history", "n", "--url", pg_url, "--table", table]) == 78
     assert "lacks name" in (said := told(capsys)[1]) and "run spark-lease init" in said
     assert main(["history", "n", "--url", pg_url, "--table", f"{table}x"]) == 78
-    assert "does not exist: run spark-lease init" in told(capsys)[1]
+    assert "does not exist: if that is its name, run spark-lease init" in told(capsys)[1]
     held(pg_url, f"{table}y")
     with create_engine(pg_url.replace("postgresql:", "postgresql+psycopg2:")).begin() as connection:
         connection.execute(text(f"DROP TABLE {table}y_notes"))

@@ -55,6 +55,8 @@ def test_a_hold_is_counted_whoever_keeps_it(url: str, keeper: str) -> None:
     with pytest.raises(LeaseLost):
         with hold_lease("n", **settings) as lease:
             assert (value("master_status"), value("epoch")) == (1.0, lease.epoch)
+            counted = REGISTRY.get_sample_value("spark_lease_transitions_total", {"lease": "n", "to": "lost"})
+            assert counted == lost_before, "it is there before the loss: else no alert sees an increase"
             assert 0 < value("seconds_left") <= 3
             until(lambda: value("renewal_latency_seconds_count") > before["renewal_latency_seconds_count"])
             assert value("renewal_failures_total") == before["renewal_failures_total"]

@@ -296,6 +296,26 @@ def test_a_write_under_way_at_the_claim_is_told_as_fenced_and_ends_its_driver(st
     assert _rows(tmp_path / "flights", master.epoch()) == 1
 
 
+RUN_AFTER_RUN = """
+    spark = delta_session()
+    spark.conf.set("spark.databricks.delta.properties.defaults.checkpointInterval", "4")
+    for run in range(4):
+        with hold_lease("n", **SETTINGS, keeper="thread"):
+            for _ in range(1 if run else 2):  # from then on each claim has an even version
+                spark.range(1).write.format("delta").mode("append").save(TABLE)
+"""
+
+
+def test_spark_writes_checkpoints_of_a_table_that_each_run_claims(start: Start, tmp_path: Path) -> None:
+    driver = start(_with_delta(RUN_AFTER_RUN))
+    assert driver.end(120) == 0, driver.log.read_text()
+    names = sorted(each.name for each in (tmp_path / "flights/_delta_log").iterdir())
+    assert [each for each in names if ".checkpoint." in each and each[0] != "."] == [f"{8:020}.checkpoint.parquet"], (
+        names
+    )
+    assert DeltaTable(tmp_path / "flights").to_pyarrow_table().num_rows == 5
+
+
 AFTER_THE_BLOCK = """
     import contextlib
     from spark_lease import Fenced

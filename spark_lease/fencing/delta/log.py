@@ -42,6 +42,8 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.(\d{10})\.(\d{10})|\.[\w-]+)?\.(parquet|json)")
 _MADE_BEFORE = {"_staged_commits", "_commits"}
 """Names that Delta makes in a log before the first version."""
+_CHECKPOINT_INTERVAL = 10
+"""Delta's default."""
 _AT_ONCE = 16
 """Commits that are read at once, the newest first."""
 
@@ -72,6 +74,11 @@ class State:
         return frozenset([*self.protocol.get("readerFeatures", ()), *self.protocol.get("writerFeatures", ())])
 
     @property
+    def checkpoint_interval(self) -> int:
+        found = self.properties.get("delta.checkpointInterval", "")
+        return int(found) if re.fullmatch(r"[1-9]\d{0,9}", found) else _CHECKPOINT_INTERVAL
+
+    @property
     def has_timestamps(self) -> bool:
         return self.properties.get("delta.enableInCommitTimestamps", "").lower() == "true"
 
@@ -97,15 +104,22 @@ class Log:
             return self._newest(0)  # the hint may be wrong
 
     def set_property(self, state: State, key: str, value: str, *, user_metadata: Mapping[str, Any]) -> bool:
-        """Commit `key` = `value` on top of `state`; False if another commit is there already.
+        """Commit `key` = `value` on top of `state`; False if it must be tried again on a newer state.
 
         DESCRIBE HISTORY shows `user_metadata`. After a lost answer the result may be False too: look again.
+
+        Spark writes a checkpoint after its own commit of a version that its interval divides, and does not catch up: if
+        each such version were a claim, as with one claim and one write in each run, the table would have none. So there
+        comes an empty commit, which moves all later ones on.
         """
         self._refuse(state)
-        metadata = {**state.metadata, "configuration": {**state.properties, key: value}}
-        info = _commit_info(state, key, value, user_metadata)
-        lines = [json.dumps(each, separators=(",", ":")) for each in ({"commitInfo": info}, {"metaData": metadata})]
-        return self._folder.put_new(version_file(state.version + 1), "\n".join([*lines, ""]).encode())
+        is_due = state.checkpoint_interval > 1 and (state.version + 1) % state.checkpoint_interval == 0
+        properties = {} if is_due else {key: value}
+        actions: list[Mapping[str, Any]] = [{"commitInfo": _commit_info(state, properties, user_metadata)}]
+        if not is_due:
+            actions.append({"metaData": {**state.metadata, "configuration": {**state.properties, key: value}}})
+        lines = [json.dumps(each, separators=(",", ":")) for each in actions]
+        return self._folder.put_new(version_file(state.version + 1), "\n".join([*lines, ""]).encode()) and not is_due
 
     def drop_late(self, state: State) -> bool:
         """Keep late commits from replacing one up to the version of `state`; False if none can be replaced.
@@ -210,7 +224,7 @@ class Log:
         return None
 
 
-def _commit_info(state: State, key: str, value: str, user_metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _commit_info(state: State, properties: Mapping[str, str], user_metadata: Mapping[str, Any]) -> dict[str, Any]:
     now = round(wall_time() * 1000)
     first = {"inCommitTimestamp": max(now, (state.timestamp or 0) + 1)} if state.has_timestamps else {}
     tags = {"tags": {"delta.rowTracking.preserved": "true"}} if "rowTracking" in state.features else {}
@@ -218,7 +232,7 @@ def _commit_info(state: State, key: str, value: str, user_metadata: Mapping[str,
         **first,
         "timestamp": now,
         "operation": "SET TBLPROPERTIES",
-        "operationParameters": {"properties": json.dumps({key: value}, separators=(",", ":"))},
+        "operationParameters": {"properties": json.dumps(properties, separators=(",", ":"))},
         "readVersion": state.version,
         "isBlindAppend": False,
         **tags,

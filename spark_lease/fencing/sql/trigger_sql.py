@@ -33,7 +33,13 @@ BEGIN
     SELECT epoch INTO newest FROM {schema}{fence} WHERE name = TG_ARGV[0] FOR SHARE;
     IF newest::text IS DISTINCT FROM mine THEN
         RAISE EXCEPTION 'spark_lease: fenced, %.% was claimed under epoch % of the lease %, and mine is %',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME, coalesce(newest::text, 'none'), TG_ARGV[0], mine USING ERRCODE = '{older}';
+            TG_TABLE_SCHEMA, TG_TABLE_NAME, coalesce(newest::text, 'none'), TG_ARGV[0], mine USING ERRCODE = '{older}',
+            HINT = CASE WHEN mine !~ '^[0-9]{{1,18}}$' OR mine::bigint < newest THEN
+                'Another master has claimed the database since: end this program'
+            ELSE
+                'This master has not claimed this database: set fence_url (SPARK_LEASE_FENCE_URL) for every job of '
+                || 'the lease, or if epochs began anew, spark-lease fence forget --lease ' || TG_ARGV[0]
+            END;
     END IF;
     RETURN NULL;
 END

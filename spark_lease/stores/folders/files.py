@@ -4,6 +4,7 @@
 """
 
 import logging
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -131,7 +132,10 @@ class LocalFiles:
             return
         if self._config.create_table == "false":
             self.refuse_missing()
-            raise ConfigError("url", f"there is no lease {name!r} in {self.root}: spark-lease init makes it")
+            raise ConfigError(
+                "url",
+                f"there is no lease {name!r} in {self.root}: spark-lease init --lease {shlex.quote(name)} makes it",
+            )
         try:
             if not self.root.is_dir():
                 self.root.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -123,7 +124,10 @@ class ObjectFiles:
 
     def make(self, name: str) -> None:
         if self._config.create_table == "false":
-            raise ConfigError("url", f"there is no lease {name!r} in {self._where}: spark-lease init makes it")
+            raise ConfigError(
+                "url",
+                f"there is no lease {name!r} in {self._where}: spark-lease init --lease {shlex.quote(name)} makes it",
+            )
 
     def put_new(self, name: str, path: str, text: str) -> bool:
         self.check()

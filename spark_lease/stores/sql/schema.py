@@ -337,7 +337,9 @@ def make_or_refuse(connection: Connection, config: Config, table: Table) -> Tabl
         complete(connection, table)
     elif missing is None:
         how = "spark-lease init" + " --locker database" * (config.locker == "database")
-        raise ConfigError("table", f"{table.fullname} does not exist: run {how}, or set create_table = true")
+        raise ConfigError(
+            "table", f"{table.fullname} does not exist: if that is its name, run {how}, or set create_table = true"
+        )
     elif missing:
         refuse_foreign(table, missing)
         raise ConfigError("table", f"{table.fullname} lacks {', '.join(missing)}: run spark-lease init")

@@ -113,6 +113,24 @@ def test_a_claim_changes_the_property_and_nothing_else(tmp_path: Path, versions:
     ]
 
 
+@pytest.mark.parametrize(("interval", "due"), [("", 10), ("4", 4), ("2", 2), ("1", 0), ("0", 10), ("often", 10)])
+def test_a_version_at_which_spark_writes_a_checkpoint_is_left_to_it(tmp_path: Path, interval: str, due: int) -> None:
+    """With one claim and one write in a run, all such versions might be claims."""
+    configuration = {"delta.checkpointInterval": interval} if interval else {}
+    commit(tmp_path, 0, {"protocol": protocol()}, {"metaData": METADATA | {"configuration": configuration}})
+    claims = []
+    for run in range(25):
+        version = len(list((tmp_path / "_delta_log").iterdir()))
+        commit(tmp_path, version, {"add": {"path": str(run)}})
+        claim_it(tmp_path, run + 1)
+        claims.append(len(list((tmp_path / "_delta_log").iterdir())) - 1)
+    empty = [each for each in range(1, claims[-1]) if [*committed(tmp_path, each)[-1]] == ["commitInfo"]]
+    assert empty == ([due] if due else [])
+    assert not due or not [each for each in claims if each % due == 0]
+    written = {*range(1, claims[-1])} - {*claims, *empty}
+    assert not due or {each for each in range(due + 1, claims[-1]) if each % due == 0} <= written
+
+
 def test_what_is_said_of_it_is_what_describe_history_shows(tmp_path: Path) -> None:
     commit(tmp_path, 0, {"protocol": protocol("rowTracking", "domainMetadata")}, {"metaData": METADATA})
     claim_it(tmp_path)
@@ -228,10 +246,10 @@ KINDS = [classic, in_parts, version_two, version_two_json]
 def test_what_only_a_checkpoint_knows_is_kept_as_it_is(tmp_path: Path, written: Callable[[Path], None]) -> None:
     log_of(tmp_path)
     written(tmp_path)
-    for version in range(7, 10):
+    for version in range(7, 11):
         commit(tmp_path, version, {"add": {"path": str(version)}})
     assert claim_it(tmp_path)
-    assert metadata_of(tmp_path, 10) == with_claim(METADATA)
+    assert metadata_of(tmp_path, 11) == with_claim(METADATA)
 
 
 @pytest.mark.parametrize("written", [classic, version_two, version_two_json])
@@ -304,7 +322,7 @@ def test_a_log_of_ten_thousand_versions_is_claimed(tmp_path: Path) -> None:
     for version in range(1, 10_000):
         commit(tmp_path, version, {"add": {"path": str(version)}})
     assert claim_it(tmp_path, timeout=60)
-    assert metadata_of(tmp_path, 10_000) == with_claim(METADATA)
+    assert metadata_of(tmp_path, 10_001) == with_claim(METADATA)
 
 
 @pytest.mark.parametrize("name", ["a b", "ü", "p%41", "h#x", "q?x", "[x]", "'"])
@@ -350,8 +368,8 @@ def test_a_table_in_a_bucket_is_taken_as_it_stands(
 
     log_of(tmp_path)
     classic(tmp_path)
-    commit(tmp_path, 8, {"add": {"path": "x"}})
-    commit(tmp_path, 9, {"add": {"path": "x"}})
+    for version in (8, 9, 10):
+        commit(tmp_path, version, {"add": {"path": "x"}})
     bucket, path = open_bucket(f"s3://{BUCKET}", objects.options(), 10), f"{table}/{name}/_delta_log"
     for each in (tmp_path / "_delta_log").iterdir():
         obstore.put(bucket, f"{path}/{each.name}", each.read_bytes())
@@ -361,7 +379,7 @@ def test_a_table_in_a_bucket_is_taken_as_it_stands(
     address = f"s3a://{BUCKET}/{table}/{name}"
     for epoch in (5, 5, 6):
         assert claim(Claim("n", epoch, "paris:1", options), address, clock=BootClock(), timeout=10)
-    for version, epoch in ((10, 5), (11, 6)):
+    for version, epoch in ((11, 5), (12, 6)):
         lines = bytes(obstore.get(bucket, f"{path}/{version:020}.json").bytes()).decode().splitlines()
         assert json.loads(lines[1])["metaData"] == with_claim(METADATA, epoch)
     found = [each["path"] for chunk in obstore.list(bucket, table) for each in chunk]

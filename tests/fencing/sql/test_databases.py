@@ -335,7 +335,12 @@ def test_delta_tables_are_added_listed_and_forgotten(url: str, tmp_path: Path) -
     Path(f"{tmp_path}/flights/_delta_log").touch()
     unreadable = spark_lease("fence", "list", *settings)
     assert f"{table} cannot be read: " in unreadable.stderr and f"{table}  n      ?" in unreadable.stdout
-    assert f"{table} is no longer guarded" in spark_lease("fence", "forget", *settings, "--on", table).stdout
+    shutil.rmtree(f"{tmp_path}/flights")
+    write_deltalake(f"{tmp_path}/flights", pa.table({"day": [1]}))
+    assert spark_lease("run", *settings, "--", "true").returncode == 0
+    forgotten = spark_lease("fence", "forget", *settings, "--on", table).stdout
+    assert f"{table} is no longer guarded" in forgotten
+    assert f"ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('spark_lease.epoch.n')" in forgotten
     assert spark_lease("fence", "forget", *settings, "--on", table).returncode == 1
     assert "no table is fenced" in spark_lease("fence", "list", *settings).stdout
 

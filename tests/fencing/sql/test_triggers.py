@@ -113,8 +113,12 @@ def test_everybody_reads(fenced: Engine, session: Session) -> None:
 def test_a_refusal_says_which_lease_and_epochs(fenced: Engine, session: Session) -> None:
     claim(Holder(NAME, 6), fenced)
     said = "fenced, public.guarded was claimed under epoch 6 of the lease nightly, and mine is 5"
-    with pytest.raises(psycopg2.Error, match=said):
+    with pytest.raises(psycopg2.Error, match=f"{said}\nHINT:  Another master has claimed the database since"):
         run(session(5), WRITES[0])
+    with pytest.raises(
+        psycopg2.Error, match="and mine is 7\nHINT:  This master has not claimed this database: set fence_url"
+    ):
+        run(session(7), WRITES[0])
     with pytest.raises(psycopg2.Error, match="only under the lease nightly, and this session carries no epoch"):
         run(session(), WRITES[0])
 

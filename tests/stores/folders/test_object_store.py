@@ -224,7 +224,7 @@ def test_a_bucket_that_is_not_there_is_said(open_store: OpenStore, table: str) -
 def test_a_table_is_made_by_init_where_first_use_may_not(open_store: OpenStore) -> None:
     careful = open_store()
     object.__setattr__(careful._config, "create_table", "false")
-    with pytest.raises(ConfigError, match="spark-lease init makes it"):
+    with pytest.raises(ConfigError, match="spark-lease init --lease n makes it"):
         _grant(careful)
     made = open_store().init()
     assert made and made[0].startswith("made s3://")

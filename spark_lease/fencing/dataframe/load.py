@@ -44,10 +44,11 @@ BEGIN_STAGING += (
 )
 """`NUMBER`, for a transaction that may wait for Spark and takes each value unchanged."""
 _PATIENT = (
-    "SET SESSION sql_mode = concat(@@sql_mode, ',STRICT_TRANS_TABLES'), wait_timeout = 28800"
+    "SET SESSION sql_mode = concat(@@sql_mode, ',STRICT_TRANS_TABLES'), "
+    "wait_timeout = greatest(@@wait_timeout, 28800)"
     "/*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0 */"
 )
-"""MariaDB, MySQL: the same, for 8 hours without rows (the server's default). The comment is for MariaDB alone."""
+"""MariaDB, MySQL: the same, for 8 hours without rows at least (the default). The comment is for MariaDB alone."""
 _AHEAD, _ENOUGH = 4, 4 << 20
 """Batches that may wait for the server; bytes in a COPY beyond which no further batch is added."""
 

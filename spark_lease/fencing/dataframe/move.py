@@ -143,10 +143,7 @@ def _refuse_null(connection: Connection, move: Move, source: str) -> None:
     for number, each in enumerate(move.columns):
         is_found = f"SELECT 1 FROM {source} AND c{number} IS NULL LIMIT 1"
         if each.field.kind == NOW and run(connection, is_found).first():
-            raise refusal(
-                f"{each.field.name} takes no NULL, and this server would store the present time instead "
-                "(explicit_defaults_for_timestamp = 0)"
-            )
+            raise refusal(f"{each.field.name} takes no NULL, and this server would store the present time instead")
 
 
 def empty(connection: Connection, move: Move) -> None:
@@ -161,11 +158,18 @@ def empty(connection: Connection, move: Move) -> None:
             run(connection, f"LOCK TABLE {rows} IN SHARE ROW EXCLUSIVE MODE")
         run(connection, f"DELETE FROM {rows}")
         # Nothing is inserted by others meanwhile: PostgreSQL's table is locked, SQLite has one writer.
-        if not is_mysql(connection) and run(connection, f"SELECT 1 FROM {rows} LIMIT 1").first():
+        if _may_look(connection, move) and run(connection, f"SELECT 1 FROM {rows} LIMIT 1").first():
             raise refusal(
-                f"an overwrite of {move.target.name} leaves rows there, kept by a trigger or by row-level security: "
-                "have the role see and delete all rows, or use another mode"
+                f"an overwrite of {move.target.name} leaves rows there, kept or inserted by a trigger, or kept by "
+                "row-level security: have the role delete all rows, or use another mode"
             )
+
+
+def _may_look(connection: Connection, move: Move) -> bool:
+    may = "SELECT pg_catalog.has_any_column_privilege(pg_catalog.to_regclass(%(table)s)::oid, 'SELECT')"
+    if connection.dialect.name == "postgresql":
+        return bool(run(connection, may, {"table": move.target.name}).scalar())
+    return not is_mysql(connection)
 
 
 def refuse_less(connection: Connection, there: int, rows: int) -> None:

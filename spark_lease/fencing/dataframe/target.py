@@ -40,7 +40,8 @@ FROM pg_class c WHERE oid = pg_catalog.to_regclass(%(table)s)::oid
 """
 _MYSQL = """
 SELECT column_name, data_type, coalesce(character_set_name, ''),
-       if(data_type = 'timestamp' AND is_nullable = 'NO' AND NOT @@explicit_defaults_for_timestamp, 'now', data_type),
+       if(data_type = 'timestamp' AND is_nullable = 'NO' AND
+          (version() LIKE '%%MariaDB%%' OR NOT @@explicit_defaults_for_timestamp), 'now', data_type),
        is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
        extra LIKE '%% GENERATED%%' OR extra IN ('VIRTUAL', 'PERSISTENT', 'STORED'), 0
 FROM information_schema.columns WHERE table_schema = coalesce(%(schema)s, database()) AND table_name = %(table)s

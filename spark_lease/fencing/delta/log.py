@@ -119,7 +119,10 @@ class Log:
         if not is_due:
             actions.append({"metaData": {**state.metadata, "configuration": {**state.properties, key: value}}})
         lines = [json.dumps(each, separators=(",", ":")) for each in actions]
-        return self._folder.put_new(version_file(state.version + 1), "\n".join([*lines, ""]).encode()) and not is_due
+        is_new = self._folder.put_new(version_file(state.version + 1), "\n".join([*lines, ""]).encode())
+        if is_due:  # a late commit may have replaced it, or may not any more: the next look builds on what is there
+            self._folder.drop_late(state.version + 1)
+        return is_new and not is_due
 
     def drop_late(self, state: State) -> bool:
         """Keep late commits from replacing one up to the version of `state`; False if none can be replaced.

@@ -15,14 +15,24 @@ _TRIES = 100
 
 def pooled_connection(engine: Engine) -> PoolProxiedConnection:
     """A connection of the pool that the server has not ended while it was idle; else the block would fail."""
-    for _ in range(_TRIES):
-        pooled = engine.raw_connection()
-        driver = pooled.driver_connection
-        descriptor = None if engine.dialect.name == "sqlite" else descriptor_of(driver)
-        if descriptor is None or not has_hung_up(descriptor):
-            break
-        pooled.invalidate()
+    try:
+        for _ in range(_TRIES):
+            pooled = engine.raw_connection()
+            if engine.dialect.name == "sqlite" or not _has_ended(pooled, engine):
+                break
+            pooled.invalidate()
+    except engine.dialect.loaded_dbapi.Error as error:  # as SQLAlchemy would raise it
+        Connection._handle_dbapi_exception_noconnection(error, engine.dialect, engine)
+        raise
     return pooled
+
+
+def _has_ended(pooled: PoolProxiedConnection, engine: Engine) -> bool:
+    try:
+        descriptor = descriptor_of(pooled.driver_connection)
+    except engine.dialect.loaded_dbapi.Error:  # the program has closed it
+        return True
+    return descriptor is not None and has_hung_up(descriptor)
 
 
 class GuardedConnection(Connection):

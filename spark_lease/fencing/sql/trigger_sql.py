@@ -20,6 +20,8 @@ SET search_path = pg_catalog, pg_temp AS $check$
 DECLARE
     mine text := current_setting(TG_ARGV[1], true);
     newest bigint;
+    hint text := 'Another master has claimed the database since: end this program. If none is at work, epochs began '
+        || 'anew: spark-lease fence forget --lease ' || quote_literal(TG_ARGV[0]);
 BEGIN
     IF coalesce(mine, '') = '' THEN
         IF TG_ARGV[2] = 'allow unleased' THEN
@@ -32,14 +34,15 @@ BEGIN
     END IF;
     SELECT epoch INTO newest FROM {schema}{fence} WHERE name = TG_ARGV[0] FOR SHARE;
     IF newest::text IS DISTINCT FROM mine THEN
+        IF mine ~ '^[0-9]{{1,18}}$' THEN
+            IF mine::bigint > coalesce(newest, 0) THEN
+                hint := 'This master has not claimed this database: set fence_url (SPARK_LEASE_FENCE_URL) for every '
+                    || 'job of the lease';
+            END IF;
+        END IF;
         RAISE EXCEPTION 'spark_lease: fenced, %.% was claimed under epoch % of the lease %, and mine is %',
             TG_TABLE_SCHEMA, TG_TABLE_NAME, coalesce(newest::text, 'none'), TG_ARGV[0], mine USING ERRCODE = '{older}',
-            HINT = CASE WHEN mine !~ '^[0-9]{{1,18}}$' OR mine::bigint < newest THEN
-                'Another master has claimed the database since: end this program'
-            ELSE
-                'This master has not claimed this database: set fence_url (SPARK_LEASE_FENCE_URL) for every job of '
-                || 'the lease, or if epochs began anew, spark-lease fence forget --lease ' || TG_ARGV[0]
-            END;
+            HINT = hint;
     END IF;
     RETURN NULL;
 END

@@ -521,6 +521,28 @@ def test_a_delta_rs_write_to_a_table_that_does_not_exist_is_deltas_own_error(con
     assert lease.losses == []
 
 
+def test_a_commit_that_was_late_for_the_empty_one_cannot_land_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a checkpoint is due, an empty commit comes before the claim. Replaced after the claim, that would hide a
+    change of the schema on which the claim is not built."""
+    append(table := tmp_path / "table")
+    log, put_new = table / "_delta_log", LocalFolder.put_new
+    DeltaTable(str(table)).alter.set_table_properties({"delta.checkpointInterval": "2"})
+    frozen = log / f".{2:020}.json.0d3e-4c.tmp"
+    frozen.write_text("replaced")
+
+    def thaw_after_the_claim(folder: LocalFolder, name: str, data: bytes) -> bool:
+        is_new = put_new(folder, name, data)
+        if b"metaData" in data and frozen.exists():
+            frozen.rename(log / f"{2:020}.json")
+        return is_new
+
+    monkeypatch.setattr(LocalFolder, "put_new", thaw_after_the_claim)
+    assert claim(wanted(5), str(table), clock=BootClock(), timeout=5)
+    assert "commitInfo" in (log / f"{2:020}.json").read_text() and claimed(table) == "5"
+
+
 def test_no_commit_that_was_late_replaces_a_claim_in_a_folder(tmp_path: Path) -> None:
     """A Spark that is frozen between its look for a version and its rename to it; thawed, it renames."""
     append(table := tmp_path / "table")

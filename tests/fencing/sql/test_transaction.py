@@ -332,6 +332,23 @@ def test_a_pooled_session_that_the_server_has_ended_meanwhile_is_not_used(engine
 
 
 @SERVERS
+def test_a_server_that_refuses_at_the_begin_of_a_block_is_sqlalchemys_error(engine: Engine) -> None:
+    refused: list[Exception] = []
+
+    def connect() -> Any:
+        if refused:
+            raise refused[0]
+        return engine.dialect.connect(*words, **more)
+
+    words, more = engine.dialect.create_connect_args(engine.url)
+    through = create_engine(engine.url, creator=connect, poolclass=NullPool)
+    write(through, Holder(NAME, 5))
+    refused.append(engine.dialect.loaded_dbapi.OperationalError(1040, "too many connections"))
+    with pytest.raises(DBAPIError, match="too many connections"):
+        write(through, Holder(NAME, 5))
+
+
+@SERVERS
 def test_a_connection_that_was_lost_inside_is_not_replaced_by_another(engine: Engine) -> None:
     with pytest.raises(ConfigError, match="lost inside"), fenced_sql(Holder(NAME, 5), engine) as connection:
         end_session(engine, connection)

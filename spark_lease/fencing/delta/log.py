@@ -113,16 +113,18 @@ class Log:
         comes an empty commit, which moves all later ones on.
         """
         self._refuse(state)
-        is_due = state.checkpoint_interval > 1 and (state.version + 1) % state.checkpoint_interval == 0
-        properties = {} if is_due else {key: value}
-        actions: list[Mapping[str, Any]] = [{"commitInfo": _commit_info(state, properties, user_metadata)}]
-        if not is_due:
-            actions.append({"metaData": {**state.metadata, "configuration": {**state.properties, key: value}}})
-        lines = [json.dumps(each, separators=(",", ":")) for each in actions]
-        is_new = self._folder.put_new(version_file(state.version + 1), "\n".join([*lines, ""]).encode())
-        if is_due:  # a late commit may have replaced it, or may not any more: the next look builds on what is there
+        if state.checkpoint_interval > 1 and (state.version + 1) % state.checkpoint_interval == 0:
+            self._commit(state, {"commitInfo": _commit_info(state, {}, user_metadata)})
+            # From now on no late rename can replace that version: the claim is built on what the next look finds there.
             self._folder.drop_late(state.version + 1)
-        return is_new and not is_due
+            return False
+        info = _commit_info(state, {key: value}, user_metadata)
+        metadata = {**state.metadata, "configuration": {**state.properties, key: value}}
+        return self._commit(state, {"commitInfo": info}, {"metaData": metadata})
+
+    def _commit(self, state: State, *actions: Mapping[str, Any]) -> bool:
+        lines = [json.dumps(each, separators=(",", ":")) for each in actions]
+        return self._folder.put_new(version_file(state.version + 1), "\n".join([*lines, ""]).encode())
 
     def drop_late(self, state: State) -> bool:
         """Keep late commits from replacing one up to the version of `state`; False if none can be replaced.

@@ -62,14 +62,16 @@ class LogThread:
 
     def __init__(self, name: str) -> None:
         self._lines: queue.SimpleQueue[tuple[str, int, str] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._log, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._log, name=name, daemon=True)
+        self._thread.start()
 
     def say(self, logger: str, level: int, text: str) -> None:
         self._lines.put((logger, level, text))
 
     def end(self) -> None:
-        """Log the lines that are queued now, and no more."""
+        """Log the lines that are queued now, and no more. Waits a moment for that: Python may exit right after."""
         self._lines.put(None)
+        self._thread.join(LAST_WORDS)
 
     def _log(self) -> None:
         for logger, level, text in iter(self._lines.get, None):

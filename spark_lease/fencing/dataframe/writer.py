@@ -70,12 +70,12 @@ def write_sql(
     if not hasattr(frame, "selectExpr"):
         raise refusal(f"a {type(frame).__name__} is not a Spark DataFrame: spark.createDataFrame(…) makes one")
     _refuse_arguments(engine, mode, keys, through)
-    _refresh(engine)
     if epoch := lease.wait_certain():  # 0: enabled = false
         claim_once(lease, engine, epoch)
         if completes:
             refuse_done(lease, engine, completes)
     begin = partial(transaction, lease, engine, completes)
+    _refresh(engine)
     move = _plan(frame, engine, table, mode, keys)
     rows = selected(frame, move.columns)
     if engine.dialect.name == "sqlite":  # it has one writer: nothing is computed while others are locked out
@@ -196,7 +196,7 @@ def _through_executors(lease: HeldLease, begin: Begin, rows: Any, engine: Engine
 
 def _refresh(engine: Engine) -> None:
     """Let the pool replace connections that were cut while they were idle and Spark computed."""
-    with suppress(DBAPIError), engine.connect() as connection:
+    with suppress(Exception), engine.connect() as connection:  # any error: it shows when the next step connects
         connection.exec_driver_sql("SELECT 1")
 
 

@@ -112,7 +112,8 @@ class RecordRules:
         raise StoreError(self._store.where, problem)
 
     def renew(self, over: Snapshot | None = None) -> Grant | Denied:
-        """Renew the record that we know; if another one is there, look whether that is ours as well."""
+        """Renew the record that we know; if another one is there, look whether that is ours as well. `over`: what it
+        had replaced, if its grant is found only now."""
         if self._lock and not self._lock.is_held():
             raise LockGone(self._store.where, "the lock is gone: the session or file that held it has ended")
         seen = Snapshot(self._mine)

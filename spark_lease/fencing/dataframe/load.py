@@ -28,7 +28,11 @@ transaction, and needs no column more than the user's table: then it moves there
 RESULT = "number bigint, rows bigint"
 NUMBER = "SELECT pg_catalog.txid_current() & 4294967295"
 """The number of a transaction, as in `xmin` (PostgreSQL documentation, "System Columns")."""
-BEGIN_STAGING = NUMBER + "".join(
+# Of PostgreSQL 17 and later.
+_NO_TRANSACTION_TIMEOUT = (
+    ", (SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout')"
+)
+BEGIN_STAGING = f"{NUMBER}{_NO_TRANSACTION_TIMEOUT}" + "".join(
     f", pg_catalog.set_config('{key}', '{value}', true)"
     for key, value in {
         "idle_in_transaction_session_timeout": 0,  # keepalives instead: they notice a machine that is gone
@@ -38,17 +42,13 @@ BEGIN_STAGING = NUMBER + "".join(
         "array_nulls": "on",
     }.items()
 )
-# Of PostgreSQL 17 and later.
-BEGIN_STAGING += (
-    ", (SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout')"
-)
 """`NUMBER`, for a transaction that may wait for Spark and takes each value unchanged."""
 _PATIENT = (
     "SET SESSION sql_mode = concat(@@sql_mode, ',STRICT_TRANS_TABLES'), "
     "wait_timeout = greatest(@@wait_timeout, 28800)"
     "/*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0 */"
 )
-"""MariaDB, MySQL: the same, for 8 hours without rows at least (the default). The comment is for MariaDB alone."""
+"""MariaDB, MySQL: take each value unchanged, and wait for Spark 8 hours at least. MariaDB runs the comment too."""
 _AHEAD, _ENOUGH = 4, 4 << 20
 """Batches that may wait for the server; bytes in a COPY beyond which no further batch is added."""
 

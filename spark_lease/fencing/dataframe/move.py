@@ -24,6 +24,10 @@ _LONGEST = {
 """The most bytes that a column of these MariaDB types takes."""
 _NO_SUCH_KEY = ("42P10", "ON CONFLICT clause does not match")
 _LOCKED, _TOO_WIDE = "55P03", "1118"
+_MANY_COLUMNS = (
+    "so many columns do not fit into the table in which write_sql stages them, where each text is a longtext: write "
+    "fewer columns, or some of them as one JSON"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,8 @@ def rehearse(connection: Connection, move: Move, table: str) -> None:
             raise
         if any(each in (code_of(error) or "", str(error.orig)[: len(each)]) for each in _NO_SUCH_KEY):
             raise no_key(table, move.keys) from error
-        problem = f"{table} cannot take this DataFrame: {database_message(engine, error)}"
-        if code_of(error) == _TOO_WIDE:
-            problem = f"{table}: so many columns do not fit into the table in which write_sql stages them, where each "
-            problem += f"text is a longtext ({code_of(error)}): write fewer columns, or some of them as one JSON"
-        raise refusal(problem) from error
+        problem = _MANY_COLUMNS if code_of(error) == _TOO_WIDE else database_message(engine, error)
+        raise refusal(f"{table} cannot take this DataFrame: {problem}") from error
 
 
 def make_here(connection: Connection, columns: Sequence[Column]) -> None:

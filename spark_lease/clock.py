@@ -69,9 +69,9 @@ def iso_text(instant: float) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """90, 90s, 15m, 36h, 7d, 2w in seconds. Raises ValueError for anything else."""
+    """90, 90s, 15m, 36h, 7d, 2w in seconds, or what else Python takes for a number. Raises ValueError."""
     if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)):
-        raise ValueError(text)
+        return float(text)
     return float(found[1]) * _UNITS[found[2]]
 
 

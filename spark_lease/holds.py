@@ -12,7 +12,7 @@ from .clock import Clock
 from .config.settings import Config
 from .election.contender import Contender, OnRenewal, StandbyNote
 from .election.hold import Deadline, Hold
-from .election.locker import locker_over
+from .election.locker import RecordRules
 from .election.ports import Grant, HasSession, Journal, Locker
 from .election.record import Protection, new_holder
 from .errors import SparkLeaseError
@@ -173,7 +173,7 @@ def open_contender(
         if config.scheme in NOTES:
             note = Presence(config, clock, holder=holder)
             journal = ChangeJournal(config, database)
-        locker = locker_over(
+        locker = RecordRules(
             store, config, clock, holder=holder, protection=lambda: hold.protection, lock=open_lock(config)
         )
     else:

@@ -39,56 +39,56 @@ def keeper(setting: str, problem: str) -> Finding:
     """`problem`: why the kernel takes no part; empty if it does."""
     if setting == "thread":
         message = "thread: a driver that is frozen, or in a long C call, may still work when the next master starts"
-        return warn("keeper", message, 'take keeper = "auto"')
+        return warn(message, 'take keeper = "auto"')
     if problem:
         message = f"the keeper ends a late driver only while the keeper itself runs; the kernel does not: {problem}"
-        return warn("keeper", message, "let it use timers and /proc (seccomp, mounts), or rely on a fence")
-    return ok("keeper", "kernel: a late master is killed even if all its processes are frozen")
+        return warn(message, "let it use timers and /proc (seccomp, mounts), or rely on a fence")
+    return ok("kernel: a late master is killed even if all its processes are frozen")
 
 
 def contain(setting: str, root: str, user: str) -> Finding:
     """`root` and `user`: why no namespace is available, by privilege and for any user; empty if one is."""
     if setting == "off":
-        return ok("contain", "off: processes that a command leaves are searched for")
+        return ok("off: processes that a command leaves are searched for")
     if not root:
         message = "run and submit use a PID namespace: when it ends, the kernel has killed everything they started"
-        return ok("contain", f"{message}; what they start sees no process outside of it")
+        return ok(f"{message}; what they start sees no process outside of it")
     if setting == "required" and user:
-        return fail("contain", f"required, but not available here: {user}", "run as root, or take contain = auto")
+        return fail(f"required, but not available here: {user}", "run as root, or take contain = auto")
     if setting == "required":
-        return ok("contain", f"by a user namespace: sudo and every other setuid program {NO_SETUID}")
+        return ok(f"by a user namespace: sudo and every other setuid program {NO_SETUID}")
     if user:
-        return ok("contain", f"not available here ({user}): processes that a command leaves are searched for")
+        return ok(f"not available here ({user}): processes that a command leaves are searched for")
     message = "contain = required takes a user namespace, in which sudo and other setuid programs do not work"
-    return ok("contain", f"not without privileges ({root}); {message}")
+    return ok(f"not without privileges ({root}); {message}")
 
 
 def java(home: Path | None) -> Finding:
     if home is None:
-        return warn("java", "none found; run needs none, submit and PySpark do", what_java_lacks())
+        return warn("none found; run needs none, submit and PySpark do", what_java_lacks())
     try:
         done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=_START)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return fail("java", f"{home} does not start: {error}", "correct JAVA_HOME, or install it again")
+        return fail(f"{home} does not start: {error}", "correct JAVA_HOME, or install it again")
     if done.returncode:
         message = " ".join((done.stderr or done.stdout).split())
-        return fail("java", f"{home} does not start: {message}", "correct JAVA_HOME, or install it again")
+        return fail(f"{home} does not start: {message}", "correct JAVA_HOME, or install it again")
     version_line = re.search(r'version "(\d+)', done.stderr)
     if version_line is None:
-        return ok("java", f"{home}, version unknown")
+        return ok(f"{home}, version unknown")
     if version_line[1] not in _JAVAS:
-        return warn("java", f"{version_line[1]} in {home}", f"Spark 4 runs on Java {' and '.join(_JAVAS)}")
-    return ok("java", f"{version_line[1]} in {home}")
+        return warn(f"{version_line[1]} in {home}", f"Spark 4 runs on Java {' and '.join(_JAVAS)}")
+    return ok(f"{version_line[1]} in {home}")
 
 
 def spark(home: Path | None) -> Finding:
     if home is None:
         message = "none found; run needs none, submit and PySpark do"
-        return warn("spark", message, "pip install 'spark_lease[spark]', or set SPARK_HOME")
+        return warn(message, "pip install 'spark_lease[spark]', or set SPARK_HOME")
     cores = [each.stem.rpartition("-")[2] for each in home.glob("jars/spark-core_*.jar")]
     if not cores or not (home / "bin" / "spark-submit").is_file():
-        return fail("spark", f"{home} is no Spark", "correct SPARK_HOME")
-    return ok("spark", f"{cores[0]} in {home}")
+        return fail(f"{home} is no Spark", "correct SPARK_HOME")
+    return ok(f"{cores[0]} in {home}")
 
 
 def delta(setting: str, *, has_deltalake: bool, version: str, has_jar: bool) -> Finding:
@@ -96,34 +96,34 @@ def delta(setting: str, *, has_deltalake: bool, version: str, has_jar: bool) -> 
     Spark has it on its class path."""
     say = fail if setting == "required" else warn
     if setting == "off":
-        return ok("delta", "fence_delta is off: Delta tables are not fenced")
+        return ok("fence_delta is off: Delta tables are not fenced")
     if not has_deltalake:
-        return say("delta", "no deltalake, so nothing is claimed: no fence", "pip install 'spark_lease[delta]'")
+        return say("no deltalake, so nothing is claimed: no fence", "pip install 'spark_lease[delta]'")
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
-        return say("delta", "PYSPARK_PIN_THREAD is off, so Delta has no hook: claims alone", "unset it")
+        return say("PYSPARK_PIN_THREAD is off, so Delta has no hook: claims alone", "unset it")
     if not version:
         message = "claims; the hook depends on the Delta Lake that a job brings along, which doctor cannot check"
-        return ok("delta", message)
+        return ok(message)
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _HOOK_SINCE:
-        return say("delta", f"delta-spark {version} has no hook: claims alone", "take delta-spark 3.3 or newer")
+        return say(f"delta-spark {version} has no hook: claims alone", "take delta-spark 3.3 or newer")
     if not has_jar:
         message = (
             f"the jar of delta-spark {version} is not in Spark: a job that does not bring it is fenced by claims alone"
         )
-        return warn("delta", message, "spark-submit --packages io.delta:delta-spark_…, or spark.jars.packages")
-    return ok("delta", f"claims, and the hook of delta-spark {version}")
+        return warn(message, "spark-submit --packages io.delta:delta-spark_…, or spark.jars.packages")
+    return ok(f"claims, and the hook of delta-spark {version}")
 
 
 def metrics(config: Config, *, has_client: bool) -> Finding | None:
     if not config.is_measured:
         return None
     if not has_client:
-        return fail("metrics", "no prometheus_client", "pip install 'spark_lease[metrics]'")
+        return fail("no prometheus_client", "pip install 'spark_lease[metrics]'")
     folder = config.metrics_textfile
     if folder and not os.access(folder, os.W_OK | os.X_OK):
-        return fail("metrics", f"{folder} is not there, or not writable", "create it, for this user")
+        return fail(f"{folder} is not there, or not writable", "create it, for this user")
     ways = [config.metrics and "prometheus_client's registry", folder, config.metrics_push]
-    return ok("metrics", f"in {', '.join(each for each in ways if each)}")
+    return ok(f"in {', '.join(each for each in ways if each)}")
 
 
 def java_home() -> Path | None:

@@ -66,7 +66,7 @@ def checks(config: Config, *, makes_tables: bool) -> Iterator[Check]:
     elif scheme in _FOLDERS:
         no_clock = f"the store has no clock: after a crash a standby waits {config.lease_duration:g} s"
         yield Check("rights", lambda: folder(config), needs="store")
-        yield Check("clock", lambda: ok("clock", no_clock), needs="store")
+        yield Check("clock", lambda: ok(no_clock), needs="store")
     if scheme == "postgresql":
         yield Check("pooler", lambda: pooler(config, *_ask(config, sessions)), needs="store")
         if not config.fence_url:
@@ -76,7 +76,7 @@ def checks(config: Config, *, makes_tables: bool) -> Iterator[Check]:
         if config.fence_url.startswith("postgresql"):
             guarded = replace(config, url=config.fence_url, password=config.fence_password)
             yield Check("fence tables", lambda: fence_tables(config), needs="fence")
-            yield Check("fence schemas", lambda: schemas(guarded, "fence schemas"), needs="fence")
+            yield Check("fence schemas", lambda: schemas(guarded), needs="fence")
 
 
 def _ask(config: Config, what: Callable[[SqlProbe], T]) -> T:
@@ -88,19 +88,19 @@ def _ask(config: Config, what: Callable[[SqlProbe], T]) -> T:
 
 def store(config: Config, *, makes_tables: bool) -> Finding:
     if not config.enabled:
-        return fail("store", "enabled = false: NOTHING IS GUARDED: every process is master", "set enabled = true")
+        return fail("enabled = false: NOTHING IS GUARDED: every process is master", "set enabled = true")
     from ..database.dialects import missing_file
 
     if makes_tables and (file := missing_file(config)):
-        return warn("store", f"{file} is not there yet", _NOT_YET)
+        return warn(f"{file} is not there yet", _NOT_YET)
     try:
         answer, took = first_answer(config)
     except RecordUnreadable:
         raise
     except StoreError as error:
         advice = "is it up, and are address, network and password right? A pooler must not be in statement mode"
-        return fail("store", str(error), advice)
-    return ok("store", f"{redacted(config.url)}: {answer}, the first answer after {took * 1000:.0f} ms")
+        return fail(str(error), advice)
+    return ok(f"{redacted(config.url)}: {answer}, the first answer after {took * 1000:.0f} ms")
 
 
 def hosts(config: Config) -> Finding:
@@ -117,13 +117,13 @@ def hosts(config: Config) -> Finding:
             down[host] = error
     if len(primaries) > 1:
         message = f"{' and '.join(primaries.values())} accept writes: two masters may work at one time"
-        return fail("hosts", message, "stop all but the primary, and list only it and its replicas")
+        return fail(message, "stop all but the primary, and list only it and its replicas")
     if not primaries:
-        return fail("hosts", f"none of {', '.join(every)} accepts writes", "list the primary, or promote a replica")
+        return fail(f"none of {', '.join(every)} accepts writes", "list the primary, or promote a replica")
     if down:
         message = "; ".join(f"{host}: {error}" for host, error in down.items())
-        return warn("hosts", message, "start it, or take it out of the URL")
-    return ok("hosts", f"of {', '.join(every)} only {', '.join(primaries.values())} accepts writes")
+        return warn(message, "start it, or take it out of the URL")
+    return ok(f"of {', '.join(every)} only {', '.join(primaries.values())} accepts writes")
 
 
 def _timed(what: Callable[[], T]) -> tuple[T, float]:
@@ -147,20 +147,18 @@ def lease(config: Config) -> Finding | None:
             seen = opened.read(config.name)
             row = described(opened.where, config.name, seen, config)
     except RecordUnreadable as error:
-        return fail("lease", str(error), "correct the row by hand, or remove it while no contender runs")
+        return fail(str(error), "correct the row by hand, or remove it while no contender runs")
     if row["state"] == "unknown":
-        return ok("lease", f"{config.name} was never taken")
+        return ok(f"{config.name} was never taken")
     message = f"{config.name} is {row['state']}" + (f", by {row['holder']}, epoch {row['epoch']}" * bool(row["holder"]))
     if seen.is_set_back:
-        return warn(
-            "lease", row["note"], "a standby waits for that long, then takes over: check NTP on the store's host"
-        )
+        return warn(row["note"], "a standby waits for that long, then takes over: check NTP on the store's host")
     if row["in_doubt"]:
-        return warn("lease", row["note"], "check its holder, and its connection to the store")
+        return warn(row["note"], "check its holder, and its connection to the store")
     if row["directive"]:
         advice = f"spark-lease resume {shlex.quote(config.name)} cancels it"
-        return warn("lease", f"{message}; {row['directive']}", advice)
-    return ok("lease", message + (f", expires in {cell(row['expires_in'])} s" * (row["state"] == "held")))
+        return warn(f"{message}; {row['directive']}", advice)
+    return ok(message + (f", expires in {cell(row['expires_in'])} s" * (row["state"] == "held")))
 
 
 def reads(config: Config) -> list[float]:
@@ -187,10 +185,10 @@ def timings(config: Config, took: Sequence[float]) -> Finding:
     )
     enough = f"take --lease-duration {max(config.lease_duration * 2, 24 * renewal):.0f}, all else follows it"
     if median * share > config.attempt_timeout / 2:
-        return fail("timings", message, f"most renewals come too late: {enough}")
+        return fail(message, f"most renewals come too late: {enough}")
     if renewal > config.attempt_timeout / 2:
-        return warn("timings", message, f"some renewals come too late: {enough}")
-    return ok("timings", message)
+        return warn(message, f"some renewals come too late: {enough}")
+    return ok(message)
 
 
 def table(config: Config, *, makes_tables: bool) -> Finding:
@@ -198,27 +196,27 @@ def table(config: Config, *, makes_tables: bool) -> Finding:
     for name, missing in lacking.items():
         if missing is None:
             if makes_tables:
-                return warn("table", f"{name} is not there yet", _NOT_YET)
-            return fail("table", f"{name} does not exist", "run spark-lease init")
+                return warn(f"{name} is not there yet", _NOT_YET)
+            return fail(f"{name} does not exist", "run spark-lease init")
         if missing:
-            return fail("table", f"{name} lacks {', '.join(missing)}", "run spark-lease init")
-    return ok("table", f"{' and '.join(lacking)}: all columns and keys are there")
+            return fail(f"{name} lacks {', '.join(missing)}", "run spark-lease init")
+    return ok(f"{' and '.join(lacking)}: all columns and keys are there")
 
 
 def namesakes(config: Config) -> Finding:
     """Roles with different search paths would find different tables, and each table would have a master."""
     name, others = _ask(config, lambda probe: probe.namesakes())
     if not others:
-        return ok("namesakes", "no other schema has a table of this name")
+        return ok("no other schema has a table of this name")
     message = f"another table of this name: {', '.join(others)}"
-    return warn("namesakes", message, f'all contenders must use the same: set table = "{name}"')
+    return warn(message, f'all contenders must use the same: set table = "{name}"')
 
 
 def notes(config: Config) -> Finding:
     name, is_there = _ask(config, lambda probe: probe.notes())
     if is_there:
-        return ok("notes", f"{name} is there")
-    return warn("notes", f"{name} does not exist: no run keys, no fence for Delta", "run spark-lease init")
+        return ok(f"{name} is there")
+    return warn(f"{name} does not exist: no run keys, no fence for Delta", "run spark-lease init")
 
 
 def rights(config: Config) -> Finding:
@@ -228,13 +226,13 @@ def rights(config: Config) -> Finding:
         _ask(config, lambda probe: probe.exercise())
     except StoreError as error:
         if "readonly database" in str(error):
-            return fail("rights", str(error), "make the file and its folder writable for this user")
+            return fail(str(error), "make the file and its folder writable for this user")
         if "disk is full" in str(error):
-            return fail("rights", str(error), "free space on its disk")
+            return fail(str(error), "free space on its disk")
         if "binlog_format" in str(error).lower():
-            return fail("rights", str(error), BINARY_LOG)
+            return fail(str(error), BINARY_LOG)
         tables = " and ".join(dict.fromkeys((config.table, config.record_table)))
-        return fail("rights", str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {tables}")
+        return fail(str(error), f"{_INIT}; else grant SELECT, INSERT, UPDATE on {tables}")
     if refused := _ask(config, lambda probe: probe.exercise_notes()):
         problem = next(iter(refused.values()))
         advice = f"{_INIT}; else grant SELECT, INSERT, UPDATE, DELETE on {config.notes_table}"
@@ -242,20 +240,20 @@ def rights(config: Config) -> Finding:
         begins = config.fence_delta == "off" or "SELECT" not in refused
         begins &= not config.run_key or refused.keys() == {"DELETE"}
         if are_there and not begins:
-            return fail("rights", f"no master can begin, without its run keys and fenced tables: {problem}", advice)
+            return fail(f"no master can begin, without its run keys and fenced tables: {problem}", advice)
         if refused.keys() == {"DELETE"}:
-            return warn("rights", f"what is noted beside the leases is never removed: {problem}", advice)
-        return warn("rights", f"no run keys, no fence for Delta: {problem}", advice)
+            return warn(f"what is noted beside the leases is never removed: {problem}", advice)
+        return warn(f"no run keys, no fence for Delta: {problem}", advice)
     done = "no row of it was touched" if config.has_broker_record else "rolled back"
-    return ok("rights", f"this user may take, renew and release a lease, and note things beside it ({done})")
+    return ok(f"this user may take, renew and release a lease, and note things beside it ({done})")
 
 
 def durability(config: Config) -> Finding:
     if setting := _ask(config, lambda probe: probe.forgets()):
         name = setting.partition(" ")[0]
         message = f"{setting}: after a crash of the server or its machine, two masters may work at one time"
-        return warn("durability", message, f"have an administrator set {name} = {'on' if name == 'fsync' else 1}")
-    return ok("durability", "what the server confirms outlives its crash")
+        return warn(message, f"have an administrator set {name} = {'on' if name == 'fsync' else 1}")
+    return ok("what the server confirms outlives its crash")
 
 
 def clocks(config: Config, ahead: float, error: float) -> Finding:
@@ -263,10 +261,10 @@ def clocks(config: Config, ahead: float, error: float) -> Finding:
     message = f"this machine is {abs(ahead):.3f} s {'ahead of' if ahead > 0 else 'behind'} the store, ± {error:.3f} s"
     limit = config.max_allowable_diff_from_db_time or _APART
     if abs(ahead) - error <= limit:
-        return ok("clock", message)
+        return ok(message)
     if config.has_broker_row:
-        return warn("clock", message, "a broker uses its own clock: synchronize the clocks (NTP)")
-    return warn("clock", f"{message}; leases do not depend on it", "times in logs mislead: check NTP")
+        return warn(message, "a broker uses its own clock: synchronize the clocks (NTP)")
+    return warn(f"{message}; leases do not depend on it", "times in logs mislead: check NTP")
 
 
 def folder(config: Config) -> Finding:
@@ -274,31 +272,31 @@ def folder(config: Config) -> Finding:
     with closing(CallTimeout(where, timeout=config.attempt_timeout)) as bounded:
         is_there = bounded.call(lambda: exercise(config))
     if not is_there:
-        return warn("rights", f"{where} does not exist", "is it mounted here? spark-lease init --lease NAME makes it")
-    return ok("rights", "this user may write, and the second of two writers is refused")
+        return warn(f"{where} does not exist", "is it mounted here? spark-lease init --lease NAME makes it")
+    return ok("this user may write, and the second of two writers is refused")
 
 
-def schemas(config: Config, what: str = "schemas") -> Finding:
+def schemas(config: Config) -> Finding:
     makers = _ask(config, lambda probe: probe.makers())
     if not makers:
-        return ok(what, "no other role may create functions in this role's search_path")
+        return ok("no other role may create functions in this role's search_path")
     found_by = ", ".join(f"{maker} in {schema}" for schema, maker in makers)
     message = f"other roles may create functions that would run with the rights of this role: {found_by}"
     advice = "; ".join(f"REVOKE CREATE ON SCHEMA {schema} FROM {maker}" for schema, maker in makers)
-    return warn(what, message, advice)
+    return warn(message, advice)
 
 
 def pooler(config: Config, shared: str, passes_options: bool, takes_options: bool) -> Finding:
     """`shared`: why sessions are not ours alone; empty if they are."""
     if shared and config.locker == "database":
         advice = "connect without the pooler"
-        return fail("pooler", f"{shared}: a lock that belongs to a session cannot be kept", advice)
+        return fail(f"{shared}: a lock that belongs to a session cannot be kept", advice)
     found = shared or ("" if passes_options else "a pooler drops the options of a connection")
     message = f"{found}: a standby sees a release at its next look, every {config.poll_period:g} s"
     if not takes_options:
         problem = "it refuses PGOPTIONS: commands of run and submit cannot connect through it"
-        return warn("pooler", f"{message}; {problem}", "set ignore_startup_parameters = options in pgbouncer.ini")
-    return ok("pooler", message if found else "none that shares sessions")
+        return warn(f"{message}; {problem}", "set ignore_startup_parameters = options in pgbouncer.ini")
+    return ok(message if found else "none that shares sessions")
 
 
 def sessions(probe: SqlProbe) -> tuple[str, bool, bool]:
@@ -314,13 +312,11 @@ def fence(config: Config) -> Finding:
             problem = try_claim(engine, config.name)
             newest = FenceTable(engine, timeout=config.attempt_timeout).newest(config.name)
     except FenceUnreachable as error:
-        return fail("fence", str(error), "correct this: until then no master begins its work")
+        return fail(str(error), "correct this: until then no master begins its work")
     message = f"{config.name} was claimed under epoch {newest}" if newest else "no master has claimed it yet"
     if problem:
-        return warn(
-            "fence", f"{redacted(config.fence_url)}: {problem}; {message}", "run doctor again after the next run"
-        )
-    return ok("fence", f"{redacted(config.fence_url)}: a claim worked, and was undone; {message}")
+        return warn(f"{redacted(config.fence_url)}: {problem}; {message}", "run doctor again after the next run")
+    return ok(f"{redacted(config.fence_url)}: a claim worked, and was undone; {message}")
 
 
 def fence_tables(config: Config) -> Finding | None:
@@ -332,10 +328,10 @@ def fence_tables(config: Config) -> Finding | None:
     if lost:
         again = f"spark-lease fence add --lease {shlex.quote(config.name or 'NAME')} --on {shlex.quote(lost[0])}"
         advice = f"the next master fences it again if its role owns it; or run {again}"
-        return warn("fence tables", f"{', '.join(lost)}: made again without its fence, or with a new partition", advice)
+        return warn(f"{', '.join(lost)}: made again without its fence, or with a new partition", advice)
     if disabled:
         advice = "ALTER TABLE … ENABLE ALWAYS TRIGGER spark_lease"
-        return warn("fence tables", f"{', '.join(disabled)}: its trigger is off, any session may write", advice)
+        return warn(f"{', '.join(disabled)}: its trigger is off, any session may write", advice)
     if not tables and not config.fence_url:
         return None
-    return ok("fence tables", f"{len(tables)} fenced" + (f" under {config.name}" if config.name else ""))
+    return ok(f"{len(tables)} fenced" + (f" under {config.name}" if config.name else ""))

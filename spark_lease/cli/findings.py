@@ -1,7 +1,7 @@
 """The findings of `spark-lease doctor`, and how a check is run."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ..errors import ConfigError, SparkLeaseError
@@ -39,25 +39,26 @@ class Check:
     needs: str = ""
 
 
-def ok(what: str, message: str) -> Finding:
-    return Finding(what, Verdict.OK, message)
+def ok(message: str) -> Finding:
+    return Finding("", Verdict.OK, message)
 
 
-def warn(what: str, message: str, advice: str) -> Finding:
-    return Finding(what, Verdict.WARN, message, advice)
+def warn(message: str, advice: str) -> Finding:
+    return Finding("", Verdict.WARN, message, advice)
 
 
-def fail(what: str, message: str, advice: str) -> Finding:
-    return Finding(what, Verdict.FAIL, message, advice)
+def fail(message: str, advice: str) -> Finding:
+    return Finding("", Verdict.FAIL, message, advice)
 
 
 def run(check: Check) -> Finding | None:
     """Run the check. An exception becomes its finding."""
     try:
-        return check.look()
+        found = check.look()
     except ConfigError as error:  # its message says what to do
-        return fail(check.what, str(error), "")
+        found = fail(str(error), "")
     except SparkLeaseError as error:
-        return fail(check.what, str(error), NO_ANSWER)
+        found = fail(str(error), NO_ANSWER)
     except Exception as error:  # a check that fails must not hide the others
-        return warn(check.what, f"not known: {type(error).__name__}: {error}", "")
+        found = warn(f"not known: {type(error).__name__}: {error}", "")
+    return found and replace(found, what=check.what)

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from ..clock import seconds_of
@@ -23,20 +24,13 @@ def absolute(key: str, path: str) -> Path:
 
 def seconds(key: str, value: object) -> float:
     """A duration in seconds, from a number >= 0 or a text (90, 1.5, 15m, 2h, 90d); `inf` where that makes sense."""
-    try:
-        number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
-    except ValueError:
-        number = _with_unit(str(value))
+    number = math.nan
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        with suppress(ValueError):
+            number = seconds_of(str(value))
     if math.isnan(number) or number < 0:
         raise ConfigError(key, f"{value!r} is not a time of 0 or more: 90, 15m, 2h, 30d")
     return number
-
-
-def _with_unit(value: str) -> float:
-    try:
-        return seconds_of(value)
-    except ValueError:
-        return math.nan
 
 
 def text(key: str, value: object) -> str:

@@ -47,22 +47,18 @@ class RecordRules:
     def __init__(
         self,
         store: LeaseStore,
-        *,
-        name: str,
-        holder: str,
-        duration: float,
+        config: Config,
         clock: Clock,
+        *,
+        holder: str,
         protection: Callable[[], Protection] = lambda: Protection.THREAD,
         lock: Lock | None = None,
-        site: str = "",
-        site_delay: float = 0.0,
     ) -> None:
-        """`protection` is asked at each write: it may become known, or change, while the lease is held. `site_delay`:
-        seconds that this contender leaves a released lease to contenders of the preferred site.
-        """
-        self._lock, self._site, self._site_delay = lock, site, site_delay
-        self._store, self._name, self._clock = store, name, clock
-        self._holder, self._duration, self._protection = holder, duration, protection
+        """`protection` is asked at each write: it may become known, or change, while the lease is held."""
+        self._store, self._clock, self._lock = store, clock, lock
+        self._name, self._duration, self._site = config.name, config.lease_duration, config.site
+        self._site_delay = site_delay_of(config, config.poll_period)
+        self._holder, self._protection = holder, protection
         self._mine: LeaseRecord | None = None
         self._over: Snapshot | None = None
         self._freed: LeaseRecord | None = None
@@ -199,29 +195,6 @@ class RecordRules:
 
     def _still_for(self, record: LeaseRecord | None) -> float:
         return self._standstill.still_for(record, self._clock.now())
-
-
-def locker_over(
-    store: LeaseStore,
-    config: Config,
-    clock: Clock,
-    *,
-    holder: str,
-    protection: Callable[[], Protection] = lambda: Protection.THREAD,
-    lock: Lock | None = None,
-) -> RecordRules:
-    """The rules of a record, over a store that is already open."""
-    return RecordRules(
-        store,
-        lock=lock,
-        name=config.name,
-        holder=holder,
-        duration=config.lease_duration,
-        clock=clock,
-        protection=protection,
-        site=config.site,
-        site_delay=site_delay_of(config, config.poll_period),
-    )
 
 
 def site_delay_of(config: Config, poll_period: float) -> float:

@@ -6,10 +6,8 @@ import os
 import signal
 import threading
 from contextlib import closing
-from typing import Protocol
 
 from ..clock import Clock
-from ..election.lifecycle import Work
 from ..system.containment import Init
 from ..system.descriptors import readable
 from ..system.processes import Identity, Process, kill, look, proc_file, processes, with_descendants
@@ -21,16 +19,6 @@ log = logging.getLogger(__name__)
 
 _LOOK_AGAIN, _LOOK_SOON, _AT_ONCE = 0.05, 0.005, 0.02
 _NEVER = threading.Event()
-
-
-class GuardedWork(Work, Protocol):
-    """The command and all that it started."""
-
-    def signal(self, number: int) -> None: ...
-
-    def out_of_reach(self) -> list[Process]:
-        """Its processes that now run as another user, so that we may not kill them."""
-        ...
 
 
 class ContainedWork:
@@ -131,3 +119,7 @@ class SearchedWork:
         with contextlib.suppress(OSError):  # without a look nothing is proven
             return (self._ended_with == 0 and not self._found_by) or not self._descendants()
         return False
+
+
+GuardedWork = ContainedWork | SearchedWork
+"""The command and all that it started."""

@@ -91,7 +91,7 @@ class Fencing:
 def retire_fence(config: Config) -> None:
     """Retire the fence of `config`'s lease, which has ended: its block was entered by the parent of this fork."""
     for fence in hook.fences:
-        if isinstance(fence, DeltaFence) and fence.property == property_of(config.shared_name):
+        if fence.property == property_of(config.shared_name):
             hook.retire(fence)
 
 

@@ -16,9 +16,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import NotMaster, SparkLeaseError
+from ..fencing.delta.tables import DeltaFence
 from .jvm import spark_context
 
 NO_DELTA = "Delta"
@@ -37,38 +38,6 @@ _AT_ONCE = 4
 _LAST = 32
 _DEEP = 20
 """How far a chain of Java causes is followed: the chain may be a circle."""
-
-
-class TransactionFence(Protocol):
-    """Is asked about each transaction. Any exception that it raises refuses the transaction."""
-
-    property: str
-    """The table property whose value `begin` gets."""
-
-    def begin(self, table: str, newest: str | None) -> None:
-        """A transaction on `table` begins; `newest` is the property in its snapshot."""
-        ...
-
-    def commit(self, table: str) -> None:
-        """A transaction on `table` is about to be committed."""
-        ...
-
-    def aborted(self, table: str) -> None:
-        """A transaction on `table` was aborted."""
-        ...
-
-    def has_known(self, table: str) -> bool:
-        """True if its lease guards `table`, as far as is known."""
-        ...
-
-
-class LastingFence(TransactionFence, Protocol):
-    """A fence that is asked even after its lease has ended, for as long as its process lives."""
-
-    def begin_after_the_end(self, table: str, newest: str | None, *, is_idle: bool) -> None:
-        """A transaction begins on `table`, which this fence has known, and no lease of this process is known to guard
-        that table. `is_idle`: this process has no lease at all."""
-        ...
 
 
 class Refusals:
@@ -107,8 +76,10 @@ class DeltaObserver:
     """Asks all `fences`, which may change meanwhile, about each transaction of the JVMs that have the hook."""
 
     def __init__(self) -> None:
-        self.fences: tuple[TransactionFence, ...] = ()
-        self.ended: tuple[LastingFence, ...] = ()
+        self.fences: tuple[DeltaFence, ...] = ()
+        self.ended: tuple[DeltaFence, ...] = ()
+        self.standbys: tuple[Callable[[str], None], ...] = ()
+        """Each is called with the table of a transaction that begins, and raises until this process is master."""
         self.has_warmed_up = False
         self.scratch: tuple[str, ...] = ()
         """Folders (file:/path/) of warm-ups: a write to a table in one may always begin. Each ends with its Spark."""
@@ -116,22 +87,27 @@ class DeltaObserver:
         self._gateways: list[Any] = []
         self._changing = threading.Lock()
 
-    def add(self, fence: TransactionFence, *, is_of_warm_up: bool = False) -> None:
+    def add(self, fence: DeltaFence) -> None:
         with self._changing:
             self.fences = (*self.fences, fence)
-            self.has_warmed_up |= is_of_warm_up
+
+    def stand_by(self, refuse: Callable[[str], None]) -> None:
+        """Ask `refuse` too, about each transaction that begins."""
+        with self._changing:
+            self.standbys, self.has_warmed_up = (*self.standbys, refuse), True
 
     def forget(self, property: str) -> None:
         """Drop the ended fences of a lease that this process has acquired again."""
         with self._changing:
             self.ended = tuple(each for each in self.ended if each.property != property)
 
-    def discard(self, fence: TransactionFence) -> None:
-        """Stop asking `fence`. The hook stays and asks nothing, so that no thread waits for a JVM that may hang."""
+    def discard(self, asked: object) -> None:
+        """Stop asking a fence or a standby. The hook stays: no thread has to wait for a JVM that may hang."""
         with self._changing:
-            self.fences = tuple(each for each in self.fences if each is not fence)
+            self.fences = tuple(each for each in self.fences if each is not asked)
+            self.standbys = tuple(each for each in self.standbys if each != asked)
 
-    def retire(self, fence: LastingFence) -> None:
+    def retire(self, fence: DeltaFence) -> None:
         """Ask `fence`, whose lease has ended, from now on only about tables that the next master may have claimed. Does
         not keep it if this process has acquired the same lease again."""
         was_asked = fence in self.fences
@@ -205,13 +181,13 @@ class _Observer:
     thread, or on one made for it."""
 
     _table = ""
-    _began_under: tuple[TransactionFence, ...] = ()
+    _began_under: tuple[DeltaFence, ...] = ()
 
     def __init__(self, hook: DeltaObserver) -> None:
         self._hook = hook
         self._begun: deque[str] = deque(maxlen=_AT_ONCE)
 
-    def _of_one(self, table: str, fences: tuple[TransactionFence, ...]) -> _Observer:
+    def _of_one(self, table: str, fences: tuple[DeltaFence, ...]) -> _Observer:
         """An observer of one transaction: Delta's later calls do not say which transaction they are about."""
         of_one = copy.copy(self)
         of_one._table, of_one._began_under = table, fences
@@ -229,13 +205,15 @@ class _Observer:
             # The local property is that of the JVM thread that calls us.
             if self._hook.has_warmed_up and (name := spark_context()._jsc.sc().getLocalProperty(WARM_UP)):
                 raise NotMaster(str(name), table)
-            fences = self._hook.fences
+            fences, standbys = self._hook.fences, self._hook.standbys
             # A thread left behind by an earlier block may write while a lease for another table happens to be held.
             is_guarded = any(fence.has_known(table) for fence in fences)
             for ended in () if is_guarded else self._hook.ended:
                 if ended.has_known(table):
                     newest = _value(properties.get(ended.property))
-                    ended.begin_after_the_end(table, newest, is_idle=not fences)
+                    ended.begin_after_the_end(table, newest, is_idle=not (fences or standbys))
+            for refuse in standbys:
+                refuse(table)
             for fence in fences:
                 fence.begin(table, _value(properties.get(fence.property)))
         getattr(transaction, _SET_OBSERVER)(self._of_one(table, fences))

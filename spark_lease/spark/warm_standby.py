@@ -44,29 +44,6 @@ _MOVED_ON = 100
 """New versions after which a table is read again: three hundred delay the first commit by a second."""
 
 
-class StandbyFence:
-    """Refuses every transaction until this process is master. A `TransactionFence`."""
-
-    property = ""
-
-    def __init__(self, name: str, *, is_open: Callable[[], bool]) -> None:
-        """`is_open`: a lease is this process's, or this one is not waited for any more."""
-        self._name, self._is_open = name, is_open
-
-    def begin(self, table: str, newest: str | None) -> None:
-        if not self._is_open():
-            raise NotMaster(self._name, table)
-
-    def commit(self, table: str) -> None:
-        """Does nothing: a transaction that has begun was allowed to."""
-
-    def aborted(self, table: str) -> None:
-        """Does nothing: the transaction wrote nothing."""
-
-    def has_known(self, table: str) -> bool:
-        return False
-
-
 class WarmStandby:
     """The Spark of one contender, from its wait to the grant."""
 
@@ -87,7 +64,6 @@ class WarmStandby:
         self._name, self._config, self._clock = config.name, config, clock
         self._warm_up, self._noted_tables, self._on_state = warm_up, noted_tables, on_state
         self._is_wanted, self._is_master, self._submitter = is_wanted, is_master, submitter
-        self._fence = StandbyFence(config.name, is_open=lambda: self._ended.is_set() or is_master())
         self._since = clock.now()
         self._over, self._ended = threading.Event(), threading.Event()
         self._has_given_up = False
@@ -182,7 +158,7 @@ class WarmStandby:
 
     def _run(self) -> None:
         self._there_before = spark_context()
-        hook.add(self._fence, is_of_warm_up=True)
+        hook.stand_by(self._refuse_until_master)
         try:
             if not is_watchable():
                 raise ConfigError("standby", "warm needs pyspark, and not its client of Spark Connect alone")
@@ -195,7 +171,7 @@ class WarmStandby:
             while not self._ended.is_set():
                 self._clock.wait(self._ended, math.inf)
             unwatch_contexts(self._refuse_writes)
-            hook.discard(self._fence)
+            hook.discard(self._refuse_until_master)
             shutil.rmtree(self._scratch, ignore_errors=True)
             if self._has_given_up and self._has_spark_of_its_own():  # the warm-up was just making it
                 stopped()
@@ -302,6 +278,11 @@ class WarmStandby:
         lacking = "a classic Spark, not a Spark Connect server" if context is None else hook.install(context)
         if lacking and lacking != NO_DELTA and (is_ours or not self._ended.is_set()):
             raise ConfigError("standby", f"warm needs {lacking}: before its grant it could write")
+
+    def _refuse_until_master(self, table: str) -> None:
+        """Refuse a transaction while no lease is this process's, unless this one is not waited for any more."""
+        if not (self._ended.is_set() or self._is_master()):
+            raise NotMaster(self._name, table)
 
     def _adopt(self, session: Any, asked: dict[str, str]) -> None:
         """Give the guarded work, which asks for a session, the one that is ready."""

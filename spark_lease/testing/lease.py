@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..config.sources import configure
-from ..election.locker import locker_over
+from ..election.locker import RecordRules
 from ..election.record import new_holder
 from ..errors import ConfigError, Loss
 from ..holds import LocalHold
@@ -33,7 +33,7 @@ def memory_lease(name: str = "test", **settings: Any) -> Iterator[MemoryLease]:
         problem = 'is of no use to a lease in memory: for run keys, hold_lease(…, url="local", keeper="thread")'
         raise ConfigError("url", problem)
     clock, config, holder = VirtualClock(), configure(name=name, **settings), new_holder("test")
-    locker = locker_over(MemoryStore(clock), config, clock, holder=holder)
+    locker = RecordRules(MemoryStore(clock), config, clock, holder=holder)
     hold = LocalHold(locker, config, holder=holder, clock=clock)
     hold.acquire()
     try:

@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psycopg2
@@ -50,16 +51,16 @@ def main(rounds: int) -> int:
 
 
 def measure(url: str, rounds: int) -> dict[str, list[float]]:
-    clock, config = BootClock(), configure(name="n", url=url, create_table="true")
+    clock = BootClock()
+    config = configure(name="n", url=url, create_table="true")
     stores = {name: SqlStore(config) for name in ("renewed", "taken", "floor")}
     raw = psycopg2.connect(url)
     raw.autocommit = True
     cursor = raw.cursor()
 
     def contender(name: str) -> Contender:
-        holder = new_holder("bench")
-        locker = RecordRules(stores[name], name=name, holder=holder, duration=30.0, clock=clock)
-        return Contender(locker, config, holder=holder, clock=clock)
+        holder, own = new_holder("bench"), replace(config, name=name)
+        return Contender(RecordRules(stores[name], own, clock, holder=holder), own, holder=holder, clock=clock)
 
     renewed = contender("renewed")
     renewed.acquire()

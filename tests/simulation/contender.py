@@ -142,9 +142,7 @@ class Life:
         waits = {"holder": self.plan.label, "acquire_timeout": self.plan.patience}
         config = policy.sources.configure(name=LEASE, **waits, **self.plan.timings)
         holder = policy.record.new_holder(config.holder)
-        rules = policy.locker.RecordRules(
-            self.store, name=LEASE, holder=holder, duration=config.lease_duration, clock=machine
-        )
+        rules = policy.locker.RecordRules(self.store, config, machine, holder=holder)
         locker = RecordedLocker(rules, self._history, who, duration=config.lease_duration)
         lease = policy.contender.Contender(locker, config, holder=holder, clock=machine)
         self._ended = threading.Event()

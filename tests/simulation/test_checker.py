@@ -212,7 +212,7 @@ def test_what_a_locker_answers_is_written_down(tmp_path: Path) -> None:
     store = MemoryStore(clock)
     history = History(clock.now, lease="n", file=tmp_path / "a.jsonl")
     config = configure(name="n")
-    locker = RecordRules(store, name="n", holder="me", duration=30.0, clock=clock)
+    locker = RecordRules(store, config, clock, holder="me")
     lease = Contender(RecordedLocker(locker, history, A, duration=30.0), config, holder="me", clock=clock)
     lease.acquire()
     assert history.check(lease, A) == lease.epoch
@@ -220,9 +220,7 @@ def test_what_a_locker_answers_is_written_down(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="the answer was lost"):
         lease.renew()
     lease.renew()
-    standby = RecordedLocker(
-        RecordRules(store.peer(), name="n", holder="b", duration=30.0, clock=clock), history, B, duration=30.0
-    )
+    standby = RecordedLocker(RecordRules(store.peer(), config, clock, holder="b"), history, B, duration=30.0)
     assert isinstance(standby.try_acquire(), Denied)
     lease.release()
     with (tmp_path / "a.jsonl").open("a") as file:
@@ -250,7 +248,7 @@ CONTENDER = """
     who, url, file, work = sys.argv[1], sys.argv[2], Path(sys.argv[3]), float(sys.argv[4])
     clock, config = BootClock(), configure(name="n", url=url, lease_duration=4, poll_period=0.2)
     history, holder = History(clock.now, lease="n", file=file), new_holder(who)
-    inner = RecordRules(open_store(config), name="n", holder=holder, duration=4.0, clock=clock)
+    inner = RecordRules(open_store(config), config, clock, holder=holder)
     lease = Contender(RecordedLocker(inner, history, who, duration=4.0), config, holder=holder, clock=clock)
     lease.acquire()
     keepalive = Keepalive(lease, config, clock=clock, on_lost=partial(lost, history, who))

@@ -6,7 +6,7 @@ from typing import Any
 
 from spark_lease.config.settings import Config
 from spark_lease.config.sources import configure
-from spark_lease.election.locker import locker_over
+from spark_lease.election.locker import RecordRules
 from spark_lease.election.ports import Lock
 from spark_lease.election.record import new_holder
 from spark_lease.holds import LocalHold
@@ -24,7 +24,7 @@ class Contender:
         self.config: Config = configure(name=NAME, **settings)
         self.store, self.clock, self.lock = store, clock, lock
         holder = new_holder(label)
-        locker = locker_over(store, self.config, clock, holder=holder, lock=lock)
+        locker = RecordRules(store, self.config, clock, holder=holder, lock=lock)
         self.lease = LocalHold(locker, self.config, holder=holder, clock=clock)
 
     @property

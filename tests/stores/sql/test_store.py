@@ -358,7 +358,7 @@ def test_two_leases_that_are_first_taken_at_once_are_both_taken(open_store: Any,
         beaten = False
 
     store = Beaten(config)
-    locker = RecordRules(store, name="n", holder="me", duration=30.0, clock=VirtualClock())
+    locker = RecordRules(store, config, VirtualClock(), holder="me")
     assert isinstance(locker.try_acquire(), Grant)
     store.close()
 

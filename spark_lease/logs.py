@@ -1,6 +1,8 @@
 """The log of a guarded program, where the program has none of its own."""
 
 import logging
+import os
+import sys
 
 from .clock import iso_text
 
@@ -23,3 +25,14 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     handler.setFormatter(_Utc("%(asctime)s spark-lease %(levelname)s %(message)s"))
     handler.addFilter(lambda record: not logging.root.handlers)
     ours.addHandler(handler)
+
+
+def say(text: str) -> None:
+    """Write `spark-lease: text` to standard error. If that fails, the command itself goes on."""
+    if not sys.stderr:  # started without one
+        return
+    try:
+        sys.stderr.write(f"spark-lease: {text}\n")
+        sys.stderr.flush()
+    except OSError:  # else Python would try to write the rest once more as it ends, and fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

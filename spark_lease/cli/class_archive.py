@@ -2,10 +2,10 @@
 
 import argparse
 import json
-import sys
 
 from ..clock import BootClock
 from ..errors import ConfigError
+from ..logs import say
 from ..submit.class_archive import archive_of, make_archive, options_of, remove_archives
 from ..submit.command_line import find_spark_submit, is_for_cluster
 
@@ -24,7 +24,7 @@ def class_archive(arguments: argparse.Namespace) -> int:
         return 0
     if is_for_cluster(arguments.guarded):
         raise ConfigError("class-archive", "is made on this machine, so its job must run here: -- --deploy-mode client")
-    print("running a small Spark job, to keep the classes that it loads; about half a minute ...", file=sys.stderr)
+    say("running a small Spark job, to keep the classes that it loads; about half a minute ...")
     clock = BootClock()
     began = clock.now()
     archive = make_archive(program, arguments.guarded, environ)

@@ -23,6 +23,7 @@ from ..clock import BootClock
 from ..config.settings import ENV
 from ..demo.picture import ENDED, FROZEN, KILLED, MASTER, STANDBY, WROTE, Event, picture
 from ..errors import ConfigError, SparkLeaseError
+from ..logs import say
 from ..submit.command_line import find_spark_submit
 from ..system.processes import Process, is_alive, kill, need_linux, shell_code, tree
 from .table import print_table
@@ -60,7 +61,7 @@ def demo(arguments: argparse.Namespace) -> int:
         return int(bool(found["problems"]))
     except _Stuck as stuck:
         is_kept = True
-        print(f"spark-lease: {stuck}", file=sys.stderr)
+        say(str(stuck))
         return 1
     finally:
         if is_kept:

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import shlex
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -22,8 +21,9 @@ from ..election.ports import LeaseStore
 from ..election.record import LeaseRecord, Snapshot, UnchangedSince, expires_in, is_forced, with_directive
 from ..errors import ConfigError, LeaseHeldByOther, RecordUnreadable, SparkLeaseError, StoreError
 from ..journal.standbys import standbys_of
+from ..logs import say
 from ..stores.registry import open_notes, open_store
-from .look import for_programs
+from .look import for_programs, no_such_lease
 from .settings import of_one_lease, who
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ def _noted(config: Config) -> list[dict[str, Any]]:
 def _reason(arguments: argparse.Namespace) -> str:
     """The text of --reason, which each waiting contender logs. Raises ConfigError."""
     if not arguments.reason.isprintable():
-        raise ConfigError("--reason", "is not a printable text of one line")
+        raise ConfigError("--reason", "is not a printable text of one line; for letters beyond ASCII, LC_ALL=C.UTF-8")
     return str(arguments.reason)
 
 
@@ -167,7 +167,7 @@ def _put(store: LeaseStore, name: str, wanted: Callable[[float], Directive | Non
     for _ in range(_TRIES):
         seen = store.read(name)
         if seen.record is None:
-            raise SparkLeaseError(f"{name}: there is no such lease in {store.where}")
+            raise SparkLeaseError(no_such_lease(name, store.where))
         directive = wanted(seen.wall)
         text = directive.text() if directive else ""
         if len(text) > LONGEST:
@@ -193,7 +193,7 @@ def _wait(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, end: fl
         return _wait_until(store, name, is_done, seen, end)
     except (KeyboardInterrupt, StoreError):
         there = f"the pause or transfer stays in force: spark-lease resume {shlex.quote(name)} cancels it"
-        print(f"spark-lease: {name}: {there}", file=sys.stderr)
+        say(f"{name}: {there}")
         raise
 
 
@@ -218,7 +218,7 @@ def _wait_until(store: LeaseStore, name: str, is_done: IsDone, seen: Snapshot, e
         if clock.now() - shown_at > _SAY_AGAIN:
             shown_at = clock.now()
             what = directive_of(seen.record.directive) or "no pause or transfer"
-            print(f"spark-lease: {name}: {what}; waiting: {at_most}", file=sys.stderr)
+            say(f"{name}: {what}; waiting: {at_most}")
         clock.wait(threading.Event(), _LOOK_AGAIN)
         try:
             seen = store.read(name)
@@ -253,12 +253,12 @@ def _show(
         print(json.dumps(for_programs(shown)))
     else:
         if replaced:
-            print(f"spark-lease: {name}: in place of: {replaced}", file=sys.stderr)
+            say(f"{name}: in place of: {replaced}")
         gives_up = directive and directive.give_up < math.inf and not stays
         then = " and must give it up" if gives_up else " already, and works on" if stays else " and works on"
         master = f"{holder} is master{then if directive else ''}" if holder else "it has no master"
         print(f"{name}: {what or ordered or 'no pause or transfer pending'}; {master}")
         if directive and math.isinf(directive.until):
             resume = f"spark-lease resume {shlex.quote(name)}"
-            print(f"spark-lease: {name}: it has no end, and lasts until {resume}", file=sys.stderr)
+            say(f"{name}: it has no end, and lasts until {resume}")
     return 0

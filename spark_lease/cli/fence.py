@@ -5,7 +5,6 @@ import contextlib
 import functools
 import json
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -19,6 +18,7 @@ from ..fencing.sql import trigger_sql, triggers
 from ..fencing.sql.claim import FenceTable
 from ..fencing.sql.databases import open_database
 from ..fencing.sql.tables import FENCE_TABLES, FENCED
+from ..logs import say
 from ..monitoring.observer import HELD, LeaseObserver
 from ..stores.folders.error_text import error_text, secrets_of
 from ..system.call_timeout import CallTimeout
@@ -52,7 +52,7 @@ def _add(arguments: argparse.Namespace, config: Config) -> int:
         if _looked(config, path, look) is False:
             forget = f"spark-lease fence forget --lease {shlex.quote(config.name)} --on {shlex.quote(shown(path))}"
             message = f"there is no table yet: it is fenced once there is one. If the path is wrong: {forget}"
-            print(f"spark-lease: {shown(path)}: {message}", file=sys.stderr)
+            say(f"{shown(path)}: {message}")
     if not (names := _names(arguments)):
         return 0
     _refuse_own(names, config)
@@ -114,9 +114,10 @@ def _list(arguments: argparse.Namespace, config: Config) -> int:
             if advice := _ADVICE.get(str(row["state"])):
                 lease, table = (shlex.quote(str(row[key])) for key in ("lease", "table"))
                 add = f"spark-lease fence add --lease {lease} --on {table}"
-                print("spark-lease:", advice.format(table=table, add=add), file=sys.stderr)
+                say(advice.format(table=table, add=add))
     else:
-        print(f"no table is fenced in {redacted(config.fence_url or config.url)}")
+        by = f" by the lease {config.name}" if config.name else ""
+        print(f"no table is fenced{by} in {redacted(config.fence_url or config.url)}")
     return 0
 
 
@@ -148,7 +149,7 @@ def _looked(config: Config, table: str, look: Callable[[], _T]) -> _T | None:
     except Exception as error:  # an object store may raise anything
         secrets = secrets_of(config.storage_options)
         reason = error.problem if isinstance(error, StoreError) else error_text(error, secrets)
-        print(f"spark-lease: {shown(table)} cannot be read: {reason}", file=sys.stderr)
+        say(f"{shown(table)} cannot be read: {reason}")
         return None
     finally:
         looking.close()
@@ -182,7 +183,7 @@ def _forget(arguments: argparse.Namespace, config: Config) -> int:
     if before:
         print(f"the fence of {config.name} was at epoch {before} and is cleared; the next master claims it anew")
     else:
-        print(f"there is no fence of {config.name}, nothing to do", file=sys.stderr)
+        say(f"there is no fence of {config.name}, nothing to do")
     return int(not before)
 
 
@@ -191,7 +192,7 @@ def _refuse_if_held(config: Config) -> None:
     try:
         seen = LeaseObserver(replace(config, create_table="false")).look()
     except ConfigError as error:  # the leases are in another store, or their table was lost
-        print(f"spark-lease: cannot see whether {config.name} is held: {error}", file=sys.stderr)
+        say(f"cannot see whether {config.name} is held: {error}")
         return
     if seen.state == HELD and seen.expires_in is None:  # the store has no clock, so that one look cannot tell
         lease = shlex.quote(config.name)

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -15,10 +14,11 @@ from ..config.urls import redacted
 from ..election.journal_entries import KINDS
 from ..errors import ConfigError
 from ..journal.runs import runs_of
+from ..logs import say
 from ..monitoring.history import Hold, Overlap, holds_of, not_exact, overlaps, since, with_runs
 from ..monitoring.history_page import page
 from ..stores.registry import open_notes, open_store
-from .look import moment
+from .look import moment, no_such_lease
 from .settings import USAGE, of_one_lease
 from .table import print_table
 
@@ -34,11 +34,11 @@ def history(arguments: argparse.Namespace) -> int:
     try:
         earliest = round(instant_of(arguments.since, now=now) * 1000) if arguments.since else 0
     except (ValueError, OverflowError):
-        print(f"spark-lease: --since: {arguments.since!r} is no time like 2026-11-20, or 36h", file=sys.stderr)
+        say(f"--since: {arguments.since!r} is no time like 2026-11-20, or 36h")
         return USAGE
     holds = all_holds(config, name)
     if holds is None:
-        print(f"spark-lease: {name}: there is no such lease", file=sys.stderr)
+        say(no_such_lease(name, redacted(config.url)))
         return 1
     is_noted = bool(holds)
     both = [each for each in overlaps(holds) if each.end is None or each.end >= earliest]
@@ -89,7 +89,8 @@ def _show(name: str, holds: Sequence[Hold], both: Sequence[Overlap], *, since_wh
     if holds:
         has_details = any(hold.detail for hold in holds)
         table = [[*_COLUMNS, "REASON"], *([*_row(hold), hold.detail] for hold in holds)]
-        print_table(table if has_details else [row[:-1] for row in table])
+        table = table if has_details else [row[:-1] for row in table]
+        print_table(table, whole=("LASTED", "ENDED BY", "EPOCH"), spare=("EPOCH", "HOST", "APPLICATION", "RUN KEYS"))
     elif since_when:
         print(f"no contender has held {name} since {since_when}")
     else:
@@ -106,7 +107,7 @@ def _tell(name: str, both: Sequence[Overlap]) -> None:
     for each in both:
         end = _time(each.end) if each.end is not None else "now"
         who = f"{each.first.holder} and {each.second.holder}"
-        print(f"spark-lease: {name}: TWO HELD IT from {_time(each.start)} to {end}: {who}", file=sys.stderr)
+        say(f"{name}: TWO HELD IT from {_time(each.start)} to {end}: {who}")
 
 
 def _row(hold: Hold) -> list[str]:

@@ -63,7 +63,7 @@ def print_leases(rows: Sequence[Row]) -> None:
         left = row["expires_in"]
         seconds = "" if left == "" else "?" if left is None else f"{left:.0f} s"
         table.append([row["lease"], state, label_of(row["holder"]), row["since"], seconds])
-    print_table(table)
+    print_table(table, whole=("LEASE", "STATE", "LEFT"), spare=("SINCE",))
     for row in rows:
         if row["directive"]:
             print(f"{row['lease']}: {row['directive']}")

@@ -46,7 +46,7 @@ def described(where: str, name: str, seen: Snapshot, config: Config, *, still_fo
     that cannot tell what is left."""
     record = seen.record
     if record is None:
-        return _nothing(name, "unknown", f"{name}: there is no such lease")
+        return _nothing(name, "unknown", no_such_lease(name, where))
     left = expires_in(seen, still_for=still_for or 0.0)
     row = _nothing(name, "free") | {"epoch": record.epoch, "directive": _wanted(record, seen)}
     if record.holder is None or (left <= 0 and is_forced(record.holder)):
@@ -62,6 +62,10 @@ def described(where: str, name: str, seen: Snapshot, config: Config, *, still_fo
     if is_forced(record.holder):
         return row | {"note": f"{name}: taken from its holder by force, free in {left:.1f} s"}
     return row | _renewed(name, record, config, left)
+
+
+def no_such_lease(name: str, where: str) -> str:
+    return f"{name}: there is no such lease in {where}: spark-lease status lists those that are there"
 
 
 def _wanted(record: LeaseRecord, seen: Snapshot) -> str:

@@ -66,27 +66,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     name = next((each for each in given if not each.startswith("-")), "")
     command = COMMANDS.get(name)
-    code: int = 0
+    code: int = 128 + signal.SIGPIPE
     try:
         code = _carry_out(given, name)
         sys.stdout.flush()
         return code
     except SparkLeaseError as error:
-        print(f"spark-lease: {error}", file=sys.stderr)
+        from ..logs import say  # not needed for `--help`
+
+        say(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `spark-lease status | head`
+    except BrokenPipeError:  # `spark-lease status | head`: if the command had not ended by then, it does not say 0
         _close_stdout()
         return code
     except OSError as error:
         if error.errno not in _OUTPUT_FAILS or (command and command.is_guard):
             raise
         _close_stdout()
-        print(
-            f"spark-lease: cannot write to standard output: {error.strerror}. The command itself has taken effect",
-            file=sys.stderr,
-        )
+        from ..logs import say  # as above
+
+        say(f"cannot write to standard output: {error.strerror}. The command itself has taken effect")
         return os.EX_IOERR
 
 

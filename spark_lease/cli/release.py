@@ -31,8 +31,9 @@ from ..election.record import (
 )
 from ..errors import SparkLeaseError
 from ..journal.changes import ChangeJournal
+from ..logs import say
 from ..stores.registry import open_store
-from .look import moment
+from .look import moment, no_such_lease
 from .settings import USAGE, of_one_lease, who
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def release(arguments: argparse.Namespace) -> int:
     """Release the lease; exit code 1 if nothing was changed although it should have been."""
     config = of_one_lease(arguments)
     if not arguments.force:
-        print("spark-lease: normally the holder releases a lease; if it cannot, add --force", file=sys.stderr)
+        say("normally the holder releases a lease; if it cannot, add --force")
         return USAGE
     clock = BootClock()
     with closing(open_store(config)) as store, closing(ChangeJournal(config)) as journal:
@@ -99,7 +100,7 @@ class Forcing:
             seen, still_for = self._watch(seen)
         record, left = seen.record, expires_in(seen, still_for=still_for)
         if record is None:
-            raise Unreleased(f"{self._name}: there is no such lease")
+            raise Unreleased(no_such_lease(self._name, self._store.where))
         if record.holder is None or (is_forced(record.holder) and seen.left is not None):
             return Released(self._name, False, free_in=max(round(left, 1), 0.0))
         if left <= 0:
@@ -160,4 +161,9 @@ def _question(name: str, record: LeaseRecord, left: float, seen: Snapshot) -> st
 
 def _ask(question: str) -> str:
     print(f"{question}\nType the lease name to take it anyway: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().rstrip("\n")
+    try:
+        return sys.stdin.readline().rstrip("\n")
+    except KeyboardInterrupt:
+        print("", file=sys.stderr)
+        say("nothing was changed")
+        raise

@@ -2,13 +2,13 @@
 
 import argparse
 import logging
-import sys
 from pathlib import Path
 
 from ..election.journal_entries import ALREADY_DONE
 from ..errors import ConfigError
 from ..guard.command import run as run_command
 from ..guard.held import refuse_own
+from ..logs import say
 from ..outcome import STANDBY, Outcome, announce, begin_outcome, outcome_of, refused
 from ..submit.command_line import is_for_cluster
 from .settings import end_with, name_given, need_name, outcome_file, resolved
@@ -35,15 +35,15 @@ def run(arguments: argparse.Namespace) -> int:
         refuse_own(config)
         end_with(arguments.ends_with)
         if "spark-submit" in Path(arguments.guarded[0]).name and is_for_cluster(arguments.guarded):
-            print(f"spark-lease: {_ELSEWHERE}", file=sys.stderr)
+            say(_ELSEWHERE)
         if config.standby == "warm":
-            print(f"spark-lease: {_NO_SPARK}", file=sys.stderr)
+            say(_NO_SPARK)
         if config.fence_delta == "required":
             raise ConfigError("fence_delta", _NO_HOOK)
         outcome: Outcome = run_command(config, arguments.guarded)
     except ConfigError as error:
         outcome = refused(config, error, name=name_given(arguments))
-        print(f"spark-lease: {outcome.reason}", file=sys.stderr)
+        say(outcome.reason)
     except KeyboardInterrupt:
         outcome = outcome_of(config, "interrupted", 130, name=name_given(arguments))
     else:

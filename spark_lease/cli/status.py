@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from ..config.urls import redacted
 from ..election.ports import LeaseStore, Notes, Notifies
 from ..election.record import UnchangedSince
 from ..errors import ConfigError, RecordUnreadable, StoreError
+from ..logs import say
 from ..monitoring.history import UNKNOWN
 from ..stores.registry import open_notes, open_store
 from .leases import FEW, NOTED, add_notes, leases, printer
@@ -51,7 +53,7 @@ def status(arguments: argparse.Namespace) -> int:
         print(f"no lease was ever taken in {redacted(config.url)}")
     for row in rows:
         if problem := row.get("problem", row.get("note")):
-            print(f"spark-lease: {problem}", file=sys.stderr)
+            say(problem)
     return int(any("problem" in row for row in rows))
 
 
@@ -66,11 +68,12 @@ def _watch(config: Config, names: Sequence[str], *, as_json: bool, wide: bool) -
         watched = Watched(store, wanted, config, BootClock(), notes)
         rows = watched.look()
         if missing := [row["problem"] for row in rows if row["lease"] in wanted and row["state"] == "unknown"]:
-            print(*(f"spark-lease: {each}" for each in missing), sep="\n", file=sys.stderr)
+            for each in missing:
+                say(each)
             return 1
         show = (
             _screen(config, printer(wanted, wide=wide))
-            if sys.stdout.isatty() and not as_json
+            if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not as_json
             else Lines(as_json=as_json)
         )
         while True:

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import re
-import sys
 from contextlib import closing
 from dataclasses import asdict, replace
 
@@ -13,8 +12,10 @@ from ..election.journal_entries import KINDS
 from ..election.ports import LeaseStore
 from ..errors import ConfigError, RecordUnreadable
 from ..journal.runs import BEGUN, runs_of
+from ..logs import say
 from ..monitoring.history import holds_of, with_ends
 from ..stores.registry import open_notes, open_store
+from .look import no_such_lease
 from .settings import of_one_lease, resolved
 from .table import print_table
 
@@ -33,14 +34,14 @@ def runs(arguments: argparse.Namespace) -> int:
         why = f"{name} has no runs with a key"
         with contextlib.suppress(RecordUnreadable):
             if not found and store.read(name).record is None:
-                why = f"{name}: there is no such lease"
+                why = no_such_lease(name, store.where)
     if arguments.json:
         print(json.dumps(found, indent=2))
     elif found:
         keys = ("key", "outcome", "epoch", "holder", "started", "finished", "application")
         print_table([[key.upper() for key in keys], *([_short(row[key]) for key in keys] for row in found)])
-    else:
-        print(f"spark-lease: {why}", file=sys.stderr)
+    if not found:
+        say(why)
     return int(not found)
 
 

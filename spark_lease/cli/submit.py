@@ -4,13 +4,13 @@ spark-submit runs in a namespace of its own if possible; else it replaces this p
 
 import argparse
 import os
-import sys
 
 from ..config.settings import ENV, SPARK, URLS, VERBOSE, Config
 from ..config.sources import Layer, camel, from_spark
 from ..errors import ConfigError, SparkLeaseError
 from ..guard.held import refuse_own
 from ..keeper.supervisor import contained
+from ..logs import say
 from ..outcome import announce, begin_outcome, outcome_of, refused
 from ..submit.class_archive import use_archive
 from ..submit.cluster import submit_to_cluster
@@ -58,7 +58,7 @@ def submit(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         outcome = outcome_of(config, "interrupted", 130, name=name_given(arguments))
     except SparkLeaseError as error:
-        print(f"spark-lease: {error}", file=sys.stderr)
+        say(str(error))
         outcome = refused(config, error, name=name_given(arguments))
     else:
         if supervisor:

@@ -97,7 +97,7 @@ def texts(key: str, value: object) -> dict[str, str]:
         except ValueError:
             value = None
     if not (isinstance(value, dict) and all(isinstance(each, str) for each in value.values())):
-        raise ConfigError(key, 'is not a table of texts, or JSON like {"read": "SELECT …"}')
+        raise ConfigError(key, 'is not a table of texts, or JSON like {"name": "text"}')
     return dict(value)
 
 

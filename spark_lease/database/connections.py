@@ -38,15 +38,18 @@ _REFUSED_OPTIONS = ("startup parameter", "startup option", "command-line option"
 """What poolers say that take no options: PgBouncer, Odyssey and pgcat, RDS Proxy."""
 _DENIED = (
     "correct the URL or the password, let this role log in, or have the rights granted that spark-lease init "
-    '--print-sql names (if_denied = "wait" tries again)'
+    '--print-sql names (with if_denied = "wait" a contender tries again)'
 )
 _RIGHTS = ("42501", "1142", "1143")
 _NO_RIGHTS = (
     "have the rights granted, or the tables made, that spark-lease init --print-sql names "
-    '(if_denied = "wait" tries again)'
+    '(with if_denied = "wait" a contender tries again)'
 )
 BINARY_LOG = "have an administrator run SET GLOBAL binlog_format = ROW: as it is, the server takes no such writes"
-_FILE = 'make the file and its folder writable for this user, or name another file (if_denied = "wait" tries again)'
+_FILE = (
+    "make the file and its folder writable for this user, or name another file "
+    '(with if_denied = "wait" a contender tries again)'
+)
 _NO_TEXT = "without a text; often no file descriptor is free (ulimit -n)"
 # Error 1290 of MariaDB and MySQL names the option that refuses; it may be another one.
 IS_READ_ONLY = ("25006", "1792", " --read-only", " --super-read-only", "read-write mode during recovery")

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import shlex
 from collections.abc import Callable
 from typing import Protocol
 
@@ -195,8 +196,11 @@ class Contender(Hold):
             self._is_given_back = True
             self._note_end(*self._ending)
         elif lost is None:
-            message = "%s: not released: its record has another holder, or none: another may have been master too"
-            log.warning(message, self.name)
+            message = (
+                "%s: not released: its record was taken meanwhile, by spark-lease release --force or by another "
+                "contender: spark-lease history %s shows by which, and whether two held it at one time"
+            )
+            log.warning(message, self.name, shlex.quote(self.name))
         return released
 
     def settle(self, *, left: bool = True) -> None:

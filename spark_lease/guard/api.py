@@ -49,7 +49,7 @@ def hold_lease(
     code 75. With "stop" Spark is stopped and the process lives on. A callable is called with the LeaseLost on a thread
     of its own, and decides what happens after Spark is stopped. SIGTERM and SIGHUP end the block, if it is in the main
     thread, and raise SystemExit(128 + n) after the release; so does a Ctrl-C that the block has caught. `on_event`
-    gets each `LeaseEvent` (held, in doubt, certain, lost) on a thread of its own.
+    gets each `LeaseEvent` (standby, held, in doubt, certain, lost, ended) on a thread of its own.
 
     `warm_up` makes this process a warm standby (`standby = "warm"`, unless `standby` says otherwise): while another is
     master, `warm_up` is called on a thread of its own, and again every `warm_max_age` seconds. `warm_up()` may make the

@@ -30,7 +30,7 @@ from spark_lease.guard.block import JVM_ENDED, Guard
 from spark_lease.guard.environment import announcement
 from spark_lease.holds import GuardedHold
 from spark_lease.keeper.spawn import FrontDoor
-from spark_lease.logs import log_to_stderr
+from spark_lease.logs import log_to_stderr, say
 from spark_lease.outcome import Outcome, announce, crashed, ended, is_all_done, outcome_of, refused
 from spark_lease.spark.pyspark_import import import_pyspark
 from spark_lease.submit.command_line import SUBMISSION
@@ -80,7 +80,7 @@ def main() -> int:
             else:
                 outcome = stopped(code)
     except SparkLeaseError as error:
-        print(f"spark-lease: {error}", file=sys.stderr)
+        say(str(error))
         outcome = refused(config, error, hold)
     except KeyboardInterrupt:
         outcome = stopped(INTERRUPTED)
@@ -131,7 +131,7 @@ def _tell(
     try:
         note_outcome(config, BootClock(), submission, outcome)
     except SparkLeaseError as error:
-        print(f"spark-lease: cannot tell the submitter how it ended: {error}", file=sys.stderr)
+        say(f"cannot tell the submitter how it ended: {error}")
     return code_for_cluster(outcome, config)
 
 

@@ -87,7 +87,10 @@ def test_two_that_held_it_at_one_time_end_it_with_2(
 def test_a_lease_that_does_not_exist(url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     held(url)
     assert main(["history", "nix", "--url", url, "--html", str(tmp_path / "n.html")]) == 1
-    assert told(capsys) == ("", "spark-lease: nix: there is no such lease\n")
+    out, problem = told(capsys)
+    assert not out and problem.startswith(
+        f"spark-lease: nix: there is no such lease in {url}: spark-lease status lists"
+    )
     assert not (tmp_path / "n.html").exists()
     assert main(["history", "n", "--url", url, "--since", "soon"]) == 64
     assert "is no time" in told(capsys)[1]

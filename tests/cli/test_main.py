@@ -302,6 +302,14 @@ def test_an_exit_code_outlives_its_reader(url: str) -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
 
 
+def test_a_wait_goes_on_without_a_reader_of_its_progress(url: str) -> None:
+    """`pause --now 2>&1 | head -1`: an end with 0 would say that the lease is free."""
+    assert spark_lease("run", "--lease", "n", "--url", url, "--", "true").returncode == 0
+    wait = f"{COMMAND} transfer n --to mars --anyway --wait --within 1 --for 1 --url {url} 2>&1"
+    done = subprocess.run(["bash", "-c", f"{wait} | (exec <&-; sleep 1); exit ${{PIPESTATUS[0]}}"])
+    assert done.returncode == 99
+
+
 def test_a_wide_table_is_made_to_fit_its_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,10 +325,10 @@ def test_a_wide_table_is_made_to_fit_its_terminal(
 
 
 def test_status_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {"lease": "n" * 60, "state": "held", "in_doubt": False, "expires_in": 28.13, "directive": "paused by anna"}
+    row = {"lease": "n" * 30, "state": "held", "in_doubt": False, "expires_in": 28.13, "directive": "paused by anna"}
     row |= {"holder": f"{'h' * 60}:1:2:3", "since": "2026-11-20T06:30:00Z"}
     print_leases([row])
-    assert len(capsys.readouterr().out.splitlines()[1]) > 140, "whole, for a program that reads it"
+    assert len(capsys.readouterr().out.splitlines()[1]) > 120, "whole, for a program that reads it"
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_leases([row])
@@ -328,6 +336,9 @@ def test_status_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monke
     assert titles.split() == TITLES and len(cells) <= 80
     assert cells.split()[1::2] == ["held", row["since"], "s"] and cells.split()[4] == "28"
     assert directive.endswith(": paused by anna")
+    print_leases([row | {"lease": "n" * 90}])
+    titles, cells, directive = capsys.readouterr().out.splitlines()
+    assert titles.split() == ["LEASE", "STATE", "HOLDER", "LEFT"] and len(cells) <= 80
 
 
 def test_status_shows_held_free_and_unknown(url: str) -> None:
@@ -398,3 +409,19 @@ def test_a_store_that_is_down_is_69_and_never_99() -> None:
 def test_the_outcome_of_settings_that_do_not_fit_names_the_lease() -> None:
     done = spark_lease("run", "--lease", "n", "--local", "--lease-duration", "0", "--", "true")
     assert (done.returncode, last_line(done)["lease"], last_line(done)["outcome"]) == (78, "n", "misconfigured")
+
+
+def test_columns_that_do_not_fit_are_left_out_before_an_ending_is_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [["FROM", "ENDED BY", "EPOCH", "HOLDER", "HOST"]]
+    rows += [["2026-11-20T06:30:00.250Z", "taken by force", "1796067524453", "h" * 60, "x" * 30]]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for columns, titles in (
+        (80, ["FROM", "ENDED", "BY", "EPOCH", "HOLDER", "HOST"]),
+        (52, ["FROM", "ENDED", "BY", "HOLDER"]),
+    ):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        print_table(rows, whole=("ENDED BY", "EPOCH"), spare=("EPOCH", "HOST"))
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[0].split() == titles and "taken by force" in shown[1] and len(shown[1]) <= columns

@@ -119,7 +119,8 @@ def overridden(ours: Mapping[str, str], theirs: Mapping[str, str], engine: Engin
             lacks, knows_not = sorted(wanted - given), sorted(given - wanted)
             problem = [f"lacks :{', :'.join(lacks)}"] if lacks else []
             problem += [f"has :{', :'.join(knows_not)}, which there is not"] if knows_not else []
-            raise ConfigError(f"statements: {what}", f"{' and '.join(problem)}. Ours: {ours[what]}")
+            example = re.sub(r"%\((\w+)\)s", r":\1", ours[what])
+            raise ConfigError(f"statements: {what}", f"{' and '.join(problem)}. Ours: {example}")
         if "RETURNING" in ours[what] and "RETURNING" not in statement.upper():
             raise ConfigError(f"statements: {what}", "has to return time and epoch (RETURNING time, epoch)")
         found[what] = str(clause.compile(dialect=engine.dialect))

@@ -45,7 +45,7 @@ BEGIN_STAGING = f"{NUMBER}{_NO_TRANSACTION_TIMEOUT}" + "".join(
 """`NUMBER`, for a transaction that may wait for Spark and takes each value unchanged."""
 _PATIENT = (
     "SET SESSION sql_mode = concat(@@sql_mode, ',STRICT_TRANS_TABLES'), "
-    "wait_timeout = greatest(@@wait_timeout, 28800)"
+    "wait_timeout = CAST(greatest(@@wait_timeout, 28800) AS UNSIGNED)"
     "/*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0 */"
 )
 """MariaDB, MySQL: take each value unchanged, and wait for Spark 8 hours at least. MariaDB runs the comment too."""

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from ...database.connections import database_message
 from ...database.dialects import code_of
 from ...election.ports import HeldLease
-from ..sql.session import digest, with_epoch
+from ..sql.session import application_of, digest
 from ..sql.tables import parts_of
 from .columns import Column
 from .load import NUMBER, TASK, Place
@@ -152,7 +152,7 @@ def _parameters(connection: Connection, lease: HeldLease) -> dict[str, Any]:
 
 
 def _of_libpq(connection: Connection, lease: HeldLease) -> dict[str, Any]:
-    """The parameters of this very connection, from any source, and the epoch, by which a claim can end it."""
+    """The parameters of this very connection, from any source, and the name by which a claim can end it."""
     info = getattr(connection.connection.driver_connection, "info", None)
     if info is None:
         raise refusal(f"the driver {connection.engine.driver} cannot say how it connected: use psycopg2 or psycopg")
@@ -160,5 +160,6 @@ def _of_libpq(connection: Connection, lease: HeldLease) -> dict[str, Any]:
     parameters = _BOUNDED | {key: given[key] for key in _LIBPQ if key in given}
     if not str(parameters.get("host", "/")).startswith("/"):
         parameters.setdefault("tcp_user_timeout", _BOUNDED_TCP)
-    parameters |= with_epoch(lease.name, lease.epoch, given)
+    if lease.epoch:  # no option with the epoch: a pooler may take no options, and a staging table has no fence
+        parameters["application_name"] = application_of(lease.name, lease.epoch, given.get("application_name", ""))
     return parameters | ({"password": info.password} if info.password else {})

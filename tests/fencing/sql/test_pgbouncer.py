@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow
 import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
@@ -17,8 +19,10 @@ from sqlalchemy.pool import NullPool
 from spark_lease.clock import BootClock
 from spark_lease.config.sources import configure
 from spark_lease.errors import ConfigError, Fenced
+from spark_lease.fencing.dataframe.load import _load, rows_of
+from spark_lease.fencing.dataframe.staging import staging
 from spark_lease.fencing.sql.claim import FenceTable, claim
-from spark_lease.fencing.sql.session import session_environment, setting_of
+from spark_lease.fencing.sql.session import application_prefix, session_environment, setting_of
 from spark_lease.fencing.sql.transaction import fenced_sql
 from spark_lease.holds import open_contender
 from tests.services.pgbouncer import running_pgbouncer
@@ -55,6 +59,16 @@ def url(request: pytest.FixtureRequest, server: PostgreSql) -> Iterator[str]:
 def state(engine: Engine) -> dict[str, list[Any]]:
     with engine.connect() as connection:
         return {what: [tuple(each) for each in connection.execute(text(look))] for what, look in STATE.items()}
+
+
+def test_a_task_stages_its_rows_through_it(url: str, server: PostgreSql) -> None:
+    engine, lease = create_engine(url), Holder(NAME, next(EPOCHS))
+    with staging(lease, engine, "guarded", [SimpleNamespace(staged="bigint")]) as place:  # type: ignore[list-item]
+        number = _load(place, iter([pyarrow.RecordBatch.from_pydict({"c0": [1, 2]})]), 0)
+        with engine.connect() as connection:
+            assert connection.execute(text(f"SELECT count(*) FROM {rows_of(place, [number])}")).scalar() == 2
+    assert place.words["application_name"].startswith(application_prefix(NAME, lease.epoch)), "a claim ends it by that"
+    engine.dispose()
 
 
 def keep_a_lease(url: str, engine: Engine) -> None:

@@ -24,7 +24,7 @@ CHECKED := config election monitoring/test_history.py monitoring/test_events.py 
 PARALLEL := $(if $(SPARK_LEASE_TEST_PG_URL),,-n auto --dist loadgroup --no-loadscope-reorder)
 # Two processes, each of which may have a Spark.
 TWO := $(subst auto,2,$(PARALLEL))
-ON_MYSQL = $(PY) -m pytest -n 0 -m "mariadb and not (mariadb_alone or spark or fault)"
+ON_MYSQL = $(PY) -m pytest -n 0 -m "mariadb and (mysql or not spark) and not (mariadb_alone or fault)"
 PYTEST = $(PY) -m pytest $(PARALLEL) $(if $(CI),--durations=30)
 help:           ## list the targets
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20

@@ -21,7 +21,7 @@ from ..sql.session import application_of, digest
 from ..sql.tables import parts_of
 from .columns import Column
 from .load import NUMBER, TASK, Place
-from .target import DENIED, quote, refusal, run
+from .target import DENIED, quote, refusal, run, wait_briefly
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _OTHER_NAMES = (
     "AND table_schema = '{schema}' AND table_type = 'BASE TABLE'"
 )
 _SCHEMA = {"postgresql": "SELECT pg_catalog.current_schema()"}
-_PATIENCE = {"postgresql": "SET LOCAL lock_timeout = '2s'"}
+_DROPPED_WITHIN = 2
 # Parameters that an executor's libpq certainly knows; the others have the same default there.
 _LIBPQ = frozenset(
     (
@@ -123,8 +123,7 @@ def _drop(lease: HeldLease, engine: Engine, full: str) -> None:
     """Drop a staging table; a failure is only logged. If an abandoned task uses it, it stays until the next write."""
     try:
         with engine.connect() as connection:
-            connection.detach()  # on MariaDB the setting belongs to the session
-            run(connection, _PATIENCE.get(engine.dialect.name, "SET lock_wait_timeout = 2"))
+            wait_briefly(connection, _DROPPED_WITHIN)
             run(connection, f"DROP TABLE IF EXISTS {full}")
             connection.commit()
     except Exception as error:  # any error of a pool or a driver: the write may be committed

@@ -149,6 +149,15 @@ def run(connection: Connection, statement: str, values: Any = None) -> Any:
     return connection.exec_driver_sql(statement, values or ())
 
 
+def wait_briefly(connection: Connection, seconds: int) -> None:
+    """Raise a database error after `seconds` of waiting for a table's lock, in this transaction."""
+    if connection.dialect.name == "postgresql":
+        run(connection, f"SET LOCAL lock_timeout = '{seconds}s'")
+    elif connection.dialect.name != "sqlite":
+        connection.detach()  # there the setting belongs to the session, whose default is a day
+        run(connection, f"SET lock_wait_timeout = {seconds}")
+
+
 def target_of(connection: Connection, table: str) -> Target:
     """Look at `table`. Raises ConfigError if it does not exist, or cannot be rolled back."""
     *schema, name = parts_of(table, connection.dialect.name, "write_sql")

@@ -38,6 +38,7 @@ from .target import (
     refuse_safe_updates,
     run,
     target_of,
+    wait_briefly,
 )
 
 MODES, WAYS = ("append", "overwrite", "upsert"), ("auto", "driver", "executors")
@@ -48,6 +49,7 @@ _ROWS, _BYTES = (f"spark.sql.execution.arrow.max{each}PerBatch" for each in ("Re
 _BY_ROWS = {_ROWS: "5000", _BYTES: str(2**31 - 1)}
 _OF_PYTHON = re.compile("Python|Pandas|Arrow|RDD")
 """Occurs in the names of Spark's operators that run Python."""
+_LOCKS_WITHIN = 10
 _OF_ANY_LENGTH = ("array", "binary", "map", "struct", "variant")
 
 
@@ -106,6 +108,7 @@ def _plan(frame: Any, engine: Engine, table: str, mode: str, keys: Sequence[str]
     with engine.connect() as connection:
         if getattr(connection.connection.driver_connection, "autocommit", False) is True:
             raise refusal(AUTOCOMMIT)
+        wait_briefly(connection, _LOCKS_WITHIN)
         target = target_of(connection, table)
         columns = columns_of(frame.schema, target, engine.dialect.name)
         written = [each.field.name for each in columns]
@@ -118,8 +121,6 @@ def _plan(frame: Any, engine: Engine, table: str, mode: str, keys: Sequence[str]
             refuse_cascades(connection, table, target.name)
             refuse_safe_updates(connection)
         move = Move(target, columns, mode, wanted)
-        if engine.dialect.name == "postgresql":
-            run(connection, "SET LOCAL lock_timeout = '10s'")
         rehearse(connection, move, table)
         connection.rollback()
     return move

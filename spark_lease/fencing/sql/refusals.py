@@ -18,19 +18,22 @@ _ENDS = re.compile(
 # MariaDB knowledge base, "SQL statements that cause an implicit commit"; MySQL reference manual, "Statements that cause
 # an implicit commit". A prepared statement may be any of them.
 _DDL = re.compile(
-    _COMMENTS + r"((CREATE|DROP)(?!\s+(OR\s+REPLACE\s+)?TEMPORARY\b)|ALTER|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK"
+    _COMMENTS
+    + r"((CREATE|DROP)(?!\s+(OR\s+REPLACE\s+)?TEMPORARY\s+TABLE\b)|ALTER|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK"
     r"|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|LOAD\s+INDEX|FLUSH|RESET|INSTALL|UNINSTALL|IMPORT|CLONE|BACKUP|RESTART|SHUTDOWN"
     r"|(START|STOP)\s+(SLAVE|REPLICA|ALL|GROUP_REPLICATION)|CHANGE|PREPARE|EXECUTE"
     r"|SET\s+(PASSWORD|STATEMENT|DEFAULT\s+ROLE)|SET\b.*\bautocommit)\b",
     re.I | re.S,
 )
-_NAME = r"((?:`[^`]+`|\w+)(?:\s*\.\s*(?:`[^`]+`|\w+))?)"
+_PART = r"""(?:`[^`]+`|"[^"]+"|\w+)"""
+_NAME = rf"({_PART}(?:\s*\.\s*{_PART})?)"
 _GAP = r"(?:\s|/\*(?>.*?\*/)|--[^\n]*\n|#[^\n]*\n)+"
+_BEFORE = rf"""(?:{_GAP}|(?=[`"]))"""
 _WRITES = re.compile(
-    _COMMENTS + rf"(?:(?:INSERT|REPLACE)\b(?:{_GAP}(?:LOW_PRIORITY|DELAYED|HIGH_PRIORITY|IGNORE|INTO)\b)*{_GAP}"
-    rf"|UPDATE\b(?:{_GAP}(?:LOW_PRIORITY|IGNORE)\b)*{_GAP}"
-    rf"|DELETE\b(?:{_GAP}(?:LOW_PRIORITY|QUICK|IGNORE)\b)*{_GAP}FROM{_GAP}"
-    rf"|LOAD\s+DATA\b.*?\bINTO{_GAP}TABLE{_GAP})" + _NAME,
+    _COMMENTS + rf"(?:(?:INSERT|REPLACE)\b(?:{_GAP}(?:LOW_PRIORITY|DELAYED|HIGH_PRIORITY|IGNORE|INTO)\b)*{_BEFORE}"
+    rf"|UPDATE\b(?:{_GAP}(?:LOW_PRIORITY|IGNORE)\b)*{_BEFORE}"
+    rf"|DELETE\b(?:{_GAP}(?:LOW_PRIORITY|QUICK|IGNORE)\b)*(?:{_GAP}FROM\b)?{_BEFORE}"
+    rf"|LOAD\s+DATA\b.*?\bINTO{_GAP}TABLE{_BEFORE})" + _NAME,
     re.I | re.S,
 )
 _known: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
@@ -99,7 +102,7 @@ def _look(connection: Any, cursor: Any, statement: str, *_: object) -> None:
 
 
 def _refuse_without_rollback(connection: Connection, name: str) -> None:
-    *schema, table = [part.strip().strip("`") for part in re.split(r"\.(?=(?:[^`]*`[^`]*`)*[^`]*$)", name)]
+    *schema, table = [part.strip('`"') for part in re.findall(_PART, name)]
     cursor: Any = connection.connection.cursor()
     cursor.execute(ENGINE_OF, (schema[0] if schema else None, table))
     found = cursor.fetchone()

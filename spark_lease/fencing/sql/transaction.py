@@ -45,6 +45,10 @@ _random = random.Random()
 """Not the kernel's: asking the kernel would release the interpreter lock in every transaction."""
 os.register_at_fork(after_in_child=_random.seed)
 _NULL = "23502"
+_INTERRUPTED = (
+    "%s: COMMIT was interrupted: the transaction is committed, or will be once no lock holds it up, if "
+    "spark_lease_fence_run has %s under %d"
+)
 _AT_SOME = 1000
 """Number of runs with a known end after which their rows are deleted."""
 
@@ -71,9 +75,10 @@ def transaction(lease: HeldLease, engine: Engine, completes: Completion | None) 
 def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
     """One transaction under `lease`: committed at the end of the block, rolled back if an exception leaves it.
 
-    Raises Fenced if a newer epoch was claimed and LeaseLost if the lease is lost: then nothing was written. Raises
-    FenceUnreachable if it is not known whether anything was written, ConfigError, and the database's own error unless
-    the fence is its reason. If the answer to COMMIT is lost, it looks up whether the transaction was committed.
+    Raises Fenced if a newer epoch was claimed and LeaseLost if the lease is lost: then nothing was written, unless the
+    loss interrupted COMMIT, which is logged. Raises FenceUnreachable if it is not known whether anything was written,
+    ConfigError, and the database's own error unless the fence is its reason. If the answer to COMMIT is lost, it looks
+    up whether the transaction was committed.
     """
     epoch = lease.wait_certain()
     if epoch == 0:  # enabled = false: nothing is guarded
@@ -98,6 +103,10 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
         _forget(engine, lease.name, run)
     except (DBAPIError, NotNewest) as error:
         _judge(lease, engine, run if committing else "", error)
+    except KeyboardInterrupt:  # there is no time to ask: the guard ends the block, or somebody pressed Ctrl-C
+        if committing:
+            log.warning(_INTERRUPTED, lease.name, run, epoch)
+        raise
 
 
 @contextmanager

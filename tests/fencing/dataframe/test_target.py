@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine
+from sqlalchemy.exc import DBAPIError
 
 from spark_lease.database.dialects import is_mariadb
 from spark_lease.errors import ConfigError
+from spark_lease.fencing.dataframe import writer
 from spark_lease.fencing.dataframe.move import empty
 from spark_lease.fencing.dataframe.target import run
 from spark_lease.fencing.dataframe.writer import _plan
+from tests.support.drivers import until
 from tests.support.frames import ask, put, session, tell
+from tests.support.guarded import SERVERS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 POSTGRES, SQLITE, MARIADB = (
@@ -57,7 +62,7 @@ def test_a_column_that_the_table_computes_is_not_asked_for(engine: Engine, spark
     made(f"a int, twice int GENERATED ALWAYS AS (2 * a) STORED{not_null}")
     put(spark.sql("SELECT 3 AS a"), engine, "kinds", through="auto")
     assert ask(engine, "SELECT a, twice FROM kinds") == [(3, 6)]
-    if engine.dialect.name == "mysql":
+    if is_mariadb(engine):
         made(
             "a int, since timestamp(6) GENERATED ALWAYS AS ROW START, till timestamp(6) GENERATED ALWAYS AS ROW END, "
             "PERIOD FOR SYSTEM_TIME(since, till)) WITH SYSTEM VERSIONING -- "
@@ -86,6 +91,7 @@ def test_null_does_not_become_the_present_time(engine: Engine, spark: Any, made:
     engine.dispose()
 
 
+@pytest.mark.mariadb_alone
 @MARIADB
 @BOTH
 def test_an_empty_text_does_not_become_null(engine: Engine, spark: Any, made: Any, through: str) -> None:
@@ -168,6 +174,27 @@ def test_an_overwrite_needs_no_right_to_read(engine: Engine, spark: Any, made: A
     tell(engine, "DROP OWNED BY writes_only", "DROP ROLE writes_only")
 
 
+@SERVERS
+def test_a_table_that_another_has_locked_is_not_waited_for_without_end(
+    engine: Engine, spark: Any, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made("a int")
+    monkeypatch.setattr(writer, "_LOCKS_WITHIN", 1)
+    with engine.connect() as reader, engine.connect() as altering, ThreadPoolExecutor(1) as pool:
+        reader.exec_driver_sql("SELECT * FROM kinds").all()
+        alter = pool.submit(altering.exec_driver_sql, "ALTER TABLE kinds ADD b int")
+        with engine.connect() as seen:
+            waits = "SELECT 1 FROM information_schema.processlist WHERE state LIKE '%%metadata lock%%'"
+            if engine.dialect.name == "postgresql":
+                waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
+            until(lambda: seen.exec_driver_sql(waits).scalar())
+        with pytest.raises((ConfigError, DBAPIError), match=r"(?i)lock ?(wait )?timeout"):
+            put(spark.sql("SELECT 1 AS a"), engine, "kinds")
+        reader.rollback()
+        alter.result(20)
+        altering.rollback()
+
+
 @pytest.mark.parametrize(
     ("database", "limit"),
     [
@@ -181,7 +208,7 @@ def test_executors_may_wait_longer_for_spark_than_a_session_may_be_idle(
 ) -> None:
     made("a int")
     if engine.dialect.name == "mysql":
-        impatient = configured(engine, limit)
+        impatient = configured(engine, limit if is_mariadb(engine) else "wait_timeout = 2")
     else:
         impatient = create_engine(engine.url, connect_args={"options": f"-c {limit}"})
 

@@ -135,6 +135,7 @@ def test_a_run_key_is_done_with_its_rows_and_spark_does_not_compute_them_again(
     assert through == "auto" or staged(flights) == []
 
 
+@pytest.mark.mysql
 @EVERYWHERE
 def test_rows_are_appended_replaced_and_updated_by_key(flights: Engine, spark: Any, through: str) -> None:
     how = {"table": "flights", "through": through}

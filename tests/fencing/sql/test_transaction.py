@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -177,6 +179,36 @@ def test_statements_that_would_end_the_transaction_are_refused(engine: Engine, w
 
 
 @pytest.mark.postgres
+@PSYCOPG2
+def test_a_commit_that_is_interrupted_is_named_in_the_log(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    """As by a lost lease: the driver waits for the answer, which came, and Python raises at once."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE OR REPLACE FUNCTION doze() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN PERFORM pg_sleep(0.6); RETURN NULL; END $$"
+        )
+        connection.exec_driver_sql(
+            "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON guarded DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+            "EXECUTE FUNCTION doze()"
+        )
+    begun = threading.Event()
+
+    def interrupt() -> None:
+        begun.wait(10)
+        time.sleep(0.2)  # by now the server is in COMMIT, for 0.6 s
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt), fenced_sql(Holder(NAME, 5), engine) as connection:
+        connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
+        begun.set()
+    thread.join()
+    assert rows(engine) == 1
+    named = re.search(r"spark_lease_fence_run has (\w{32}) under 5", caplog.text)
+    assert named and FenceTable(engine).was_committed(NAME, 5, named[1])
+
+
 @pytest.mark.parametrize("database", ["postgresql", "psycopg"], indirect=True)
 def test_a_commit_that_hides_behind_another_statement_lets_nothing_follow(engine: Engine) -> None:
     with pytest.raises(ConfigError, match="has ended inside the block"), fenced_sql(Holder(NAME, 5), engine) as session:
@@ -521,7 +553,11 @@ def test_mariadb_refuses_what_commits_by_itself(engine: Engine, words: str) -> N
         "insert ignore `leases`.`loose` values (1)",
         "INSERT /*+ SET_VAR(foreign_key_checks = 1) */ INTO/**/loose VALUES (1)",
         "UPDATE loose SET a = 2",
+        "UPDATE`leases`.`loose`SET a = 2",
         "DELETE FROM loose",
+        "DELETE loose FROM loose",
+        "REPLACE INTO`loose`VALUES (1)",
+        '/* with ANSI_QUOTES */ INSERT INTO "loose" VALUES (1)',
     ],
 )
 def test_mariadb_refuses_tables_that_do_not_roll_back(engine: Engine, words: str) -> None:

@@ -37,7 +37,7 @@ from spark_lease.stores.sql.row_lock import SessionLock
 from spark_lease.stores.sql.store import SqlStore
 from spark_lease.testing import LeaseStoreContract
 from tests.services.mariadb import MariaDb
-from tests.services.postgres import with_psycopg
+from tests.services.postgres import own_postgres, with_psycopg
 from tests.services.proxy import Proxy
 from tests.support.command import COMMAND, last_line
 from tests.support.command import spark_lease as run_command
@@ -571,6 +571,21 @@ def test_of_a_replica_it_is_said_what_to_do(pg_url: str, table: str) -> None:
         with closing(SqlStore(configure(name="n", url=poor, table=table))) as store:
             with pytest.raises(StoreError, match=r"read-only transaction: it is a replica, or .*: name the primary"):
                 store.swap("n", None, LeaseRecord("me", 1, 30.0))
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+def test_a_host_from_which_nobody_may_log_in_is_not_waited_for(driver: str) -> None:
+    with own_postgres() as server:
+        with create_engine(server.url, poolclass=NullPool).connect() as connection:
+            file = Path(str(connection.exec_driver_sql("SHOW hba_file").scalar()))
+        file.write_text("host all somebody 127.0.0.1/32 trust\n")
+        server.stop()
+        server.start()
+        url = server.url.replace("postgresql", f"postgresql+{driver}", 1)
+        with closing(SqlStore(configure(name="n", url=url))) as store:
+            with pytest.raises(ConfigError, match=r"no pg_hba\.conf entry .*: correct the URL"):
+                store.read("n")
 
 
 DENIED = "FATAL: password authentication failed"

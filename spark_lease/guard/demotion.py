@@ -41,6 +41,7 @@ class Demotion:
         self._hold, self._spark, self._interrupt, self._config = hold, spark, interrupt, config
         self._clock, self._events, self._last_words = clock, events, last_words
         self._seen_lost = threading.Lock()
+        self._threads_before = set(threading.enumerate())
 
     def begin(self, lost: LeaseLost, *, grace: float = 0.0) -> None:
         """Start the demotion. Must not block: the watching thread calls it. If the block found the loss first, the
@@ -79,12 +80,20 @@ class Demotion:
                 what = "a foreachBatch body or a listener runs on and may still write: kill process"
                 log.error("%s: %s %d", lost.name, what, os.getpid())
             self._interrupt.insist()
+            self._tell_of_threads(lost.name)
             return
         # After the block is left, threads of this process may still write: the process must be gone by `stop_by`.
         never = threading.Event()
         while self._clock.now() < stop_by:
             self._clock.wait(never, stop_by - self._clock.now())
         self._die(lost)
+
+    def _tell_of_threads(self, name: str) -> None:
+        """A thread cannot be ended, and the interrupt has ended the block's wait for its pool."""
+        others = set(threading.enumerate()) - self._threads_before
+        if left := sorted(each.name for each in others if not each.daemon):
+            what = "threads that the block has started run on and may still write"
+            log.error("%s: %s (%s): kill process %d", name, what, ", ".join(left), os.getpid())
 
     def _die(self, lost: LeaseLost) -> None:
         # No step here may block or raise: no log, no lock, no full or broken pipe. Under spark-submit the words go

@@ -1,5 +1,7 @@
 """The leases that this process holds, in the order of their blocks."""
 
+import functools
+import logging
 import os
 import threading
 import warnings
@@ -10,6 +12,8 @@ from ..lease import Lease
 from ..spark.delta_fence import retire_fence
 from ..system.python import end_if_python_was_expected
 from .environment import is_inherited, tell_children
+
+log = logging.getLogger(__name__)
 
 held: list[Lease] = []
 _telling = threading.Lock()
@@ -53,10 +57,19 @@ def _tell_children() -> None:
 def current_lease() -> Lease | None:
     """The lease that this process holds, for code that was not handed one.
 
-    Of several leases it is the innermost that this thread has entered, else the innermost of all.
+    Of several leases it is the innermost that this thread has entered, else the innermost of all: a warning says so.
     """
-    found = [lease for lease in held if lease._thread == threading.get_ident()] or held
+    entered = [lease for lease in held if lease._thread == threading.get_ident()]
+    if not entered and len(held) > 1:
+        _warn_once(held[-1].name, ", ".join(lease.name for lease in held[:-1]))
+    found = entered or held
     return found[-1] if found else None
+
+
+@functools.cache
+def _warn_once(innermost: str, others: str) -> None:
+    message = "a thread that has entered no block asked for current_lease() and got %s, not %s: hand the lease over"
+    log.warning(message, innermost, others)
 
 
 def refuse_own(config: Config) -> None:

@@ -87,6 +87,7 @@ class SparkReporter:
             if not local:
                 level = self._lease.protection
                 message = f"tasks run outside the driver: no early release after a crash, protection {level}"
+                message += "; after a crash the server works on" if level is Protection.SERVER else ""
                 self._lease.log.say(__name__, logging.WARNING, f"{self._lease.name}: its {message}")
                 if level is Protection.SERVER:
-                    self.on_unprotected("a Spark Connect server runs the work, and can only be asked to end it")
+                    self.on_unprotected("a Spark Connect server runs the work, and only this process asks it to end it")

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -159,6 +160,30 @@ def test_a_call_that_cannot_be_waits_for_no_lease(url: str) -> None:
             wrong()  # type: ignore[no-untyped-call]
     assert not Path(url.removeprefix("sqlite:///")).exists()
     assert main(x=4) == 4  # type: ignore[call-arg]
+
+
+def test_threads_that_work_on_after_a_loss_are_named(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The interrupt ends the block's wait for its pool, but not the pool's threads."""
+    done = threading.Event()
+    with pytest.raises(LeaseLost), hold_lease("n", url=url, create_table="true", on_lost="stop") as lease:
+        pool = ThreadPoolExecutor(1, thread_name_prefix="writer")
+        with pool:
+            pool.submit(done.wait, 60)
+            lease._hold.lose(Loss.TAKEN, "by a test")
+    try:
+        until(lambda: "threads that the block has started run on and may still write (writer_0)" in caplog.text)
+    finally:
+        done.set()
+
+
+def test_in_a_thread_of_neither_block_the_lease_may_be_the_wrong_one(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hold_lease("outer", url=url, create_table="true"), hold_lease("inner", url=url) as inner:
+        with ThreadPoolExecutor(1) as pool:
+            assert [pool.submit(current_lease).result() for _ in range(2)] == [inner, inner]
+        assert current_lease() is inner
+    assert caplog.text.count("asked for current_lease() and got inner, not outer: hand the lease over") == 1
 
 
 @pytest.mark.parametrize("keeper", ["thread", "process"])

@@ -103,7 +103,7 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
         _forget(engine, lease.name, run)
     except (DBAPIError, NotNewest) as error:
         _judge(lease, engine, run if committing else "", error)
-    except KeyboardInterrupt:  # there is no time to ask: the guard ends the block, or somebody pressed Ctrl-C
+    except KeyboardInterrupt:  # the guard ends the block, or a Ctrl-C: there is no time to ask
         if committing:
             log.warning(_INTERRUPTED, lease.name, run, epoch)
         raise

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from ...database.connections import database_message
+from ...database.connections import BINARY_LOG, database_message
 from ...database.dialects import code_of, is_mysql
 from ...errors import StagingLost
 from ..sql.tables import where_is
@@ -23,7 +23,7 @@ _LONGEST = {
 }
 """The most bytes that a column of these MariaDB types takes."""
 _NO_SUCH_KEY = ("42P10", "ON CONFLICT clause does not match")
-_LOCKED, _TOO_WIDE = "55P03", "1118"
+_LOCKED, _TOO_WIDE, _LOGGED_WITH_GTIDS = ("55P03", "1205"), "1118", "3748"
 _MANY_COLUMNS = (
     "so many columns do not fit into the table in which write_sql stages them, where each text is a longtext: write "
     "fewer columns, or some of them as one JSON"
@@ -73,11 +73,12 @@ def rehearse(connection: Connection, move: Move, table: str) -> None:
         run(connection, f"EXPLAIN {move.statement(engine, f'{here(connection)} WHERE 1 = 1')}")
         drop_here(connection)
     except DBAPIError as error:
-        if error.connection_invalidated or code_of(error) == _LOCKED:
+        if error.connection_invalidated or code_of(error) in _LOCKED:
             raise
         if any(each in (code_of(error) or "", str(error.orig)[: len(each)]) for each in _NO_SUCH_KEY):
             raise no_key(table, move.keys) from error
         problem = _MANY_COLUMNS if code_of(error) == _TOO_WIDE else database_message(engine, error)
+        problem += f": {BINARY_LOG}" if code_of(error) == _LOGGED_WITH_GTIDS else ""
         raise refusal(f"{table} cannot take this DataFrame: {problem}") from error
 
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ...database.dialects import is_mysql
 from ...election.ports import HeldLease
-from ...errors import SparkLeaseError
+from ...errors import SparkLeaseError, StagingLost
 from ..refusal import fenced
 from ..sql.claim import FenceTable
 from ..sql.refusals import AUTOCOMMIT
@@ -190,7 +190,7 @@ def _through_executors(lease: HeldLease, begin: Begin, rows: Any, engine: Engine
     _refresh(engine)
     with begin() as connection:
         if place.mark and not run(connection, f"SELECT 1 FROM {rows_of(place, [place.mark])} LIMIT 1").scalar():
-            refuse_less(connection, 0, total)
+            raise StagingLost(where_is(engine), "the server has crashed since, and staged rows are gone")
         move_all(connection, move, source, total)
     return int(total)
 

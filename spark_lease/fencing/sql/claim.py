@@ -286,7 +286,8 @@ class FenceTable:
             # Shorter than SQLite's own pauses become: against a busy writer the claim must ask often.
             return (f"PRAGMA busy_timeout = {math.ceil(_GRACE * 1000)}",)
         return (
-            "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1",  # whole seconds
+            "SET SESSION autocommit = 1, completion_type = NO_CHAIN, innodb_lock_wait_timeout = 1, "
+            "lock_wait_timeout = 1",  # whole seconds
             # The user's engine, or the server, may read uncommitted rows: those of a frozen transaction must not count.
             # Not READ COMMITTED: it refuses every write if the binary log is statement-based.
             "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",

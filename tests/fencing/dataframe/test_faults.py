@@ -318,9 +318,7 @@ def test_a_server_that_crashes_and_has_emptied_the_staging_is_noticed(spark: Any
 
         put(numbers(spark, 1), engine, lease=lease)
         lease.then = crash
-        with pytest.raises(
-            StagingLost, match="the server has crashed since, .* nothing was written, try again"
-        ):
+        with pytest.raises(StagingLost, match="the server has crashed since"):
             put(numbers(spark), engine, lease=lease)
         assert rows(engine) == 1
         assert put(numbers(spark), engine, lease=lease) == 2000
@@ -335,9 +333,7 @@ def test_staging_that_was_emptied_and_filled_again_is_noticed(engine: Engine, sp
         for name in staged(engine):
             tell(engine, f"DELETE FROM {name} WHERE c0 IS NULL")
 
-    with pytest.raises(
-        StagingLost, match="the server has crashed since, .* nothing was written, try again"
-    ):
+    with pytest.raises(StagingLost, match="the server has crashed since"):
         put(numbers(spark), engine, lease=Watched(NAME, 5, then=crash))
     assert rows(engine) == 0
 

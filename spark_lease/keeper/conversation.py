@@ -66,6 +66,8 @@ class Conversation:
         self.left_behind: LeftBehind | None = None
         self.outcome: Mapping[str, Any] = {}
         """How the driver ended, as it reported; empty before that."""
+        self.session = ""
+        """The address of the driver's session on a Spark Connect server; it may hold a token."""
         self._asked_about = 0
         self.verdict_by = math.inf
         """When a JVM that ended counts as crashed, unless the driver reports before that the end was intended."""
@@ -119,6 +121,8 @@ class Conversation:
         match order:
             case "acquire":
                 self.wanted = True
+            case "know_session":
+                self.session = message["address"]
             case "stop":
                 self._stop_renewals()
             case "release":

@@ -31,6 +31,7 @@ from .driver import Driver
 from .enforced import Enforced
 from .guarded_processes import describe
 from .messages import AT_ONCE, LAST_WORDS, refusal, say
+from .server_session import end_server_session
 from .sweeper import Sweeper
 
 log = logging.getLogger(__name__)
@@ -221,6 +222,7 @@ class Keeper:
         jvm = self._driver.jvm
         first = "JVM" if jvm and self._talk.has_asked_about(jvm.pid) else "driver"
         self._driver.kill()
+        self._end_server_session()
         signalled = self._interrupted_by()
         self.lease.ends_as(*(INTERRUPTED, signal_name(signalled)) if signalled else (CRASHED, f"its {first} ended"))
         early = self._driver.early_release
@@ -242,7 +244,12 @@ class Keeper:
         self._channel.tell({"lost": [lost.reason, lost.detail], "stop_by": stop_by})
         self.wait_until_over(now + max(patience, AT_ONCE))
         self._end_hold(stop_budget=math.inf, dying=math.inf, is_proven=self._is_over_everywhere)
+        self._end_server_session()
         self._announce(refused(self._config, lost, self.lease))
+
+    def _end_server_session(self) -> None:
+        if self._talk.session and self._driver.python.ended:  # a driver that lives on ends its session itself
+            end_server_session(self._config.name, self._talk.session)
 
     def _announce(self, outcome: Outcome) -> None:
         """Write the outcome file of `submit`, unless the driver or a later run wrote it."""

@@ -8,10 +8,14 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import sys
 import threading
 from typing import Any
 
+from ..logs import say
+
+_ENDED_WITHIN = 30
 log = logging.getLogger(__name__)
 
 
@@ -41,6 +45,37 @@ def stop_all() -> None:
     for session in _sessions():
         session.stop()
         log.warning("Spark Connect session stopped")
+
+
+def session_address() -> str:
+    """The URL with which another process reaches this one's session on its server; it may hold a token. Empty if there
+    is none, if the server is a child of this process, or if the program connects in a way of its own."""
+    session = getattr(_session_class(), "_default_session", None)
+    if session is None or session.is_stopped or "SPARK_LOCAL_REMOTE" in os.environ:
+        return ""
+    url = getattr(getattr(session.client, "_builder", None), "url", None)
+    if url is None:
+        return ""
+    where, _, words = str(url.geturl()).partition(";")
+    kept = [each for each in words.split(";") if each and not each.startswith("session_id=")]
+    return ";".join([f"sc{where.removeprefix('http').rstrip('/')}/", *kept, f"session_id={session.session_id}"])
+
+
+def end_session(lease: str, address: str) -> None:
+    """End a session that another process has left behind, with its streams and its other work. Ends this process after
+    half a minute."""
+    from pyspark.sql import SparkSession  # heavy
+
+    signal.alarm(_ENDED_WITHIN)
+    try:
+        client = SparkSession.builder.remote(address).getOrCreate().client
+        with contextlib.suppress(Exception):  # some versions refuse while a query begins; the release ends it too
+            client.interrupt_all()
+        client.release_session()
+    except Exception as error:  # gRPC raises anything; its text may hold the address
+        say(f"{lease}: cannot end what the driver has left on its Spark Connect server ({type(error).__name__})")
+    else:
+        say(f"{lease}: ended the session that the driver has left on its Spark Connect server")
 
 
 def has_a_local_server() -> bool:

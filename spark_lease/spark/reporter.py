@@ -8,6 +8,7 @@ from ..election.keepalive import LivenessCheck, watch_once
 from ..election.record import Protection
 from ..errors import LeaseLost
 from ..keeper.client import KeeperHold
+from .connect import session_address
 from .session import Spark
 
 _BEGINS = 30.0
@@ -34,6 +35,7 @@ class SparkReporter:
         self._level = lease.protection
         self._jvm: tuple[int, bool] | None = None
         self._local: bool | None = None
+        self._address = ""
         self._over = False
 
     def start(self) -> None:
@@ -72,6 +74,9 @@ class SparkReporter:
 
     def report(self) -> None:
         """Tell the keeper what is new about Spark. Called in the block, and during the wait once Spark is there."""
+        if (address := session_address()) and address != self._address:
+            self._address = address
+            self._lease.tell({"order": "know_session", "address": address})
         jvm = self._spark.jvm()
         if jvm and jvm != self._jvm:
             self._jvm, self._local = jvm, None
@@ -87,7 +92,6 @@ class SparkReporter:
             if not local:
                 level = self._lease.protection
                 message = f"tasks run outside the driver: no early release after a crash, protection {level}"
-                message += "; after a crash the server works on" if level is Protection.SERVER else ""
                 self._lease.log.say(__name__, logging.WARNING, f"{self._lease.name}: its {message}")
                 if level is Protection.SERVER:
-                    self.on_unprotected("a Spark Connect server runs the work, and only this process asks it to end it")
+                    self.on_unprotected("a Spark Connect server runs the work, and can only be asked to end it")

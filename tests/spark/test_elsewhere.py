@@ -423,11 +423,27 @@ def test_where_a_server_runs_the_work_the_delta_fence_is_claims_alone(start: Sta
         assert f"required {how}: fence_delta: is required, but needs a Spark of this process" in said
 
 
-def test_a_crash_beside_a_connect_server_is_not_handed_over(start: Start, connect: str, url: str, table: str) -> None:
-    driver = start(CONNECTED.format("'exit'", connect, "time.sleep(60)"))
+STREAM = """
+    folder = f"{FOLDER}/stream"
+    stream = spark.readStream.format("rate").load().writeStream.trigger(processingTime="200 milliseconds")
+    stream.format("parquet").option("path", folder).option("checkpointLocation", f"{FOLDER}/checkpoint").start()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, once_more(signal.SIGSTOP)])
+def test_a_crash_beside_a_connect_server_is_not_handed_over_and_ends_its_work_there(
+    start: Start, connect: str, url: str, table: str, number: signal.Signals
+) -> None:
+    driver = start(CONNECTED.format("'exit'", connect, STREAM + WRITE))
     driver.until("protection server")
     until(lambda: protection(url, table) == "server")  # with the next renewal
-    os.kill(driver.process.pid, signal.SIGKILL)
+    stream = driver.folder / "stream"
+    until(lambda: any(driver.folder.glob("task-0")) and any(stream.glob("*.parquet")), timeout=60)
+    os.kill(driver.process.pid, number)
     driver.end()
-    time.sleep(1)  # nothing to wait for: nothing is to be released
-    assert row(url, table)[0] is not None
+    assert row(url, table)[0] is not None, "a server is asked, and proves nothing"
+    until(lambda: "n: ended the session that the driver has left on" in driver.log.read_text(), timeout=60)
+    until(lambda: time.time() - driver.last_write() > 3)  # a worker writes on for a few seconds
+    written = set(stream.glob("*.parquet"))
+    time.sleep(2)  # ten batches
+    assert set(stream.glob("*.parquet")) == written

@@ -106,7 +106,9 @@ def _carry_out(given: Sequence[str], name: str) -> int:
         options = [each.partition("=")[0] for each in unknown if each.startswith("-")]
         is_name = command.is_guard and (not options or "--name" in options)
         hint = "The lease is named by --lease NAME\n" if is_name else ""
-        print(f"{of_it}: unknown: {' '.join(options or unknown)}\n{hint}See {of_it} --help", file=sys.stderr)
+        from ..logs import say  # not needed for `--help`
+
+        say(f"{of_it}: unknown: {' '.join(options or unknown)}\n{hint}See {of_it} --help", by="")
         return USAGE
     if command.is_guard and not guarded:
         return _what_is_missing(name, f"Nothing follows --: write after it what to {name}")
@@ -137,7 +139,9 @@ def _begin(arguments: argparse.Namespace) -> None:
 
 
 def _what_is_missing(command: str, advice: str) -> int:
-    print(f"usage: {_usage(command)}\n{advice}", file=sys.stderr)
+    from ..logs import say  # as above
+
+    say(f"usage: {_usage(command)}\n{advice}", by="")
     return USAGE
 
 

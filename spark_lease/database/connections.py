@@ -183,12 +183,14 @@ def _by_all(error: Exception, denied: tuple[str, ...]) -> bool:
     """True if all hosts of a URL deny access. libpq tries all and reports each; one that is down might let us in."""
     if any(each in str(error) for each in ("could not translate host name", "timeout expired")):
         return False
-    attempt = (
-        r'to server (?:at|on socket) ("[^"]+")(?: \([^)]*\))?(, port \d+)? failed: (.*?)(?=connection to server|\Z)'
-    )
-    reasons = re.findall(attempt, str(error), re.S)  # a name may have several addresses, and a host several ports
-    let_nobody_in = {(host, port) for host, port, message in reasons if any(kind in message for kind in denied)}
-    return {(host, port) for host, port, _ in reasons} == let_nobody_in
+    attempt = r'to server (?:at|on socket) ("[^"]+")( \([^)]*\))?(, port \d+)? failed: (.*?)(?=connection to server|\Z)'
+    # A name may have several addresses, and a host several ports. An address may be asked twice, with TLS and without:
+    # the second answer says nothing of a server that could not answer the first.
+    asked: dict[tuple[str, str], dict[str, bool]] = {}
+    for host, address, port, message in re.findall(attempt, str(error), re.S):
+        denies = asked.setdefault((host, port), {})
+        denies[address] = denies.get(address, True) and any(kind in message for kind in denied)
+    return all(any(denies.values()) for denies in asked.values())
 
 
 class SocketWatchdog:

@@ -197,7 +197,7 @@ class Contender(Hold):
             self._note_end(*self._ending)
         elif lost is None:
             message = (
-                "%s: not released: its record was taken meanwhile, by spark-lease release --force or by another "
+                "%s: not released: its record was removed or taken meanwhile, by release --force or by another "
                 "contender: spark-lease history %s shows by which, and whether two held it at one time"
             )
             log.warning(message, self.name, shlex.quote(self.name))

@@ -16,6 +16,7 @@ from ..keeper.client import KeeperHold
 from ..keeper.messages import STDOUT, say
 from ..monitoring.events import Events
 from ..spark.session import Spark
+from .held import held
 from .interrupt import BlockInterrupt
 
 log = logging.getLogger(__name__)
@@ -90,9 +91,10 @@ class Demotion:
 
     def _tell_of_threads(self, name: str) -> None:
         """A thread cannot be ended, and the interrupt has ended the block's wait for its pool."""
-        others = set(threading.enumerate()) - self._threads_before
-        if left := sorted(each.name for each in others if not each.daemon):
-            what = "threads that the block has started run on and may still write"
+        started = set(threading.enumerate()) - self._threads_before
+        left = sorted(each.name for each in started if not each.daemon)
+        if left and not held:  # else they may be another block's
+            what = "threads that were started during the block run on and may still write"
             log.error("%s: %s (%s): kill process %d", name, what, ", ".join(left), os.getpid())
 
     def _die(self, lost: LeaseLost) -> None:

@@ -205,15 +205,16 @@ class _Observer:
             # The local property is that of the JVM thread that calls us.
             if self._hook.has_warmed_up and (name := spark_context()._jsc.sc().getLocalProperty(WARM_UP)):
                 raise NotMaster(str(name), table)
-            fences, standbys = self._hook.fences, self._hook.standbys
+            standbys = self._hook.standbys
+            for refuse in standbys:
+                refuse(table)
+            fences = self._hook.fences  # read later: a grant adds its fence before its standby ends
             # A thread left behind by an earlier block may write while a lease for another table happens to be held.
             is_guarded = any(fence.has_known(table) for fence in fences)
             for ended in () if is_guarded else self._hook.ended:
                 if ended.has_known(table):
                     newest = _value(properties.get(ended.property))
                     ended.begin_after_the_end(table, newest, is_idle=not (fences or standbys))
-            for refuse in standbys:
-                refuse(table)
             for fence in fences:
                 fence.begin(table, _value(properties.get(fence.property)))
         getattr(transaction, _SET_OBSERVER)(self._of_one(table, fences))

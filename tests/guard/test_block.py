@@ -171,7 +171,7 @@ def test_threads_that_work_on_after_a_loss_are_named(url: str, caplog: pytest.Lo
             pool.submit(done.wait, 60)
             lease._hold.lose(Loss.TAKEN, "by a test")
     try:
-        until(lambda: "threads that the block has started run on and may still write (writer_0)" in caplog.text)
+        until(lambda: "threads that were started during the block run on and may still write (writer_0)" in caplog.text)
     finally:
         done.set()
 
@@ -192,9 +192,7 @@ def test_a_lease_that_is_gone_at_the_release_is_told(url: str, keeper: str, capl
         with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
             database.execute("DELETE FROM spark_lease")
         database.close()
-    assert (
-        "n: not released: its record was taken meanwhile, by spark-lease release --force or by another" in caplog.text
-    )
+    assert "n: not released: its record was removed or taken meanwhile, by release --force or by another" in caplog.text
 
 
 def test_what_is_given_by_place_is_not_taken_for_the_lease(url: str) -> None:

@@ -46,8 +46,8 @@ _random = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
 _NULL = "23502"
 _INTERRUPTED = (
-    "%s: COMMIT was interrupted: the transaction is committed, or will be once no lock holds it up, if "
-    "spark_lease_fence_run has %s under %d"
+    "%s: COMMIT was interrupted: the transaction is committed once spark_lease_fence_run has %s under %d; while its "
+    "session lives, it may still be"
 )
 _AT_SOME = 1000
 """Number of runs with a known end after which their rows are deleted."""
@@ -103,7 +103,7 @@ def fenced_sql(lease: HeldLease, engine: Engine) -> Iterator[Connection]:
         _forget(engine, lease.name, run)
     except (DBAPIError, NotNewest) as error:
         _judge(lease, engine, run if committing else "", error)
-    except KeyboardInterrupt:  # the guard ends the block, or a Ctrl-C: there is no time to ask
+    except (KeyboardInterrupt, SystemExit):  # the guard ends the block, or a Ctrl-C: there is no time to ask
         if committing:
             log.warning(_INTERRUPTED, lease.name, run, epoch)
         raise

@@ -600,6 +600,8 @@ A_REFUSES, B_DENIES = (
     [
         (f"{A_REFUSES.replace('10.0.0.1', '::1')}\nconnection to server {B_DENIES.replace('b', 'a', 1)}", 1),
         (f"{A_REFUSES}\nconnection to server {B_DENIES}", 0),
+        (f"to server {B_DENIES.replace(DENIED, 'SSL SYSCALL error')}\nconnection to server {B_DENIES}", 0),
+        (f"to server {B_DENIES}\nconnection to server {B_DENIES}", 1),
         (f'could not translate host name "a" to address\nconnection to server {B_DENIES}', 0),
         (f'{A_REFUSES}\nconnection to server at "a" (10.0.0.1), port 2 failed: {DENIED}', 0),
     ],

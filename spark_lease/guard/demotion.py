@@ -93,7 +93,7 @@ class Demotion:
         """A thread cannot be ended, and the interrupt has ended the block's wait for its pool."""
         started = set(threading.enumerate()) - self._threads_before
         left = sorted(each.name for each in started if not each.daemon)
-        if left and not held:  # else they may be another block's
+        if left and all(lease.name == name for lease in held):  # else they may be another block's
             what = "threads that were started during the block run on and may still write"
             log.error("%s: %s (%s): kill process %d", name, what, ", ".join(left), os.getpid())
 

@@ -237,7 +237,7 @@ def test_fenced_tables_are_listed_and_dropped(settings: list[str]) -> None:
     assert (others.returncode, "guarded is written under the lease n, not other" in others.stderr) == (78, True)
     dropped = spark_lease("fence", "drop", "--on", "guarded", *settings)
     assert "every session may write to guarded again" in dropped.stdout
-    assert "no table is fenced in postgresql://" in spark_lease("fence", "list", *settings).stdout
+    assert "no table is fenced by the lease n in postgresql://" in spark_lease("fence", "list", *settings).stdout
 
 
 def test_the_fence_of_a_master_at_work_is_not_cleared(settings: list[str], start: Start) -> None:

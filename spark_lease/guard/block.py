@@ -265,7 +265,7 @@ class Guard:
         """End all work, then release; the loss if there was one."""
         has_failed = isinstance(error, Exception | SystemExit) and not is_success(error)  # not ended from outside
         # The JVM was killed, and the error of a failed call left the block before the watching thread saw that.
-        if has_failed and self.hold.loss() is None and self._spark.is_its_jvm_ending():
+        if has_failed and self._spark.is_its_jvm_ending():
             self.has_crashed = True
             log.error("%s: the work has crashed: %s", self.hold.name, JVM_ENDED)
         self._leave_the_block()

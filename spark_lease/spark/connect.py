@@ -15,7 +15,7 @@ from typing import Any
 
 from ..logs import say
 
-_ENDED_WITHIN = 30
+_ENDED_WITHIN, _TRIES = 30, 5
 log = logging.getLogger(__name__)
 
 
@@ -62,20 +62,31 @@ def session_address() -> str:
 
 
 def end_session(lease: str, address: str) -> None:
-    """End a session that another process has left behind, with its streams and its other work. Ends this process after
-    half a minute."""
+    """End a session that another process has left behind, with its streams and its other work, then end this process:
+    after half a minute at most."""
     from pyspark.sql import SparkSession  # heavy
 
+    def give_up(problem: str) -> None:
+        say(f"{lease}: cannot end what the driver has left on its Spark Connect server ({problem})")
+        os._exit(1)
+
+    signal.signal(signal.SIGALRM, lambda *_: give_up(f"no answer within {_ENDED_WITHIN} s"))
     signal.alarm(_ENDED_WITHIN)
-    try:
-        client = SparkSession.builder.remote(address).getOrCreate().client
-        with contextlib.suppress(Exception):  # some versions refuse while a query begins; the release ends it too
-            client.interrupt_all()
-        client.release_session()
-    except Exception as error:  # gRPC raises anything; its text may hold the address
-        say(f"{lease}: cannot end what the driver has left on its Spark Connect server ({type(error).__name__})")
-    else:
-        say(f"{lease}: ended the session that the driver has left on its Spark Connect server")
+    problem = ""
+    for _ in range(_TRIES):  # a server may fail for work that changes its state at this moment
+        try:
+            session = SparkSession.builder.remote(address).getOrCreate()
+            with contextlib.suppress(Exception):
+                session.client.interrupt_all()
+            with contextlib.suppress(Exception):
+                for query in session.streams.active:
+                    query.stop()
+            session.client.release_session()
+            say(f"{lease}: ended the session that the driver has left on its Spark Connect server")
+            os._exit(0)
+        except Exception as error:  # gRPC raises anything; its text may hold the address
+            problem = type(error).__name__
+    give_up(problem)
 
 
 def has_a_local_server() -> bool:

@@ -442,7 +442,8 @@ def test_a_crash_beside_a_connect_server_is_not_handed_over_and_ends_its_work_th
     os.kill(driver.process.pid, number)
     driver.end()
     assert row(url, table)[0] is not None, "a server is asked, and proves nothing"
-    until(lambda: "n: ended the session that the driver has left on" in driver.log.read_text(), timeout=60)
+    until(lambda: "the driver has left on its Spark Connect server" in driver.log.read_text(), timeout=60)
+    assert "n: ended the session" in driver.log.read_text()
     until(lambda: time.time() - driver.last_write() > 3)  # a worker writes on for a few seconds
     written = set(stream.glob("*.parquet"))
     time.sleep(2)  # ten batches

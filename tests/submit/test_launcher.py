@@ -230,6 +230,9 @@ def test_a_script_that_fails_because_its_jvm_was_killed_has_crashed(
     assert until(ending) in [("crashed", "its JVM ended"), ("crashed", "its driver ended")]
     if contain != "off":  # where the one that says it outlives its JVM
         told = outcome(driver)
+        if told["outcome"] == "lost":  # by chance the watch saw it before a call failed
+            assert told["exit_code"] == 75 and "lease lost (orphaned)" in told["reason"]
+            return
         assert told["outcome"] == "crashed"
         assert told["exit_code"] in (1, 137)  # the script's own, or it was killed before it could say
 

@@ -27,12 +27,12 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     ours.addHandler(handler)
 
 
-def say(text: str, *, by: str = "spark-lease: ") -> None:
+def say(text: str, *, prefix: str = "spark-lease: ") -> None:
     """Write `text` to standard error. If that fails, the command itself goes on."""
     if not sys.stderr:  # started without one
         return
     try:
-        sys.stderr.write(f"{by}{text}\n")
+        sys.stderr.write(f"{prefix}{text}\n")
         sys.stderr.flush()
     except (OSError, ValueError):  # else Python would try to write the rest once more as it ends, and fail
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  for the life of the process

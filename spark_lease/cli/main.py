@@ -108,7 +108,7 @@ def _carry_out(given: Sequence[str], name: str) -> int:
         hint = "The lease is named by --lease NAME\n" if is_name else ""
         from ..logs import say  # not needed for `--help`
 
-        say(f"{of_it}: unknown: {' '.join(options or unknown)}\n{hint}See {of_it} --help", by="")
+        say(f"{of_it}: unknown: {' '.join(options or unknown)}\n{hint}See {of_it} --help", prefix="")
         return USAGE
     if command.is_guard and not guarded:
         return _what_is_missing(name, f"Nothing follows --: write after it what to {name}")
@@ -141,7 +141,7 @@ def _begin(arguments: argparse.Namespace) -> None:
 def _what_is_missing(command: str, advice: str) -> int:
     from ..logs import say  # as above
 
-    say(f"usage: {_usage(command)}\n{advice}", by="")
+    say(f"usage: {_usage(command)}\n{advice}", prefix="")
     return USAGE
 
 

@@ -68,8 +68,8 @@ def current_lease() -> Lease | None:
 
 @functools.cache
 def _warn_once(innermost: str, others: str) -> None:
-    message = "a thread that has entered no block asked for current_lease() and got %s, not %s: hand the lease over"
-    log.warning(message, innermost, others)
+    message = "a thread that has entered no block asked for current_lease() and got %s, not %s: %s"
+    log.warning(message, innermost, others, "pass it the lease of its block")
 
 
 def refuse_own(config: Config) -> None:

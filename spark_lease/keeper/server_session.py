@@ -13,6 +13,7 @@ _CODE = (
     "from spark_lease.spark.connect import end_session; end_session(told['lease'], told['address'])"
 )
 _started: list[subprocess.Popen[bytes]] = []
+"""Python complains of a process that it forgets while it runs."""
 
 
 def end_server_session(lease: str, address: str) -> None:

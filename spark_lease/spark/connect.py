@@ -64,7 +64,6 @@ def session_address() -> str:
 def end_session(lease: str, address: str) -> None:
     """End a session that another process has left behind, with its streams and its other work, then end this process:
     after half a minute at most."""
-    from pyspark.sql import SparkSession  # heavy
 
     def give_up(problem: str) -> None:
         say(f"{lease}: cannot end what the driver has left on its Spark Connect server ({problem})")
@@ -72,6 +71,8 @@ def end_session(lease: str, address: str) -> None:
 
     signal.signal(signal.SIGALRM, lambda *_: give_up(f"no answer within {_ENDED_WITHIN} s"))
     signal.alarm(_ENDED_WITHIN)
+    from pyspark.sql import SparkSession  # heavy, and it may hang
+
     problem = ""
     for _ in range(_TRIES):  # a server may fail for work that changes its state at this moment
         try:

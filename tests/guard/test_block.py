@@ -183,7 +183,7 @@ def test_in_a_thread_of_neither_block_the_lease_may_be_the_wrong_one(
         with ThreadPoolExecutor(1) as pool:
             assert [pool.submit(current_lease).result() for _ in range(2)] == [inner, inner]
         assert current_lease() is inner
-    assert caplog.text.count("asked for current_lease() and got inner, not outer: hand the lease over") == 1
+    assert caplog.text.count("asked for current_lease() and got inner, not outer: pass it the lease of its block") == 1
 
 
 @pytest.mark.parametrize("keeper", ["thread", "process"])

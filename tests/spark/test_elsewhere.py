@@ -446,5 +446,5 @@ def test_a_crash_beside_a_connect_server_is_not_handed_over_and_ends_its_work_th
     assert "n: ended the session" in driver.log.read_text()
     until(lambda: time.time() - driver.last_write() > 3)  # a worker writes on for a few seconds
     written = set(stream.glob("*.parquet"))
-    time.sleep(2)  # ten batches
+    time.sleep(2)  # in which ten batches would come: nothing tells that none does
     assert set(stream.glob("*.parquet")) == written

@@ -110,6 +110,15 @@ SERVERS = pytest.mark.parametrize(
 )
 
 
+DRIVERS = pytest.mark.parametrize(
+    "database",
+    [
+        pytest.param("postgresql", marks=pytest.mark.postgres),
+        pytest.param("psycopg", marks=pytest.mark.postgres),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+    indirect=True,
+)
 DOORS = pytest.mark.parametrize(
     ("database", "door"),
     [

@@ -46,8 +46,8 @@ _random = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
 _NULL = "23502"
 _INTERRUPTED = (
-    "%s: COMMIT was interrupted: the transaction is committed once spark_lease_fence_run has %s under %d; while its "
-    "session lives, it may still be"
+    "%s: COMMIT was interrupted: the transaction is committed if spark_lease_fence_run has %s under %d; while its "
+    "session lives, that row may still come"
 )
 _AT_SOME = 1000
 """Number of runs with a known end after which their rows are deleted."""

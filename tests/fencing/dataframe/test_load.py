@@ -5,23 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pyarrow
-import pytest
 from sqlalchemy import Engine
 
 from spark_lease.fencing.dataframe.load import _load, rows_of
 from spark_lease.fencing.dataframe.staging import staging
 from tests.support.frames import NAME, ask, staged
+from tests.support.guarded import DRIVERS
 from tests.support.holders import Holder
 
-pytestmark = pytest.mark.parametrize(
-    "database",
-    [
-        pytest.param("postgresql", marks=pytest.mark.postgres),
-        pytest.param("psycopg", marks=pytest.mark.postgres),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ],
-    indirect=True,
-)
+pytestmark = [DRIVERS]
 
 
 def test_the_rows_of_the_attempts_that_count_are_found(engine: Engine) -> None:

@@ -39,7 +39,7 @@ from tests.services.pooler import Pooler
 from tests.services.postgres import own_postgres, with_psycopg
 from tests.services.proxy import Proxy
 from tests.support.drivers import until
-from tests.support.guarded import DOORS, SERVERS, Writer, commit_of, end_session, engine_for, rows
+from tests.support.guarded import DOORS, DRIVERS, SERVERS, Writer, commit_of, end_session, engine_for, rows
 from tests.support.holders import Holder
 
 NAME = "nightly"
@@ -191,18 +191,19 @@ def test_a_commit_that_is_interrupted_is_named_in_the_log(engine: Engine, caplog
             "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON guarded DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
             "EXECUTE FUNCTION doze()"
         )
-    begun = threading.Event()
+    sessions: list[int] = []
 
     def interrupt() -> None:
-        begun.wait(10)
-        time.sleep(0.2)  # by now the server is in COMMIT, for 0.6 s
+        dozes = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND pid = "
+        with engine.connect() as seen:
+            until(lambda: sessions and seen.exec_driver_sql(f"{dozes}{sessions[0]}").scalar())
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt), fenced_sql(Holder(NAME, 5), engine) as connection:
         connection.execute(text("INSERT INTO guarded (epoch) VALUES (5)"))
-        begun.set()
+        sessions.append(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
     thread.join()
     assert rows(engine) == 1
     named = re.search(r"spark_lease_fence_run has (\w{32}) under 5", caplog.text)
@@ -335,15 +336,7 @@ def test_a_cursor_of_the_driver_refuses_to_end_the_transaction(engine: Engine, m
         cursor.execute("COMMIT")  # outside it may
 
 
-@pytest.mark.parametrize(
-    "database",
-    [
-        pytest.param("postgresql", marks=pytest.mark.postgres),
-        pytest.param("psycopg", marks=pytest.mark.postgres),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ],
-    indirect=True,
-)
+@DRIVERS
 def test_a_pooled_session_that_the_server_has_ended_meanwhile_is_not_used(engine: Engine) -> None:
     """As after a standby's wait of eight hours on MariaDB, or a restart of the server."""
     number, end = {

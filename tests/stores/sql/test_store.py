@@ -575,11 +575,11 @@ def test_of_a_replica_it_is_said_what_to_do(pg_url: str, table: str) -> None:
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
-def test_a_host_from_which_nobody_may_log_in_is_not_waited_for(driver: str) -> None:
+def test_a_host_whose_logins_are_refused_is_not_waited_for(driver: str) -> None:
     with own_postgres() as server:
         with create_engine(server.url, poolclass=NullPool).connect() as connection:
             file = Path(str(connection.exec_driver_sql("SHOW hba_file").scalar()))
-        file.write_text("host all somebody 127.0.0.1/32 trust\n")
+        file.write_text("host all another_role 127.0.0.1/32 trust\n")
         server.stop()
         server.start()
         url = server.url.replace("postgresql", f"postgresql+{driver}", 1)
